@@ -1,0 +1,1 @@
+"""Federated learning methods for Flower, tested and measured."""

@@ -1,0 +1,21 @@
+"""Errors that fedsuite raises on purpose.
+
+Each message is one line that names what is wrong, where, and what to do about it; the
+command line prints it as it is, without a traceback.
+"""
+
+
+class FedsuiteError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class ConfigError(FedsuiteError):
+    """An experiment that cannot be run: unknown key, wrong type, bad combination."""
+
+
+class DataError(FedsuiteError):
+    """Data that is missing, unreadable, or cannot be partitioned as asked."""
+
+
+class RunError(FedsuiteError):
+    """A run that cannot start, go on, or be resumed."""

@@ -1,0 +1,48 @@
+"""Random streams keyed by (seed, purpose, round, client).
+
+No part of fedsuite draws from global random state: each draw comes from a stream named
+by what it is for, so that the same experiment gives the same numbers whatever the
+engine, the order of clients, or the process that does the work.
+"""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def stream_seed(seed: int, purpose: str, server_round: int = 0, client_id: int = 0) -> int:
+    """Return the 63-bit seed of one stream, the same on every platform.
+
+    Parameters
+    ----------
+    seed
+        The experiment's seed.
+    purpose
+        What the draws are for, such as ``"sampling"`` or ``"batches"``.
+    server_round, client_id
+        Round and client that the stream belongs to; 0 where it belongs to none.
+    """
+    name = f"{seed}/{purpose}/{server_round}/{client_id}".encode()
+    return int.from_bytes(hashlib.sha256(name).digest()[:8], "little") >> 1
+
+
+def numpy_stream(
+    seed: int, purpose: str, server_round: int = 0, client_id: int = 0
+) -> np.random.Generator:
+    """Return a fresh NumPy generator at the start of the stream."""
+    return np.random.default_rng(stream_seed(seed, purpose, server_round, client_id))
+
+
+def torch_stream(
+    seed: int, purpose: str, server_round: int = 0, client_id: int = 0
+) -> "torch.Generator":
+    """Return a fresh torch CPU generator at the start of the stream."""
+    import torch
+
+    generator = torch.Generator()
+    generator.manual_seed(stream_seed(seed, purpose, server_round, client_id))
+    return generator
