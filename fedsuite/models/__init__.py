@@ -1,0 +1,144 @@
+"""Networks by name.
+
+A network is one class in a file of this package, a builder function beside it, and one
+entry of :data:`MODELS`. Its keys are declared here, so that they can be listed without
+importing torch.
+"""
+
+import difflib
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedsuite.errors import ConfigError
+from fedsuite.keys import Key, Value
+from fedsuite.rng import stream_seed
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One network of the registry.
+
+    Parameters
+    ----------
+    description
+        One line for lists of networks.
+    builder
+        ``module:function``. The function takes the shape of one input without the batch
+        axis, the number of classes, and one keyword per key; it returns the network.
+    keys
+        Experiment keys that only this network has.
+    """
+
+    description: str
+    builder: str
+    keys: tuple[Key, ...] = ()
+
+
+HIDDEN_WIDTH = Key(
+    "hidden-width", 200, "Units in each of the two hidden layers of the mlp.", minimum=1
+)
+
+MODELS: dict[str, ModelSpec] = {
+    "linear": ModelSpec(
+        "Softmax regression: one linear layer on the flattened input.",
+        "fedsuite.models.dense:linear",
+    ),
+    "mlp": ModelSpec(
+        "Two hidden ReLU layers, 784-200-200-10 on 28 x 28 images.",
+        "fedsuite.models.dense:mlp",
+        (HIDDEN_WIDTH,),
+    ),
+    "cnn": ModelSpec(
+        "FedEBA+'s CNN: two 5 x 5 convolutions of 64, then 384 and 192 units.",
+        "fedsuite.models.cnn:cnn",
+    ),
+    "resnet18": ModelSpec(
+        "ResNet-18 in its 32 x 32 form: 3 x 3 stem, no max-pooling.",
+        "fedsuite.models.resnet:resnet18",
+    ),
+}
+
+MODEL = Key("model", "mlp", "Network that clients train.", choices=tuple(MODELS))
+
+KEYS: tuple[Key, ...] = (MODEL, *(key for spec in MODELS.values() for key in spec.keys))
+
+
+def build_model(
+    name: str, input_shape: Sequence[int], num_classes: int, seed: int, **options: Value
+) -> "torch.nn.Module":
+    """Build a network, float32 and on the CPU, with seeded initial parameters.
+
+    The parameters are drawn from the stream ``"model"`` of the seed: same arguments, same
+    bits. The global state of torch's generator is neither used nor changed; it is set
+    aside meanwhile, so no other thread may draw from it during the call.
+
+    Parameters
+    ----------
+    name
+        Name in :data:`MODELS`.
+    input_shape
+        Shape of one input without the batch axis: (channels, height, width) for images,
+        (features,) for tables.
+    num_classes
+        Number of outputs, at least 1.
+    seed
+        The experiment's seed.
+    **options
+        Values of the network's own keys by their argument names, such as
+        ``hidden_width``; a key that is left out has its default.
+
+    Raises
+    ------
+    ConfigError
+        Where the name is unknown, an option is not one of the network's or has a bad
+        value, or the network cannot take inputs of this shape.
+    """
+    import torch
+
+    spec = model_spec(name)
+    if num_classes < 1 or not input_shape or min(input_shape) < 1:
+        raise ConfigError(
+            f"model {name}: input of shape {tuple(input_shape)} and {num_classes} classes: "
+            "expected sizes of at least 1"
+        )
+    arguments = _arguments(name, spec, options)
+    build = pkgutil.resolve_name(spec.builder)
+    with torch.random.fork_rng(devices=[]):
+        # Seeds the CPU's generator alone: torch.manual_seed would reseed GPUs for good.
+        torch.default_generator.manual_seed(stream_seed(seed, "model"))
+        model = build(tuple(input_shape), num_classes, **arguments)
+    assert isinstance(model, torch.nn.Module)
+    return model
+
+
+def model_spec(name: str) -> ModelSpec:
+    """Return the entry of :data:`MODELS`, or raise :class:`ConfigError`."""
+    if name not in MODELS:
+        nearest = difflib.get_close_matches(name, MODELS, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise ConfigError(f"unknown model {name!r}: known are {', '.join(MODELS)}{hint}")
+    return MODELS[name]
+
+
+def count_parameters(model: "torch.nn.Module") -> int:
+    """Return the number of trainable scalars; buffers are not counted."""
+    return sum(
+        parameter.numel() for parameter in model.parameters() if parameter.requires_grad
+    )
+
+
+def _arguments(name: str, spec: ModelSpec, options: dict[str, Value]) -> dict[str, Value]:
+    known = {key.argument: key for key in spec.keys}
+    for option in options:
+        if option not in known:
+            allowed = ", ".join(known) or "none"
+            raise ConfigError(f"model {name} has no option {option!r}: it takes {allowed}")
+    return {
+        argument: key.parse(options.get(argument, key.default))
+        for argument, key in known.items()
+    }

@@ -1,0 +1,5 @@
+"""Cross-cutting work around the rounds, one callback a file."""
+
+from fedsuite.callbacks.base import Callback, RoundReport, RunState
+
+__all__ = ["Callback", "RoundReport", "RunState"]

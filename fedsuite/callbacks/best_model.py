@@ -1,0 +1,46 @@
+"""Keep the model of the round in which a metric was best."""
+
+from typing import Any
+
+from safetensors.numpy import save
+
+from fedsuite.callbacks.base import Callback, RoundReport, RunState
+from fedsuite.callbacks.early_stop import Best
+from fedsuite.records import to_arrays
+from fedsuite.results.writer import RunFolder
+
+FILE = "best-model.safetensors"
+
+
+class BestModel(Callback):
+    """Writes ``best-model.safetensors`` whenever the metric improves.
+
+    Choosing a model on metrics of test data and then reporting these metrics flatters it:
+    the summary names the round and the metric that chose.
+
+    Parameters
+    ----------
+    metric
+        Name in ``rounds.jsonl``.
+    folder
+        The run's folder.
+    """
+
+    name = "best-model"
+
+    def __init__(self, metric: str, folder: RunFolder) -> None:
+        self.best = Best(metric)
+        self._folder = folder
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        """Write the model if it is the best so far."""
+        if self.best.improved(report):
+            self._folder.write_bytes(FILE, save(to_arrays(state.arrays)))
+
+    def remember(self) -> Any:
+        """Return the best value and its round."""
+        return [self.best.value, self.best.server_round]
+
+    def recall(self, value: Any) -> None:
+        """Take back what :meth:`remember` returned."""
+        self.best.value, self.best.server_round = value

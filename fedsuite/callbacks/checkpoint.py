@@ -1,0 +1,86 @@
+"""Write a checkpoint every N rounds and at the end."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from fedsuite.callbacks.base import Callback, RoundReport, RunState
+from fedsuite.checkpoint import Checkpoint, list_checkpoints
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A callback that must remember something across a resume."""
+
+    name: str
+
+    def remember(self) -> Any:
+        """Return what to remember, as a JSON value."""
+
+    def recall(self, value: Any) -> None:
+        """Take back what :meth:`remember` returned."""
+
+
+@runtime_checkable
+class PersistsClients(Protocol):
+    """A grid that keeps clients' stored state in memory until a checkpoint needs it."""
+
+    def persist_clients(self, versions: Mapping[int, str]) -> None:
+        """Write these versions to disk."""
+
+
+class CheckpointWriter(Callback):
+    """Writes checkpoints and deletes those that are no longer needed.
+
+    Parameters
+    ----------
+    folder
+        Where checkpoints go.
+    fingerprint
+        Fingerprint of the experiment.
+    every
+        Rounds between checkpoints; the last round always has one. 0 writes none.
+    keep
+        Checkpoints kept, the newest ones.
+    others
+        The other callbacks, of which some remember things.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: str,
+        *,
+        every: int,
+        keep: int = 2,
+        others: Sequence[Callback] = (),
+    ) -> None:
+        self._folder = folder
+        self._fingerprint = fingerprint
+        self._every = every
+        self._keep = max(keep, 1)
+        self._remembering = [other for other in others if isinstance(other, Remembers)]
+
+    def recall(self, checkpoint: Checkpoint) -> None:
+        """Give the other callbacks back what they remembered."""
+        for other in self._remembering:
+            if other.name in checkpoint.callbacks:
+                other.recall(checkpoint.callbacks[other.name])
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        """Write a checkpoint if one is due."""
+        last = report.server_round == state.num_rounds or state.stop_reason is not None
+        if self._every and (last or report.server_round % self._every == 0):
+            self.write(state)
+
+    def write(self, state: RunState) -> None:
+        """Write a checkpoint now."""
+        strategy = state.strategy
+        if isinstance(state.grid, PersistsClients):
+            state.grid.persist_clients(strategy.client_versions)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        remembered = {other.name: other.remember() for other in self._remembering}
+        Checkpoint.capture(state, self._fingerprint, remembered).save(self._folder)
+        strategy.kept_versions = dict(strategy.client_versions)
+        for path in list_checkpoints(self._folder)[: -self._keep]:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,77 @@
+"""End a run when a metric no longer improves."""
+
+from typing import Any
+
+from fedsuite.callbacks.base import Callback, RoundReport, RunState
+
+
+def higher_is_better(metric: str) -> bool:
+    """Return the direction of a metric: losses, variances and costs are to fall."""
+    falling = ("loss", "variance", "std", "bytes", "seconds", "rejected")
+    return not any(word in metric for word in falling)
+
+
+class Best:
+    """Follows the best value of a metric.
+
+    Parameters
+    ----------
+    metric
+        Name in ``rounds.jsonl``.
+    """
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self.value: float | None = None
+        self.server_round = 0
+
+    def improved(self, report: RoundReport) -> bool | None:
+        """Return whether a round is the best so far; None if it has no such metric."""
+        value = report.metrics.get(self.metric)
+        if value is None:
+            return None
+        better = self.value is None or (
+            value > self.value if higher_is_better(self.metric) else value < self.value
+        )
+        if better:
+            self.value, self.server_round = value, report.server_round
+        return better
+
+
+class EarlyStop(Callback):
+    """Stops the run after a number of evaluations without improvement.
+
+    Parameters
+    ----------
+    metric
+        Name in ``rounds.jsonl``.
+    patience
+        Evaluations without improvement to wait.
+    """
+
+    name = "early-stop"
+
+    def __init__(self, metric: str, patience: int) -> None:
+        self._best = Best(metric)
+        self._patience = patience
+        self._without = 0
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        """Count evaluations without improvement."""
+        improved = self._best.improved(report)
+        if improved is None:
+            return
+        self._without = 0 if improved else self._without + 1
+        if self._without >= self._patience:
+            state.stop_reason = (
+                f"{self._best.metric} has not improved on {self._best.value:g} since round "
+                f"{self._best.server_round}"
+            )
+
+    def remember(self) -> Any:
+        """Return best value, its round, and evaluations since."""
+        return [self._best.value, self._best.server_round, self._without]
+
+    def recall(self, value: Any) -> None:
+        """Take back what :meth:`remember` returned."""
+        self._best.value, self._best.server_round, self._without = value

@@ -1,0 +1,55 @@
+"""One line a round while a run goes on."""
+
+import time
+from collections.abc import Callable
+
+from fedsuite.callbacks.base import Callback, RoundReport, RunState
+
+ALWAYS_BELOW = 50
+"""Runs of at most so many rounds print each round."""
+
+SECONDS_BETWEEN = 2.0
+"""Longer runs print no more often than this."""
+
+
+class Progress(Callback):
+    """Prints round, loss, mean accuracy and worst 10 %, and what was rejected.
+
+    Parameters
+    ----------
+    write
+        Takes a line.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._last = 0.0
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        """Print the round, unless one was printed a moment ago."""
+        due = (
+            report.num_rounds <= ALWAYS_BELOW
+            or report.server_round in (1, report.num_rounds)
+            or time.monotonic() - self._last >= SECONDS_BETWEEN
+        )
+        if due:
+            self._last = time.monotonic()
+            self._write(round_line(report))
+        if state.stop_reason is not None:
+            self._write(f"stopping after round {report.server_round}: {state.stop_reason}")
+
+
+def round_line(report: RoundReport) -> str:
+    """Return a round in one line."""
+    metrics = report.metrics
+    width = len(str(report.num_rounds))
+    parts = [f"round {report.server_round:>{width}} of {report.num_rounds}"]
+    if "train_loss" in metrics:
+        parts.append(f"training loss {metrics['train_loss']:.4f}")
+    if "accuracy_mean" in metrics:
+        parts.append(f"mean accuracy {metrics['accuracy_mean']:6.2%}")
+        parts.append(f"worst 10 % {metrics['accuracy_worst10']:6.2%}")
+    if metrics["replies_rejected"]:
+        parts.append(f"{metrics['replies_rejected']} replies rejected")
+    parts.append(f"{report.seconds:.2f} s")
+    return "  ".join(parts)

@@ -1,0 +1,44 @@
+"""Write rounds, clients and rejected replies into the run's folder as the run goes."""
+
+from fedsuite.callbacks.base import Callback, RoundReport, RunState
+from fedsuite.results.writer import RunFolder
+
+
+class Recorder(Callback):
+    """Appends to ``rounds.jsonl``, ``clients.jsonl`` and ``events.jsonl`` each round.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        """Write the round."""
+        server_round = report.server_round
+        self._folder.append(
+            "clients",
+            (
+                {"round": server_round, "phase": phase.phase, **row}
+                for phase in report.phases
+                for row in phase.rows
+            ),
+        )
+        events = [
+            {
+                "round": server_round,
+                "kind": "rejected-reply",
+                "phase": phase.phase,
+                "client": rejection.client_id,
+                "reason": rejection.reason,
+            }
+            for phase in report.phases
+            for rejection in phase.rejections
+        ]
+        if events:
+            self._folder.append("events", events)
+        # Last: a round that has its line here has the others too.
+        self._folder.append("rounds", [report.metrics])

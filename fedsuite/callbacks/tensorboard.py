@@ -1,0 +1,50 @@
+"""Write the numbers of each round as TensorBoard events."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsuite.callbacks.base import Callback, RoundReport, RunState
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class TensorBoard(Callback):
+    """Writes scalars, and the distribution of accuracies over clients.
+
+    Parameters
+    ----------
+    folder
+        Where the events go; ``tensorboard --logdir`` takes it while the run goes on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: SummaryWriter | None = None
+
+    def on_start(self, state: RunState) -> None:
+        """Open the writer; events after the current round, from a killed run, are void."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        purge = state.server_round + 1 if state.server_round else None
+        self._writer = SummaryWriter(str(self._folder), purge_step=purge)  # type: ignore[no-untyped-call]
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        """Write the round."""
+        if self._writer is None:
+            return
+        for name, value in report.metrics.items():
+            if name != "round":
+                self._writer.add_scalar(name, value, report.server_round)  # type: ignore[no-untyped-call]
+        accuracies = report.evaluate.column("accuracy") if report.evaluate else []
+        if accuracies:
+            import numpy as np
+
+            self._writer.add_histogram(  # type: ignore[no-untyped-call]
+                "accuracy", np.asarray(accuracies), report.server_round
+            )
+
+    def on_end(self, state: RunState, error: BaseException | None) -> None:
+        """Close the writer."""
+        if self._writer is not None:
+            self._writer.close()  # type: ignore[no-untyped-call]

@@ -1,0 +1,132 @@
+"""The ClientApp of fedsuite: makes the clients of an experiment."""
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+
+from fedsuite.clients.app import make_client_app
+from fedsuite.clients.base import FederatedClient
+from fedsuite.clients.store import ClientStore, FileStore
+from fedsuite.clients.training import KEYS as TRAINING_KEYS
+from fedsuite.clients.training import TrainingOptions, resolve_device
+from fedsuite.data import FederatedData, Split, load_federated_data
+from fedsuite.experiment import Experiment
+from fedsuite.keys import AUTO
+from fedsuite.models import MODELS, build_model
+from fedsuite.registry import METHODS
+
+STATE_VARIABLE = "FEDSUITE_STATE"
+
+
+class Worker:
+    """Makes clients, on one model that stays in memory and data that is loaded once.
+
+    Parameters
+    ----------
+    experiment
+        Says which method, model and data.
+    store
+        Keeps the clients' state.
+    """
+
+    def __init__(self, experiment: Experiment, store: ClientStore) -> None:
+        torch.set_num_threads(experiment.integer("threads"))
+        self._experiment = experiment
+        self._store = store
+        self._device = resolve_device(experiment.text("device"))
+        self._seed = experiment.integer("seed")
+        self._client_class = METHODS[experiment.text("method")].load_client()
+        self._data = federated_data(experiment)
+        self._model = experiment_model(experiment, self._data).to(self._device)
+        options = experiment.arguments(TRAINING_KEYS)
+        self._training = TrainingOptions(**options)  # type: ignore[arg-type]
+        self._clients: dict[int, FederatedClient] = {}
+
+    def client(self, context: Context, client_id: int) -> FederatedClient:
+        """Return the client of that number."""
+        if client_id not in self._clients:
+            data = self._data.client(client_id)
+            self._clients[client_id] = self._client_class(
+                self._model,
+                self._on_device(data.train),
+                self._on_device(data.test),
+                training=self._training,
+                client_id=client_id,
+                seed=self._seed,
+                store=self._store,
+            )
+        return self._clients[client_id]
+
+    def _on_device(self, split: Split) -> Split:
+        if self._device.type == "cpu":
+            return split
+        return Split(split.features.to(self._device), split.labels.to(self._device))
+
+
+def federated_data(experiment: Experiment) -> FederatedData:
+    """Return the experiment's data, divided among its clients."""
+    return load_federated_data(experiment.values, experiment.integer("seed"))
+
+
+def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Module:
+    """Return the experiment's network with its initial parameters."""
+    name = experiment.text("model")
+    options = experiment.arguments(MODELS[name].keys)
+    seed = experiment.integer("seed")
+    return build_model(name, data.input_shape, data.num_classes, seed, **options)
+
+
+def experiment_run_name(experiment: Experiment, flwr_run_id: int) -> str:
+    """Return the name of a run; server and clients come to the same one."""
+    name = experiment.text("run-name")
+    if name != AUTO:
+        return name
+    method, dataset = experiment.text("method"), experiment.text("dataset")
+    return f"{method}-{dataset}-s{experiment['seed']}-{flwr_run_id}"
+
+
+def state_folder(experiment: Experiment, run_name: str) -> Path:
+    """Return where the clients of a run keep their state on this machine."""
+    configured = experiment.text("state-dir")
+    if configured != AUTO:
+        root = Path(configured)
+    elif STATE_VARIABLE in os.environ:
+        root = Path(os.environ[STATE_VARIABLE])
+    else:
+        root = Path.home() / ".fedsuite" / "state"
+    return root / run_name
+
+
+def client_app_for(worker: Worker) -> ClientApp:
+    """Return a ClientApp whose clients come from one worker."""
+    return make_client_app(worker.client, all_actions())
+
+
+def all_actions() -> list[str]:
+    """Return the message types that the clients of any method answer."""
+    return sorted({action for m in METHODS.values() for action in m.load_client().ACTIONS})
+
+
+@cache
+def _worker(run_config: frozenset[tuple[str, bool | int | float | str]], run_id: int) -> Worker:
+    experiment = Experiment.from_values(dict(run_config))
+    folder = state_folder(experiment, experiment_run_name(experiment, run_id))
+    return Worker(experiment, FileStore(folder))
+
+
+def client_from_context(context: Context, client_id: int) -> FederatedClient:
+    """Return a client of the experiment in a run config.
+
+    Processes that serve many messages (Ray's actors) keep model and data between them.
+    """
+    config: Mapping[str, bool | int | float | str] = context.run_config
+    worker = _worker(frozenset(config.items()), context.run_id)
+    return worker.client(context, client_id)
+
+
+app = make_client_app(client_from_context, all_actions())

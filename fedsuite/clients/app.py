@@ -1,0 +1,108 @@
+"""One adapter between Flower's messages and clients, for all methods."""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+
+from fedsuite.clients.base import FederatedClient
+from fedsuite.records import Reply, Request, pack_replies, pack_reply, unpack_requests
+
+ClientFn = Callable[[Context, int], FederatedClient]
+"""Makes the client of a number, for a context."""
+
+logger = logging.getLogger(__name__)
+
+
+def make_client_app(
+    client_fn: ClientFn, actions: Sequence[str], mods: list[Mod] | None = None
+) -> ClientApp:
+    """Return a ClientApp that answers the given message types.
+
+    Parameters
+    ----------
+    client_fn
+        Called for each client that a message names, with the context and its number; in
+        an app of one client a node the number is the node's partition id.
+    actions
+        Message types: the ``ACTIONS`` of the client's class.
+    mods
+        Flower's mods, wrapped around each handler.
+    """
+    app = ClientApp(mods=mods)
+
+    def handle(message: Message, context: Context) -> Message:
+        return answer(message, context, client_fn)
+
+    def hello(message: Message, context: Context) -> Message:
+        return greet(message, context)
+
+    for action in actions:
+        category, _, name = action.partition(".")
+        register = {"train": app.train, "evaluate": app.evaluate, "query": app.query}
+        register[category](name or "default")(handle)
+    app.query("hello")(hello)
+    return app
+
+
+def greet(message: Message, context: Context) -> Message:
+    """Answer the hello: which partition this node has, and which code it runs."""
+    facts = ConfigRecord({"source": source_hash()})
+    for key in ("partition-id", "num-partitions"):
+        if key in context.node_config:
+            facts[key] = context.node_config[key]
+    return Message(RecordDict({"hello": facts}), reply_to=message)
+
+
+def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:
+    """Answer a message for all clients that it names.
+
+    On a node of several clients one client's failure is an entry of the reply, and the
+    others count; the only client of a node fails as Flower's clients do, by raising.
+    """
+    metadata = message.metadata
+    only_client = context.node_config.get("partition-id", 0)
+    requests, hosted = unpack_requests(
+        message.content, metadata.message_type, metadata.group_id, int(only_client)
+    )
+    if not hosted:
+        reply = handle_request(client_fn(context, requests[0].client_id), requests[0])
+        return Message(pack_reply(reply), reply_to=message)
+    replies = {
+        request.client_id: _reply_or_reason(context, client_fn, request)
+        for request in requests
+    }
+    return Message(pack_replies(replies), reply_to=message)
+
+
+def handle_request(client: FederatedClient, request: Request) -> Reply:
+    """Let a client answer a request."""
+    handler: Callable[[Request], Reply] = getattr(client, client.ACTIONS[request.message_type])
+    return handler(request)
+
+
+def _reply_or_reason(context: Context, client_fn: ClientFn, request: Request) -> Reply | str:
+    try:
+        return handle_request(client_fn(context, request.client_id), request)
+    except Exception as error:
+        logger.exception("client %d failed", request.client_id)
+        return f"{type(error).__name__}: {error}"
+
+
+@cache
+def source_hash() -> str:
+    """Return a hash of fedsuite's source as this process would import it."""
+    import hashlib
+
+    import fedsuite
+
+    root = Path(fedsuite.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,28 @@
+"""Client of FedAvg + fine-tuning."""
+
+from dataclasses import replace
+
+from fedsuite.clients.base import FederatedClient
+from fedsuite.models.arrays import load_arrays
+from fedsuite.records import ARRAYS, Reply, Request
+
+
+class FedAvgFTClient(FederatedClient):
+    """Tunes the received model on its training data before it scores it.
+
+    The number of epochs comes with the message as ``fine-tune-epochs``; without it the
+    received model is scored as it is.
+    """
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Fine-tune, then evaluate; the tuned model is not kept."""
+        load_arrays(self.model, request.arrays[ARRAYS])
+        epochs = request.config.get("fine-tune-epochs", 0)
+        if isinstance(epochs, int) and epochs > 0:
+            usual = self.training
+            self.training = replace(usual, local_epochs=epochs, local_steps=0)
+            try:
+                self.train_locally(request, purpose="fine-tune-batches")
+            finally:
+                self.training = usual
+        return self.evaluation(self.test_data)

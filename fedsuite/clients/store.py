@@ -1,0 +1,113 @@
+"""What a client keeps between rounds: immutable, numbered versions of its state.
+
+A version is named ``ROUND.EXCHANGE`` after the message that made it. The server names the
+version to start from, so that a repeated message gives the same reply, and a run that is
+resumed from a checkpoint starts from the versions that belong to it, whatever came later.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedsuite.errors import RunError
+from fedsuite.files import atomic_write
+from fedsuite.records import Arrays
+
+_VERSION = re.compile(r"\d{1,9}\.\d{1,9}")
+
+
+class ClientStore(Protocol):
+    """Keeps versions of clients' state."""
+
+    def load(self, client_id: int, version: str) -> Arrays:
+        """Return a version; :class:`RunError` if it is not there or unreadable."""
+
+    def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
+        """Store a version and drop those that are neither this one nor needed."""
+
+
+class FileStore:
+    """Versions as files ``FOLDER/CLIENT/VERSION.safetensors``.
+
+    Parameters
+    ----------
+    folder
+        Folder of the run; made when first needed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, client_id: int, version: str) -> Path:
+        """Return where a version lies; names that are not versions are refused."""
+        if not _VERSION.fullmatch(version):
+            raise RunError(f"client {client_id}: {version!r:.40} is no version of its state")
+        return self._folder / str(int(client_id)) / f"{version}.safetensors"
+
+    def load(self, client_id: int, version: str) -> Arrays:
+        """Return a version."""
+        path = self.path(client_id, version)
+        try:
+            arrays: Arrays = load(path.read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise RunError(
+                f"client {client_id}: state {version} cannot be read from {path} ({error}): "
+                "keep state-dir between rounds, or start a new run"
+            ) from error
+        return arrays
+
+    def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
+        """Store a version and drop those that are neither this one nor needed."""
+        path = self.path(client_id, version)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"client {client_id}: cannot make {path.parent}: {error}") from error
+        atomic_write(path, save(arrays))
+        for other in path.parent.glob("*.safetensors"):
+            if other.stem != version and other.stem not in needed:
+                other.unlink(missing_ok=True)
+
+
+class MemoryStore:
+    """Versions in memory, written to files only where a checkpoint needs them.
+
+    Parameters
+    ----------
+    files
+        Where :meth:`persist` writes, and where a resumed run finds older versions; None
+        keeps everything in memory.
+    """
+
+    def __init__(self, files: FileStore | None = None) -> None:
+        self._files = files
+        self._versions: dict[int, dict[str, Arrays]] = {}
+
+    def load(self, client_id: int, version: str) -> Arrays:
+        """Return a version."""
+        known = self._versions.get(client_id, {})
+        if version in known:
+            return known[version]
+        if self._files is None:
+            raise RunError(f"client {client_id}: there is no state {version}")
+        return self._files.load(client_id, version)
+
+    def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
+        """Store a version and drop those that are neither this one nor needed."""
+        known = self._versions.setdefault(client_id, {})
+        for other in set(known) - needed:
+            del known[other]
+        known[version] = arrays
+
+    def persist(self, versions: Mapping[int, str]) -> None:
+        """Write these versions to files, and drop the files of others."""
+        if self._files is None:
+            return
+        for client_id, version in versions.items():
+            arrays = self._versions.get(client_id, {}).get(version)
+            if arrays is not None and not self._files.path(client_id, version).exists():
+                self._files.save(client_id, version, arrays, needed=set())

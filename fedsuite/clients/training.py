@@ -1,0 +1,236 @@
+"""The local work that all methods share: mini-batches, optimiser, probe, evaluation."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsuite.data import Split
+from fedsuite.keys import Key
+from fedsuite.records import Arrays
+
+KEYS: tuple[Key, ...] = (
+    Key("local-epochs", 1, "passes over the client's training data in a round", minimum=0),
+    Key(
+        "local-steps",
+        0,
+        "mini-batch steps in a round; 0 counts local-epochs instead",
+        minimum=0,
+    ),
+    Key("batch-size", 32, "samples in a mini-batch; 0 is all of the client's data", minimum=0),
+    Key("learning-rate", 0.1, "step size of the local optimiser", above=0.0),
+    Key(
+        "learning-rate-decay",
+        1.0,
+        "factor on the learning rate after each round; 1 is none",
+        above=0.0,
+        maximum=1.0,
+    ),
+    Key("optimizer", "sgd", "local optimiser", choices=("sgd", "adam")),
+    Key("momentum", 0.0, "momentum of sgd; 0 is none", minimum=0.0, maximum=1.0),
+    Key("weight-decay", 0.0, "L2 penalty of the optimiser; 0 is none", minimum=0.0),
+)
+
+EVALUATION_BATCH = 1024
+"""Samples in a forward pass that needs no gradient: bounds the memory, not the result."""
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How a client trains; the fields are the keys of the same names.
+
+    Parameters
+    ----------
+    local_epochs, local_steps, batch_size
+        Amount of work: ``local_steps`` mini-batches, or ``local_epochs`` passes where it
+        is 0. ``batch_size`` 0 is the full batch.
+    learning_rate, learning_rate_decay
+        Step size in round 1, and its factor from round to round.
+    optimizer, momentum, weight_decay
+        ``sgd`` or ``adam``, made anew in each round.
+    """
+
+    local_epochs: int = 1
+    local_steps: int = 0
+    batch_size: int = 32
+    learning_rate: float = 0.1
+    learning_rate_decay: float = 1.0
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def learning_rate_at(self, server_round: int) -> float:
+        """Return the learning rate of a round, counted from 1."""
+        return self.learning_rate * self.learning_rate_decay ** (server_round - 1)
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """What a local training did.
+
+    Parameters
+    ----------
+    loss
+        Mean loss over the samples seen, before each step; 0 if there were none.
+    num_steps
+        Optimiser steps taken.
+    """
+
+    loss: float
+    num_steps: int
+
+
+def make_optimizer(
+    model: nn.Module, options: TrainingOptions, server_round: int
+) -> torch.optim.Optimizer:
+    """Return a fresh optimiser over the parameters that require a gradient."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    rate = options.learning_rate_at(server_round)
+    if options.optimizer == "adam":
+        return torch.optim.Adam(
+            parameters, lr=rate, weight_decay=options.weight_decay, fused=True
+        )
+    return torch.optim.SGD(
+        parameters,
+        lr=rate,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        fused=True,
+    )
+
+
+def mini_batches(
+    num_examples: int, options: TrainingOptions, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Yield the sample indices of each mini-batch of one local training.
+
+    Each pass is a fresh permutation; its last batch may be smaller. With ``local_steps``
+    passes go on until exactly that many batches were given.
+    """
+    if num_examples == 0:
+        return
+    size = options.batch_size or num_examples
+    left = options.local_steps or options.local_epochs * -(-num_examples // size)
+    while left > 0:
+        order = torch.randperm(num_examples, generator=generator)
+        for batch in order.split(size)[:left]:
+            left -= 1
+            yield batch
+
+
+def run_steps(
+    model: nn.Module,
+    data: Split,
+    batches: Iterator[Tensor],
+    optimizer: torch.optim.Optimizer,
+    loss_function: Callable[[nn.Module, Tensor, Tensor], Tensor],
+    before_step: Callable[[nn.Module], None] | None = None,
+    after_step: Callable[[nn.Module, int], None] | None = None,
+) -> TrainingSummary:
+    """Train on the given mini-batches: the one loop of all methods.
+
+    Parameters
+    ----------
+    model
+        Trained in place, in training mode.
+    data
+        On the model's device.
+    batches
+        Sample indices of each step.
+    optimizer
+        Takes the steps.
+    loss_function
+        Mean loss of a mini-batch from model, features and labels.
+    before_step
+        Called between gradient and step: corrects the gradients in place.
+    after_step
+        Called after each step with its number, from 1.
+    """
+    model.train()
+    total = torch.zeros((), dtype=torch.float64)
+    seen = steps = 0
+    for batch in batches:
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_function(model, data.features[batch], data.labels[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
+        if before_step is not None:
+            before_step(model)
+        optimizer.step()
+        steps += 1
+        if after_step is not None:
+            after_step(model, steps)
+        total += loss.detach().double().cpu() * len(batch)
+        seen += len(batch)
+    return TrainingSummary(float(total) / seen if seen else 0.0, steps)
+
+
+@torch.no_grad()
+def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
+    """Return mean cross-entropy and accuracy (a fraction) in evaluation mode.
+
+    The model keeps the mode that it had. Of no samples both are 0.
+    """
+    if len(data) == 0:
+        return 0.0, 0.0
+    was_training = model.training
+    model.eval()
+    loss = 0.0
+    correct = 0
+    for features, labels in zip(
+        data.features.split(EVALUATION_BATCH), data.labels.split(EVALUATION_BATCH), strict=True
+    ):
+        logits = model(features)
+        loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        correct += int((logits.argmax(dim=1) == labels).sum())
+    model.train(was_training)
+    return loss / len(data), correct / len(data)
+
+
+def probe_model(model: nn.Module, data: Split) -> tuple[float, Arrays]:
+    """Return loss and gradient of the mean cross-entropy over all of ``data``.
+
+    Leaves no trace: parameters, buffers (evaluation mode), gradients and random state
+    are as they were.
+
+    Returns
+    -------
+    float
+        Mean loss.
+    dict
+        Parameter name to gradient.
+    """
+    was_training = model.training
+    model.eval()
+    named = dict(model.named_parameters())
+    sums = [torch.zeros_like(parameter) for parameter in named.values()]
+    loss = 0.0
+    for features, labels in zip(
+        data.features.split(EVALUATION_BATCH), data.labels.split(EVALUATION_BATCH), strict=True
+    ):
+        part = functional.cross_entropy(model(features), labels, reduction="sum")
+        for total, gradient in zip(
+            sums, torch.autograd.grad(part, list(named.values())), strict=True
+        ):
+            total += gradient
+        loss += float(part)
+    model.train(was_training)
+    count = max(len(data), 1)
+    gradients = {
+        name: np.array((total / count).cpu().numpy())
+        for name, total in zip(named, sums, strict=True)
+    }
+    return loss / count, gradients
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device that the key ``device`` names.
+
+    ``auto`` is the GPU that this process can see (Ray shows each client its own, or a
+    share of one), else the CPU.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

@@ -1,0 +1,112 @@
+"""Decoded arrays on disk, shared by all processes of a machine.
+
+The deployment runtime starts a new process for each message, so images are decoded once
+and kept as ``.npy`` files under ``FEDSUITE_CACHE`` (default ``~/.cache/fedsuite``), which
+every process maps into memory. An entry appears under its name complete or not at all,
+carries checksums that are verified whenever it is opened, and is rebuilt when they do not
+hold. Where the folder cannot be written, arrays are decoded in each process.
+"""
+
+import json
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from filelock import FileLock
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+_MANIFEST = "manifest.json"
+_log = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache; it need not exist."""
+    return Path(os.environ.get("FEDSUITE_CACHE") or "~/.cache/fedsuite").expanduser()
+
+
+def load_or_build(
+    entry: str, build: Callable[[], Mapping[str, npt.NDArray[Any]]]
+) -> Arrays:
+    """Return the arrays of a cache entry, building and storing them at the first call.
+
+    Parameters
+    ----------
+    entry
+        Name of the entry: a file name that changes whenever the sources do.
+    build
+        Makes the arrays. While it runs, other processes that want the entry wait.
+    """
+    folder = cache_folder() / entry
+    arrays = _open(folder)
+    if arrays is not None:
+        return arrays
+    lock = FileLock(folder.parent / f"{entry}.lock")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        _log.warning("cache %s cannot be written (%s): decoding here", folder.parent, error)
+        return dict(build())
+    try:
+        arrays = _open(folder)
+        return arrays if arrays is not None else _store(folder, dict(build()))
+    finally:
+        lock.release()
+
+
+def _store(folder: Path, arrays: Arrays) -> Arrays:
+    """Write an entry; return its mapped arrays, or the given ones if writing failed."""
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        for name, array in arrays.items():
+            with open(unfinished / f"{name}.npy", "wb") as file:
+                np.save(file, array, allow_pickle=False)
+                file.flush()
+                os.fsync(file.fileno())
+        with open(unfinished / _MANIFEST, "w", encoding="utf-8") as file:
+            json.dump({name: _checksum(array) for name, array in arrays.items()}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if folder.exists():
+            shutil.rmtree(folder)
+        unfinished.rename(folder)
+    except OSError as error:
+        _log.warning("cache entry %s cannot be written (%s)", folder, error)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        return arrays
+    return _open(folder) or arrays
+
+
+def _open(folder: Path) -> Arrays | None:
+    """Return the mapped arrays of an entry, ``None`` if it is absent or damaged."""
+    if not folder.exists():
+        return None
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        arrays: Arrays = {}
+        for name, checksum in manifest.items():
+            path = folder / f"{name}.npy"
+            arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+            if _checksum(arrays[name]) != checksum:
+                raise ValueError(f"{path} does not match its checksum")
+    except (OSError, ValueError, AttributeError) as error:
+        _log.warning("cache entry %s is damaged and will be rebuilt: %s", folder, error)
+        return None
+    return arrays
+
+
+def _checksum(array: npt.NDArray[Any]) -> list[object]:
+    return [
+        zlib.crc32(np.ascontiguousarray(array).data),
+        array.dtype.str,
+        list(array.shape),
+    ]

@@ -1,0 +1,150 @@
+"""The data sets that fedsuite knows.
+
+Means and standard deviations of ``mnist``, ``fashion-mnist`` and ``cifar10`` were
+recomputed from the training files and agree with the published ones; the others are
+the published values, not recomputed here.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fedsuite.data.digits import load_digits
+from fedsuite.data.parquet import load_parquet
+from fedsuite.data.specs import DatasetSpec
+
+_SPECS = (
+    DatasetSpec(
+        name="digits",
+        description="handwritten digits 8x8 grey, 1,797 rows, part of scikit-learn",
+        num_classes=10,
+        input_shape=(1, 8, 8),
+        load=load_digits,
+        mean=(0.0,),
+        std=(1.0,),
+        max_value=16,
+        test_splits=(),
+    ),
+    DatasetSpec(
+        name="fashion-mnist",
+        description="clothes 28x28 grey, 60,000 / 10,000 rows",
+        num_classes=10,
+        input_shape=(1, 28, 28),
+        load=load_parquet,
+        mean=(0.2860,),
+        std=(0.3530,),
+        hub_id="zalando-datasets/fashion_mnist",
+        hub_folder="fashion_mnist",
+        folder="fashion_mnist",
+    ),
+    DatasetSpec(
+        name="mnist",
+        description="handwritten digits 28x28 grey, 60,000 / 10,000 rows",
+        num_classes=10,
+        input_shape=(1, 28, 28),
+        load=load_parquet,
+        mean=(0.1307,),
+        std=(0.3081,),
+        hub_id="ylecun/mnist",
+        hub_folder="mnist",
+        folder="mnist",
+    ),
+    DatasetSpec(
+        name="cifar10",
+        description="photographs 32x32 colour, 10 classes, 50,000 / 10,000 rows",
+        num_classes=10,
+        input_shape=(3, 32, 32),
+        load=load_parquet,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
+        hub_id="uoft-cs/cifar10",
+        hub_folder="plain_text",
+        folder="cifar10",
+        image_column="img",
+    ),
+    DatasetSpec(
+        name="cifar100",
+        description="photographs 32x32 colour, 100 classes, 50,000 / 10,000 rows",
+        num_classes=100,
+        input_shape=(3, 32, 32),
+        load=load_parquet,
+        mean=(0.5071, 0.4867, 0.4408),
+        std=(0.2675, 0.2565, 0.2761),
+        hub_id="uoft-cs/cifar100",
+        hub_folder="cifar100",
+        folder="cifar100",
+        image_column="img",
+        label_column="fine_label",
+    ),
+    DatasetSpec(
+        name="svhn",
+        description="house numbers 32x32 colour, 73,257 / 26,032 rows, no extra rows",
+        num_classes=10,
+        input_shape=(3, 32, 32),
+        load=load_parquet,
+        mean=(0.4377, 0.4438, 0.4728),
+        std=(0.1980, 0.2010, 0.1970),
+        hub_id="ufldl-stanford/svhn",
+        hub_folder="cropped_digits",
+        folder="svhn",
+    ),
+    DatasetSpec(
+        name="tiny-imagenet",
+        description="photographs 64x64 colour, 200 classes, 100,000 / 10,000 rows",
+        num_classes=200,
+        input_shape=(3, 64, 64),
+        load=load_parquet,
+        mean=(0.4802, 0.4481, 0.3975),
+        std=(0.2770, 0.2691, 0.2821),
+        hub_id="zh-plus/tiny-imagenet",
+        folder="tiny_imagenet",
+        test_splits=("valid",),
+    ),
+    DatasetSpec(
+        name="cinic10",
+        description="photographs 32x32 colour, 10 classes, 90,000 / 90,000 rows",
+        num_classes=10,
+        input_shape=(3, 32, 32),
+        load=load_parquet,
+        mean=(0.4789, 0.4723, 0.4305),
+        std=(0.2421, 0.2383, 0.2587),
+        hub_id="flwrlabs/cinic10",
+        folder="cinic10",
+    ),
+    DatasetSpec(
+        # The published splits separate people, so a person's rows are pooled and split
+        # again; 84 x 84 pixels and the target are LEAF's conventions.
+        name="celeba",
+        description="faces 84x84 colour, smiling or not, 202,599 rows, owner: celebrity",
+        num_classes=2,
+        input_shape=(3, 84, 84),
+        load=load_parquet,
+        mean=(0.5068, 0.4262, 0.3835),
+        std=(0.3103, 0.2903, 0.2896),
+        hub_id="flwrlabs/celeba",
+        hub_folder="img_align+identity+attr",
+        folder="celeba",
+        train_splits=("train", "valid", "test"),
+        test_splits=(),
+        label_column="Smiling",
+        id_column="celeb_id",
+        resize=True,
+    ),
+    DatasetSpec(
+        name="femnist",
+        description="handwritten characters 28x28 grey, 62 classes, 814,277 rows, "
+        "owner: writer",
+        num_classes=62,
+        input_shape=(1, 28, 28),
+        load=load_parquet,
+        mean=(0.9637,),
+        std=(0.1550,),
+        hub_id="flwrlabs/femnist",
+        folder="femnist",
+        test_splits=(),
+        label_column="character",
+        id_column="writer_id",
+    ),
+)
+
+DATASETS: Mapping[str, DatasetSpec] = MappingProxyType({s.name: s for s in _SPECS})
+"""Data sets by the value of the key ``dataset``."""

@@ -1,0 +1,33 @@
+"""Keys of an experiment's data, whatever the partitioner."""
+
+from fedsuite.data.catalog import DATASETS
+from fedsuite.data.partition_specs import PARTITIONERS
+from fedsuite.keys import AUTO, Key
+
+KEYS = (
+    Key("dataset", "digits", "data set; see fedsuite datasets", choices=tuple(DATASETS)),
+    Key(
+        "data-dir",
+        AUTO,
+        "folder with one sub-folder of Parquet files per data set; auto is the environment "
+        "variable FEDSUITE_DATA, else the hub",
+        kind=str,
+    ),
+    Key("num-clients", 10, "clients that the data is divided among", minimum=1),
+    Key("partitioner", "iid", "how the data is divided", choices=tuple(PARTITIONERS)),
+    Key(
+        "test-fraction",
+        0.2,
+        "part of the rows held out for tests, in data sets without a published test part",
+        above=0,
+        maximum=0.9,
+    ),
+    Key(
+        "scaling",
+        "standard",
+        "unit maps inputs to 0..1; standard then takes off the mean of each channel and "
+        "divides by its standard deviation (digits: 0..1 in both)",
+        choices=("standard", "unit"),
+    ),
+)
+"""Keys that every experiment has; those of one partitioner stand in its PartitionerSpec."""

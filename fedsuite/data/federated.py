@@ -1,0 +1,340 @@
+"""A data set divided among clients, ready for training."""
+
+import functools
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsuite.data.catalog import DATASETS
+from fedsuite.data.experiment_keys import KEYS
+from fedsuite.data.partition import Partition
+from fedsuite.data.partition_specs import PARTITIONERS, partition_indices
+from fedsuite.data.specs import DatasetSpec, IntArray, RawData
+from fedsuite.errors import DataError
+from fedsuite.keys import AUTO, Value
+from fedsuite.rng import numpy_stream
+
+if TYPE_CHECKING:
+    import torch
+
+CLIENT_CACHE_BYTES = 1 << 30
+"""Scaled inputs of recently used clients that a process keeps."""
+
+_SPLIT_SEED = 0  # one test part for all seeds of an experiment
+
+
+@dataclass(frozen=True)
+class Split:
+    """Inputs and labels of some rows. Shared between callers: never write into them.
+
+    Parameters
+    ----------
+    features
+        float32 ``[rows, *input_shape]``, scaled.
+    labels
+        int64 ``[rows]``.
+    """
+
+    features: "torch.Tensor"
+    labels: "torch.Tensor"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """Training and test rows of one client, in the order of the data set."""
+
+    train: Split
+    test: Split
+
+
+@dataclass(frozen=True)
+class PartitionRow:
+    """Who holds what: one client's line of the partition table.
+
+    Parameters
+    ----------
+    client_id
+        Number of the client, from 0.
+    train_size, test_size
+        Rows held.
+    num_classes
+        Classes with at least one training row.
+    class_counts
+        Training rows of each class.
+    """
+
+    client_id: int
+    train_size: int
+    test_size: int
+    num_classes: int
+    class_counts: tuple[int, ...]
+
+
+class FederatedData:
+    """A data set divided among clients; one decoded copy serves all of them.
+
+    Parameters
+    ----------
+    spec
+        The data set.
+    raw
+        Its decoded rows.
+    rows
+        Rows of the training part and of the test part.
+    partition
+        Positions of each client's rows within the two parts.
+    scaling
+        ``"standard"`` or ``"unit"``, as the key ``scaling``.
+    partitioner
+        Name of the partitioner, for the description.
+    """
+
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        raw: RawData,
+        rows: tuple[IntArray, IntArray],
+        partition: Partition,
+        scaling: str,
+        partitioner: str,
+    ) -> None:
+        self.spec = spec
+        self.partition = partition
+        self.partitioner = partitioner
+        self._raw = raw
+        self._train_rows, self._test_rows = rows
+        self._scaling = scaling
+        self._clients: OrderedDict[int, ClientData] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return len(self.partition.train)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return self.spec.num_classes
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input, without the batch."""
+        return self.spec.input_shape
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the clients' positions and labels, training and test."""
+        digest = hashlib.sha256()
+        for part, rows in self._parts():
+            for client, positions in enumerate(part):
+                digest.update(f"{client}/{len(positions)};".encode())
+                digest.update(positions.astype("<i8").tobytes())
+                digest.update(self._raw.labels[rows[positions]].astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    @property
+    def description(self) -> dict[str, Value]:
+        """What the run's folder records of the data: names, sizes, fingerprint."""
+        used_train, used_test = (sum(map(len, part)) for part, _ in self._parts())
+        return {
+            "dataset": self.spec.name,
+            "partitioner": self.partitioner,
+            "num-clients": self.num_clients,
+            "num-classes": self.num_classes,
+            "input-shape": "x".join(map(str, self.input_shape)),
+            "train-rows": used_train,
+            "test-rows": used_test,
+            "unused-train-rows": len(self._train_rows) - used_train,
+            "unused-test-rows": len(self._test_rows) - used_test,
+            "fingerprint": self.fingerprint,
+        }
+
+    def client(self, client_id: int) -> ClientData:
+        """Return the rows of one client, ``0 <= client_id < num_clients``."""
+        if not 0 <= client_id < self.num_clients:
+            raise DataError(
+                f"no client {client_id}: the data has {self.num_clients} clients"
+            )
+        with self._lock:
+            if client_id in self._clients:
+                self._clients.move_to_end(client_id)
+                return self._clients[client_id]
+        train = self._train_rows[self.partition.train[client_id]]
+        test = self._test_rows[self.partition.test[client_id]]
+        data = ClientData(self._split(train), self._split(test))
+        with self._lock:
+            self._clients[client_id] = data
+            while len(self._clients) > 1 and self._held_bytes() > CLIENT_CACHE_BYTES:
+                self._clients.popitem(last=False)
+        return data
+
+    def test_set(self) -> Split:
+        """Return the whole test part, rows that no client holds included."""
+        return self._test_set
+
+    def class_counts(self) -> npt.NDArray[np.int64]:
+        """Return training rows by client and class, ``[num_clients, num_classes]``."""
+        return self._counts(self.partition.train, self._train_rows)
+
+    def test_class_counts(self) -> npt.NDArray[np.int64]:
+        """Return test rows by client and class, ``[num_clients, num_classes]``."""
+        return self._counts(self.partition.test, self._test_rows)
+
+    @functools.cached_property
+    def _test_set(self) -> Split:
+        return self._split(self._test_rows)
+
+    def _parts(self) -> tuple[tuple[tuple[IntArray, ...], IntArray], ...]:
+        return (
+            (self.partition.train, self._train_rows),
+            (self.partition.test, self._test_rows),
+        )
+
+    def _counts(self, part: tuple[IntArray, ...], rows: IntArray) -> npt.NDArray[np.int64]:
+        labels = self._raw.labels[rows]
+        return np.stack([np.bincount(labels[p], minlength=self.num_classes) for p in part])
+
+    def _held_bytes(self) -> int:
+        return sum(
+            split.features.nbytes
+            for data in self._clients.values()
+            for split in (data.train, data.test)
+        )
+
+    def _split(self, rows: IntArray) -> Split:
+        """Gather and scale rows, in memory that torch allocated, for its alignment."""
+        import torch
+
+        features = torch.empty((len(rows), *self.input_shape), dtype=torch.float32)
+        features.copy_(torch.from_numpy(self._raw.features[rows]))
+        features.div_(self.spec.max_value)
+        if self._scaling == "standard":
+            per_channel = (-1, *[1] * (len(self.input_shape) - 1))
+            features.sub_(torch.tensor(self.spec.mean).reshape(per_channel))
+            features.div_(torch.tensor(self.spec.std).reshape(per_channel))
+        labels = torch.empty(len(rows), dtype=torch.int64)
+        labels.copy_(torch.from_numpy(self._raw.labels[rows]))
+        return Split(features, labels)
+
+
+def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData:
+    """Load the data set of an experiment and divide it among its clients.
+
+    The result is kept, so that all clients of a process share it.
+
+    Parameters
+    ----------
+    values
+        The experiment by kebab-case key; keys that are not about data are ignored, and
+        missing ones take their default.
+    seed
+        Seed of the experiment. The partition depends on it; the division of a data set
+        into training and test part does not, so all seeds share one test part.
+
+    Raises
+    ------
+    ConfigError
+        If a key has a value that it does not allow.
+    DataError
+        If the data cannot be read or cannot be divided as asked.
+    """
+    known = {key.name: key.parse(values.get(key.name, key.default)) for key in KEYS}
+    dataset = DATASETS[str(known["dataset"])]
+    partitioner = PARTITIONERS[str(known["partitioner"])]
+    return _divided(
+        dataset.name,
+        _data_folder(str(known["data-dir"])) if dataset.folder else None,
+        float(known["test-fraction"]),
+        str(known["scaling"]),
+        partitioner.name,
+        int(known["num-clients"]),
+        tuple(partitioner.options(values).items()),
+        seed,
+    )
+
+
+def partition_table(data: FederatedData) -> list[PartitionRow]:
+    """Return who holds what, one row per client."""
+    return [
+        PartitionRow(
+            k, len(train), len(test), int((counts > 0).sum()), tuple(counts.tolist())
+        )
+        for k, (train, test, counts) in enumerate(
+            zip(data.partition.train, data.partition.test, data.class_counts(), strict=True)
+        )
+    ]
+
+
+def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
+    """Return the rows of the training part and of the test part, ascending.
+
+    The published split where there is one. Otherwise a fixed random ``test_fraction`` of
+    the rows of each natural owner, or of each class where rows have no owner; a group of
+    at least two rows has at least one in each part.
+    """
+    num_rows = len(raw.labels)
+    if raw.num_train is not None:
+        return np.arange(raw.num_train), np.arange(raw.num_train, num_rows)
+    rng = numpy_stream(_SPLIT_SEED, "split")
+    shuffled = rng.permutation(num_rows)
+    groups = (raw.labels if raw.ids is None else raw.ids)[shuffled]
+    order = shuffled[np.argsort(groups, kind="stable")]
+    is_test = np.zeros(num_rows, np.bool_)
+    for group in np.split(order, np.cumsum(np.bincount(groups))[:-1]):
+        size = min(max(round(test_fraction * len(group)), 1), len(group) - 1)
+        is_test[group[: max(size, 0)]] = True
+    return np.flatnonzero(~is_test), np.flatnonzero(is_test)
+
+
+def _data_folder(data_dir: str) -> Path | None:
+    """Return the data folder that the experiment or the environment names, if any."""
+    text = os.environ.get("FEDSUITE_DATA", "") if data_dir == AUTO else data_dir
+    if not text:
+        return None
+    folder = Path(text).expanduser().resolve()
+    if not folder.is_dir():
+        raise DataError(f"data folder {folder} (data-dir or FEDSUITE_DATA) does not exist")
+    return folder
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(dataset: str, data_dir: Path | None) -> RawData:
+    spec = DATASETS[dataset]
+    return spec.load(spec, data_dir)
+
+
+@functools.lru_cache(maxsize=4)
+def _divided(
+    dataset: str,
+    data_dir: Path | None,
+    test_fraction: float,
+    scaling: str,
+    partitioner: str,
+    num_clients: int,
+    options: tuple[tuple[str, Value], ...],
+    seed: int,
+) -> FederatedData:
+    spec, raw = DATASETS[dataset], _loaded(dataset, data_dir)
+    train_rows, test_rows = rows = split_rows(raw, test_fraction)
+    partition = partition_indices(
+        partitioner,
+        raw.labels[train_rows],
+        raw.labels[test_rows],
+        num_clients,
+        dict(options),
+        seed,
+        (raw.ids[train_rows], raw.ids[test_rows]) if raw.ids is not None else None,
+    )
+    return FederatedData(spec, raw, rows, partition, scaling, partitioner)

@@ -1,0 +1,301 @@
+"""Image data sets stored as Parquet in the layout of the Hugging Face hub.
+
+Images are structs of encoded bytes (PNG or JPEG) beside an integer label. They are
+decoded once into one 8-bit array; see :mod:`fedsuite.data.cache`.
+"""
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsuite.data.cache import load_or_build
+from fedsuite.data.specs import DatasetSpec, RawData
+from fedsuite.errors import DataError
+
+HUB = "hf://datasets/"
+"""Where the hub's repositories are found by the ``datasets`` library."""
+
+_DECODER_VERSION = 1  # part of the cache key: raise it when decoding changes
+_ROWS_PER_BATCH = 1024
+
+ArrowTable: TypeAlias = Any  # pyarrow ships no types
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One file or one split of the hub: its name for errors, its rows, its tables."""
+
+    where: str
+    num_rows: int
+    tables: Iterable[ArrowTable]
+
+
+def load_parquet(spec: DatasetSpec, data_dir: Path | None) -> RawData:
+    """Read an image data set from a local folder, or else from the hub.
+
+    Parameters
+    ----------
+    spec
+        The data set.
+    data_dir
+        Folder that may hold a sub-folder ``spec.folder`` with the Parquet files.
+
+    Raises
+    ------
+    DataError
+        If there is neither a folder nor a hub; a file is missing, unreadable, lacks a
+        column, or holds an image or label that the data set cannot have.
+    """
+    folder = data_dir / spec.folder if data_dir is not None else None
+    if folder is not None and folder.is_dir():
+        files = find_files(spec, folder)
+        entry = _cache_entry(spec, [_identity(f) for part in files.values() for f in part])
+        arrays = load_or_build(
+            entry,
+            lambda: _decode(
+                spec, {s: [_open(spec, f) for f in part] for s, part in files.items()}
+            ),
+        )
+    else:
+        entry = _cache_entry(spec, [spec.hub_id])
+        arrays = load_or_build(entry, lambda: _decode(spec, _hub_sources(spec, folder)))
+    return RawData(
+        features=arrays["features"],
+        labels=np.asarray(arrays["labels"], np.int64),
+        ids=np.asarray(arrays["ids"], np.int64) if "ids" in arrays else None,
+        num_train=int(arrays["num_train"]) if spec.test_splits else None,
+    )
+
+
+def find_files(spec: DatasetSpec, folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each split, in shard order.
+
+    They lie in ``folder`` itself or, as in a clone of the hub's repository, in
+    ``folder / spec.hub_folder``.
+    """
+    splits = spec.train_splits + spec.test_splits
+    nested = folder / spec.hub_folder
+    base = nested if nested.is_dir() else folder
+    files = {split: sorted(base.glob(f"{split}-*.parquet")) for split in splits}
+    for split, found in files.items():
+        if not found:
+            raise DataError(
+                f"data set {spec.name}: no file {split}-*.parquet in {base}; "
+                f"put {', '.join(spec.file_patterns)} of {spec.hub_id} there"
+            )
+        _check_shards(spec, found)
+    return files
+
+
+def _check_shards(spec: DatasetSpec, files: Sequence[Path]) -> None:
+    """Refuse a split of which a shard is missing, as their names tell."""
+    numbers = [re.search(r"-(\d+)-of-(\d+)", file.name) for file in files]
+    present = [(int(n[1]), int(n[2])) for n in numbers if n is not None]
+    if not present:
+        return
+    total = present[0][1]
+    if sorted(present) != [(i, total) for i in range(total)]:
+        raise DataError(
+            f"data set {spec.name}: {files[0].parent} should hold shards 0 to {total - 1} "
+            f"of {total}, once each, but holds {', '.join(f.name for f in files)}"
+        )
+
+
+def _identity(file: Path) -> str:
+    status = file.stat()
+    return f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}"
+
+
+def _cache_entry(spec: DatasetSpec, sources: Sequence[str]) -> str:
+    """Name the cache entry after all that decides what the arrays hold."""
+    columns = (spec.image_column, spec.label_column, spec.id_column)
+    splits = (spec.train_splits, spec.test_splits)
+    parts = [_DECODER_VERSION, spec.input_shape, columns, splits, *sources]
+    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
+    return f"{spec.name}-{digest[:20]}"
+
+
+def _open(spec: DatasetSpec, file: Path) -> _Source:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        parquet = pq.ParquetFile(file)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{file}: not a readable Parquet file ({_line(error)})") from error
+
+    columns = _wanted_columns(spec, parquet.schema_arrow.names, str(file))
+
+    def tables() -> Iterator[ArrowTable]:
+        try:
+            for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=columns):
+                yield pa.Table.from_batches([batch])
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{file}: cannot be read ({_line(error)})") from error
+
+    return _Source(str(file), parquet.metadata.num_rows, tables())
+
+
+def _hub_sources(spec: DatasetSpec, folder: Path | None) -> dict[str, Sequence[_Source]]:
+    """Fetch the splits through flwr-datasets; nothing but the wanted splits is fetched."""
+    from flwr_datasets import FederatedDataset
+
+    splits = spec.train_splits + spec.test_splits
+    base = f"{HUB}{spec.hub_id}/{spec.hub_folder}"
+    hub = FederatedDataset(
+        dataset="parquet",
+        partitioners={},
+        shuffle=False,
+        data_files={split: f"{base}/{split}-*.parquet" for split in splits},
+    )
+    sources: dict[str, Sequence[_Source]] = {}
+    for split in splits:
+        where = f"{spec.hub_id}, split {split}"
+        try:
+            rows = hub.load_split(split)
+        except Exception as error:  # whatever the hub's client raises, the remedy is one
+            raise _neither_folder_nor_hub(spec, folder, error) from error
+        columns = _wanted_columns(spec, rows.column_names, where)
+        rows = rows.select_columns(columns).with_format("arrow")
+        sources[split] = [_Source(where, rows.num_rows, rows.iter(_ROWS_PER_BATCH))]
+    return sources
+
+
+def _neither_folder_nor_hub(
+    spec: DatasetSpec, folder: Path | None, error: Exception
+) -> DataError:
+    missing = f"no folder {folder}" if folder is not None else "no data folder is named"
+    return DataError(
+        f"data set {spec.name}: {missing}, and the hub did not deliver {spec.hub_id} "
+        f"({type(error).__name__}: {_line(error)}); put {', '.join(spec.file_patterns)} "
+        f"of {spec.hub_id} into FOLDER/{spec.folder} and name FOLDER with "
+        f'data-dir = "FOLDER" or FEDSUITE_DATA'
+    )
+
+
+def _wanted_columns(spec: DatasetSpec, present: Sequence[str], where: str) -> list[str]:
+    """Return the columns to read, after checking that they are there."""
+    wanted = [c for c in (spec.image_column, spec.label_column, spec.id_column) if c]
+    for name in wanted:
+        if name not in present:
+            raise DataError(f"{where}: no column {name!r}; it has {', '.join(present)}")
+    return wanted
+
+
+def _decode(
+    spec: DatasetSpec, sources: Mapping[str, Sequence[_Source]]
+) -> dict[str, npt.NDArray[Any]]:
+    """Decode all rows of all splits, in the order of the splits."""
+    num_rows = {split: sum(s.num_rows for s in part) for split, part in sources.items()}
+    total = sum(num_rows.values())
+    if not total:
+        raise DataError(f"data set {spec.name}: the files hold no rows")
+    features = np.empty((total, *spec.input_shape), np.uint8)
+    labels = np.empty(total, np.int64)
+    ids: list[npt.NDArray[Any]] = []
+    row = 0
+    for source in (source for part in sources.values() for source in part):
+        first_row = row
+        for table in source.tables:
+            rows = slice(row, row + table.num_rows)
+            position = (source.where, row - first_row)
+            _decode_images(spec, table, position, features[rows])
+            labels[rows] = _read_labels(spec, table, position)
+            if spec.id_column:
+                column = _column(table, spec.id_column, source.where)
+                ids.append(column.to_numpy(zero_copy_only=False))
+            row = rows.stop
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "features": features,
+        "labels": labels,
+        "num_train": np.array(sum(num_rows[split] for split in spec.train_splits)),
+    }
+    if ids:
+        arrays["ids"] = np.unique(np.concatenate(ids), return_inverse=True)[1]
+    return arrays
+
+
+def _column(table: ArrowTable, name: str, where: str) -> Any:
+    """Return one column as a single Arrow array, after checking that it has no nulls."""
+    column = table.column(name).combine_chunks()
+    if column.null_count:
+        raise DataError(f"{where}: column {name!r} has {column.null_count} missing values")
+    return column
+
+
+def _read_labels(
+    spec: DatasetSpec, table: ArrowTable, position: tuple[str, int]
+) -> npt.NDArray[np.int64]:
+    """Return the labels of one table; ``position`` is its source and first row there."""
+    import pyarrow as pa
+
+    where, first_row = position
+    column = _column(table, spec.label_column, where)
+    if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
+        raise DataError(
+            f"{where}: column {spec.label_column!r} holds {column.type}, not whole numbers"
+        )
+    labels: npt.NDArray[np.int64]
+    labels = column.to_numpy(zero_copy_only=False).astype(np.int64)
+    wrong = np.flatnonzero((labels < 0) | (labels >= spec.num_classes))
+    if wrong.size:
+        row = int(wrong[0])
+        raise DataError(
+            f"{where}: column {spec.label_column!r}, row {first_row + row}: label "
+            f"{labels[row]} is outside 0 to {spec.num_classes - 1}"
+        )
+    return labels
+
+
+def _decode_images(
+    spec: DatasetSpec,
+    table: ArrowTable,
+    position: tuple[str, int],
+    out: npt.NDArray[np.uint8],
+) -> None:
+    """Decode the image column of one table into ``out[rows, channels, height, width]``."""
+    import pyarrow as pa
+
+    where, first_row = position
+    column = _column(table, spec.image_column, where)
+    if not pa.types.is_struct(column.type) or column.type.get_field_index("bytes") < 0:
+        raise DataError(
+            f"{where}: column {spec.image_column!r} holds {column.type}, not a struct with "
+            "the images' bytes"
+        )
+    for row, encoded in enumerate(column.field("bytes")):
+        try:
+            out[row] = _decode_image(spec, encoded.as_buffer())
+        except DataError as error:
+            raise DataError(f"{where}: row {first_row + row}: {error}") from error
+
+
+def _decode_image(spec: DatasetSpec, encoded: Any) -> npt.NDArray[np.uint8]:
+    from PIL import Image
+
+    if encoded is None:
+        raise DataError("no image bytes")
+    channels, height, width = spec.input_shape
+    try:
+        with Image.open(io.BytesIO(encoded)) as opened:
+            image = opened.convert("L" if channels == 1 else "RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"not a readable image ({_line(error)})") from error
+    if image.size != (width, height):
+        if not spec.resize:
+            raise DataError(f"image of {image.width}x{image.height}, not {width}x{height}")
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    pixels = np.asarray(image)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _line(error: Exception) -> str:
+    """Return an error's text as one line."""
+    return " ".join(str(error).split())

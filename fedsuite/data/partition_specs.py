@@ -1,0 +1,249 @@
+"""The partitioners that experiments can name, their keys, and the checks common to all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from fedsuite.data import partition
+from fedsuite.data.partition import Partition, Samples
+from fedsuite.data.specs import IntArray
+from fedsuite.errors import ConfigError, DataError
+from fedsuite.keys import Key, Value
+from fedsuite.rng import numpy_stream
+
+
+@dataclass(frozen=True)
+class PartitionerSpec:
+    """One way to divide a data set.
+
+    Parameters
+    ----------
+    name
+        Value of the key ``partitioner``.
+    description
+        One line for listings.
+    function
+        Called as ``function(samples, num_clients, rng, **options)``; the options are the
+        keys below under their argument names.
+    keys
+        Keys that only this partitioner reads.
+    exhaustive
+        Whether every row goes to a client. Where it need not, the number of unused rows
+        is recorded with the data.
+    """
+
+    name: str
+    description: str
+    function: Callable[..., Partition]
+    keys: tuple[Key, ...] = ()
+    exhaustive: bool = True
+
+    def options(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the values of this partitioner's keys, by kebab-case name."""
+        return {key.name: key.parse(values.get(key.name, key.default)) for key in self.keys}
+
+
+_SPECS = (
+    PartitionerSpec("iid", "equal sizes at random", partition.iid),
+    PartitionerSpec(
+        "shards",
+        "sort by label, deal each client the same number of equal shards",
+        partition.shards,
+        (
+            Key(
+                "shards-per-client",
+                2,
+                "shards dealt to each client; many approach iid",
+                minimum=1,
+            ),
+        ),
+    ),
+    PartitionerSpec(
+        "dirichlet",
+        "each class divided among the clients by Dir(alpha)",
+        partition.dirichlet,
+        (
+            Key(
+                "dirichlet-alpha",
+                0.5,
+                "evenness of a class over clients; to 0 one client each, large is iid",
+                above=0,
+            ),
+            Key(
+                "dirichlet-min-size",
+                10,
+                "least training rows of a client; the draw is repeated until it holds",
+                minimum=1,
+            ),
+        ),
+    ),
+    PartitionerSpec(
+        "dirichlet-client",
+        "each client's class mix drawn from Dir(alpha), equal sizes",
+        partition.dirichlet_client,
+        (
+            Key(
+                "dirichlet-client-alpha",
+                1.0,
+                "evenness of a client's mix; to 0 one class each, large is iid",
+                above=0,
+            ),
+        ),
+    ),
+    PartitionerSpec(
+        "pathological",
+        "exactly so many classes per client, every row used",
+        partition.pathological,
+        (Key("classes-per-client", 2, "classes that each client holds", minimum=1),),
+    ),
+    PartitionerSpec(
+        "power-law",
+        "sizes proportional to 1/k^exponent for client k from 1, at random",
+        partition.power_law,
+        (
+            Key(
+                "power-law-exponent",
+                1.0,
+                "how fast sizes fall with the client's number; 0 is iid",
+                minimum=0,
+            ),
+        ),
+    ),
+    PartitionerSpec(
+        "class-count",
+        "client k from 1 holds the first k classes, equal sizes, some rows unused",
+        partition.class_count,
+        exhaustive=False,
+    ),
+    PartitionerSpec(
+        "natural-id",
+        "by the natural owner of the rows (celeba, femnist)",
+        partition.natural_id,
+        (
+            Key(
+                "natural-ids",
+                "group",
+                "group deals all owners to the clients; sample: one owner a client",
+                choices=("group", "sample"),
+            ),
+            Key(
+                "natural-min-size",
+                1,
+                "owners with fewer rows are left out; 1 keeps all",
+                minimum=1,
+            ),
+        ),
+        exhaustive=False,
+    ),
+)
+
+PARTITIONERS: Mapping[str, PartitionerSpec] = MappingProxyType({s.name: s for s in _SPECS})
+"""Partitioners by the value of the key ``partitioner``."""
+
+
+def partition_indices(
+    name: str,
+    labels_train: IntArray,
+    labels_test: IntArray,
+    num_clients: int,
+    options: Mapping[str, Value],
+    seed: int,
+    ids: tuple[IntArray, IntArray] | None = None,
+) -> Partition:
+    """Divide a training part and a test part among clients.
+
+    Parameters
+    ----------
+    name
+        Name of the partitioner.
+    labels_train, labels_test
+        Class of each row, >= 0.
+    num_clients
+        Number of clients, >= 1; with 1 the client holds what the partitioner uses.
+    options
+        Values of the partitioner's keys by kebab-case name; other entries are ignored
+        and missing ones take their default.
+    seed
+        Seed of the experiment; the draws come from its stream ``"partition"``.
+    ids
+        Natural owner of each training row and of each test row.
+
+    Returns
+    -------
+    Partition
+        For each client ascending positions in the two parts: disjoint, none empty, and
+        all of them unless the partitioner is not exhaustive.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such partitioner, or an option is not what its key allows.
+    DataError
+        If the parts cannot be divided so; names the keys and the numbers.
+    """
+    samples = Samples(
+        labels_train, labels_test, *(ids if ids is not None else (None, None))
+    )
+    _check_count(num_clients, len(labels_test), "test")
+    train, test = _divide(name, samples, num_clients, options, seed)
+    return Partition(train, _checked(PARTITIONERS[name], "test", test, len(labels_test)))
+
+
+def partition_training_part(
+    name: str,
+    labels: IntArray,
+    num_clients: int,
+    options: Mapping[str, Value],
+    seed: int,
+    ids: IntArray | None = None,
+) -> tuple[IntArray, ...]:
+    """Divide a training part alone, as :func:`partition_indices` does with a test part."""
+    none = np.empty(0, np.int64)
+    samples = Samples(labels, none, ids, none if ids is not None else None)
+    return _divide(name, samples, num_clients, options, seed)[0]
+
+
+def _divide(
+    name: str, samples: Samples, num_clients: int, options: Mapping[str, Value], seed: int
+) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+    """Return each client's training positions, checked, and test positions, unchecked."""
+    if name not in PARTITIONERS:
+        raise ConfigError(
+            f"key partitioner = {name!r}: expected one of {', '.join(PARTITIONERS)}"
+        )
+    spec = PARTITIONERS[name]
+    num_rows = len(samples.train_labels)
+    _check_count(num_clients, num_rows, "training")
+    values = spec.options(options)
+    arguments = {key.argument: values[key.name] for key in spec.keys}
+    result = spec.function(
+        samples, num_clients, numpy_stream(seed, "partition"), **arguments
+    )
+    return _checked(spec, "training", result.train, num_rows), result.test
+
+
+def _check_count(num_clients: int, num_rows: int, part: str) -> None:
+    if not 1 <= num_clients <= num_rows:
+        raise DataError(
+            f"key num-clients = {num_clients}: expected 1 to {num_rows}, the number of "
+            f"{part} rows"
+        )
+
+
+def _checked(
+    spec: PartitionerSpec, part: str, clients: Sequence[IntArray], num_rows: int
+) -> tuple[IntArray, ...]:
+    """Sort each client's positions; refuse empty clients and broken partitions."""
+    for client, rows in enumerate(clients):
+        if not len(rows):
+            keys = "".join(f", {key.name}" for key in spec.keys)
+            raise DataError(
+                f"partitioner {spec.name}: client {client} of num-clients = {len(clients)} "
+                f"gets none of the {num_rows} {part} rows; change num-clients{keys}"
+            )
+    uses = np.bincount(np.concatenate(clients), minlength=num_rows)
+    if uses.max() > 1 or (spec.exhaustive and uses.min() < 1):
+        raise DataError(f"partitioner {spec.name} does not use each {part} row once")
+    return tuple(np.sort(rows) for rows in clients)

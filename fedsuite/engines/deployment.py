@@ -1,0 +1,114 @@
+"""Runs an experiment in Flower's Deployment Runtime: real processes on loopback."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from fedsuite.engines.flower import (
+    OnLine,
+    SuperLink,
+    in_world,
+    print_line,
+    run_app,
+    stage_app,
+    start_superlink,
+)
+from fedsuite.engines.processes import Program, World
+from fedsuite.errors import RunError
+from fedsuite.keys import Value
+
+
+def run_deployment(
+    run_config: Mapping[str, Value],
+    *,
+    num_supernodes: int,
+    on_line: OnLine = print_line,
+    node_config: Mapping[str, Value] | None = None,
+    package: Path | None = None,
+) -> None:
+    """Run an app on a SuperLink and SuperNodes of its own and return when it has completed.
+
+    The SuperNodes have ``partition-id`` 0, 1, ... and ``num-partitions`` in their
+    configuration, as simulated ones have.
+
+    Parameters
+    ----------
+    run_config
+        The run's whole configuration. Folders in it must be absolute: Flower's processes
+        run in a folder of their own.
+    num_supernodes
+        Number of SuperNodes to start, at least 1.
+    on_line
+        Takes each line of the run's log, without colours; by default they are printed.
+    node_config
+        More entries for the configuration of every SuperNode.
+    package
+        Package folder with ``server_app.py`` and ``client_app.py``; by default that of
+        the fedsuite that is running.
+
+    Raises
+    ------
+    RunError
+        If the run cannot start or does not complete, or no SuperNode is left; the message
+        has the cause. The death of one is told and the run goes on.
+    """
+
+    def drive(world: World) -> None:
+        app = stage_app(world.folder / "app", run_config, package=package)
+        superlink = start_superlink(world, [])
+        nodes = [
+            _start_supernode(world, superlink, i, num_supernodes, node_config or {})
+            for i in range(num_supernodes)
+        ]
+
+        for node in nodes:
+            node.wait_until(partial(_is_connected, node))
+        run_app(world, app, superlink, [], on_line, partial(_watch, nodes, on_line))
+
+    in_world(drive, package=package)
+
+
+def _is_connected(node: Program) -> bool:
+    return "SuperNode ID" in node.text
+
+
+def _watch(nodes: list[Program], on_line: OnLine) -> None:
+    """Take the SuperNodes that have ended off the list and tell; raise with the last."""
+    for node in [node for node in nodes if node.process.poll() is not None]:
+        nodes.remove(node)
+        on_line(f"{node.name} {node.how_it_ended()}")
+        if not nodes:
+            raise RunError(f"no SuperNode is left: {node.name} {node.how_it_ended()}")
+
+
+def node_config_text(config: Mapping[str, Value]) -> str:
+    """Return ``config`` as ``flower-supernode --node-config`` reads it."""
+    return " ".join(f"{key}={_literal(value)}" for key, value in config.items())
+
+
+def _literal(value: Value) -> str:
+    import tomli_w
+
+    _, _, literal = tomli_w.dumps({"value": value}).strip().partition(" = ")
+    # Flower splits the text at quotes before it reads it as TOML.
+    return literal.replace('\\"', "\\u0022")
+
+
+def _start_supernode(
+    world: World,
+    superlink: SuperLink,
+    partition_id: int,
+    num_partitions: int,
+    node_config: Mapping[str, Value],
+) -> Program:
+    config = {"partition-id": partition_id, "num-partitions": num_partitions}
+    return world.start(
+        f"supernode-{partition_id}",
+        [
+            "flower-supernode",
+            "--insecure",
+            *("--superlink", superlink.fleet_address),
+            *("--host", "127.0.0.1", "--port", str(world.reserve_port())),
+            *("--node-config", node_config_text({**node_config, **config})),
+        ],
+    )

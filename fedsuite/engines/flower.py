@@ -1,0 +1,350 @@
+"""What the Ray and the deployment engine share: the staged app, the SuperLink, the run.
+
+The drivers use Flower's own commands (``flower-superlink``, ``flwr run``, ``flwr ls``) and
+nothing private, so that what runs here is what a user of Flower runs.
+"""
+
+import contextlib
+import http.client
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import fedsuite
+from fedsuite.engines.processes import (
+    PortTakenError,
+    Program,
+    World,
+    executable,
+    follow,
+    stop_signals_raise,
+)
+from fedsuite.errors import RunError
+from fedsuite.keys import Value
+
+OnLine = Callable[[str], None]
+
+SUPPORTED_FROM = (1, 39)
+SUPPORTED_BELOW = (1, 43)
+_HTTP_SINCE = (1, 40)
+
+PROGRAMS = (
+    "flwr",
+    "flower-superlink",
+    "flower-supernode",
+    "flower-superexec",
+    "flwr-simulation",
+    "flwr-serverapp",
+    "flwr-clientapp",
+)
+"""Flower's programs that a run needs."""
+
+_CONNECTION = "fedsuite"
+_ATTEMPTS = 3
+_NOISE = re.compile(
+    r"Since flwr 1\.32|To change federation size|flwr federation simulation-config"
+    r"|FutureWarning: Tip: In future versions of Ray|Starting logstream for run_id"
+)
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """A running SuperLink: its process and where it is reached."""
+
+    program: Program
+    control_address: str
+    fleet_address: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run stands, as ``flwr ls`` tells it."""
+
+    status: str
+    details: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended, well or badly."""
+        return self.status.startswith("finished")
+
+    @property
+    def completed(self) -> bool:
+        """Whether the run has ended well."""
+        return self.status == "finished:completed"
+
+
+def print_line(line: str) -> None:
+    """Print one line of a run's log at once: what the drivers do by default."""
+    print(line, flush=True)
+
+
+def flower_version() -> tuple[int, int]:
+    """Return major and minor version of the installed flwr."""
+    major, minor = importlib.metadata.version("flwr").split(".")[:2]
+    return int(major), int(minor)
+
+
+def fleet_is_grpc() -> bool:
+    """Whether SuperNodes speak gRPC to the SuperLink (flwr 1.39) and not HTTP (later)."""
+    return flower_version() < _HTTP_SINCE
+
+
+def stage_app(
+    folder: Path, run_config: Mapping[str, Value], *, package: Path | None = None
+) -> Path:
+    """Write a Flower app whose code is a copy of a package and whose config is given.
+
+    Parameters
+    ----------
+    folder
+        Where to write it; is created.
+    run_config
+        The run's configuration; it becomes ``[tool.flwr.app.config]``, so that every
+        value arrives as it is, without a detour over a command line.
+    package
+        Folder of the package, with ``server_app.py`` and ``client_app.py`` that hold an
+        ``app`` each; by default that of the fedsuite that is running.
+
+    Returns
+    -------
+    Path
+        The app's folder, as ``flwr run`` takes it.
+    """
+    import tomli_w
+
+    source = package or Path(fedsuite.__file__).parent
+    for file in sorted(source.rglob("*.py")):
+        copy = folder / source.name / file.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+    project = {
+        "project": {
+            "name": source.name,
+            "version": "0.0.0",
+            "description": "Staged by fedsuite for one run",
+            "license": "Apache-2.0",
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "fedsuite",
+                    "fab-include": [f"{source.name}/**/*.py"],
+                    "components": {
+                        "serverapp": f"{source.name}.server_app:app",
+                        "clientapp": f"{source.name}.client_app:app",
+                    },
+                    "config": dict(run_config),
+                }
+            }
+        },
+    }
+    (folder / "pyproject.toml").write_bytes(tomli_w.dumps(project).encode())
+    return folder
+
+
+def in_world(drive: Callable[[World], None], *, package: Path | None = None) -> None:
+    """Call ``drive`` with a private world; again in a fresh one when a port was taken.
+
+    Whatever happens, SIGTERM and Ctrl-C included, nothing that was started stays.
+    """
+    name = package.name if package else "fedsuite"
+    with stop_signals_raise():
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(PortTakenError), World(name) as world:
+                drive(world)
+                return
+    raise RunError(f"no free port on 127.0.0.1 after {_ATTEMPTS} tries")
+
+
+def start_superlink(world: World, options: Sequence[str]) -> SuperLink:
+    """Start a SuperLink on loopback and wait until it answers.
+
+    Parameters
+    ----------
+    world
+        Where to start it.
+    options
+        More options of ``flower-superlink``.
+    """
+    port, fleet_port = world.reserve_port(), world.reserve_port()
+    control = f"127.0.0.1:{port}"
+    fleet = control
+    command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    if fleet_is_grpc():
+        fleet = f"127.0.0.1:{fleet_port}"
+        command += ["--fleet-api-address", fleet]
+    program = world.start("superlink", [*command, *options])
+    # Its own log too: whoever holds the port instead might be healthy.
+    program.wait_until(lambda: "running on" in program.text and _is_healthy(port))
+    return SuperLink(program, control, fleet)
+
+
+def _is_healthy(port: int) -> bool:
+    # Not urllib: it would ask the proxy of the environment.
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def run_app(
+    world: World,
+    app: Path,
+    superlink: SuperLink,
+    options: Sequence[str],
+    on_line: OnLine,
+    while_waiting: Callable[[], None] = lambda: None,
+) -> None:
+    """Submit an app, hand on its log, and return when the run has completed.
+
+    Parameters
+    ----------
+    world
+        Where the SuperLink runs.
+    app
+        The app's folder.
+    superlink
+        The SuperLink to submit it to.
+    options
+        More options of ``flwr run``.
+    on_line
+        Takes each line of the log, without colours.
+    while_waiting
+        Called about twenty times a second; may raise to end the run.
+
+    Raises
+    ------
+    RunError
+        If the run did not start or did not complete; the message has the cause.
+    """
+    connect(world, superlink)
+    submit = world.start(
+        "run", ["flwr", "run", str(app), _CONNECTION, "--stream", *options]
+    )
+
+    def check() -> None:
+        superlink.program.check_alive()
+        while_waiting()
+
+    last: deque[str] = deque(maxlen=200)
+    for line in follow(submit, check):
+        if not _NOISE.search(line):
+            last.append(line)
+            on_line(line)
+    check()
+    outcome = ask_outcome(world)
+    while outcome is not None and not outcome.finished:  # the log's connection broke
+        check()
+        time.sleep(1.0)
+        outcome = ask_outcome(world)
+    if outcome is None or not outcome.completed:
+        raise RunError(describe_failure(outcome, last))
+
+
+def connect(world: World, superlink: SuperLink) -> None:
+    """Write the configuration by which Flower's commands find the SuperLink."""
+    home = Path(world.environment["FLWR_HOME"])
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n'
+        f'address = "{superlink.control_address}"\ninsecure = true\n',
+        encoding="utf-8",
+    )
+
+
+def ask_outcome(world: World) -> Outcome | None:
+    """Ask the world's SuperLink how its only run stands; None if it has no run."""
+    answer = subprocess.run(
+        [executable("flwr"), "ls", _CONNECTION, "--format", "json"],
+        cwd=world.neutral,
+        env=world.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    return parse_outcome(answer.stdout.decode("utf-8", errors="replace"))
+
+
+def parse_outcome(text: str) -> Outcome | None:
+    """Read the answer of ``flwr ls --format json``; None if it names no run."""
+    try:
+        runs = json.loads(text)["runs"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        raise RunError(
+            f"cannot read the answer of flwr ls: {text.strip()[:200]!r}"
+        ) from None
+    if not runs:
+        return None
+    return Outcome(runs[0]["status"], runs[0].get("status-details", ""))
+
+
+def describe_failure(outcome: Outcome | None, log: Sequence[str]) -> str:
+    """Say in one line why a run did not complete.
+
+    Parameters
+    ----------
+    outcome
+        How it stands; None if it was never submitted.
+    log
+        The last lines of its log, for when the outcome gives no reason.
+    """
+    how = f"the run ended as {outcome.status}" if outcome else "flwr run refused the app"
+    details = " ".join(outcome.details.split()) if outcome else ""
+    cause = re.sub(r"^(Simulation|ServerApp) failed with exception: ", "", details)
+    if cause in ("", "N/A"):
+        useful = [line.strip() for line in log if line.strip()]
+        cause = " | ".join(useful[-5:]) or "it left no log"
+    return f"{how}: {cause}"
+
+
+def flower_facts() -> dict[str, str | int | bool]:
+    """Collect what decides whether and how runs through Flower work on this machine.
+
+    Returns
+    -------
+    dict[str, str | int | bool]
+        Versions ("" if missing), whether this flwr is supported, the transport between
+        SuperNodes and SuperLink, paths of Flower's programs ("" if missing), CPUs that
+        this process may use, and threads per process.
+    """
+    flwr = _version("flwr")
+    parts = flower_version() if flwr else (0, 0)
+    facts: dict[str, str | int | bool] = {
+        "flwr": flwr,
+        "flwr-supported": SUPPORTED_FROM <= parts < SUPPORTED_BELOW,
+        "transport": ("gRPC" if parts < _HTTP_SINCE else "HTTP") if flwr else "",
+        "ray": _version("ray"),
+        "torch": _version("torch"),
+        "cpus": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
+        "threads": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+    return facts | {name: _find(name) for name in PROGRAMS}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _find(program: str) -> str:
+    try:
+        return executable(program)
+    except RunError:
+        return ""

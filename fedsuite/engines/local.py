@@ -1,0 +1,163 @@
+"""The local engine: Flower's Grid in this process, with no Ray and no sockets.
+
+A message is answered when its reply is taken, so that a strategy that reduces replies as
+they come holds one at a time. Arrays are handed over without serialising them.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run as FlowerRun
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedsuite.client_app import Worker, client_app_for
+from fedsuite.clients.store import FileStore, MemoryStore
+from fedsuite.experiment import Experiment
+from fedsuite.keys import Value
+from fedsuite.server_app import Run, run_experiment
+
+_SERVER_NODE = 1
+
+
+class LocalGrid(Grid):
+    """A Grid that calls a ClientApp in this process.
+
+    Works with any ClientApp, also one that knows nothing of fedsuite, and with any
+    Flower strategy. Use it inside :func:`flower_identity`.
+
+    Parameters
+    ----------
+    client_app
+        Answers the messages.
+    num_nodes
+        Number of nodes; their ids are 1000, 1001, ... and node i has partition id i.
+    run_config
+        What the ClientApp finds in ``context.run_config``.
+    store
+        Where clients keep state in memory, if they do.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        num_nodes: int,
+        run_config: Mapping[str, Value] | None = None,
+        store: MemoryStore | None = None,
+    ) -> None:
+        self._client_app = client_app
+        self._store = store
+        self._message_ids = itertools.count(1)
+        self._replies: dict[str, Message] = {}
+        self._contexts = {
+            1000 + index: Context(
+                run_id=1,
+                node_id=1000 + index,
+                node_config={"partition-id": index, "num-partitions": num_nodes},
+                state=RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for index in range(num_nodes)
+        }
+
+    def set_run(self, run: FlowerRun) -> None:
+        """Do nothing: there is one run."""
+
+    @property
+    def run(self) -> FlowerRun:
+        """Facts of the run, all empty but its number."""
+        return FlowerRun.create_empty(run_id=1)
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a new message."""
+        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of all nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Answer messages now and keep the replies."""
+        pushed = []
+        for message in messages:
+            reply = self._answer(message)
+            pushed.append(reply.metadata.reply_to_message_id)
+            self._replies[pushed[-1]] = reply
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies to pushed messages, each once."""
+        return [self._replies.pop(key) for key in message_ids if key in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Yield replies one at a time; a client works when its reply is asked for."""
+        return (self._answer(message) for message in list(messages))
+
+    def persist_clients(self, versions: Mapping[int, str]) -> None:
+        """Write the clients' state that a checkpoint needs."""
+        if self._store is not None:
+            self._store.persist(versions)
+
+    def _answer(self, message: Message) -> Message:
+        message.metadata.__dict__["_message_id"] = f"local-{next(self._message_ids)}"
+        context = self._contexts.get(message.metadata.dst_node_id)
+        if context is None:
+            unknown = Error(ErrorCode.NODE_UNAVAILABLE, "there is no such node")
+            return Message(unknown, reply_to=message)
+        try:
+            return self._client_app(message, context)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+            return Message(failure, reply_to=message)
+
+
+@contextmanager
+def flower_identity() -> Iterator[None]:
+    """Give this process the identity that Flower's messages need, and take it back."""
+    names = ("_run_id", "_node_id", "_task_id")
+    before = {name: getattr(TaskIdentity, name) for name in names}
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, _SERVER_NODE, 1
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(TaskIdentity, name, value)
+
+
+def run_local(
+    experiment: Experiment, folder: Path, *, num_supernodes: int = 0, resume: bool = False
+) -> Run:
+    """Run an experiment in this process.
+
+    Parameters
+    ----------
+    experiment
+        What to run.
+    folder
+        The run's folder.
+    num_supernodes
+        Nodes that the clients live on; 0 gives each client its own.
+    resume
+        Go on from the last checkpoint in the folder.
+    """
+    store = MemoryStore(FileStore(folder / "state"))
+    worker = Worker(experiment, store)
+    nodes = num_supernodes or experiment.integer("num-clients")
+    with flower_identity():
+        grid = LocalGrid(client_app_for(worker), nodes, dict(experiment.values), store)
+        return run_experiment(experiment, grid, folder, engine="local", resume=resume)

@@ -1,0 +1,354 @@
+"""A private world for other programs: folder, environment, ports, and a sure end.
+
+Flower's runtimes start processes that start processes, and some of them leave their
+process group (SuperExec, Ray's daemons). A :class:`World` marks all of them by an
+inherited environment variable and an inherited working folder, so that none outlives it.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from fedsuite.errors import RunError
+
+MARKER = "FEDSUITE_ENGINE_ID"
+"""Environment variable by which the processes of a world are recognised."""
+
+LONGEST_BASE = 24
+"""Longest temporary folder, in characters, below which Ray's sockets fit.
+
+A world adds 13 characters and Ray about 66; a socket's path may have 103 on macOS.
+"""
+
+_POLL_S = 0.05
+_KILL_PATIENCE_S = 10.0
+_START_PATIENCE_S = 120.0
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class PortTakenError(Exception):
+    """Another program took a port between its choice and its use; a new try helps."""
+
+
+def executable(name: str) -> str:
+    """Return the path of a console script: beside this Python first, then on ``PATH``.
+
+    Raises
+    ------
+    RunError
+        If there is no such script.
+    """
+    found = shutil.which(name, path=os.pathsep.join(_script_folders())) or shutil.which(
+        name
+    )
+    if found is None:
+        raise RunError(
+            f"{name} is neither in {_script_folders()[0]} nor on PATH: run "
+            "pip install 'flwr[simulation]>=1.39,<1.43' in that environment"
+        )
+    return found
+
+
+def clean_python_path(python_path: str, package: str) -> str:
+    """Return the entries of a ``PYTHONPATH`` that cannot shadow ``package``.
+
+    Dropped are relative entries, which mean another folder in another process, and
+    folders that hold a ``package`` of their own.
+    """
+    entries = (entry for entry in python_path.split(os.pathsep) if os.path.isabs(entry))
+    return os.pathsep.join(e for e in entries if not Path(e, package).exists())
+
+
+@contextlib.contextmanager
+def stop_signals_raise() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into ``SystemExit`` inside the block, so that it cleans up.
+
+    Handlers that the program set itself stay. Outside the main thread nothing happens:
+    Python does not allow handlers there.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    with _handled([n for n in numbers if signal.getsignal(n) is signal.SIG_DFL], stop):
+        yield
+
+
+@dataclass(frozen=True)
+class Program:
+    """A process that a world started, and the file that takes what it prints."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def text(self) -> str:
+        """All that the program has printed so far, without colours."""
+        return _ANSI.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
+
+    def check_alive(self) -> None:
+        """Raise :class:`RunError` if the program has ended."""
+        if self.process.poll() is not None:
+            raise RunError(f"{self.name} {self.how_it_ended()}")
+
+    def how_it_ended(self) -> str:
+        """Say in words how the program ended, which it has."""
+        code = self.process.wait()
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
+        return f"ended with code {code}: {lines[-1] if lines else 'it printed nothing'}"
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait until ``ready()``, which is asked about twenty times a second.
+
+        Raises
+        ------
+        PortTakenError
+            If the program ends because a port was in use.
+        RunError
+            If it ends for another reason, or is not ready after two minutes.
+        """
+        deadline = time.monotonic() + _START_PATIENCE_S
+        while not ready():
+            if self.process.poll() is not None and "already in use" in self.text.lower():
+                raise PortTakenError(self.name)
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise RunError(f"{self.name} was not ready after {_START_PATIENCE_S:g} s")
+            time.sleep(_POLL_S)
+
+
+class World:
+    """A private folder and the processes started in it; leaving it ends and deletes all.
+
+    Parameters
+    ----------
+    package
+        Name of the package that the processes shall import from what they are sent;
+        ``PYTHONPATH`` entries that would shadow it are not handed on.
+    """
+
+    def __init__(self, package: str = "fedsuite") -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="fed-", dir=_short_base())).resolve()
+        self.neutral = self.folder / "empty"
+        """Working folder of every process: what lies there would shadow what is sent."""
+        self.neutral.mkdir()
+        self._id = uuid.uuid4().hex
+        self.environment = _environment(os.environ, package) | {
+            MARKER: self._id,
+            "FLWR_HOME": str(self.folder / "flwr"),
+            "RAY_TMPDIR": str(self.folder),
+        }
+        self._programs: list[Program] = []
+        self._reserved: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        # After a good end nobody has anything left to finish.
+        self.close(grace_s=0.0 if kind is None else 1.0)
+
+    def reserve_port(self) -> int:
+        """Return a free port of 127.0.0.1 that stays this world's while it is open.
+
+        The socket stays bound without listening: Linux then gives the port to nobody who
+        asks for any free one, yet lets a server bind it. Other systems would refuse the
+        server, so there the port is only likely to stay free.
+        """
+        reserved = socket.socket()
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port: int = reserved.getsockname()[1]
+        if sys.platform == "linux":
+            self._reserved.append(reserved)
+        else:
+            reserved.close()
+        return port
+
+    def start(self, name: str, command: Sequence[str]) -> Program:
+        """Start ``command`` in the background; what it prints goes to a file."""
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [executable(command[0]), *command[1:]],
+                cwd=self.neutral,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        program = Program(name, process, log)
+        self._programs.append(program)
+        return program
+
+    def members(self) -> set[int]:
+        """Process ids of all living processes of this world, of whatever descent.
+
+        They are found by the marker in their environment or, since a process may
+        overwrite that (Ray's workers do), by their working folder. Linux only: elsewhere
+        the set holds only what this world started itself.
+        """
+        found = {p.process.pid for p in self._programs if p.process.poll() is None}
+        marker = f"{MARKER}={self._id}".encode()
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                folder = os.readlink(entry / "cwd")
+                environment = (entry / "environ").read_bytes()
+            except OSError:  # another user's, a zombie, or gone
+                continue
+            if marker in environment or Path(folder).is_relative_to(self.folder):
+                found.add(int(entry.name))
+        return found - {os.getpid()}
+
+    def close(self, grace_s: float) -> None:
+        """End every process of this world, then delete its folder.
+
+        Ctrl-C and stop signals are held off meanwhile, so that nothing is left behind.
+
+        Parameters
+        ----------
+        grace_s
+            Time, in seconds, that processes get between SIGTERM and SIGKILL; 0 kills at
+            once.
+        """
+        with _handled([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], signal.SIG_IGN):
+            if grace_s > 0:
+                self._end(signal.SIGTERM, grace_s)
+            self._end(signal.SIGKILL, _KILL_PATIENCE_S)
+            for reserved in self._reserved:
+                reserved.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self, number: signal.Signals, patience_s: float) -> None:
+        """Signal all members, and those that they still start, until none is left."""
+        deadline = time.monotonic() + patience_s
+        signalled: set[int] = set()
+        while (members := self.members()) and time.monotonic() < deadline:
+            for pid in members - signalled:
+                self._signal(pid, number)
+            signalled |= members
+            time.sleep(_POLL_S)
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        leads_group = any(pid == program.process.pid for program in self._programs)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if leads_group:
+                os.killpg(pid, number)
+            else:
+                os.kill(pid, number)
+
+
+def follow(program: Program, while_waiting: Callable[[], None]) -> Iterator[str]:
+    """Yield the lines that a program prints, as they come and without colours.
+
+    Parameters
+    ----------
+    program
+        The program to follow.
+    while_waiting
+        Called about twenty times a second; what it raises ends the iteration.
+
+    Yields
+    ------
+    str
+        One line, without its end; the iteration ends when the program has.
+    """
+    with program.log.open(encoding="utf-8", errors="replace", newline="\n") as output:
+        unfinished = ""
+        while True:
+            running = program.process.poll() is None
+            *lines, unfinished = (unfinished + output.read()).split("\n")
+            yield from (_ANSI.sub("", line).rstrip() for line in lines)
+            if not running:
+                break
+            while_waiting()
+            time.sleep(_POLL_S)
+        if unfinished:
+            yield _ANSI.sub("", unfinished).rstrip()
+
+
+@contextlib.contextmanager
+def _handled(
+    numbers: Sequence[signal.Signals],
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
+) -> Iterator[None]:
+    """Install ``handler`` inside the block; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _script_folders() -> list[str]:
+    return [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
+
+
+def _short_base() -> str:
+    """Return a temporary folder with a path short enough for Ray's sockets."""
+    base = tempfile.gettempdir()
+    fits = len(base) <= LONGEST_BASE and not any(c.isspace() for c in base)
+    return base if fits or not os.access("/tmp", os.W_OK) else "/tmp"
+
+
+def _environment(inherited: Mapping[str, str], package: str) -> dict[str, str]:
+    """Return the environment that keeps Flower and Ray private, offline and in bounds."""
+    kept = ("FLWR_LOG_LEVEL", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL")
+    environment = {
+        key: value
+        for key, value in inherited.items()
+        if key in kept or not (key.startswith("FLWR_") or key == "RAY_ADDRESS")
+    }
+    if python_path := clean_python_path(environment.pop("PYTHONPATH", ""), package):
+        environment["PYTHONPATH"] = python_path
+    for name in ("NO_PROXY", "no_proxy"):
+        others = environment.get(name)
+        environment[name] = ",".join(filter(None, ["127.0.0.1,localhost", others]))
+    # Flower starts its own programs by name.
+    scripts = [*_script_folders(), environment.get("PATH", os.defpath)]
+    return (
+        {
+            "OMP_NUM_THREADS": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        }
+        | environment
+        | {
+            "PATH": os.pathsep.join(scripts),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONIOENCODING": "utf-8",
+        }
+    )

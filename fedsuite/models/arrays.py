@@ -1,0 +1,56 @@
+"""Named arrays in and out of torch models."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedsuite.errors import RunError
+from fedsuite.records import Arrays
+
+
+def model_arrays(model: nn.Module, names: Iterable[str] | None = None) -> Arrays:
+    """Copy a model's parameters and buffers out, in ``state_dict`` order.
+
+    Parameters
+    ----------
+    model
+        On any device.
+    names
+        Only these; None means all.
+    """
+    wanted = None if names is None else set(names)
+    return {
+        name: np.array(tensor.detach().cpu().numpy())
+        for name, tensor in model.state_dict().items()
+        if wanted is None or name in wanted
+    }
+
+
+def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Copy named arrays into a model; names that it has and ``arrays`` lacks stay.
+
+    The values go into the memory that torch allocated for the model: sums in it then do
+    not depend on how a received array happens to be aligned.
+
+    Raises
+    ------
+    RunError
+        If a name is not in the model, or its shape differs.
+    """
+    state = model.state_dict()
+    with torch.no_grad():
+        for name, array in arrays.items():
+            if name not in state or tuple(state[name].shape) != array.shape:
+                found = tuple(state[name].shape) if name in state else "nothing"
+                raise RunError(
+                    f"array {name} of shape {array.shape} does not fit the model, which "
+                    f"has {found} there: server and client must build the same model"
+                )
+            if state[name].is_cpu:
+                np.copyto(state[name].numpy(), array)
+            else:
+                state[name].copy_(torch.from_numpy(array.copy()))

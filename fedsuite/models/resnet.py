@@ -1,0 +1,59 @@
+"""Residual networks in their CIFAR form.
+
+K. He, X. Zhang, S. Ren, J. Sun: Deep Residual Learning for Image Recognition, CVPR 2016.
+The form that federated papers use on 32 x 32 images keeps ResNet-18's four groups of
+basic blocks, and replaces the 7 x 7 stem of stride 2 and its max-pooling, made for
+224 x 224 images, by one 3 x 3 convolution of stride 1.
+"""
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsuite.models.shapes import image_shape
+
+WIDTHS = (64, 128, 256, 512)
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut, which is projected where shapes change."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(
+            channels_in, channels_out, 3, stride=stride, padding=1, bias=False
+        )
+        self.norm1 = nn.BatchNorm2d(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels_out)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or channels_in != channels_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(channels_out),
+            )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map (batch, channels_in, h, w) to (batch, channels_out, h/stride, w/stride)."""
+        hidden = functional.relu(self.norm1(self.conv1(inputs)))
+        return functional.relu(self.norm2(self.conv2(hidden)) + self.shortcut(inputs))
+
+
+def resnet18(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Two basic blocks in each of four groups; 11,173,962 parameters at 10 classes.
+
+    Takes images of any size. Where both sides are 8 pixels or fewer the last group sees
+    one pixel, and batch normalisation cannot train on a batch of a single sample.
+    """
+    channels, _, _ = image_shape("resnet18", input_shape)
+    layers: list[nn.Module] = [
+        nn.Conv2d(channels, WIDTHS[0], 3, padding=1, bias=False),
+        nn.BatchNorm2d(WIDTHS[0]),
+        nn.ReLU(),
+    ]
+    width_in = WIDTHS[0]
+    for width in WIDTHS:
+        stride = 1 if width == WIDTHS[0] else 2
+        layers += [BasicBlock(width_in, width, stride), BasicBlock(width, width, 1)]
+        width_in = width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width_in, num_classes)]
+    return nn.Sequential(*layers)

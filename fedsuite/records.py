@@ -1,0 +1,321 @@
+"""What travels between server and clients, and how it is packed into Flower's records.
+
+Both sides import this module and nothing of each other. A *node* is a Flower node; a
+*client* is a participant of the federation, and one node may host several. Two layouts:
+
+- *single*: one client on the node, in the form that Flower's quickstarts use: an
+  ArrayRecord ``arrays`` and a ConfigRecord ``config`` out, an ArrayRecord ``arrays`` and
+  a MetricRecord ``metrics`` back.
+- *hosted*: ``config`` lists ``client-ids``; shared arrays travel once, and what belongs to
+  one client stands in records named ``client-ID.NAME``. The reply has one entry a client:
+  its records, or ``client-ID.error``.
+
+``fedsuite.wire`` translates the single layout to Flower's legacy NumPyClient records.
+"""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.lib import format as npy_format
+from numpy.typing import NDArray
+
+from fedsuite.errors import FedsuiteError
+
+Arrays = dict[str, NDArray[Any]]
+"""Named arrays in a fixed order, usually that of a model's ``state_dict``."""
+
+Scalar = bool | int | float | str | bytes
+ConfigValue = Scalar | list[int] | list[float] | list[bool] | list[str] | list[bytes]
+MetricValue = int | float | list[int] | list[float]
+
+ARRAYS = "arrays"
+CONFIG = "config"
+METRICS = "metrics"
+ERROR = "error"
+NUM_EXAMPLES = "num-examples"
+SERVER_ROUND = "server-round"
+CLIENT_IDS = "client-ids"
+START_VERSIONS = "start-versions"
+KEEP_VERSIONS = "keep-versions"
+
+TRAIN = "train"
+EVALUATE = "evaluate"
+HELLO = "query.hello"
+
+
+class RecordError(FedsuiteError):
+    """A record that does not hold what it should."""
+
+
+class LazyArray(Array):
+    """A Flower Array that holds the ndarray and serialises it only when asked to.
+
+    In one process the ndarray itself is handed over; over a wire it arrives as Flower's
+    own Array. The ndarray must not be written to after it is handed in.
+    """
+
+    def __init__(self, ndarray: NDArray[Any]) -> None:
+        view = ndarray.view()
+        view.flags.writeable = False
+        self.__dict__["_ndarray"] = view
+        self.__dict__["dtype"] = str(view.dtype)
+        self.__dict__["shape"] = view.shape
+        self.__dict__["stype"] = "numpy.ndarray"
+
+    @property
+    def held(self) -> NDArray[Any]:
+        """The array itself, read-only, without a copy."""
+        view: NDArray[Any] = self.__dict__["_ndarray"]
+        return view
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
+        """Serialised form, made on first use."""
+        if "_bytes" not in self.__dict__:
+            buffer = io.BytesIO()
+            np.save(buffer, np.ascontiguousarray(self.held), allow_pickle=False)
+            self.__dict__["_bytes"] = buffer.getvalue()
+        data: bytes = self.__dict__["_bytes"]
+        return data
+
+    def numpy(self) -> NDArray[Any]:
+        """Return a fresh, writable copy, as Flower's own Array does."""
+        return self.held.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Cross a process boundary (Ray) as Flower's own Array."""
+        return Array, (self.dtype, tuple(self.shape), self.stype, self.data)
+
+
+# Flower writes the class name into serialised objects and looks it up on arrival: the
+# other side is to see its own Array.
+LazyArray.__qualname__ = Array.__qualname__
+
+
+def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Pack named arrays without copying them."""
+    record = ArrayRecord()
+    for name, array in arrays.items():
+        record[name] = LazyArray(array)
+    return record
+
+
+def array_header(array: Array) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and dtype of an Array as it will decode, without decoding it.
+
+    Raises
+    ------
+    RecordError
+        If it is not a plain NumPy array in one piece.
+    """
+    if isinstance(array, LazyArray):
+        return array.held.shape, array.held.dtype
+    shape, dtype, _ = _parse_npy(array)
+    return shape, dtype
+
+
+def view_array(array: Array) -> NDArray[Any]:
+    """Return the content of an Array, read-only and without a copy.
+
+    The size that the header claims is compared with the bytes that came before anything
+    is allocated, and nothing is ever unpickled.
+
+    Raises
+    ------
+    RecordError
+        If the array cannot be decoded.
+    """
+    if isinstance(array, LazyArray):
+        return array.held
+    shape, dtype, offset = _parse_npy(array)
+    return np.frombuffer(array.data, dtype=dtype, offset=offset).reshape(shape)
+
+
+def _parse_npy(array: Array) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    if array.stype != "numpy.ndarray":
+        raise RecordError(f"unknown array serialisation {array.stype!r:.40}")
+    stream = io.BytesIO(array.data)
+    try:
+        version = npy_format.read_magic(stream)
+        if version == (1, 0):
+            header = npy_format.read_array_header_1_0(stream)
+        elif version == (2, 0):
+            header = npy_format.read_array_header_2_0(stream)
+        else:
+            raise RecordError(f"unknown NumPy format {version}")
+    except ValueError as error:
+        raise RecordError(f"not a NumPy array: {error}"[:200]) from None
+    shape, fortran_order, dtype = header
+    if dtype.hasobject or dtype.kind not in "biuf":
+        raise RecordError(f"dtype {dtype} is not allowed")
+    if fortran_order and len(shape) > 1:
+        raise RecordError("array is not in C order")
+    size = int(dtype.itemsize)
+    for length in shape:
+        size *= int(length)
+    if size != len(array.data) - stream.tell() or any(length < 0 for length in shape):
+        raise RecordError(f"array of shape {shape} does not fit its {len(array.data)} bytes")
+    return shape, dtype, stream.tell()
+
+
+def to_arrays(record: ArrayRecord) -> Arrays:
+    """Unpack a record into named arrays, read-only and without copies."""
+    return {name: view_array(array) for name, array in record.items()}
+
+
+def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Return the payload of named arrays in bytes."""
+    return sum(array.nbytes for array in arrays.values())
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one client is asked to do.
+
+    Parameters
+    ----------
+    message_type
+        Flower message type, such as ``"train"`` or ``"query.probe"``.
+    client_id
+        The client asked.
+    arrays
+        Record name to named arrays; ``"arrays"`` is the shared model. Read-only.
+    config
+        Settings of the round.
+    start_version
+        Version of the client's stored state to start from; empty for none.
+    keep_version
+        Version that a checkpoint needs; empty for none.
+    new_version
+        Name under which state stored now is found again; empty for a client that is
+        used by hand and stores nothing.
+    """
+
+    message_type: str
+    client_id: int
+    arrays: Mapping[str, Arrays] = field(default_factory=dict)
+    config: Mapping[str, ConfigValue] = field(default_factory=dict)
+    start_version: str = ""
+    keep_version: str = ""
+    new_version: str = ""
+
+    @property
+    def server_round(self) -> int:
+        """Current round, from 1; 1 where the server did not say."""
+        value = self.config.get(SERVER_ROUND, 1)
+        return value if isinstance(value, int) else 1
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client answers: named array records and metrics."""
+
+    arrays: Mapping[str, Arrays] = field(default_factory=dict)
+    metrics: Mapping[str, MetricValue] = field(default_factory=dict)
+
+
+def client_record(client_id: int, name: str) -> str:
+    """Return the name of a record that belongs to one client of a node."""
+    return f"client-{client_id}.{name}"
+
+
+def pack_replies(replies: Mapping[int, Reply | str]) -> RecordDict:
+    """Pack one entry a client; a string is the reason why that client failed."""
+    content = RecordDict()
+    for client_id, reply in replies.items():
+        if isinstance(reply, str):
+            content[client_record(client_id, ERROR)] = ConfigRecord({"reason": reply})
+            continue
+        for name, arrays in reply.arrays.items():
+            content[client_record(client_id, name)] = to_record(arrays)
+        content[client_record(client_id, METRICS)] = MetricRecord(dict(reply.metrics))
+    return content
+
+
+def pack_reply(reply: Reply) -> RecordDict:
+    """Pack the answer of the only client of a node."""
+    content = RecordDict({name: to_record(a) for name, a in reply.arrays.items()})
+    content[METRICS] = MetricRecord(dict(reply.metrics))
+    return content
+
+
+def split_replies(content: RecordDict, client_ids: Iterable[int]) -> dict[int, RecordDict]:
+    """Sort the records of a hosted reply by client; records of nobody are ignored."""
+    entries: dict[int, RecordDict] = {}
+    for client_id in client_ids:
+        prefix = client_record(client_id, "")
+        records = {
+            name.removeprefix(prefix): record
+            for name, record in content.items()
+            if name.startswith(prefix)
+        }
+        if records:
+            entries[client_id] = RecordDict(records)
+    return entries
+
+
+def unpack_requests(
+    content: RecordDict, message_type: str, group_id: str, only_client: int
+) -> tuple[list[Request], bool]:
+    """Return one request a client, and whether the message is in the hosted layout.
+
+    Parameters
+    ----------
+    content
+        Content of the message.
+    message_type
+        Its type.
+    group_id
+        Round and exchange that it belongs to.
+    only_client
+        Identity of the node's client where the message names none (single layout).
+    """
+    config = dict(_only(content.config_records, CONFIG))
+    hosted = CLIENT_IDS in config
+    client_ids = _int_list(config.pop(CLIENT_IDS)) if hosted else [only_client]
+    count = len(client_ids)
+    start = _str_list(config.pop(START_VERSIONS, [""] * count), count)
+    keep = _str_list(config.pop(KEEP_VERSIONS, [""] * count), count)
+    shared: dict[str, Arrays] = {}
+    own: dict[int, dict[str, Arrays]] = {}
+    for name, record in content.array_records.items():
+        head, _, tail = name.partition(".")
+        if hosted and tail and head.startswith("client-"):
+            own.setdefault(int(head.removeprefix("client-")), {})[tail] = to_arrays(record)
+        else:
+            shared[name] = to_arrays(record)
+    return [
+        Request(
+            message_type=message_type,
+            client_id=client_id,
+            arrays={**shared, **own.get(client_id, {})},
+            config=config,
+            start_version=start[index],
+            keep_version=keep[index],
+            new_version=group_id,
+        )
+        for index, client_id in enumerate(client_ids)
+    ], hosted
+
+
+def _only(records: Mapping[str, ConfigRecord], name: str) -> Mapping[str, ConfigValue]:
+    """Return the record of that name, else the only one, else an empty one."""
+    if name in records:
+        return records[name]
+    return next(iter(records.values())) if len(records) == 1 else {}
+
+
+def _int_list(value: ConfigValue) -> list[int]:
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        raise RecordError(f"{CLIENT_IDS} is not a list of client numbers")
+    return [item for item in value if isinstance(item, int)]
+
+
+def _str_list(value: ConfigValue, count: int) -> Sequence[str]:
+    if not isinstance(value, list) or len(value) != count:
+        raise RecordError(f"the message names {count} clients, but not as many versions")
+    return [str(item) for item in value]

@@ -1,0 +1,76 @@
+"""The methods: one line each ties name, strategy, client and paper together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedsuite.clients.base import FederatedClient
+    from fedsuite.strategies.base import FederatedStrategy
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of federated learning.
+
+    Parameters
+    ----------
+    name
+        What ``method = "..."`` says in an experiment.
+    strategy, client
+        ``file.Class`` in ``fedsuite/strategies`` and ``fedsuite/clients``.
+    paper
+        Where the method comes from.
+    """
+
+    name: str
+    strategy: str
+    client: str
+    paper: str
+
+    def load_strategy(self) -> "type[FederatedStrategy]":
+        """Import and return the strategy's class."""
+        strategy: type[FederatedStrategy] = _load("fedsuite.strategies", self.strategy)
+        return strategy
+
+    def load_client(self) -> "type[FederatedClient]":
+        """Import and return the client's class."""
+        client: type[FederatedClient] = _load("fedsuite.clients", self.client)
+        return client
+
+
+_MCMAHAN = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
+
+METHODS: Mapping[str, Method] = {
+    method.name: method
+    for method in (
+        Method("fedavg", "fedavg.FedAvg", "fedavg.FedAvgClient", _MCMAHAN),
+        Method("fedsgd", "fedsgd.FedSGD", "fedsgd.FedSGDClient", _MCMAHAN),
+        Method(
+            "fedprox",
+            "fedprox.FedProx",
+            "fedprox.FedProxClient",
+            "Li et al., MLSys 2020, arXiv:1812.06127",
+        ),
+        Method("standalone", "standalone.Standalone", "standalone.StandaloneClient", "-"),
+        Method(
+            "fedavg-ft",
+            "fedavg_ft.FedAvgFT",
+            "fedavg_ft.FedAvgFTClient",
+            "Collins et al., NeurIPS 2022, arXiv:2205.13692",
+        ),
+    )
+}
+
+
+def _load(package: str, path: str) -> type:
+    module, _, name = path.partition(".")
+    loaded: type = getattr(import_module(f"{package}.{module}"), name)
+    return loaded
+
+
+def exported_classes(side: str) -> dict[str, str]:
+    """Return class name to module for one side, ``strategies`` or ``clients``."""
+    paths = [m.strategy if side == "strategies" else m.client for m in METHODS.values()]
+    return {p.partition(".")[2]: f"fedsuite.{side}.{p.partition('.')[0]}" for p in paths}

@@ -1,0 +1,281 @@
+"""Comparing runs: mean and spread over seeds, beside what makes a comparison unfair."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+from fedsuite.errors import RunError
+from fedsuite.files import atomic_write
+from fedsuite.metrics import fairness_report
+from fedsuite.results.groups import SEED, Group, group_runs
+from fedsuite.results.reader import Run, load_run
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LAST = 10
+"""Number of last evaluations in the column that tells a trend from a lucky last round."""
+
+COLUMNS = {
+    "mean": "accuracy",
+    "worst_10": "worst 10 %",
+    "variance": "variance",
+    "last": f"last {LAST}",
+}
+"""Headings of the metrics by name."""
+
+LEGEND = (
+    "Over clients at the last evaluation, accuracies in per cent; "
+    f"last {LAST}: mean accuracy of the last {LAST} evaluations. "
+    "Spread: sample standard deviation over seeds."
+)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (divided by n - 1) over seeds.
+
+    Parameters
+    ----------
+    mean
+        Mean over seeds.
+    std
+        None where there is only one seed.
+    """
+
+    mean: float
+    std: float | None
+
+    def __str__(self) -> str:
+        spread = "" if self.std is None else f" \N{PLUS-MINUS SIGN} {self.std:.2f}"
+        return f"{self.mean:.2f}{spread}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One experiment of a comparison.
+
+    Parameters
+    ----------
+    label
+        What tells the experiment from the others.
+    num_seeds
+        Number of seeds that the spreads are over.
+    num_rounds
+        Fewest and most rounds that its runs have.
+    metrics
+        Spread over seeds by name in :data:`COLUMNS`, at the last evaluation, of
+        accuracies in per cent; None where no run has accuracies.
+    """
+
+    label: str
+    num_seeds: int
+    num_rounds: tuple[int, int]
+    metrics: dict[str, Spread | None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of experiments, and the groups of runs that it is made from.
+
+    Parameters
+    ----------
+    rows
+        One row per experiment.
+    warnings
+        One line for each thing that makes the rows hard to compare.
+    groups
+        The runs of each row, one per seed.
+    """
+
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...]
+    groups: tuple[Group, ...]
+
+
+def compare(paths: Sequence[str | Path]) -> Comparison:
+    """Read runs and compare their experiments, over seeds.
+
+    Parameters
+    ----------
+    paths
+        Folders of runs. Of several runs of one experiment and seed the first counts.
+
+    Raises
+    ------
+    RunError
+        Where there is no run, or a folder is no run's.
+    """
+    if not paths:
+        raise RunError("nothing to compare: give the folders of one or more runs")
+    repeated: list[str] = []
+    groups = tuple(
+        _one_per_seed(group, repeated)
+        for group in group_runs([load_run(path) for path in paths])
+    )
+    rows = tuple(_row(group) for group in groups)
+    warnings = repeated + _unfinished(groups) + _different_rounds(rows)
+    return Comparison(rows, tuple(warnings + _different_partitions(groups)), groups)
+
+
+def table(comparison: Comparison) -> "Table":
+    """Return the comparison as a table for a rich console, warnings below it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    notes = [LEGEND, *(f"warning: {line}" for line in comparison.warnings)]
+    # Text, not str: labels and paths may hold brackets, which a console takes for markup.
+    result = Table(caption=Text("\n".join(notes)), caption_justify="left")
+    for index, name in enumerate(_header()):
+        result.add_column(name, justify="right" if index else "left")
+    for row in comparison.rows:
+        result.add_row(*(Text(cell) for cell in _cells(row)))
+    return result
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """Return the comparison as a Markdown table, warnings below it."""
+    header = _header()
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
+    lines += [_cells(row) for row in comparison.rows]
+    text = "".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n"
+        for line in lines
+    )
+    notes = [LEGEND, *(f"- warning: {line}" for line in comparison.warnings)]
+    return text + "".join(f"\n{note}\n" for note in notes)
+
+
+def to_csv(comparison: Comparison) -> str:
+    """Return the comparison as CSV, mean and spread in columns of their own."""
+    names = [f"{name}{part}" for name in COLUMNS for part in ("", "_std")]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["label", "seeds", "rounds_min", "rounds_max", *names])
+    for row in comparison.rows:
+        numbers: list[float | None] = []
+        for spread in row.metrics.values():
+            numbers += [None, None] if spread is None else [spread.mean, spread.std]
+        writer.writerow([row.label, row.num_seeds, *row.num_rounds, *numbers])
+    return text.getvalue()
+
+
+def write_comparison(comparison: Comparison, folder: Path) -> None:
+    """Write ``comparison.md``, ``comparison.csv`` and the overlaid ``curves.png``.
+
+    Parameters
+    ----------
+    comparison
+        What to write.
+    folder
+        An existing folder; files of these names are replaced.
+    """
+    from fedsuite.results.plots import plot_curves
+
+    atomic_write(folder / "comparison.md", to_markdown(comparison).encode())
+    atomic_write(folder / "comparison.csv", to_csv(comparison).encode())
+    plot_curves(
+        [run for group in comparison.groups for run in group.runs], folder / "curves.png"
+    )
+
+
+def _row(group: Group) -> Row:
+    finals = [_final_metrics(run) for run in group.runs]
+    rounds = [_last_round(run) for run in group.runs]
+    return Row(
+        label=group.label,
+        num_seeds=len(group.runs),
+        num_rounds=(min(rounds), max(rounds)),
+        metrics={
+            name: _spread([final[name] for final in finals if name in final])
+            for name in COLUMNS
+        },
+    )
+
+
+def _final_metrics(run: Run) -> dict[str, float]:
+    """Return the numbers of one run by name in COLUMNS, in per cent; empty without any."""
+    metrics: dict[str, float] = {}
+    accuracies = run.client_values("evaluate", "accuracy").values()
+    if accuracies:
+        report = fairness_report([100 * accuracy for accuracy in accuracies])
+        metrics |= {
+            "mean": report.mean,
+            "worst_10": report.worst_10,
+            "variance": report.variance,
+        }
+    _, means = run.column("accuracy_mean")
+    if means.size:
+        metrics["last"] = 100 * float(means[-LAST:].mean())
+    return metrics
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    if not values:
+        return None
+    return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+def _last_round(run: Run) -> int:
+    return max((int(row["round"]) for row in run.rounds), default=0)
+
+
+def _one_per_seed(group: Group, warnings: list[str]) -> Group:
+    """Keep the first run of each seed, and note the others in ``warnings``."""
+    by_seed: dict[object, Run] = {}
+    for run in group.runs:
+        first = by_seed.setdefault(run.experiment.get(SEED), run)
+        if first is not run:
+            warnings.append(
+                f"{run.path} repeats the experiment and seed of {first.path}: left out"
+            )
+    return Group(group.label, tuple(by_seed.values()))
+
+
+def _unfinished(groups: Sequence[Group]) -> list[str]:
+    return [
+        f"{run.path} is not finished: its status is {run.manifest.get('status')}"
+        for group in groups
+        for run in group.runs
+        if run.manifest.get("status") != "finished"
+    ]
+
+
+def _different_rounds(rows: Sequence[Row]) -> list[str]:
+    counts = {count for row in rows for count in row.num_rounds}
+    if len(counts) == 1:
+        return []
+    return [f"runs end at different rounds, {min(counts)} to {max(counts)}"]
+
+
+def _different_partitions(groups: Sequence[Group]) -> list[str]:
+    """Warn of seeds for which groups did not train on the same partition."""
+    fingerprints: dict[object, set[object]] = {}
+    for group in groups:
+        for run in group.runs:
+            seed = run.experiment.get(SEED)
+            fingerprints.setdefault(seed, set()).add(run.manifest.get("data_fingerprint"))
+    return [
+        f"experiments with seed {seed} have different data fingerprints: they did not "
+        "train on the same partition"
+        for seed, found in fingerprints.items()
+        if len(found) > 1
+    ]
+
+
+def _header() -> list[str]:
+    return ["experiment", "seeds", "rounds", *COLUMNS.values()]
+
+
+def _cells(row: Row) -> list[str]:
+    spreads = ["–" if spread is None else str(spread) for spread in row.metrics.values()]
+    return [row.label, str(row.num_seeds), _rounds_text(row), *spreads]
+
+
+def _rounds_text(row: Row) -> str:
+    fewest, most = row.num_rounds
+    return str(most) if fewest == most else f"{fewest} to {most}"

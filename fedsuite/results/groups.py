@@ -1,0 +1,78 @@
+"""Runs of one experiment under several seeds, and what tells experiments apart."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedsuite.keys import Value
+from fedsuite.results.reader import Run
+
+SEED = "seed"
+METHOD = "method"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs whose experiments differ in the seed alone.
+
+    Parameters
+    ----------
+    label
+        The method and the keys that tell this group from the others.
+    runs
+        The runs, in the order given.
+    """
+
+    label: str
+    runs: tuple[Run, ...]
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Group runs by experiment, apart from the seed and from where files lie.
+
+    Folders (keys that end in ``-dir``) say nothing about what was computed. Groups stand
+    in the order of their first runs.
+    """
+    groups: dict[tuple[tuple[str, Value], ...], list[Run]] = {}
+    for run in runs:
+        identity = {
+            key: value
+            for key, value in run.experiment.items()
+            if key != SEED and not key.endswith("-dir")
+        }
+        groups.setdefault(tuple(sorted(identity.items())), []).append(run)
+    labels = _labels([dict(identity) for identity in groups])
+    return [
+        Group(label, tuple(members))
+        for label, members in zip(labels, groups.values(), strict=True)
+    ]
+
+
+def _labels(experiments: Sequence[dict[str, Value]]) -> list[str]:
+    """Return one label per experiment, short where short labels tell them apart.
+
+    A key that only some experiments have, all of them with the same value, goes with its
+    method and is left out unless labels would then be equal.
+    """
+    keys = sorted({key for experiment in experiments for key in experiment} - {METHOD})
+    values = {
+        key: [experiment[key] for experiment in experiments if key in experiment]
+        for key in keys
+    }
+    telling = [key for key in keys if len(set(values[key])) > 1]
+    labels = [_label(experiment, telling) for experiment in experiments]
+    if len(set(labels)) < len(labels):
+        partial = [key for key in keys if len(values[key]) < len(experiments)]
+        telling = sorted({*telling, *partial})
+        labels = [_label(experiment, telling) for experiment in experiments]
+    return labels
+
+
+def _label(experiment: dict[str, Value], keys: Sequence[str]) -> str:
+    method = [str(experiment[METHOD])] if METHOD in experiment else []
+    settings = [f"{key}={_text(experiment[key])}" for key in keys if key in experiment]
+    return ", ".join(method + settings)
+
+
+def _text(value: Value) -> str:
+    """Return a value as it stands in TOML, without the quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

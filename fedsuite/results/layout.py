@@ -1,0 +1,108 @@
+"""Names of the files in a run's folder, and the form of their lines.
+
+===================== ==============================================================
+file                  contents
+===================== ==============================================================
+``experiment.toml``   the full resolved experiment, flat, kebab-case
+``manifest.json``     format, versions, fingerprints, times, status and error
+``partition.json``    who holds what: ``{"train": counts, "test": counts}``, counts of
+                      shape (clients, classes); optional
+``rounds.jsonl``      one object per round
+``clients.jsonl``     one object per client, phase and round
+``events.jsonl``      rejected replies and warnings
+``summary.json``      the final fairness report and totals
+``model.safetensors`` the final model, written last
+``plots/``            figures
+``checkpoints/``      what resuming needs
+===================== ==============================================================
+
+Accuracies are fractions. A number that is not finite stands as ``null``.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedsuite.errors import RunError
+from fedsuite.files import read_error
+
+FORMAT = 1
+"""Version of the layout, kept in the manifest."""
+
+EXPERIMENT = "experiment.toml"
+MANIFEST = "manifest.json"
+PARTITION = "partition.json"
+SUMMARY = "summary.json"
+MODEL = "model.safetensors"
+PLOTS = "plots"
+
+ROUNDS = "rounds"
+CLIENTS = "clients"
+EVENTS = "events"
+
+
+def lines_path(folder: Path, name: str) -> Path:
+    """Return the path of a table of lines, such as ``rounds``."""
+    return folder / f"{name}.jsonl"
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON-lines file; none where there is no such file.
+
+    A last line without its newline is what a killed process leaves, and is passed over.
+
+    Raises
+    ------
+    RunError
+        Where the file cannot be read, or another line is no JSON object.
+    """
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    yield _parse_object(line, f"{path}, line {number}")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise read_error(path, error) from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file, or raise :class:`RunError`."""
+    try:
+        return _parse_object(path.read_bytes(), str(path))
+    except OSError as error:
+        raise read_error(path, error) from error
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run's folder.
+
+    Raises
+    ------
+    RunError
+        Where the folder is no run's, or was written in a format that is not known here.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        problem = "holds no manifest.json" if folder.is_dir() else "is not a folder"
+        raise RunError(
+            f"{folder} {problem}: give the folder of a run, the one that holds "
+            f"{EXPERIMENT} and {MANIFEST}"
+        )
+    manifest = read_object(path)
+    written = manifest.get("format")
+    if written != FORMAT:
+        raise RunError(f"{path}: format {written!r}: this fedsuite reads format {FORMAT}")
+    return manifest
+
+
+def _parse_object(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise RunError(f"{where}: expected a JSON object; the file is damaged")
+    return value

@@ -1,0 +1,356 @@
+"""Figures of runs, drawn from their folders alone.
+
+Figures are made through matplotlib's objects, never through pyplot, whose global state
+would reach into the caller's session. Each ``*_figure`` function returns a figure, and
+the ``plot_*`` function of the same name writes it to a PNG file.
+"""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from fedsuite.errors import RunError
+from fedsuite.files import atomic_write, write_error
+from fedsuite.metrics import fairness_report
+from fedsuite.results import layout
+from fedsuite.results.groups import Group, group_runs
+from fedsuite.results.reader import Run, load_run
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours, told apart by the colour-blind; yellow is too pale for lines."""
+
+CLASS_COLOURS = (
+    *("#332288", "#88CCEE", "#44AA99", "#117733", "#999933"),
+    *("#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB"),
+)
+"""Paul Tol's muted colours: ten that the colour-blind tell apart."""
+
+LINE_STYLES = ("-", "--", ":", "-.")
+DPI = 150
+FULL = 102
+"""Top of accuracy axes, so that 100 % is not cut by the frame."""
+
+
+class Panel(NamedTuple):
+    """One panel of the curves: a column of ``rounds.jsonl`` and how to show it."""
+
+    key: str
+    title: str
+    label: str
+    scale: float
+
+
+PANELS = (
+    Panel("accuracy_mean", "Mean accuracy over clients", "accuracy (%)", 100),
+    Panel("accuracy_worst10", "Accuracy of the worst 10 % of clients", "accuracy (%)", 100),
+    Panel("evaluate_loss", "Evaluation loss", "loss", 1),
+    Panel("train_loss", "Training loss", "loss", 1),
+)
+
+
+def plot_run(path: str | Path) -> list[Path]:
+    """Draw everything that a run's folder has data for into its ``plots`` folder.
+
+    Returns
+    -------
+    list of Path
+        The files written.
+    """
+    run = load_run(path)
+    folder = run.path / layout.PLOTS
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    figures: dict[str, Figure] = {}
+    if any(_has_data([run], panel) for panel in PANELS):
+        figures["curves.png"] = curves_figure([run])
+    if run.client_values("evaluate", "accuracy"):
+        figures["client_accuracy.png"] = client_accuracy_figure(run)
+    for part in ("train", "test"):
+        counts = run.class_counts(part)
+        if counts is not None:
+            figures[f"partition_{part}.png"] = partition_figure(counts, part)
+    for name, figure in figures.items():
+        _save(figure, folder / name)
+    return [folder / name for name in figures]
+
+
+def plot_curves(runs: Sequence[Run], path: Path) -> None:
+    """Write :func:`curves_figure` to a PNG file."""
+    _save(curves_figure(runs), path)
+
+
+def plot_client_accuracy(run: Run, path: Path) -> None:
+    """Write :func:`client_accuracy_figure` to a PNG file."""
+    _save(client_accuracy_figure(run), path)
+
+
+def plot_partition(
+    class_counts: NDArray[np.int64], path: Path, part: str = "train"
+) -> None:
+    """Write :func:`partition_figure` to a PNG file."""
+    _save(partition_figure(class_counts, part), path)
+
+
+def curves_figure(runs: Sequence[Run]) -> Figure:
+    """Draw losses and accuracies against rounds, one line per experiment.
+
+    Several seeds of one experiment make one line, their mean, within a band of one sample
+    standard deviation, over the rounds that all of them have. A panel for which no run has
+    data is left out.
+
+    Raises
+    ------
+    RunError
+        Where no run has anything to draw.
+    """
+    panels = [
+        panel for panel in PANELS if any(run.column(panel.key)[0].size for run in runs)
+    ]
+    if not panels:
+        raise RunError("no curves to draw: the runs hold no losses and no accuracies")
+    groups = group_runs(runs)
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.8 * columns, 3.1 * rows + 0.6), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        for index, group in enumerate(groups):
+            _draw_curve(axes, group, panel, index)
+        _dress(axes, panel.title, "round", panel.label)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    if len(groups) == 1:
+        figure.suptitle(_escape(_title(groups[0])))
+    else:
+        # All groups, though a panel may lack one: the legend stands for the whole figure.
+        handles = [grid.flat[0].plot([], [], **_line(i))[0] for i in range(len(groups))]
+        labels = [_escape(_with_seeds(group)) for group in groups]
+        widest = max(len(label) for label in labels)
+        figure.legend(
+            handles,
+            labels,
+            loc="outside lower center",
+            ncols=max(1, min(len(groups), int(48 * columns / (widest + 6)))),
+            frameon=False,
+        )
+    return figure
+
+
+def client_accuracy_figure(run: Run) -> Figure:
+    """Draw the accuracy of each client at the last evaluation, and its spread over rounds.
+
+    Raises
+    ------
+    RunError
+        Where the run has no accuracies per client.
+    """
+    history = run.client_history("evaluate", "accuracy")
+    if not history:
+        raise RunError(f"{run.path}: no accuracies per client to draw")
+    last = max(history)
+    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    title = f"Each client after round {last}"
+    _dress(left, title, "client, sorted by accuracy", "accuracy (%)")
+    _draw_sorted_clients(left, history[last])
+    _dress(right, "Spread over clients", "round", "accuracy (%)")
+    _draw_spread(right, history)
+    figure.suptitle(_escape(_title(Group(str(run.experiment.get("method", "")), (run,)))))
+    return figure
+
+
+def partition_figure(class_counts: NDArray[np.int64], part: str = "train") -> Figure:
+    """Draw who holds what: samples per client, stacked by class.
+
+    Parameters
+    ----------
+    class_counts
+        Samples per client and class, shape (clients, classes).
+    part
+        ``"train"`` or ``"test"``, for the title.
+    """
+    num_clients, num_classes = class_counts.shape
+    few = num_clients <= 30
+    figure = Figure(figsize=(7.5 if few else 11.0, 4.2), layout="constrained")
+    axes = figure.subplots()
+    colours = _class_colours(num_classes)
+    bottom = np.zeros(num_clients)
+    for label in range(num_classes):
+        axes.bar(
+            np.arange(num_clients),
+            class_counts[:, label],
+            # Gaps tell clients apart while a bar is wide enough to have one.
+            width=0.85 if num_clients <= 120 else 1.0,
+            bottom=bottom,
+            color=colours[label],
+            linewidth=0,
+            label=str(label),
+        )
+        bottom += class_counts[:, label]
+    _dress(
+        axes,
+        f"Who holds what: {part} samples of {num_clients} clients, {num_classes} classes",
+        "client",
+        "samples",
+    )
+    axes.grid(axis="x", visible=False)
+    axes.set_xlim(-0.6, num_clients - 0.4)
+    axes.set_ylim(0, 1.05 * max(1, bottom.max()))
+    if few:
+        axes.set_xticks(range(num_clients))
+    _class_key(figure, axes, colours)
+    return figure
+
+
+def _has_data(runs: Sequence[Run], panel: Panel) -> bool:
+    return any(run.column(panel.key)[0].size for run in runs)
+
+
+def _draw_curve(axes: Axes, group: Group, panel: Panel, index: int) -> None:
+    columns = [dict(zip(*run.column(panel.key), strict=True)) for run in group.runs]
+    columns = [column for column in columns if column]
+    if not columns:
+        return
+    rounds = sorted(set.intersection(*(set(column) for column in columns)))
+    values = panel.scale * np.array([[column[r] for r in rounds] for column in columns])
+    mean = values.mean(axis=0)
+    marker = "o" if len(rounds) <= 30 else ""
+    axes.plot(rounds, mean, marker=marker, markersize=3, **_line(index))
+    if len(columns) > 1:
+        std = values.std(axis=0, ddof=1)
+        colour = _line(index)["color"]
+        axes.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.2, lw=0)
+
+
+def _draw_sorted_clients(axes: Axes, accuracies: dict[int | str, float]) -> None:
+    ordered = sorted(accuracies.items(), key=lambda item: (item[1], str(item[0])))
+    values = np.array([100 * value for _, value in ordered])
+    report = fairness_report(values)
+    worst = -(-len(values) // 10)
+    colours = [PALETTE[1]] * worst + [PALETTE[0]] * (len(values) - worst)
+    positions = np.arange(len(values))
+    few = len(values) <= 20
+    axes.bar(positions, values, width=0.85 if few else 1.0, color=colours, linewidth=0)
+    axes.axhline(report.mean, color="black", linestyle="--", linewidth=1.2)
+    handles = [
+        Line2D([], [], color="black", linestyle="--", label=f"mean {report.mean:.1f} %"),
+        Patch(color=PALETTE[1], label=f"worst 10 %: {report.worst_10:.1f} %"),
+    ]
+    _legend_below(axes, handles)
+    axes.set_ylim(0, FULL)
+    axes.grid(axis="x", visible=False)
+    axes.set_xticks([])
+    if few:
+        names = [_escape(str(client)) for client, _ in ordered]
+        crowded = max(len(name) for name in names) > 3
+        axes.set_xticks(positions, names, rotation=90 if crowded else 0)
+
+
+def _draw_spread(axes: Axes, history: dict[int, dict[int | str, float]]) -> None:
+    rounds = sorted(history)
+    shares = (0, 10, 50, 90, 100)
+    low, tenth, median, ninetieth, high = np.transpose(
+        [100 * np.percentile(list(history[r].values()), shares) for r in rounds]
+    )
+    marker = "o" if len(rounds) <= 30 else ""
+    for lower, upper, tint, label in (
+        (low, high, "#D9E9F4", "all clients"),
+        (tenth, ninetieth, "#99C7E2", "middle 80 %"),
+    ):
+        axes.fill_between(rounds, lower, upper, color=tint, lw=0, label=label)
+    axes.plot(rounds, median, color=PALETTE[0], marker=marker, markersize=3, label="median")
+    axes.set_ylim(0, FULL)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    _legend_below(axes, axes.get_legend_handles_labels()[0])
+
+
+def _legend_below(axes: Axes, handles: Sequence[Artist]) -> None:
+    axes.legend(
+        handles=list(handles),
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+        ncols=len(handles),
+        frameon=False,
+    )
+
+
+def _class_colours(num_classes: int) -> list[Any]:
+    if num_classes <= len(CLASS_COLOURS):
+        return list(CLASS_COLOURS[:num_classes])
+    return list(colormaps["viridis"](np.linspace(0, 1, num_classes)))
+
+
+def _class_key(figure: Figure, axes: Axes, colours: Sequence[Any]) -> None:
+    """Add what colour is what class: a legend for a few classes, a scale for many."""
+    if len(colours) <= len(CLASS_COLOURS):
+        handles, labels = axes.get_legend_handles_labels()
+        # Reversed, so that the legend reads as the bars are stacked.
+        figure.legend(
+            handles[::-1],
+            labels[::-1],
+            title="class",
+            loc="outside right center",
+            frameon=False,
+        )
+        return
+    edges = np.arange(len(colours) + 1) - 0.5
+    scale = ScalarMappable(BoundaryNorm(edges, len(colours)), ListedColormap(colours))
+    bar = figure.colorbar(scale, ax=axes, label="class", pad=0.02)
+    bar.set_ticks(MaxNLocator(nbins=6, integer=True))
+    bar.minorticks_off()
+
+
+def _dress(axes: Axes, title: str, x_label: str, y_label: str) -> None:
+    axes.set_title(title, fontsize=11)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(color="0.88", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _line(index: int) -> dict[str, Any]:
+    """Return the colour and style of a line: each pair comes once before any repeats."""
+    style = LINE_STYLES[index // len(PALETTE) % len(LINE_STYLES)]
+    return {"color": PALETTE[index % len(PALETTE)], "linestyle": style, "linewidth": 1.6}
+
+
+def _title(group: Group) -> str:
+    experiment = group.runs[0].experiment
+    dataset = f" on {experiment['dataset']}" if "dataset" in experiment else ""
+    seeds = [str(run.experiment.get("seed")) for run in group.runs]
+    if len(seeds) == 1:
+        return f"{group.label}{dataset}, seed {seeds[0]}"
+    return f"{group.label}{dataset}, mean and spread of {len(seeds)} seeds"
+
+
+def _with_seeds(group: Group) -> str:
+    count = len(group.runs)
+    return f"{group.label} ({count} seeds)" if count > 1 else group.label
+
+
+def _escape(text: str) -> str:
+    """Keep matplotlib from reading dollar signs as mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=DPI)
+    atomic_write(path, image.getvalue())

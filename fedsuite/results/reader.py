@@ -1,0 +1,141 @@
+"""Reading the folder of a run, finished or not."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.errors import RunError
+from fedsuite.files import read_error
+from fedsuite.keys import Value
+from fedsuite.results import layout
+
+Client = int | str
+"""A client's identity in the tables: a partition id, a node id, or a registered name."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run wrote.
+
+    The rows per client are read from the file when asked for, since a long run with many
+    clients has hundreds of thousands.
+
+    Parameters
+    ----------
+    path
+        Folder of the run.
+    experiment
+        The full resolved experiment by kebab-case key.
+    manifest
+        Versions, seed, fingerprints, times, status.
+    rounds
+        One row per round, in the order written.
+    summary
+        The final report; None where the run has not ended.
+    """
+
+    path: Path
+    experiment: dict[str, Value]
+    manifest: dict[str, Any]
+    rounds: tuple[dict[str, Any], ...]
+    summary: dict[str, Any] | None
+
+    def column(self, key: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the rounds that have a number under ``key``, and those numbers."""
+        pairs = [
+            (row["round"], row[key]) for row in self.rounds if row.get(key) is not None
+        ]
+        rounds, values = zip(*pairs, strict=True) if pairs else ((), ())
+        return np.array(rounds, dtype=np.int64), np.array(values, dtype=np.float64)
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Return all rows of ``clients.jsonl``: one per client, phase and round."""
+        return list(layout.read_rows(layout.lines_path(self.path, layout.CLIENTS)))
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return all rows of ``events.jsonl``: rejected replies and warnings."""
+        return list(layout.read_rows(layout.lines_path(self.path, layout.EVENTS)))
+
+    def client_values(
+        self, phase: str, key: str, server_round: int | None = None
+    ) -> dict[Client, float]:
+        """Return one number per client of one round.
+
+        Parameters
+        ----------
+        phase
+            ``"train"`` or ``"evaluate"``.
+        key
+            Name of the number, such as ``"accuracy"`` (a fraction) or ``"loss"``.
+        server_round
+            Round to read; None for the last that has such numbers.
+
+        Returns
+        -------
+        dict
+            Values by client; empty where the round has none.
+        """
+        history = self.client_history(phase, key)
+        if server_round is None:
+            server_round = max(history, default=0)
+        return history.get(server_round, {})
+
+    def client_history(self, phase: str, key: str) -> dict[int, dict[Client, float]]:
+        """Return, by round, one number per client; rows without the number are left out."""
+        history: dict[int, dict[Client, float]] = {}
+        for row in layout.read_rows(layout.lines_path(self.path, layout.CLIENTS)):
+            if row["phase"] == phase and row.get(key) is not None:
+                history.setdefault(row["round"], {})[row["client"]] = float(row[key])
+        return history
+
+    def class_counts(self, part: str) -> NDArray[np.int64] | None:
+        """Return samples per client and class, shape (clients, classes).
+
+        Parameters
+        ----------
+        part
+            ``"train"`` or ``"test"``.
+
+        Returns
+        -------
+        array or None
+            None where the run did not record who holds what.
+        """
+        path = self.path / layout.PARTITION
+        if not path.is_file():
+            return None
+        counts = layout.read_object(path).get(part)
+        return None if counts is None else np.array(counts, dtype=np.int64)
+
+
+def load_run(path: str | Path) -> Run:
+    """Read the folder of a run; a run that goes on or was killed can be read too.
+
+    Raises
+    ------
+    RunError
+        Where the folder is not a run's, or a file in it is missing or damaged.
+    """
+    folder = Path(path)
+    manifest = layout.read_manifest(folder)
+    summary = folder / layout.SUMMARY
+    return Run(
+        path=folder,
+        experiment=_read_experiment(folder / layout.EXPERIMENT),
+        manifest=manifest,
+        rounds=tuple(layout.read_rows(layout.lines_path(folder, layout.ROUNDS))),
+        summary=layout.read_object(summary) if summary.is_file() else None,
+    )
+
+
+def _read_experiment(path: Path) -> dict[str, Value]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise read_error(path, error) from error
+    except ValueError as error:
+        raise RunError(f"{path}: not valid TOML: {error}") from error

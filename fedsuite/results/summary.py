@@ -1,0 +1,82 @@
+"""The end of a run: summary, plots, and the table that a person sees."""
+
+import io
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+from fedsuite.metrics import FairnessReport, fairness_report
+from fedsuite.results.layout import SUMMARY
+from fedsuite.results.plots import plot_run
+from fedsuite.results.reader import Run, load_run
+from fedsuite.results.writer import RunFolder
+
+_ROWS = (
+    ("mean accuracy", "mean", "%"),
+    ("worst 5 %", "worst_5", "%"),
+    ("worst 10 %", "worst_10", "%"),
+    ("best 5 %", "best_5", "%"),
+    ("best 10 %", "best_10", "%"),
+    ("variance", "variance", "%²"),
+    ("standard deviation", "std", "%"),
+    ("coefficient of variation", "coefficient_of_variation", ""),
+    ("angle", "angle", "°"),
+    ("KL to uniform", "kl", ""),
+    ("Jain's index", "jain", ""),
+    ("Gini coefficient", "gini", ""),
+)
+
+
+def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
+    """Write ``summary.json`` and the plots, and show the fairness table.
+
+    Parameters
+    ----------
+    folder
+        The run's folder; its tables of lines are complete.
+    write
+        Takes lines for a person.
+    """
+    run = load_run(folder.path)
+    last = run.rounds[-1] if run.rounds else {}
+    accuracies = run.client_values("evaluate", "accuracy") if run.clients else {}
+    percent = [100 * a for a in accuracies.values() if 0 <= a <= 1]
+    report = fairness_report(percent) if percent else None
+    folder.write_json(
+        SUMMARY,
+        {
+            "rounds": last.get("round", 0),
+            "accuracy_in_per_cent": report.as_dict() if report else None,
+            **totals(run),
+            "last_round": last,
+        },
+    )
+    plot_run(folder.path)
+    if report is not None:
+        for line in render_report(report).splitlines():
+            write(line)
+
+
+def totals(run: Run) -> dict[str, float]:
+    """Return sums over all rounds."""
+    names = ("bytes_down", "bytes_up", "seconds", "cpu_seconds", "replies_rejected")
+    return {
+        f"total_{name}": sum(row.get(name) or 0 for row in run.rounds) for name in names
+    }
+
+
+def render_report(report: FairnessReport) -> str:
+    """Return a fairness report as a table of text."""
+    table = Table(title=f"Accuracy over {report.num_clients} clients", title_justify="left")
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    table.add_column("unit")
+    values = report.as_dict()
+    for label, name, unit in _ROWS:
+        digits = 2 if unit else 4
+        table.add_row(label, f"{values[name]:.{digits}f}", unit)
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().rstrip()

@@ -1,0 +1,211 @@
+"""Writing the folder of a run while the run goes on.
+
+Whole files are replaced in one step, and lines are appended one batch per call, so the
+folder of a run that was killed can be read. Layout: :mod:`fedsuite.results.layout`.
+"""
+
+import json
+import math
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedsuite.errors import RunError
+from fedsuite.files import TEMPORARY_PATTERN, atomic_write, write_error
+from fedsuite.keys import Value
+from fedsuite.results import layout
+
+PACKAGES = ("flwr", "flwr-datasets", "ray", "torch", "numpy", "scikit-learn")
+"""Packages whose versions go into the manifest."""
+
+
+class RunFolder:
+    """The folder of one run, open for writing; made by :meth:`create` or :meth:`resume`.
+
+    Every method raises :class:`~fedsuite.errors.RunError`, naming the file, where the disk
+    is full or the file may not be written. A folder has one writer at a time.
+
+    Parameters
+    ----------
+    path
+        An existing folder of a run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        layout.read_manifest(path)
+        self.path = path
+
+    @classmethod
+    def create(
+        cls, path: Path, experiment: Mapping[str, Value], manifest: Mapping[str, object]
+    ) -> "RunFolder":
+        """Make the folder and write the experiment and the manifest into it.
+
+        Parameters
+        ----------
+        path
+            Folder to make; it may exist if it is empty.
+        experiment
+            The full resolved experiment by kebab-case key.
+        manifest
+            What the run knows of itself: method, data set, seed, engine, fingerprints.
+            Format, versions, starting time and status are added.
+
+        Raises
+        ------
+        RunError
+            Where the folder exists and is not empty, or cannot be written.
+        """
+        import tomli_w
+
+        _claim(path)
+        atomic_write(path / layout.EXPERIMENT, tomli_w.dumps(dict(experiment)).encode())
+        whole = {
+            "format": layout.FORMAT,
+            "fedsuite": _version("fedsuite"),
+            "versions": {
+                "python": platform.python_version(),
+                **{name: _version(name) for name in PACKAGES},
+            },
+            **manifest,
+            "started": _now(),
+            "finished": None,
+            "status": "running",
+            "error": None,
+        }
+        atomic_write(path / layout.MANIFEST, _pretty(whole))
+        return cls(path)
+
+    @classmethod
+    def resume(cls, path: Path, server_round: int) -> "RunFolder":
+        """Open the folder of a run that goes on after ``server_round``.
+
+        Lines of later rounds and what a killed writer left half-written are removed, and
+        the status is running again.
+        """
+        folder = cls(path)
+        for leftover in path.rglob(TEMPORARY_PATTERN):
+            leftover.unlink(missing_ok=True)
+        folder.truncate_after(server_round)
+        folder.update_manifest(status="running", finished=None, error=None)
+        return folder
+
+    def append(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
+        """Append objects to ``name.jsonl``, in one write that is flushed on return.
+
+        Parameters
+        ----------
+        name
+            ``"rounds"``, ``"clients"`` or ``"events"``.
+        rows
+            Objects of JSON's types or NumPy scalars; each has a ``"round"``. Numbers that
+            are not finite are written as ``null``.
+        """
+        data = _lines(rows)
+        path = layout.lines_path(self.path, name)
+        try:
+            with open(path, "ab") as file:
+                file.write(data)
+        except OSError as error:
+            raise write_error(path, error) from error
+
+    def write_json(self, name: str, value: Mapping[str, object]) -> None:
+        """Write or replace a JSON file; numbers that are not finite become ``null``."""
+        atomic_write(self.path / name, _pretty(value))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write or replace a text file, in UTF-8."""
+        atomic_write(self.path / name, text.encode())
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write or replace a binary file, such as ``model.safetensors``."""
+        atomic_write(self.path / name, data)
+
+    def update_manifest(self, **changes: object) -> None:
+        """Change entries of the manifest, such as ``flwr_run_id``."""
+        self.write_json(layout.MANIFEST, layout.read_manifest(self.path) | changes)
+
+    def finish(
+        self, status: Literal["finished", "failed", "stopped"], error: str | None = None
+    ) -> None:
+        """Note in the manifest when and how the run ended, and why if it failed."""
+        self.update_manifest(finished=_now(), status=status, error=error)
+
+    def sync(self) -> None:
+        """Flush the appended lines to the disk itself, as before a checkpoint.
+
+        A kill loses no appended line; a loss of power may, unless they were flushed. A
+        checkpoint must not survive rounds whose lines are lost.
+        """
+        for path in sorted(self.path.glob("*.jsonl")):
+            try:
+                with open(path, "rb+") as file:
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise write_error(path, error) from error
+
+    def truncate_after(self, server_round: int) -> None:
+        """Drop from every JSON-lines file the rows of rounds after ``server_round``.
+
+        A torn last line is dropped too. Each file is replaced in one step, so this can be
+        interrupted and repeated.
+        """
+        for path in sorted(self.path.glob("*.jsonl")):
+            rows = layout.read_rows(path)
+            atomic_write(path, _lines(row for row in rows if row["round"] <= server_round))
+
+
+def _claim(path: Path) -> None:
+    """Make the folder ours, or raise; of two runs that try at once only one succeeds."""
+    taken = RunError(
+        f"run folder {path} exists and is not empty: choose another output-dir, remove the "
+        f"folder, or go on with its run by `fedsuite resume {path}`"
+    )
+    if path.is_dir() and any(path.iterdir()):
+        raise taken
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / layout.EXPERIMENT).touch(exist_ok=False)
+    except FileExistsError:
+        raise taken from None
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def _plain(value: object) -> object:
+    """Return the value in JSON's types, with None for numbers that are not finite."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _lines(rows: Iterable[Mapping[str, object]]) -> bytes:
+    return b"".join(json.dumps(_plain(row)).encode() + b"\n" for row in rows)
+
+
+def _pretty(value: Mapping[str, object]) -> bytes:
+    return json.dumps(_plain(value), indent=2).encode() + b"\n"
+
+
+def _version(package: str) -> str | None:
+    """Return an installed version, None where the package came by another way (a FAB)."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,237 @@
+"""The ServerApp of fedsuite, and what every engine does around the rounds."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Result
+from safetensors.numpy import save
+
+from fedsuite.callbacks.base import Callback
+from fedsuite.callbacks.best_model import BestModel
+from fedsuite.callbacks.checkpoint import CheckpointWriter
+from fedsuite.callbacks.early_stop import EarlyStop
+from fedsuite.callbacks.progress import Progress
+from fedsuite.callbacks.recorder import Recorder
+from fedsuite.checkpoint import Checkpoint, load_latest
+from fedsuite.client_app import experiment_model, experiment_run_name, federated_data
+from fedsuite.clients.app import source_hash
+from fedsuite.data import FederatedData
+from fedsuite.errors import ConfigError, FedsuiteError, RunError
+from fedsuite.experiment import Experiment
+from fedsuite.keys import AUTO
+from fedsuite.models.arrays import model_arrays
+from fedsuite.records import to_arrays, to_record
+from fedsuite.registry import METHODS
+from fedsuite.results.layout import MANIFEST, MODEL, read_manifest
+from fedsuite.results.summary import finish_folder
+from fedsuite.results.writer import RunFolder
+from fedsuite.strategies.base import FederatedStrategy
+
+RUNS_VARIABLE = "FEDSUITE_RUNS"
+CHECKPOINTS = "checkpoints"
+
+app = ServerApp()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is over: its folder, and what Flower's ``start`` returned."""
+
+    path: Path
+    result: Result
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment in the run config; Flower calls this."""
+    try:
+        experiment = Experiment.from_values(context.run_config)
+        folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
+        run_experiment(
+            experiment, grid, folder, engine="flower", flwr_run_id=context.run_id
+        )
+    except FedsuiteError as error:
+        # Flower logs a traceback; this line is what a person looks for.
+        print(f"fedsuite: error: {error}", flush=True)
+        raise
+
+
+def runs_folder(experiment: Experiment) -> Path:
+    """Return the folder that run folders go into, for a ServerApp.
+
+    A ServerApp runs in whatever folder its SuperLink was started in, so a relative path
+    would mean something else than its author thinks.
+    """
+    configured = experiment.text("output-dir")
+    if configured == AUTO:
+        default = Path.home() / ".fedsuite" / "runs"
+        return Path(os.environ.get(RUNS_VARIABLE, default))
+    if not Path(configured).is_absolute():
+        raise ConfigError(
+            f"key output-dir = {configured!r}: expected an absolute path under `flwr run`, "
+            "because the ServerApp runs in the SuperLink's folder"
+        )
+    return Path(configured)
+
+
+def run_experiment(
+    experiment: Experiment,
+    grid: Grid,
+    folder: Path,
+    *,
+    engine: str,
+    flwr_run_id: int | None = None,
+    resume: bool = False,
+    write: Callable[[str], None] = lambda line: print(line, flush=True),
+) -> Run:
+    """Run an experiment on a grid, writing its folder as it goes.
+
+    Parameters
+    ----------
+    experiment, grid
+        What to run, and with whom.
+    folder
+        The run's folder. A folder that exists is an error, unless ``resume`` is true or
+        it was left by this same Flower run (a ServerApp that Flower started again).
+    engine
+        Name for the manifest.
+    flwr_run_id
+        Flower's number of the run, where it has one.
+    resume
+        Go on from the last checkpoint in the folder.
+    write
+        Takes lines of progress.
+    """
+    import torch
+
+    torch.set_num_threads(experiment.integer("threads"))
+    again = resume or _is_retry(folder, flwr_run_id)
+    checkpoint = load_latest(folder / CHECKPOINTS, experiment.fingerprint) if again else None
+    if again:
+        run_folder = RunFolder.resume(folder, checkpoint.server_round if checkpoint else 0)
+        write(f"resuming {folder} after round {checkpoint.server_round if checkpoint else 0}")
+    else:
+        run_folder = None
+    try:
+        data = federated_data(experiment)
+        strategy = build_strategy(experiment, engine)
+        if run_folder is None:
+            run_folder = _new_folder(folder, experiment, data, engine, flwr_run_id)
+        callbacks = build_callbacks(experiment, run_folder, checkpoint, write)
+        result = strategy.start(
+            grid,
+            to_record(model_arrays(experiment_model(experiment, data))),
+            num_rounds=experiment.integer("num-rounds"),
+            timeout=experiment.number("round-timeout"),
+            callbacks=callbacks,
+            resume=checkpoint,
+        )
+        finish_folder(run_folder, write)
+        run_folder.write_bytes(MODEL, save(to_arrays(result.arrays)))
+        run_folder.finish("finished")
+        write(f"run folder: {folder}")
+    except BaseException as error:
+        _note_failure(run_folder, error)
+        raise
+    return Run(folder, result)
+
+
+def build_strategy(experiment: Experiment, engine: str) -> FederatedStrategy:
+    """Return the experiment's strategy."""
+    strategy = METHODS[experiment.text("method")].load_strategy()
+    return strategy(
+        **experiment.arguments(strategy.KEYS),  # type: ignore[arg-type]
+        num_clients=experiment.integer("num-clients"),
+        clients_per_round=experiment.integer("clients-per-round"),
+        min_available_nodes=1,
+        evaluate_every=experiment.integer("evaluate-every"),
+        quorum=experiment.integer("quorum"),
+        max_failed_rounds=experiment.integer("max-failed-rounds"),
+        seed=experiment.integer("seed"),
+        identity="partition",
+        connect_timeout=experiment.number("connect-timeout"),
+        source_hash=None if engine == "local" else source_hash(),
+    )
+
+
+def build_callbacks(
+    experiment: Experiment,
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    write: Callable[[str], None],
+) -> list[Callback]:
+    """Return the callbacks that the experiment asks for."""
+    callbacks: list[Callback] = [Recorder(folder)]
+    if experiment["early-stop-metric"]:
+        metric, patience = (
+            experiment.text("early-stop-metric"),
+            experiment.integer("early-stop-patience"),
+        )
+        callbacks.append(EarlyStop(metric, patience))
+    if experiment["best-model-metric"]:
+        callbacks.append(BestModel(experiment.text("best-model-metric"), folder))
+    if experiment["tensorboard"]:
+        from fedsuite.callbacks.tensorboard import TensorBoard
+
+        callbacks.append(TensorBoard(folder.path / "tensorboard"))
+    # After those that may stop the run, and after the recorder: a checkpoint must not be
+    # ahead of the lines of its round.
+    writer = CheckpointWriter(
+        folder.path / CHECKPOINTS,
+        experiment.fingerprint,
+        every=experiment.integer("checkpoint-every"),
+        others=callbacks,
+    )
+    if checkpoint is not None:
+        writer.recall(checkpoint)
+    return [*callbacks, writer, Progress(write)]
+
+
+def _is_retry(folder: Path, flwr_run_id: int | None) -> bool:
+    if flwr_run_id is None or not (folder / MANIFEST).exists():
+        return False
+    return read_manifest(folder).get("flwr_run_id") == flwr_run_id
+
+
+def _new_folder(
+    folder: Path,
+    experiment: Experiment,
+    data: FederatedData,
+    engine: str,
+    flwr_run_id: int | None,
+) -> RunFolder:
+    manifest: dict[str, Any] = {
+        "method": experiment["method"],
+        "dataset": experiment["dataset"],
+        "seed": experiment["seed"],
+        "engine": engine,
+        "num_clients": experiment["num-clients"],
+        "data": data.description,
+        "data_fingerprint": data.fingerprint,
+        "experiment_fingerprint": experiment.fingerprint,
+        "flwr_run_id": flwr_run_id,
+    }
+    run_folder = RunFolder.create(folder, experiment.values, manifest)
+    counts = {
+        "train": data.class_counts().tolist(),
+        "test": data.test_class_counts().tolist(),
+    }
+    run_folder.write_json("partition.json", counts)
+    return run_folder
+
+
+def _note_failure(folder: RunFolder | None, error: BaseException) -> None:
+    """Write into the manifest why the run ended; a full disk must not hide the cause."""
+    if folder is None:
+        return
+    stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+    reason = str(error) or type(error).__name__
+    try:
+        folder.finish("stopped" if stopped else "failed", None if stopped else reason)
+    except RunError as second:
+        error.add_note(str(second))

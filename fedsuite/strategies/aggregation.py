@@ -1,0 +1,98 @@
+"""Means over clients, as pure functions and one streaming accumulator."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.records import Arrays
+
+
+class WeightedMean:
+    """Weighted mean of named arrays, taken in one at a time.
+
+    Sums are kept in float64, so memory does not grow with the number of clients. The
+    mean has the dtypes of the first arrays added; integer arrays (counters of batch
+    normalisation) get the mean rounded to the nearest whole number.
+    """
+
+    def __init__(self) -> None:
+        self._sums: Arrays = {}
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+        self.total_weight = 0.0
+
+    def add(self, arrays: Mapping[str, NDArray[Any]], weight: float) -> None:
+        """Take in one client's arrays.
+
+        Parameters
+        ----------
+        arrays
+            The same names and shapes at each call.
+        weight
+            Finite and not negative; 0 leaves the mean as it is.
+
+        Raises
+        ------
+        ValueError
+            If the weight is negative or not finite.
+        """
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(f"weight {weight} is not a finite number >= 0")
+        if not self._sums:
+            self._dtypes = {name: array.dtype for name, array in arrays.items()}
+            self._sums = {name: np.zeros(a.shape) for name, a in arrays.items()}
+        if weight == 0:
+            return
+        for name, array in arrays.items():
+            self._sums[name] += np.multiply(array, weight, dtype=np.float64)
+        self.total_weight += weight
+
+    def result(self) -> Arrays | None:
+        """Return the mean, or None if no weight was added."""
+        if self.total_weight == 0:
+            return None
+        return {
+            name: cast_like(total / self.total_weight, self._dtypes[name])
+            for name, total in self._sums.items()
+        }
+
+
+def cast_like(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return float64 values in another dtype, rounding to nearest for integer dtypes."""
+    if dtype.kind in "biu":
+        return np.rint(values).astype(dtype)
+    return values.astype(dtype)
+
+
+def weighted_mean(
+    arrays: Iterable[Mapping[str, NDArray[Any]]], weights: Iterable[float]
+) -> Arrays | None:
+    """Return the weighted mean of named arrays, or None if the weights sum to 0."""
+    mean = WeightedMean()
+    for named, weight in zip(arrays, weights, strict=True):
+        mean.add(named, weight)
+    return mean.result()
+
+
+def mean_metrics(
+    rows: Iterable[Mapping[str, float]], weight_key: str
+) -> dict[str, float]:
+    """Return the weighted mean of each metric that every row has.
+
+    A weight sum of 0 gives the plain mean; the weight itself is summed, not averaged.
+    """
+    rows = list(rows)
+    if not rows:
+        return {}
+    weights = np.array([row[weight_key] for row in rows], dtype=np.float64)
+    if weights.sum() == 0:
+        weights = np.ones(len(rows))
+    shared = [key for key in rows[0] if all(key in row for row in rows)]
+    means = {
+        key: float(np.dot([row[key] for row in rows], weights) / weights.sum())
+        for key in shared
+        if key != weight_key
+    }
+    return {**means, weight_key: float(sum(row[weight_key] for row in rows))}

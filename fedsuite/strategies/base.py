@@ -1,0 +1,457 @@
+"""The strategy that all methods stand on.
+
+A method overrides :meth:`FederatedStrategy.train_exchange` (what is sent, what must come
+back) and :meth:`FederatedStrategy.aggregate` (what is made of the replies). Everything
+else is here once: identity of clients, waiting, sampling, checks, quorum, order of
+reduction, accounting, state for checkpoints.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, TypedDict
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedsuite.errors import RunError
+from fedsuite.keys import Key, Value
+from fedsuite.records import (
+    ARRAYS,
+    EVALUATE,
+    NUM_EXAMPLES,
+    SERVER_ROUND,
+    TRAIN,
+    Arrays,
+    ConfigValue,
+    to_arrays,
+    to_record,
+)
+from fedsuite.strategies.aggregation import mean_metrics
+from fedsuite.strategies.exchange import (
+    Exchange,
+    Rejection,
+    ReplyReader,
+    Versions,
+    Wire,
+    build_messages,
+)
+from fedsuite.strategies.membership import Directory, Identity, Members, sample_clients
+from fedsuite.strategies.report import PhaseReport
+from fedsuite.strategies.validation import ClientReply, Expected, spec_of
+
+if TYPE_CHECKING:
+    from fedsuite.callbacks import Callback
+    from fedsuite.checkpoint import Checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+class StrategyOptions(TypedDict, total=False):
+    """Keywords that every strategy takes; see :class:`FederatedStrategy`."""
+
+    fraction_train: float
+    fraction_evaluate: float
+    min_train_nodes: int
+    min_evaluate_nodes: int
+    min_available_nodes: int
+    clients_per_round: int
+    num_clients: int | None
+    evaluate_every: int
+    num_rounds: int
+    quorum: int
+    max_failed_rounds: int
+    max_examples: float | None
+    weighted_by_key: str
+    seed: int
+    identity: Identity
+    wire: Wire
+    connect_timeout: float
+    exchange_timeout: float
+    source_hash: str | None
+
+
+class FederatedStrategy(Strategy):
+    """Base of all strategies.
+
+    Parameters
+    ----------
+    fraction_train, fraction_evaluate
+        Share of the clients that train, or are evaluated, in a round; 0 skips the phase.
+    min_train_nodes, min_evaluate_nodes, min_available_nodes
+        Least number of clients in a phase, and of nodes before a round starts.
+    clients_per_round
+        Clients that train in a round; 0 leaves it to ``fraction_train``.
+    num_clients
+        Number of clients where nodes may host several (``identity="partition"``).
+    evaluate_every
+        Evaluate every so many rounds and after the last one, if ``num_rounds`` says
+        which that is; 1 is every round.
+    num_rounds
+        Number of rounds planned; 0 if not known. :meth:`start` sets it.
+    quorum
+        Least number of good replies; with fewer the round keeps the last model.
+    max_failed_rounds
+        Rounds in a row that may miss the quorum before the run ends with an error.
+    max_examples
+        Cap on the number of examples that a client may claim; None for no cap.
+    weighted_by_key
+        Metric that holds the number of examples.
+    seed
+        Seed of sampling and of everything random on the server.
+    identity
+        What a client is: ``node``, ``partition`` or ``registered``; see
+        :class:`~fedsuite.strategies.membership.Directory`.
+    wire
+        ``message``, or ``numpy`` for apps made of legacy NumPyClients.
+    connect_timeout
+        Seconds to wait for nodes before the run ends with an error.
+    exchange_timeout
+        Seconds to wait for replies in exchanges that a method makes inside a round.
+    source_hash
+        Hash that nodes must report of their fedsuite code; None skips the check.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = ()
+    """Keys of the method; each is a keyword of the constructor."""
+
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {}
+    """The method's own defaults of keys that are declared elsewhere."""
+
+    def __init__(
+        self,
+        *,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 1,
+        min_evaluate_nodes: int = 1,
+        min_available_nodes: int = 2,
+        clients_per_round: int = 0,
+        num_clients: int | None = None,
+        evaluate_every: int = 1,
+        num_rounds: int = 0,
+        quorum: int = 1,
+        max_failed_rounds: int = 3,
+        max_examples: float | None = None,
+        weighted_by_key: str = NUM_EXAMPLES,
+        seed: int = 0,
+        identity: Identity = "node",
+        wire: Wire = "message",
+        connect_timeout: float = 600.0,
+        exchange_timeout: float = 3600.0,
+        source_hash: str | None = None,
+    ) -> None:
+        for name, fraction in (("train", fraction_train), ("evaluate", fraction_evaluate)):
+            if not 0.0 <= fraction <= 1.0:
+                raise ValueError(f"fraction_{name} = {fraction}: expected 0 to 1")
+        self.fraction_train = fraction_train
+        self.fraction_evaluate = fraction_evaluate
+        self.min_train_nodes = min_train_nodes
+        self.min_evaluate_nodes = min_evaluate_nodes
+        self.min_available_nodes = max(min_available_nodes, 1)
+        self.clients_per_round = clients_per_round
+        self.evaluate_every = evaluate_every
+        self.num_rounds = num_rounds
+        self.quorum = max(quorum, 1)
+        self.max_failed_rounds = max_failed_rounds
+        self.max_examples = max_examples
+        self.weighted_by_key = weighted_by_key
+        self.seed = seed
+        self.wire = wire
+        self.exchange_timeout = exchange_timeout
+        self.directory = Directory(identity, num_clients, connect_timeout, source_hash)
+        self.reports: dict[str, PhaseReport] = {}
+        self.client_versions: dict[int, str] = {}
+        self.kept_versions: dict[int, str] = {}
+        self.failed_rounds = 0
+        self.server_round = 0
+        self.round_metrics: dict[str, float] = {}
+        self._exchange_index = 0
+        self._grid: Grid | None = None
+        self._members = Members([], {})
+        self._record = ArrayRecord()
+        self._arrays: Arrays = {}
+        self._pending: dict[str, ReplyReader] = {}
+
+    # ------------------------------------------------------------- for methods to override
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Return what is sent to train, and what must come back.
+
+        Called once a round, inside ``configure_train``; a method may call
+        :meth:`exchange` here for what it must know first.
+
+        Parameters
+        ----------
+        arrays
+            Global arrays, read-only.
+        client_ids
+            The clients sampled for this round, sorted.
+        """
+        return Exchange(
+            TRAIN,
+            client_ids,
+            shared={ARRAYS: arrays},
+            expected=Expected({ARRAYS: spec_of(arrays)}),
+        )
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Return the new global arrays, or None to keep the old ones.
+
+        Parameters
+        ----------
+        arrays
+            Global arrays that were sent, read-only.
+        replies
+            Good replies in client-id order. Taking them one at a time keeps the memory
+            of a mean flat; all must be taken before an exchange of the method's own.
+        """
+        raise NotImplementedError
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Return what is sent to evaluate, and what must come back."""
+        return Exchange(EVALUATE, client_ids, shared={ARRAYS: arrays})
+
+    def finish_round(self) -> None:
+        """Do what the method must do after a round, such as a decay; once a round."""
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return what the method must remember between rounds: arrays and scalars."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take back what :meth:`state` returned."""
+
+    # ------------------------------------------------------------------- for methods to use
+
+    def exchange(self, exchange: Exchange) -> Iterator[ClientReply]:
+        """Make one more exchange inside the round; yields good replies in client order.
+
+        Usable inside :meth:`train_exchange` and :meth:`aggregate`. Bad and missing replies
+        are counted in the round's report as those to the training message are.
+        """
+        grid = self._current_grid()
+        reader, messages = self._open(exchange, TRAIN)
+        report = self.reports[TRAIN]
+        report.bytes_down += exchange.bytes_down()
+        yield from reader.read(grid.send_and_receive(messages, timeout=self.exchange_timeout))
+        report.bytes_up += reader.bytes_up
+
+    # ------------------------------------------------------------------- Flower's contract
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample clients and return one message a node."""
+        self._begin_round(server_round, arrays, grid)
+        self.reports = {}
+        self.round_metrics = {}
+        if self.fraction_train == 0.0:
+            return []
+        return self._configure(TRAIN, self.train_exchange, self._train_sample(), config)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies and reduce them in client-id order."""
+        if TRAIN not in self._pending:
+            return None, None
+        reader, report = self._pending.pop(TRAIN), self.reports[TRAIN]
+        arrays = self.aggregate(self._arrays, self._count(reader.read(replies), report))
+        report.bytes_up += reader.bytes_up
+        if not self._quorum_met(report):
+            return None, None
+        metrics = mean_metrics(report.numeric_rows(), "num_examples")
+        record = None if arrays is None else to_record(arrays)
+        return record, _metric_record(metrics, self.weighted_by_key)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one message a node, in the rounds that are evaluated."""
+        last = server_round == self.num_rounds
+        if self.fraction_evaluate == 0.0 or (server_round % self.evaluate_every and not last):
+            return []
+        self._begin_round(server_round, arrays, grid)
+        return self._configure(
+            EVALUATE, self.evaluate_exchange, self._evaluate_sample(), config
+        )
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Check the replies and average their metrics, weighted by examples."""
+        if EVALUATE not in self._pending:
+            return None
+        reader, report = self._pending.pop(EVALUATE), self.reports[EVALUATE]
+        for _ in self._count(reader.read(replies), report):
+            pass
+        report.bytes_up += reader.bytes_up
+        metrics = mean_metrics(report.numeric_rows(), "num_examples")
+        return _metric_record(metrics, self.weighted_by_key) if metrics else None
+
+    def summary(self) -> None:
+        """Log the settings that matter for a reader of the log."""
+        logger.info(
+            "%s: clients per round %s, seed %d, quorum %d",
+            type(self).__name__,
+            self.clients_per_round or f"{self.fraction_train:.0%}",
+            self.seed,
+            self.quorum,
+        )
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        callbacks: Sequence["Callback"] = (),
+        resume: "Checkpoint | None" = None,
+    ) -> Result:
+        """Run the rounds, as Flower's own ``start``, with callbacks and resume.
+
+        Parameters
+        ----------
+        grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+            As in Flower.
+        callbacks
+            Called at the start, after each round, and at the end.
+        resume
+            Checkpoint to go on from.
+        """
+        from fedsuite.strategies.loop import run_rounds
+
+        self.exchange_timeout = timeout
+        return run_rounds(
+            self,
+            grid,
+            initial_arrays,
+            num_rounds=num_rounds,
+            timeout=timeout,
+            train_config=train_config,
+            evaluate_config=evaluate_config,
+            evaluate_fn=evaluate_fn,
+            callbacks=callbacks,
+            resume=resume,
+        )
+
+    # --------------------------------------------------------------------------- machinery
+
+    def _begin_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> None:
+        if server_round != self.server_round:
+            self._exchange_index = 0
+        self.server_round = server_round
+        self._grid = grid
+        self._members = self.directory.wait(grid, self.min_available_nodes)
+        if arrays is not self._record:
+            self._record = arrays
+            self._arrays = to_arrays(arrays)
+
+    def _current_grid(self) -> Grid:
+        if self._grid is None:
+            raise RuntimeError("exchange() is for use inside a round")
+        return self._grid
+
+    def _train_sample(self) -> list[int]:
+        total = len(self._members.client_ids)
+        count = self.clients_per_round or max(
+            int(total * self.fraction_train), self.min_train_nodes
+        )
+        return self._sample(count, "sample-train")
+
+    def _evaluate_sample(self) -> list[int]:
+        total = len(self._members.client_ids)
+        count = max(int(total * self.fraction_evaluate), self.min_evaluate_nodes)
+        return self._sample(count, "sample-evaluate")
+
+    def _sample(self, count: int, purpose: str) -> list[int]:
+        clients = self._members.client_ids
+        return sample_clients(clients, count, self.seed, self.server_round, purpose)
+
+    def _configure(
+        self,
+        phase: str,
+        make: Callable[[Arrays, Sequence[int]], Exchange],
+        client_ids: Sequence[int],
+        config: ConfigRecord,
+    ) -> list[Message]:
+        self.reports[phase] = PhaseReport(phase, self._members.names)
+        exchange = make(self._arrays, client_ids)
+        exchange = replace(exchange, config={**config, **exchange.config})
+        self._pending[phase], messages = self._open(exchange, phase)
+        self.reports[phase].bytes_down += exchange.bytes_down()
+        self.reports[phase].num_asked = len(exchange.client_ids)
+        return messages
+
+    def _open(self, exchange: Exchange, phase: str) -> tuple[ReplyReader, list[Message]]:
+        """Return the messages of an exchange and the reader for its replies."""
+        self._exchange_index += 1
+        group_id = f"{self.server_round}.{self._exchange_index}"
+        limits = replace(
+            exchange.expected,
+            weight_key=self.weighted_by_key,
+            max_examples=self.max_examples,
+        )
+        config = {**exchange.config, SERVER_ROUND: self.server_round}
+        exchange = replace(exchange, expected=limits, config=config)
+        versions = Versions(self.client_versions, self.kept_versions)
+        whole = exchange.shared.get(ARRAYS) is self._arrays
+        messages = build_messages(
+            exchange,
+            self._members,
+            self.wire,
+            versions,
+            group_id,
+            self._record if whole else None,
+        )
+        report = self.reports[phase]
+
+        def reject(client_id: int | None, reason: str) -> None:
+            report.rejections.append(Rejection(self.server_round, client_id, reason))
+            who = "a client" if client_id is None else f"client {client_id}"
+            logger.warning("round %d: %s not used: %s", self.server_round, who, reason)
+
+        def accept(reply: ClientReply) -> None:
+            if reply.stored_state:
+                self.client_versions[reply.client_id] = group_id
+
+        reader = ReplyReader(exchange, self._members, self.wire, group_id, accept, reject)
+        return reader, messages
+
+    def _count(
+        self, replies: Iterator[ClientReply], report: PhaseReport
+    ) -> Iterator[ClientReply]:
+        for reply in replies:
+            report.add(reply)
+            yield reply
+
+    def _quorum_met(self, report: PhaseReport) -> bool:
+        good = len(report.rows)
+        if good >= self.quorum:
+            self.failed_rounds = 0
+            return True
+        self.failed_rounds += 1
+        reason = report.rejections[-1].reason if report.rejections else "no reply came"
+        logger.warning(
+            "round %d: %d good replies, quorum %d: the model stays as it was",
+            self.server_round,
+            good,
+            self.quorum,
+        )
+        if self.failed_rounds >= self.max_failed_rounds:
+            raise RunError(
+                f"round {self.server_round}: {self.failed_rounds} rounds in a row had fewer "
+                f"good replies than the quorum of {self.quorum}; last reason: {reason}"
+            )
+        return False
+
+
+def _metric_record(metrics: Mapping[str, float], weight_key: str) -> MetricRecord:
+    named = {key: value for key, value in metrics.items() if key != "num_examples"}
+    return MetricRecord({**named, weight_key: metrics["num_examples"]})

@@ -1,0 +1,254 @@
+"""One exchange with clients: requests out, checked replies back in client order."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from fedsuite.records import (
+    ARRAYS,
+    CLIENT_IDS,
+    CONFIG,
+    KEEP_VERSIONS,
+    START_VERSIONS,
+    Arrays,
+    ConfigValue,
+    RecordError,
+    client_record,
+    num_bytes,
+    split_replies,
+    to_record,
+)
+from fedsuite.strategies.membership import Members
+from fedsuite.strategies.validation import (
+    BadReply,
+    ClientReply,
+    Expected,
+    check_reply,
+    one_line,
+    spec_of,
+)
+from fedsuite.wire import from_legacy, to_legacy
+
+Wire = Literal["message", "numpy"]
+
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What is sent to clients, and what must come back.
+
+    Parameters
+    ----------
+    message_type
+        Flower message type: ``train``, ``evaluate``, ``query.probe``, ...
+    client_ids
+        The clients asked, sorted.
+    shared
+        Record name to arrays that each client gets.
+    own
+        Client to records that only this client gets.
+    config
+        Settings for all clients.
+    expected
+        What a reply must hold.
+    """
+
+    message_type: str
+    client_ids: Sequence[int]
+    shared: Mapping[str, Arrays] = field(default_factory=dict)
+    own: Mapping[int, Mapping[str, Arrays]] = field(default_factory=dict)
+    config: Mapping[str, ConfigValue] = field(default_factory=dict)
+    expected: Expected = field(default_factory=Expected)
+
+    def bytes_down(self) -> int:
+        """Payload sent, counted once a client, whatever node it lives on."""
+        shared = sum(num_bytes(arrays) for arrays in self.shared.values())
+        own = sum(num_bytes(a) for records in self.own.values() for a in records.values())
+        return shared * len(self.client_ids) + own
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Which stored state clients start from, and which a checkpoint needs."""
+
+    start: Mapping[int, str] = field(default_factory=dict)
+    keep: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A reply that was not used: the audit line."""
+
+    server_round: int
+    client_id: int | None
+    reason: str
+
+
+def build_messages(
+    exchange: Exchange,
+    members: Members,
+    wire: Wire,
+    versions: Versions,
+    group_id: str,
+    shared_record: ArrayRecord | None = None,
+) -> list[Message]:
+    """Return one message a node, ordered by the node's first client.
+
+    Parameters
+    ----------
+    exchange, members, versions
+        What to send, and to whom.
+    wire
+        ``numpy`` translates to Flower's legacy records.
+    group_id
+        Mark that a reply must carry: round and exchange.
+    shared_record
+        Ready-made record of ``exchange.shared["arrays"]``, to save packing it again.
+    """
+    by_node: dict[int, list[int]] = {}
+    for client_id in exchange.client_ids:
+        if client_id in members.nodes:
+            by_node.setdefault(members.nodes[client_id], []).append(client_id)
+    shared = {name: to_record(arrays) for name, arrays in exchange.shared.items()}
+    if shared_record is not None:
+        shared[ARRAYS] = shared_record
+    messages = []
+    for node_id, client_ids in by_node.items():
+        content = RecordDict(dict(shared))
+        config = dict(exchange.config)
+        if members.hosted:
+            config[CLIENT_IDS] = client_ids
+        for key, known in ((START_VERSIONS, versions.start), (KEEP_VERSIONS, versions.keep)):
+            if any(client_id in known for client_id in client_ids):
+                config[key] = [known.get(client_id, "") for client_id in client_ids]
+        for client_id in client_ids:
+            for name, arrays in exchange.own.get(client_id, {}).items():
+                key = client_record(client_id, name) if members.hosted else name
+                content[key] = to_record(arrays)
+        content[CONFIG] = ConfigRecord(config)
+        if wire == "numpy":
+            content = to_legacy(content, exchange.message_type)
+        messages.append(Message(content, node_id, exchange.message_type, group_id=group_id))
+    return messages
+
+
+class ReplyReader:
+    """Reads the replies to one exchange.
+
+    Replies may come in any order; they are given out in client-id order, each client at
+    most once. A client is given out as soon as all clients before it are settled, so a
+    grid that answers in order keeps one reply in memory at a time.
+
+    Parameters
+    ----------
+    exchange, members, wire, group_id
+        As for :func:`build_messages`.
+    accept
+        Called with each good reply as it is given out.
+    reject
+        Called with client (None if unknown) and reason for each reply not used.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        members: Members,
+        wire: Wire,
+        group_id: str,
+        accept: Callable[[ClientReply], None],
+        reject: Callable[[int | None, str], None],
+    ) -> None:
+        self._exchange = exchange
+        self._wire = wire
+        self._hosted = members.hosted
+        self._group_id = group_id
+        self._accept = accept
+        self._reject = reject
+        self._waiting = list(exchange.client_ids)
+        self._settled: dict[int, ClientReply | None] = {}
+        self._clients_of: dict[int, list[int]] = {}
+        self.bytes_up = 0
+        for client_id in exchange.client_ids:
+            if client_id in members.nodes:
+                self._clients_of.setdefault(members.nodes[client_id], []).append(client_id)
+            else:
+                self._settle(client_id, "its node is not connected")
+
+    def read(self, replies: Iterable[Message]) -> Iterator[ClientReply]:
+        """Yield the good replies in client-id order."""
+        for message in replies:
+            self._take(message)
+            yield from self._ready()
+        for client_id in self._waiting:
+            if client_id not in self._settled:
+                self._settle(client_id, "no reply before the deadline")
+        yield from self._ready()
+
+    def _ready(self) -> Iterator[ClientReply]:
+        while self._waiting and self._waiting[0] in self._settled:
+            client_id = self._waiting.pop(0)
+            reply = self._settled[client_id]
+            self._settled[client_id] = None
+            if reply is not None:
+                self._accept(reply)
+                yield reply
+
+    def _settle(self, client_id: int, outcome: ClientReply | str) -> None:
+        if isinstance(outcome, str):
+            self._reject(client_id, outcome)
+            self._settled[client_id] = None
+        else:
+            self._settled[client_id] = outcome
+
+    def _take(self, message: Message) -> None:
+        node_id = message.metadata.src_node_id
+        client_ids = self._clients_of.get(node_id, [])
+        if message.has_error():
+            reason = f"node failed: {one_line(message.error.reason)}"
+            # An error made by the SuperLink does not name the node that it is about.
+            for client_id in client_ids or [None]:
+                self._refuse(client_id, reason)
+            return
+        if message.metadata.group_id != self._group_id:
+            self._reject(None, f"node {node_id}: a reply to another round or exchange")
+            return
+        if not client_ids:
+            self._reject(None, f"node {node_id}: a reply that nobody asked for")
+            return
+        for client_id, outcome in self._entries(message.content, client_ids):
+            if client_id in self._settled:
+                self._reject(client_id, "a second reply to one request")
+            else:
+                self._settle(client_id, outcome)
+
+    def _refuse(self, client_id: int | None, reason: str) -> None:
+        if client_id is None or client_id in self._settled:
+            self._reject(client_id, reason)
+        else:
+            self._settle(client_id, reason)
+
+    def _entries(
+        self, content: RecordDict, client_ids: Sequence[int]
+    ) -> Iterator[tuple[int, ClientReply | str]]:
+        if not self._hosted:
+            yield client_ids[0], self._check(client_ids[0], content)
+            return
+        entries = split_replies(content, client_ids)
+        for client_id in client_ids:
+            if client_id not in entries:
+                yield client_id, "the node's reply has no entry for it"
+            else:
+                yield client_id, self._check(client_id, entries[client_id])
+
+    def _check(self, client_id: int, content: RecordDict) -> ClientReply | str:
+        try:
+            if self._wire == "numpy":
+                names = list(spec_of(self._exchange.shared.get(ARRAYS, {})))
+                content = from_legacy(content, self._exchange.message_type, names)
+            reply = check_reply(client_id, content, self._exchange.expected)
+        except (BadReply, RecordError) as error:
+            return one_line(error)
+        self.bytes_up += sum(num_bytes(arrays) for arrays in reply.arrays.values())
+        return reply

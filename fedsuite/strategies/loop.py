@@ -1,0 +1,114 @@
+"""The rounds: Flower's own loop, with callbacks, resume, and an orderly end."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fedsuite.callbacks.base import Callback, RoundReport, RunState
+from fedsuite.checkpoint import Checkpoint
+from fedsuite.records import EVALUATE, TRAIN
+
+if TYPE_CHECKING:
+    from fedsuite.strategies.base import FederatedStrategy
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+def run_rounds(
+    strategy: "FederatedStrategy",
+    grid: Grid,
+    initial_arrays: ArrayRecord,
+    *,
+    num_rounds: int,
+    timeout: float,
+    train_config: ConfigRecord | None,
+    evaluate_config: ConfigRecord | None,
+    evaluate_fn: EvaluateFn | None,
+    callbacks: Sequence[Callback],
+    resume: Checkpoint | None,
+) -> Result:
+    """Run the rounds of a strategy and return what Flower's ``start`` returns.
+
+    The parameters are those of :meth:`FederatedStrategy.start`. Callbacks hear of the end
+    also when the run fails, and of the error that ended it.
+    """
+    strategy.num_rounds = num_rounds
+    state = RunState(strategy, grid, num_rounds, arrays=initial_arrays)
+    state.result.arrays = initial_arrays
+    first = 1
+    if resume is not None:
+        resume.restore(state)
+        first = resume.server_round + 1
+    error: BaseException | None = None
+    try:
+        for callback in callbacks:
+            callback.on_start(state)
+        if evaluate_fn and resume is None:
+            _evaluate_on_server(state, evaluate_fn)
+        strategy.summary()
+        for server_round in range(first, num_rounds + 1):
+            if state.stop_reason is not None:
+                break
+            report = _run_round(
+                state, server_round, timeout, train_config, evaluate_config, evaluate_fn
+            )
+            for callback in callbacks:
+                callback.on_round_end(state, report)
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        for callback in callbacks:
+            callback.on_end(state, error)
+    return state.result
+
+
+def _run_round(
+    state: RunState,
+    server_round: int,
+    timeout: float,
+    train_config: ConfigRecord | None,
+    evaluate_config: ConfigRecord | None,
+    evaluate_fn: EvaluateFn | None,
+) -> RoundReport:
+    """Train, evaluate, and return the round's report."""
+    strategy, grid, result = state.strategy, state.grid, state.result
+    wall, cpu = time.monotonic(), time.process_time()
+    state.server_round = server_round
+    config = ConfigRecord(dict(train_config or {}))
+    messages = strategy.configure_train(server_round, state.arrays, config, grid)
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    arrays, metrics = strategy.aggregate_train(server_round, replies)
+    if arrays is not None:
+        state.arrays = result.arrays = arrays
+    if metrics is not None:
+        result.train_metrics_clientapp[server_round] = metrics
+    strategy.finish_round()
+    config = ConfigRecord(dict(evaluate_config or {}))
+    messages = strategy.configure_evaluate(server_round, state.arrays, config, grid)
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    evaluated = strategy.aggregate_evaluate(server_round, replies)
+    if evaluated is not None:
+        result.evaluate_metrics_clientapp[server_round] = evaluated
+    if evaluate_fn:
+        _evaluate_on_server(state, evaluate_fn)
+    return RoundReport(
+        server_round=server_round,
+        num_rounds=state.num_rounds,
+        train=strategy.reports.get(TRAIN),
+        evaluate=strategy.reports.get(EVALUATE),
+        server_metrics=dict(result.evaluate_metrics_serverapp.get(server_round, {})),
+        method_metrics=dict(strategy.round_metrics),
+        seconds=time.monotonic() - wall,
+        cpu_seconds=time.process_time() - cpu,
+    )
+
+
+def _evaluate_on_server(state: RunState, evaluate_fn: EvaluateFn) -> None:
+    metrics = evaluate_fn(state.server_round, state.arrays)
+    if metrics is not None:
+        state.result.evaluate_metrics_serverapp[state.server_round] = metrics

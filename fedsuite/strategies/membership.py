@@ -1,0 +1,226 @@
+"""Who takes part: clients, the nodes that they live on, and seeded sampling."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from fedsuite.errors import RunError
+from fedsuite.records import HELLO
+from fedsuite.rng import numpy_stream
+from fedsuite.strategies.validation import one_line
+
+Identity = Literal["node", "partition", "registered"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Members:
+    """The clients of the federation and where they are now.
+
+    Parameters
+    ----------
+    client_ids
+        All clients, sorted, those whose node is away included.
+    nodes
+        Client to node, for clients whose node is connected.
+    hosted
+        Whether a node may host several clients (the *hosted* layout of the records).
+    names
+        Client to a name for reports, where it has one beside its number.
+    """
+
+    client_ids: Sequence[int]
+    nodes: dict[int, int]
+    hosted: bool = False
+    names: dict[int, str] = field(default_factory=dict)
+
+
+def sample_clients(
+    client_ids: Sequence[int], count: int, seed: int, server_round: int, purpose: str
+) -> list[int]:
+    """Draw clients uniformly without replacement, the same ones for the same seed.
+
+    Parameters
+    ----------
+    client_ids
+        All clients, sorted.
+    count
+        How many to draw; as many as there are, or more, takes all.
+    seed, server_round, purpose
+        Name of the random stream.
+
+    Returns
+    -------
+    list of int
+        Sorted.
+    """
+    if count >= len(client_ids):
+        return list(client_ids)
+    stream = numpy_stream(seed, purpose, server_round)
+    chosen = stream.choice(len(client_ids), size=count, replace=False)
+    return sorted(client_ids[index] for index in chosen)
+
+
+class Directory:
+    """Finds out which clients there are, and waits for them with a deadline.
+
+    Parameters
+    ----------
+    identity
+        What a client is: ``node`` (Flower's node id), ``partition`` (the node says its
+        partition id; client c lives on partition c modulo the number of partitions), or
+        ``registered`` (the name and key that the SuperLink knows).
+    num_clients
+        Number of clients, for ``partition``; None means one client a node.
+    connect_timeout
+        Seconds to wait for nodes.
+    source_hash
+        Hash of the code that this side runs; nodes that run other code end the run.
+        None skips the check.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        num_clients: int | None,
+        connect_timeout: float,
+        source_hash: str | None = None,
+    ) -> None:
+        if identity not in ("node", "partition", "registered"):
+            raise ValueError(f"identity {identity!r}: expected node, partition or registered")
+        self._identity = identity
+        self._num_clients = num_clients
+        self._timeout = connect_timeout
+        self._source_hash = source_hash
+        self._partitions: dict[int, int] = {}
+        self._num_partitions = 0
+
+    def wait(self, grid: Grid, min_nodes: int) -> Members:
+        """Return the members once enough nodes are there.
+
+        Parameters
+        ----------
+        grid
+            Flower's grid.
+        min_nodes
+            Least number of nodes; with ``partition`` at the first call all partitions.
+
+        Raises
+        ------
+        RunError
+            If they do not come before the deadline, or run other code.
+        """
+        if self._identity == "partition":
+            return self._wait_for_partitions(grid)
+        find = self._registered if self._identity == "registered" else self._by_node
+        members = find(grid)
+        deadline = time.monotonic() + self._timeout
+        while len(members.nodes) < max(min_nodes, 1):
+            self._pause(deadline, lambda: len(members.nodes), max(min_nodes, 1))
+            members = find(grid)
+        return members
+
+    def _pause(self, deadline: float, connected: Callable[[], int], needed: int) -> None:
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"only {connected()} of {needed} SuperNodes connected within "
+                f"{self._timeout:g} s: start the others, or raise connect-timeout"
+            )
+        time.sleep(_POLL_SECONDS)
+
+    @staticmethod
+    def _by_node(grid: Grid) -> Members:
+        nodes = sorted(grid.get_node_ids())
+        return Members(nodes, {node: node for node in nodes})
+
+    @staticmethod
+    def _registered(grid: Grid) -> Members:
+        nodes: dict[int, int] = {}
+        names: dict[int, str] = {}
+        for info in grid.get_nodes():
+            if not info.public_key:
+                raise RunError(
+                    f"node {info.node_id} has no registered key: start the SuperLink with "
+                    "--enable-supernode-auth, or use identity='node'"
+                )
+            digest = hashlib.sha256(bytes(info.public_key)).digest()
+            client_id = int.from_bytes(digest[:8], "big") >> 1
+            nodes[client_id] = info.node_id
+            names[client_id] = info.name
+        return Members(sorted(nodes), nodes, names=names)
+
+    def _wait_for_partitions(self, grid: Grid) -> Members:
+        first = self._num_partitions == 0
+        deadline = time.monotonic() + self._timeout
+        self._greet(grid)
+        while not self._partitions or (first and len(self._by_partition()) < self._expected()):
+            self._pause(deadline, lambda: len(self._by_partition()), self._expected())
+            self._greet(grid)
+        by_partition = self._by_partition()
+        num_clients = self._num_clients or self._num_partitions
+        nodes = {
+            client_id: by_partition[client_id % self._num_partitions]
+            for client_id in range(num_clients)
+            if client_id % self._num_partitions in by_partition
+        }
+        return Members(range(num_clients), nodes, hosted=True)
+
+    def _expected(self) -> int:
+        return max(self._num_partitions, 1)
+
+    def _by_partition(self) -> dict[int, int]:
+        # The newest node wins: a SuperNode that came back has a new node id.
+        return {partition: node for node, partition in self._partitions.items()}
+
+    def _greet(self, grid: Grid) -> None:
+        """Ask nodes that are new for their partition; forget nodes that are gone."""
+        connected = sorted(grid.get_node_ids())
+        self._partitions = {n: p for n, p in self._partitions.items() if n in connected}
+        strangers = [node for node in connected if node not in self._partitions]
+        if not strangers:
+            return
+        hellos = [Message(RecordDict(), node, HELLO) for node in strangers]
+        for reply in grid.send_and_receive(hellos, timeout=self._timeout):
+            if reply.has_error():
+                self._judge_error(reply)
+                continue
+            facts = reply.content.config_records.get("hello", {})
+            self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
+            partition, total = facts.get("partition-id"), facts.get("num-partitions")
+            if not (isinstance(partition, int) and isinstance(total, int)) or not (
+                0 <= partition < total
+            ):
+                raise RunError(
+                    f"node {reply.metadata.src_node_id} names no partition: start it with "
+                    "--node-config 'partition-id=... num-partitions=...'"
+                )
+            self._num_partitions = total
+            self._partitions[reply.metadata.src_node_id] = partition
+
+    @staticmethod
+    def _judge_error(reply: Message) -> None:
+        reason = one_line(reply.error.reason)
+        if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+            raise RunError(
+                f"node {reply.metadata.src_node_id} failed the hello ({reason}): fix that "
+                "node, or use identity='node' where its app is not fedsuite's"
+            )
+        logger.warning("a node did not answer the hello: %s", reason)
+
+    def _check_source(self, node_id: int, source: str) -> None:
+        if self._source_hash is not None and source != self._source_hash:
+            raise RunError(
+                f"node {node_id} runs other fedsuite code than the ServerApp "
+                f"({source[:12]} and {self._source_hash[:12]}): install the same version on "
+                "both and start SuperLink and SuperNodes from an empty folder"
+            )

@@ -1,0 +1,49 @@
+"""What a phase of a round reports: one row a client, what was refused, bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedsuite.strategies.exchange import Rejection
+from fedsuite.strategies.validation import ClientReply
+
+Row = dict[str, float | int | str]
+
+
+@dataclass
+class PhaseReport:
+    """Report of the training or the evaluation of one round.
+
+    Parameters
+    ----------
+    phase
+        ``train`` or ``evaluate``.
+    names
+        Client to its registered name, where it has one.
+    """
+
+    phase: str
+    names: Mapping[int, str] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
+    num_asked: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def add(self, reply: ClientReply) -> None:
+        """Take in the metrics of one good reply."""
+        row: Row = {
+            "client": self.names.get(reply.client_id, reply.client_id),
+            "num_examples": reply.num_examples,
+        }
+        row.update({key.replace("-", "_"): v for key, v in reply.metrics.items()})
+        self.rows.append(row)
+
+    def numeric_rows(self) -> list[dict[str, float]]:
+        """Return the rows without the clients' names."""
+        return [
+            {key: float(v) for key, v in row.items() if key != "client"} for row in self.rows
+        ]
+
+    def column(self, name: str) -> list[float]:
+        """Return one metric of all clients that reported it, in client order."""
+        return [float(row[name]) for row in self.rows if name in row]

@@ -1,0 +1,33 @@
+"""Standalone: every client trains alone; nothing is exchanged.
+
+The reference that collaborative fairness is measured against. All clients start from the
+same initial model, keep their own from round to round, and are scored with it.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from fedsuite.records import EVALUATE, TRAIN, Arrays
+from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.exchange import Exchange
+from fedsuite.strategies.validation import ClientReply
+
+
+class Standalone(FederatedStrategy):
+    """Lets clients train; no array goes to them or comes back.
+
+    Takes the keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
+    """
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send no arrays, expect none."""
+        return Exchange(TRAIN, client_ids)
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send no arrays: each client scores its own model."""
+        return Exchange(EVALUATE, client_ids)
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Take in the metrics; the server's model stays the initial one."""
+        for _ in replies:
+            pass
+        return None

@@ -1,0 +1,177 @@
+"""Checks that a reply must pass before anything in it is used."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedsuite.records import (
+    ARRAYS,
+    ERROR,
+    Arrays,
+    RecordError,
+    array_header,
+    view_array,
+)
+
+ArraySpec = tuple[tuple[int, ...], str]
+"""Shape and dtype of one array."""
+
+RecordSpec = dict[str, ArraySpec]
+"""Array name to shape and dtype."""
+
+STORED_STATE = "stored-state"
+"""Metric by which a client says that it stored a new version of its state."""
+
+
+class BadReply(Exception):
+    """A reply, or one client's entry in it, that is not used; the message says why."""
+
+
+@dataclass(frozen=True)
+class ClientReply:
+    """A reply that passed all checks.
+
+    Parameters
+    ----------
+    client_id
+        The client that it came from.
+    arrays
+        Record name to named arrays, read-only, in the order in which they were announced.
+    metrics
+        Finite numbers by name.
+    num_examples
+        Weight of the client: finite and not negative.
+    """
+
+    client_id: int
+    arrays: Mapping[str, Arrays]
+    metrics: Mapping[str, float]
+    num_examples: float
+    stored_state: bool = False
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What replies to an exchange must hold.
+
+    Parameters
+    ----------
+    arrays
+        Record name to the arrays in it; exactly these.
+    metrics
+        Metrics that must be there, beside the weight.
+    weight_key
+        Metric that holds the number of examples.
+    max_examples
+        Larger numbers of examples are lowered to this; None for no limit.
+    """
+
+    arrays: Mapping[str, RecordSpec] = field(default_factory=dict)
+    metrics: Sequence[str] = ()
+    weight_key: str = "num-examples"
+    max_examples: float | None = None
+
+
+def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
+    """Return the shapes and dtypes of named arrays."""
+    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
+
+
+def check_reply(client_id: int, content: RecordDict, expected: Expected) -> ClientReply:
+    """Check one client's records and return them unpacked.
+
+    Raises
+    ------
+    BadReply
+        With the reason, in words fit for a log: names and numbers, never the payload.
+    """
+    error = content.config_records.get(ERROR)
+    if error is not None:
+        raise BadReply(f"client failed: {one_line(error.get('reason', 'no reason given'))}")
+    arrays = {
+        name: _check_arrays(_find_record(content, name, expected), spec)
+        for name, spec in expected.arrays.items()
+    }
+    metrics = _check_metrics(content, expected)
+    stored = bool(metrics.pop(STORED_STATE, 0.0))
+    num_examples = metrics.pop(expected.weight_key)
+    if num_examples < 0:
+        raise BadReply(f"{expected.weight_key} is {num_examples:g}: must be >= 0")
+    if expected.max_examples is not None:
+        num_examples = min(num_examples, expected.max_examples)
+    return ClientReply(client_id, arrays, metrics, num_examples, stored)
+
+
+def one_line(text: object, limit: int = 300) -> str:
+    """Return text from a client as one printable line, safe for a log."""
+    words = " ".join(str(text)[: 4 * limit].split())
+    return "".join(c if c.isprintable() else "?" for c in words)[:limit]
+
+
+def _find_record(content: RecordDict, name: str, expected: Expected) -> ArrayRecord:
+    records = content.array_records
+    if name in records:
+        if set(records) != set(expected.arrays):
+            extra = ", ".join(sorted(set(records) - set(expected.arrays)))
+            raise BadReply(f"unexpected array record: {one_line(extra, 100)}")
+        return records[name]
+    # A stranger's app may call its only record as it likes.
+    if len(records) == len(expected.arrays) == 1 and name == ARRAYS:
+        return next(iter(records.values()))
+    raise BadReply(f"array record {name!r} is missing ({len(records)} others came)")
+
+
+def _check_arrays(record: ArrayRecord, spec: RecordSpec) -> Arrays:
+    if set(record) != set(spec):
+        missing = sorted(set(spec) - set(record))
+        extra = sorted(set(record) - set(spec))
+        raise BadReply(
+            f"array names differ: {len(missing)} missing {one_line(missing[:3], 80)}, "
+            f"{len(extra)} unexpected {one_line(extra[:3], 80)}"
+        )
+    arrays: Arrays = {}
+    for name, (shape, dtype) in spec.items():
+        try:
+            found_shape, found_dtype = array_header(record[name])
+            if found_shape != shape:
+                raise BadReply(f"array {name}: shape {found_shape}, expected {shape}")
+            if str(found_dtype) != dtype:
+                raise BadReply(f"array {name}: dtype {found_dtype}, expected {dtype}")
+            arrays[name] = view_array(record[name])
+        except RecordError as error:
+            raise BadReply(f"array {name}: {one_line(error)}") from None
+        if not all_finite(arrays[name]):
+            raise BadReply(f"array {name}: holds NaN or infinity")
+    return arrays
+
+
+def all_finite(array: NDArray[Any]) -> bool:
+    """Return whether an array holds neither NaN nor infinity."""
+    if array.dtype.kind != "f" or array.size == 0:
+        return True
+    # A finite sum of squares proves finite entries in one pass without a mask; only
+    # an overflowing one needs the slow look.
+    flat = array.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(flat, flat))
+    return math.isfinite(square) or bool(np.isfinite(flat).all())
+
+
+def _check_metrics(content: RecordDict, expected: Expected) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for record in content.metric_records.values():
+        for name, value in record.items():
+            if isinstance(value, list):
+                continue
+            if not math.isfinite(value):
+                raise BadReply(f"metric {one_line(name, 60)} is {value}")
+            metrics[name] = float(value)
+    for name in (expected.weight_key, *expected.metrics):
+        if name not in metrics:
+            raise BadReply(f"metric {name!r} is missing")
+    return metrics

@@ -1,0 +1,96 @@
+"""Translation between fedsuite's single layout and Flower's legacy NumPyClient records.
+
+An unchanged ``ClientApp(client_fn=...)`` expects ``fitins.*`` and ``evaluateins.*``
+records and answers with ``fitres.*`` and ``evaluateres.*``. Legacy records know arrays by
+position only; names are given back from what was sent.
+"""
+
+from collections.abc import Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedsuite.records import (
+    ARRAYS,
+    CONFIG,
+    EVALUATE,
+    METRICS,
+    NUM_EXAMPLES,
+    TRAIN,
+    RecordError,
+)
+
+_INSTRUCTION = {TRAIN: "fitins", EVALUATE: "evaluateins"}
+_RESULT = {TRAIN: "fitres", EVALUATE: "evaluateres"}
+_SCALARS = (bool, int, float, str, bytes)
+
+
+def to_legacy(content: RecordDict, message_type: str) -> RecordDict:
+    """Rename the records of a single-layout request as a legacy client expects them.
+
+    Raises
+    ------
+    RecordError
+        If the request is of a kind that legacy clients do not know.
+    """
+    if message_type not in _INSTRUCTION:
+        raise RecordError(
+            f"a legacy NumPyClient app cannot answer {message_type!r}: use a method with "
+            "one exchange a round, or a Message-API client"
+        )
+    prefix = _INSTRUCTION[message_type]
+    config = {k: v for k, v in content[CONFIG].items() if isinstance(v, _SCALARS)}
+    positions = ArrayRecord()
+    for position, array in enumerate(content.array_records[ARRAYS].values()):
+        positions[str(position)] = array
+    return RecordDict(
+        {f"{prefix}.parameters": positions, f"{prefix}.config": ConfigRecord(config)}
+    )
+
+
+def from_legacy(content: RecordDict, message_type: str, names: Sequence[str]) -> RecordDict:
+    """Turn a legacy result into the records of a single-layout reply.
+
+    Parameters
+    ----------
+    content
+        Content of the reply.
+    message_type
+        Type of the message that it answers.
+    names
+        Names of the arrays sent, in order.
+
+    Raises
+    ------
+    RecordError
+        If the reply is not a legacy result, or has another number of arrays.
+    """
+    prefix = _RESULT[message_type]
+    try:
+        status = content.config_records[f"{prefix}.status"]
+        if status["code"] != 0:
+            raise RecordError(f"client reported: {status['message']}"[:200])
+        metrics = {
+            key: value
+            for key, value in content.config_records[f"{prefix}.metrics"].items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        examples = content.metric_records[f"{prefix}.num_examples"]["num_examples"]
+        reply = RecordDict()
+        if message_type == TRAIN:
+            reply[ARRAYS] = _named(content.array_records[f"{prefix}.parameters"], names)
+        else:
+            loss = content.metric_records[f"{prefix}.loss"]["loss"]
+            metrics.setdefault("loss", loss)
+    except KeyError as error:
+        raise RecordError(f"record {error} is missing: not a legacy result") from None
+    reply[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: examples})
+    return reply
+
+
+def _named(record: ArrayRecord, names: Sequence[str]) -> ArrayRecord:
+    if len(record) != len(names):
+        raise RecordError(f"{len(record)} arrays came back, {len(names)} were sent")
+    named = ArrayRecord()
+    for name, array in zip(names, record.values(), strict=True):
+        named[name] = array
+    return named

@@ -1,0 +1,148 @@
+"""Networks: sizes, seeds, and what is refused."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from fedsuite.errors import ConfigError
+from fedsuite.keys import Key
+from fedsuite.models import KEYS, MODELS, build_model, count_parameters, model_spec
+
+SHAPES = {
+    "linear": (1, 8, 8),
+    "mlp": (1, 8, 8),
+    "cnn": (1, 28, 28),
+    "resnet18": (3, 16, 16),
+}
+
+
+def state(name, seed, **options):
+    return build_model(name, SHAPES[name], 10, seed, **options).state_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "input_shape", "num_classes", "expected"),
+    [
+        ("linear", (1, 28, 28), 10, 7_850),
+        ("linear", (13,), 2, 28),
+        ("mlp", (1, 28, 28), 10, 199_210),
+        ("mlp", (784,), 10, 199_210),
+        ("cnn", (3, 32, 32), 10, 797_962),
+        # conv 1,664 + 102,464, then 1,024 inputs: 393,600 + 73,920 + 1,930.
+        ("cnn", (1, 28, 28), 10, 573_578),
+        ("resnet18", (3, 32, 32), 10, 11_173_962),
+        ("resnet18", (3, 32, 32), 100, 11_220_132),
+    ],
+)
+def test_parameter_counts(name, input_shape, num_classes, expected):
+    assert count_parameters(build_model(name, input_shape, num_classes, 0)) == expected
+
+
+def test_frozen_parameters_and_buffers_are_not_counted():
+    model = build_model("linear", (4,), 2, 0)
+    model[1].bias.requires_grad_(False)
+    assert count_parameters(model) == 8
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("num_classes", [2, 10])
+def test_output_has_one_logit_per_class(name, num_classes):
+    model = build_model(name, SHAPES[name], num_classes, 0)
+    logits = model(torch.zeros(3, *SHAPES[name]))
+    assert logits.shape == (3, num_classes)
+    assert logits.dtype == torch.float32
+
+
+@pytest.mark.parametrize("input_shape", [(1, 16, 16), (3, 17, 40)])
+def test_cnn_takes_images_of_any_sufficient_size(input_shape):
+    model = build_model("cnn", input_shape, 10, 0)
+    assert model(torch.zeros(2, *input_shape)).shape == (2, 10)
+
+
+def test_resnet18_takes_digits():
+    model = build_model("resnet18", (1, 8, 8), 10, 0)
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_same_seed_same_bits(name):
+    torch.manual_seed(1)
+    first = state(name, seed=5)
+    torch.manual_seed(2)
+    second = state(name, seed=5)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_seed_other_weights(name):
+    first, second = state(name, seed=5), state(name, seed=6)
+    weights = [key for key in first if first[key].ndim >= 2]
+    assert weights
+    assert not any(torch.equal(first[key], second[key]) for key in weights)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_global_generator_is_untouched(name):
+    before = torch.get_rng_state()
+    state(name, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_reach_every_parameter(name):
+    model = build_model(name, SHAPES[name], 10, 0)
+    inputs = torch.randn(4, *SHAPES[name], generator=torch.Generator().manual_seed(0))
+    functional.cross_entropy(model(inputs), torch.tensor([0, 3, 3, 9])).backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.abs().sum() > 0, key
+
+
+def test_resnet18_keeps_integer_buffers():
+    buffers = dict(build_model("resnet18", (3, 16, 16), 10, 0).named_buffers())
+    counts = [value for key, value in buffers.items() if key.endswith("batches_tracked")]
+    assert len(counts) == 20
+    assert {value.dtype for value in counts} == {torch.int64}
+
+
+def test_hidden_width_sets_both_layers():
+    # 64-7-7-10: 65 * 7 + 8 * 7 + 8 * 10.
+    assert count_parameters(build_model("mlp", (64,), 10, 0, hidden_width=7)) == 591
+
+
+@pytest.mark.parametrize(
+    ("name", "input_shape", "options", "message"),
+    [
+        ("cnn", (1, 8, 8), {}, "at least 16 x 16 pixels, got 8 x 8"),
+        ("cnn", (3, 32, 15), {}, "got 32 x 15"),
+        ("cnn", (784,), {}, r"model cnn needs images .* got inputs of shape \(784,\)"),
+        ("resnet18", (8, 8), {}, "model resnet18 needs images"),
+        ("mlp", (64,), {"hidden_width": 0}, "key hidden-width = 0"),
+        ("mlp", (64,), {"hidden_width": 2.0}, "key hidden-width = 2.0"),
+        ("mlp", (64,), {"depth": 3}, "model mlp has no option 'depth'.* hidden_width"),
+        ("linear", (64,), {"hidden_width": 9}, "it takes none"),
+        ("linear", (), {}, "expected sizes of at least 1"),
+        ("linear", (3, 0), {}, "expected sizes of at least 1"),
+        ("mpl", (64,), {}, "unknown model 'mpl'.*did you mean 'mlp'"),
+        ("transformer", (64,), {}, "known are linear, mlp, cnn, resnet18$"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_one_line(name, input_shape, options, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        build_model(name, input_shape, 10, 0, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_classes_are_refused():
+    with pytest.raises(ConfigError, match="0 classes"):
+        build_model("linear", (4,), 0, 0)
+
+
+def test_keys_hold_the_model_and_every_model_key():
+    names = [key.name for key in KEYS]
+    assert names[0] == "model"
+    assert len(names) == len(set(names))
+    assert all(isinstance(key, Key) for key in KEYS)
+    assert KEYS[0].choices == tuple(MODELS)
+    assert model_spec("mlp").keys[0].name in names

@@ -1,0 +1,217 @@
+"""Grouping and comparing runs, with numbers worked out by hand."""
+
+import csv
+import io
+
+import pytest
+from rich.console import Console
+
+from fedsuite.errors import RunError
+from fedsuite.results.compare import (
+    compare,
+    table,
+    to_csv,
+    to_markdown,
+    write_comparison,
+)
+from fedsuite.results.groups import group_runs
+from fedsuite.results.reader import load_run
+from tests.results.made_runs import make_run
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Make numbered runs and return their folders."""
+    made = []
+
+    def make_one(accuracies=((0.5, 0.7),), status="finished", fingerprint="f00d", **keys):
+        path = tmp_path / f"run{len(made)}"
+        made.append(path)
+        experiment = {key.replace("_", "-"): value for key, value in keys.items()}
+        make_run(
+            path,
+            experiment=experiment,
+            accuracies=accuracies,
+            status=status,
+            data_fingerprint=fingerprint,
+        )
+        return path
+
+    return make_one
+
+
+def labels(paths):
+    return [group.label for group in group_runs([load_run(path) for path in paths])]
+
+
+def test_runs_that_differ_in_seed_and_folders_are_one_group(make):
+    paths = [make(seed=0), make(seed=1), make(seed=2, data_dir="elsewhere")]
+    (group,) = group_runs([load_run(path) for path in paths])
+    assert group.label == "fedavg"
+    assert [run.path for run in group.runs] == paths
+
+
+def test_labels_are_the_keys_that_differ(make):
+    paths = [
+        make(learning_rate=0.1),
+        make(learning_rate=0.01),
+        make(seed=5, learning_rate=0.1),
+        make(method="fedprox", learning_rate=0.01, drop_last=True),
+        make(method="fedprox", learning_rate=0.01, drop_last=False),
+    ]
+    assert labels(paths) == [
+        "fedavg, learning-rate=0.1",
+        "fedavg, learning-rate=0.01",
+        "fedprox, drop-last=true, learning-rate=0.01",
+        "fedprox, drop-last=false, learning-rate=0.01",
+    ]
+
+
+def test_a_key_of_one_method_is_left_out_unless_it_is_needed(make):
+    plain, proximal = make(), make(method="fedprox", mu=0.1)
+    assert labels([plain, proximal]) == ["fedavg", "fedprox"]
+    assert labels([plain, proximal, make(method="fedprox", mu=1.0)]) == [
+        "fedavg",
+        "fedprox, mu=0.1",
+        "fedprox, mu=1.0",
+    ]
+    assert labels([plain, make(mu=0.1)]) == ["fedavg", "fedavg, mu=0.1"]
+
+
+def test_numbers_by_hand(make):
+    # Ten clients; the worst 10 % is one client.
+    first = [[0.5] * 10, [0.3] + [0.8] * 9]  # mean 75, variance 9*25+2025 over 10 = 225
+    second = [
+        [0.6] * 10,
+        [0.5] + [0.9] * 9,
+    ]  # mean 86, variance (36^2 + 9 * 4^2) / 10 = 144
+    comparison = compare([make(first, seed=0), make(second, seed=1)])
+    (row,) = comparison.rows
+    assert (row.label, row.num_seeds, row.num_rounds) == ("fedavg", 2, (2, 2))
+    means = {name: spread.mean for name, spread in row.metrics.items()}
+    assert means == pytest.approx(
+        {"mean": 80.5, "worst_10": 40, "variance": 184.5, "last": 67.75}
+    )
+    # The sample standard deviation of two values is their distance over the root of 2.
+    deviations = {name: spread.std * 2**0.5 for name, spread in row.metrics.items()}
+    assert deviations == pytest.approx(
+        {"mean": 11, "worst_10": 20, "variance": 81, "last": 10.5}
+    )
+    assert comparison.warnings == ()
+
+
+def test_only_the_last_ten_evaluations_enter_their_mean(make):
+    accuracies = [[0.0]] * 5 + [[0.6]] * 5 + [[0.8]] * 5
+    (row,) = compare([make(accuracies)]).rows
+    assert row.metrics["last"].mean == pytest.approx(70)
+    assert row.metrics["mean"].mean == pytest.approx(80)
+
+
+def test_one_seed_has_no_spread(make):
+    (row,) = compare([make()]).rows
+    assert str(row.metrics["mean"]) == "60.00"
+    assert row.metrics["mean"].std is None
+
+
+def test_a_run_without_accuracies_has_dashes(make):
+    comparison = compare([make(), make((), method="fedsgd")])
+    assert set(comparison.rows[1].metrics.values()) == {None}
+    assert "| fedsgd | 1 | 0 | – | – | – | – |" in to_markdown(comparison)
+    assert to_csv(comparison).splitlines()[2] == "fedsgd,1,0,0,,,,,,,,"
+
+
+def test_a_repeated_seed_counts_once(make):
+    first, again = make([[0.5]]), make([[0.9]])
+    comparison = compare([first, again, make([[0.7]], seed=1)])
+    (row,) = comparison.rows
+    assert row.num_seeds == 2
+    assert row.metrics["mean"].mean == pytest.approx(60)
+    assert comparison.warnings == (
+        f"{again} repeats the experiment and seed of {first}: left out",
+    )
+
+
+def test_different_partitions_of_one_seed_are_told(make):
+    comparison = compare(
+        [
+            make(seed=0, fingerprint="a"),
+            make(seed=1, fingerprint="b"),
+            make(seed=0, fingerprint="a", method="fedprox"),
+            make(seed=1, fingerprint="c", method="fedprox"),
+        ]
+    )
+    (warning,) = comparison.warnings
+    assert "with seed 1 have different data fingerprints" in warning
+
+
+def test_different_rounds_and_unfinished_runs_are_told(make):
+    killed = make([[0.5]], seed=1, status="running")
+    comparison = compare([make([[0.5]] * 3, seed=0), killed])
+    assert comparison.rows[0].num_rounds == (1, 3)
+    assert comparison.warnings == (
+        f"{killed} is not finished: its status is running",
+        "runs end at different rounds, 1 to 3",
+    )
+
+
+def test_nothing_and_no_run_are_refused(make, tmp_path):
+    with pytest.raises(RunError, match="nothing to compare"):
+        compare([])
+    with pytest.raises(RunError, match="none is not a folder"):
+        compare([make(), tmp_path / "none"])
+
+
+@pytest.fixture
+def comparison(make):
+    return compare(
+        [
+            make([[0.5, 0.7]], seed=0, note="[red]a|b"),
+            make([[0.5, 0.9]], seed=1, note="[red]a|b"),
+            make([[0.2, 0.4]], note="c"),
+        ]
+    )
+
+
+def test_markdown(comparison):
+    lines = to_markdown(comparison).splitlines()
+    assert lines[0].split(" | ")[3:6] == ["accuracy", "worst 10 %", "variance"]
+    assert lines[1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    assert lines[2].startswith(
+        r"| fedavg, note=[red]a\|b | 2 | 1 | 65.00 ± 7.07 | 50.00 ± 0"
+    )
+    assert lines[3] == "| fedavg, note=c | 1 | 1 | 30.00 | 20.00 | 100.00 | 30.00 |"
+    assert lines[4] == ""
+
+
+def test_csv(comparison):
+    first, second = csv.DictReader(io.StringIO(to_csv(comparison)))
+    assert first["label"] == "fedavg, note=[red]a|b"
+    assert float(first["mean"]) == pytest.approx(65)
+    assert float(first["mean_std"]) == pytest.approx(50**0.5)
+    assert second["mean_std"] == ""
+    assert float(second["variance"]) == pytest.approx(100)
+
+
+def test_table_shows_brackets_as_they_are(comparison):
+    console = Console(width=120, file=io.StringIO())
+    console.print(table(comparison))
+    text = console.file.getvalue()
+    assert "note=[red]a|b" in text
+    assert "65.00 ± 7.07" in text
+
+
+def test_table_ends_with_the_warnings(make):
+    console = Console(width=120, file=io.StringIO())
+    console.print(table(compare([make(status="failed")])))
+    text = console.file.getvalue().replace("\n", " ")
+    assert "warning: " in text
+    assert "its status is failed" in text
+
+
+def test_written_files(comparison, tmp_path):
+    folder = tmp_path / "comparison"
+    folder.mkdir()
+    write_comparison(comparison, folder)
+    assert (folder / "comparison.md").read_text() == to_markdown(comparison)
+    assert (folder / "comparison.csv").read_text() == to_csv(comparison)
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,198 @@
+"""Figures: what they show, asserted on matplotlib's objects, and that files appear."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+
+from fedsuite.errors import RunError
+from fedsuite.results.plots import (
+    client_accuracy_figure,
+    curves_figure,
+    partition_figure,
+    plot_client_accuracy,
+    plot_curves,
+    plot_partition,
+    plot_run,
+)
+from fedsuite.results.reader import load_run
+from tests.results.made_runs import learning_curves, make_run
+
+
+def load(path, **keys):
+    return load_run(make_run(path, **keys).path)
+
+
+def curve(axes, index=0):
+    """Return rounds and values of a line that was drawn."""
+    line = axes.get_lines()[index]
+    return list(line.get_xdata()), list(line.get_ydata())
+
+
+def bands(axes):
+    return [item for item in axes.collections if isinstance(item, PolyCollection)]
+
+
+def legend_texts(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_curves_of_one_run(tmp_path):
+    run = load(tmp_path / "a", accuracies=((0.2, 0.4), (0.6, 0.9)))
+    figure = curves_figure([run])
+    assert [(axes.get_title(), axes.get_ylabel()) for axes in figure.axes] == [
+        ("Mean accuracy over clients", "accuracy (%)"),
+        ("Accuracy of the worst 10 % of clients", "accuracy (%)"),
+        ("Evaluation loss", "loss"),
+        ("Training loss", "loss"),
+    ]
+    assert {axes.get_xlabel() for axes in figure.axes} == {"round"}
+    rounds, values = curve(figure.axes[0])
+    assert rounds == [1, 2]
+    assert values == pytest.approx([30, 75])
+    assert curve(figure.axes[1])[1] == pytest.approx([20, 60])
+    assert curve(figure.axes[3])[1] == pytest.approx([2, 1])
+    assert figure.get_suptitle() == "fedavg on digits, seed 0"
+    assert not figure.legends
+    assert not bands(figure.axes[0])
+
+
+def test_seeds_make_a_mean_and_a_band_over_common_rounds(tmp_path):
+    runs = [
+        load(tmp_path / "a", experiment={"seed": 0}, accuracies=((0.2,), (0.4,), (0.9,))),
+        load(tmp_path / "b", experiment={"seed": 1}, accuracies=((0.4,), (0.8,))),
+    ]
+    figure = curves_figure(runs)
+    rounds, values = curve(figure.axes[0])
+    assert rounds == [1, 2]
+    assert values == pytest.approx([30, 60])
+    (band,) = bands(figure.axes[0])
+    low, high = np.array([[30, 60]] * 2) + np.array([[-1], [1]]) * [200**0.5, 800**0.5]
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert set(np.round(heights, 6)) == set(np.round([*low, *high], 6))
+    assert figure.get_suptitle() == "fedavg on digits, mean and spread of 2 seeds"
+
+
+def test_experiments_are_told_apart_in_a_legend_outside(tmp_path):
+    runs = [
+        load(tmp_path / "a"),
+        load(tmp_path / "b", experiment={"method": "fedprox", "seed": 0}),
+        load(tmp_path / "c", experiment={"method": "fedprox", "seed": 1}),
+    ]
+    figure = curves_figure(runs)
+    assert legend_texts(figure) == ["fedavg", "fedprox (2 seeds)"]
+    drawn = [line.get_color() for line in figure.axes[0].get_lines()[:2]]
+    handles = [handle.get_color() for handle in figure.legends[0].legend_handles]
+    assert drawn == handles
+    assert len(set(drawn)) == 2
+
+
+def test_many_experiments_have_lines_of_their_own(tmp_path):
+    runs = [
+        load(tmp_path / str(i), experiment={"learning-rate": i / 10}) for i in range(1, 16)
+    ]
+    lines = curves_figure(runs).axes[0].get_lines()[:15]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 15
+
+
+def test_panels_without_data_are_left_out(tmp_path):
+    folder = make_run(tmp_path / "a", accuracies=())
+    folder.append("rounds", [{"round": r, "train_loss": 1 / r} for r in (1, 2)])
+    figure = curves_figure([load_run(folder.path)])
+    assert [axes.get_title() for axes in figure.axes] == ["Training loss"]
+
+
+def test_nothing_to_draw_is_an_error(tmp_path):
+    run = load(tmp_path / "a", accuracies=())
+    with pytest.raises(RunError, match="no curves to draw"):
+        curves_figure([run])
+    with pytest.raises(RunError, match="no accuracies per client"):
+        client_accuracy_figure(run)
+
+
+def test_client_accuracy_sorts_clients_and_marks_the_worst(tmp_path):
+    run = load(tmp_path / "a", accuracies=((0.1, 0.1, 0.1), (0.9, 0.3, 0.6)))
+    left, right = client_accuracy_figure(run).axes
+    assert [bar.get_height() for bar in left.patches] == pytest.approx([30, 60, 90])
+    assert [label.get_text() for label in left.get_xticklabels()] == ["1", "2", "0"]
+    colours = [bar.get_facecolor() for bar in left.patches]
+    assert colours[0] != colours[1] == colours[2]
+    texts = [text.get_text() for text in left.get_legend().get_texts()]
+    assert texts == ["mean 60.0 %", "worst 10 %: 30.0 %"]
+    assert left.get_title() == "Each client after round 2"
+    assert (left.get_xlabel(), left.get_ylabel()) == (
+        "client, sorted by accuracy",
+        "accuracy (%)",
+    )
+    assert (right.get_xlabel(), right.get_ylabel()) == ("round", "accuracy (%)")
+    assert curve(right)[1] == pytest.approx([10, 60])
+    whole, middle = bands(right)
+    assert whole.get_paths()[0].vertices[:, 1].max() == pytest.approx(90)
+    assert middle.get_paths()[0].vertices[:, 1].max() == pytest.approx(84)
+
+
+def test_partition_stacks_the_classes_of_each_client():
+    counts = np.array([[1, 2, 3], [4, 0, 6]])
+    figure = partition_figure(counts, "test")
+    axes = figure.axes[0]
+    tops = [bar.get_y() + bar.get_height() for bar in axes.patches]
+    assert tops == [1, 4, 3, 4, 6, 10]
+    assert axes.get_title() == "Who holds what: test samples of 2 clients, 3 classes"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("client", "samples")
+    assert legend_texts(figure) == ["2", "1", "0"]
+    assert len({bar.get_facecolor() for bar in axes.patches}) == 3
+
+
+def test_partition_of_many_classes_has_a_scale_instead_of_a_legend():
+    figure = partition_figure(np.ones((5, 40), dtype=np.int64))
+    assert not figure.legends
+    assert figure.axes[1].get_ylabel() == "class"
+    assert len({bar.get_facecolor() for bar in figure.axes[0].patches}) == 40
+
+
+@pytest.mark.parametrize("num_clients", [1, 130])
+def test_partition_of_few_and_of_many_clients(tmp_path, num_clients):
+    path = tmp_path / "partition.png"
+    plot_partition(np.ones((num_clients, 10), dtype=np.int64), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_dollar_signs_are_no_mathematics(tmp_path):
+    runs = [
+        load(tmp_path / name, experiment={"method": name, "dataset": "a$b_{$"})
+        for name in ("x$_{$", "y")
+    ]
+    plot_curves(runs, tmp_path / "curves.png")
+    plot_curves(runs[:1], tmp_path / "one.png")
+    plot_client_accuracy(runs[0], tmp_path / "clients.png")
+
+
+def test_plot_run_draws_what_there_is(tmp_path):
+    folder = make_run(tmp_path / "a", accuracies=learning_curves(40, 30))
+    names = [path.name for path in plot_run(folder.path)]
+    assert names == ["curves.png", "client_accuracy.png"]
+    folder.write_json("partition.json", {"train": [[3, 4]], "test": [[1, 0]]})
+    paths = plot_run(folder.path)
+    assert [path.name for path in paths[2:]] == [
+        "partition_train.png",
+        "partition_test.png",
+    ]
+    assert all(path.parent == folder.path / "plots" for path in paths)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert len({path.read_bytes() for path in paths}) == 4
+
+
+def test_same_run_same_picture(tmp_path):
+    run = load(tmp_path / "a", accuracies=learning_curves(12, 10))
+    plot_curves([run], tmp_path / "one.png")
+    plot_curves([run], tmp_path / "two.png")
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+def test_pyplot_is_not_imported():
+    code = (
+        "import sys, fedsuite.results.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

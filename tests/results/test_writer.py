@@ -1,0 +1,252 @@
+"""The run folder as it is written, killed, and resumed."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsuite.errors import RunError
+from fedsuite.results.reader import load_run
+from fedsuite.results.writer import RunFolder
+from tests.results.made_runs import EXPERIMENT, make_run
+
+
+def rows(folder, name):
+    return [json.loads(line) for line in (folder.path / f"{name}.jsonl").open()]
+
+
+def test_create_writes_the_experiment_and_the_manifest(tmp_path):
+    path = tmp_path / "deep" / "run"
+    RunFolder.create(path, EXPERIMENT, {"method": "fedavg", "num_clients": 10})
+    assert tomllib.loads((path / "experiment.toml").read_text()) == EXPERIMENT
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["format"] == 1
+    assert (manifest["method"], manifest["num_clients"]) == ("fedavg", 10)
+    assert manifest["versions"]["numpy"] == np.__version__
+    assert manifest["versions"]["python"].startswith(f"{sys.version_info.major}.")
+    assert (manifest["status"], manifest["finished"], manifest["error"]) == (
+        "running",
+        None,
+        None,
+    )
+    assert manifest["started"].endswith("+00:00")
+
+
+VALUES = (
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(value=VALUES)
+def test_any_value_of_an_experiment_survives(tmp_path_factory, value):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    RunFolder.create(path, {"some-key": value}, {})
+    read = load_run(path).experiment["some-key"]
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    RunFolder.create(tmp_path, EXPERIMENT, {})
+    assert (tmp_path / "manifest.json").is_file()
+
+
+def test_a_folder_in_use_is_refused_and_left_as_it_was(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="exists and is not empty: choose another") as caught:
+        RunFolder.create(tmp_path, EXPERIMENT, {})
+    assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_a_file_in_the_way_is_refused(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunError, match="run"):
+        RunFolder.create(tmp_path / "run", EXPERIMENT, {})
+    with pytest.raises(RunError, match="cannot write"):
+        RunFolder.create(tmp_path / "run" / "deeper", EXPERIMENT, {})
+
+
+def test_of_two_runs_at_once_one_gets_the_folder(tmp_path, monkeypatch):
+    # The other run comes between the look at the folder and taking it.
+    path = tmp_path / "run"
+    RunFolder.create(path, EXPERIMENT, {"winner": True})
+    monkeypatch.setattr("pathlib.Path.iterdir", lambda _: iter(()))
+    with pytest.raises(RunError, match="exists and is not empty"):
+        RunFolder.create(path, EXPERIMENT, {"winner": False})
+    assert json.loads((path / "manifest.json").read_text())["winner"]
+
+
+def test_rows_are_appended_in_order(tmp_path):
+    folder = make_run(tmp_path / "run", accuracies=())
+    folder.append("rounds", [{"round": 1, "loss": 0.5}, {"round": 2, "loss": 0.25}])
+    folder.append("rounds", [{"round": 3, "loss": 0.125}])
+    assert rows(folder, "rounds") == [
+        {"round": 1, "loss": 0.5},
+        {"round": 2, "loss": 0.25},
+        {"round": 3, "loss": 0.125},
+    ]
+
+
+def test_numbers_that_json_lacks_are_null_and_numpy_is_plain(tmp_path):
+    folder = make_run(tmp_path / "run", accuracies=())
+    row = {
+        "round": np.int64(1),
+        "nan": math.nan,
+        "inf": -math.inf,
+        "numpy": np.float32(0.5),
+        "numpy_nan": np.float32(math.nan),
+        "flag": np.bool_(True),
+        "nested": {"list": [1.0, math.inf], "array": np.array([1.0, math.nan])},
+    }
+    plain = {
+        "round": 1,
+        "nan": None,
+        "inf": None,
+        "numpy": 0.5,
+        "numpy_nan": None,
+        "flag": True,
+        "nested": {"list": [1.0, None], "array": [1.0, None]},
+    }
+    folder.append("rounds", [row])
+    folder.write_json("summary.json", row)
+    assert rows(folder, "rounds") == [plain]
+    assert json.loads((folder.path / "summary.json").read_text()) == plain
+
+
+def test_text_of_a_client_stays_on_its_line(tmp_path):
+    folder = make_run(tmp_path / "run", accuracies=())
+    reason = "bad\nline\x1b[31m\u2028"
+    folder.append("events", [{"round": 1, "kind": "rejected", "reason": reason}])
+    text = (folder.path / "events.jsonl").read_bytes()
+    assert text.count(b"\n") == 1
+    assert b"\x1b" not in text
+    assert rows(folder, "events")[0]["reason"] == reason
+
+
+def test_whole_files(tmp_path):
+    folder = make_run(tmp_path / "run", accuracies=())
+    folder.write_text("notes.txt", "é")
+    folder.write_bytes("model.safetensors", b"\x00\x01")
+    assert (folder.path / "notes.txt").read_bytes() == b"\xc3\xa9"
+    assert (folder.path / "model.safetensors").read_bytes() == b"\x00\x01"
+
+
+def test_finish_and_update_keep_the_rest_of_the_manifest(tmp_path):
+    folder = make_run(tmp_path / "run", status="running")
+    folder.update_manifest(flwr_run_id=7)
+    folder.finish("failed", "disk full")
+    manifest = load_run(folder.path).manifest
+    assert manifest["data_fingerprint"] == "f00d"
+    assert (manifest["flwr_run_id"], manifest["status"]) == (7, "failed")
+    assert manifest["error"] == "disk full"
+    assert manifest["finished"] >= manifest["started"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_names_the_file(tmp_path):
+    folder = make_run(tmp_path / "run", accuracies=())
+    (folder.path / "rounds.jsonl").symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"cannot write .*rounds\.jsonl: No space left"):
+        folder.append("rounds", [{"round": 1}])
+
+
+def test_sync_flushes_each_table(tmp_path, monkeypatch):
+    folder = make_run(tmp_path / "run")
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(os.fstat(file).st_ino))
+    folder.sync()
+    tables = ["clients.jsonl", "rounds.jsonl"]
+    assert flushed == [os.stat(folder.path / name).st_ino for name in tables]
+
+
+def test_truncate_after_keeps_rounds_up_to_it_and_drops_a_torn_line(tmp_path):
+    folder = make_run(tmp_path / "run", accuracies=((0.1, 0.2), (0.3, 0.4), (0.5, 0.6)))
+    folder.append("events", [{"round": 0, "kind": "warning"}, {"round": 3, "kind": "late"}])
+    with (folder.path / "clients.jsonl").open("a") as file:
+        file.write('{"round": 2, "pha')
+    folder.truncate_after(2)
+    assert [row["round"] for row in rows(folder, "rounds")] == [1, 2]
+    assert [row["round"] for row in rows(folder, "clients")] == [1, 1, 2, 2]
+    assert rows(folder, "events") == [{"round": 0, "kind": "warning"}]
+    whole = (folder.path / "clients.jsonl").read_bytes()
+    folder.truncate_after(2)
+    assert (folder.path / "clients.jsonl").read_bytes() == whole
+
+
+def test_truncated_rows_keep_their_bytes(tmp_path):
+    folder = make_run(tmp_path / "run", accuracies=((0.1, 1 / 3), (2 / 3, 1e-7)))
+    before = (folder.path / "clients.jsonl").read_bytes()
+    folder.truncate_after(2)
+    assert (folder.path / "clients.jsonl").read_bytes() == before
+
+
+def test_resume_clears_what_the_killed_run_left(tmp_path):
+    folder = make_run(tmp_path / "run", accuracies=((0.1,), (0.2,)), status="failed")
+    (folder.path / "checkpoints").mkdir()
+    for leftover in (".summary.json.1-2.tmp", "checkpoints/.5.safetensors.1-2.tmp"):
+        (folder.path / leftover).write_text("half")
+    resumed = RunFolder.resume(folder.path, 1)
+    resumed.append("rounds", [{"round": 2, "again": True}])
+    run = load_run(folder.path)
+    assert [row["round"] for row in run.rounds] == [1, 2]
+    assert run.rounds[1]["again"]
+    assert (run.manifest["status"], run.manifest["error"]) == ("running", None)
+    assert not list(folder.path.rglob("*.tmp"))
+
+
+def test_only_the_folder_of_a_run_can_be_resumed(tmp_path):
+    with pytest.raises(RunError, match=r"holds no manifest\.json"):
+        RunFolder.resume(tmp_path, 1)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from fedsuite.results.writer import RunFolder
+folder = RunFolder.create(Path(sys.argv[1]), {"method": "fedavg", "seed": 0}, {})
+for server_round in range(1, 10**9):
+    clients = [
+        {"round": server_round, "phase": "evaluate", "client": client, "accuracy": 0.5}
+        for client in range(50)
+    ]
+    folder.append("clients", clients)
+    folder.append("rounds", [{"round": server_round, "accuracy_mean": 0.5}])
+    folder.write_json("summary.json", {"round": server_round})
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.11])
+def test_killed_run_leaves_readable_files_and_can_be_resumed(tmp_path, delay):
+    path = tmp_path / "run"
+    writer = subprocess.Popen([sys.executable, "-c", KILLED, str(path)])
+    try:
+        deadline = time.monotonic() + 20
+        while not (path / "summary.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(delay)
+    finally:
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    run = load_run(path)
+    last = len(run.rounds)
+    assert [row["round"] for row in run.rounds] == list(range(1, last + 1))
+    assert run.manifest["status"] == "running"
+    # Each file lags the one written before it by one round at most.
+    assert run.summary["round"] in (last - 1, last)
+    assert last * 50 <= len(run.clients()) <= (last + 1) * 50
+    RunFolder.resume(path, last)
+    assert len(load_run(path).clients()) == last * 50
