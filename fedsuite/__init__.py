@@ -1,1 +1,11 @@
-"""Federated learning methods for Flower, tested and measured."""
+"""Federated learning methods for Flower, tested and measured.
+
+``fedsuite.run("experiment.toml")`` runs an experiment; ``fedsuite.strategies`` and
+``fedsuite.clients`` plug into any Flower app. Nothing heavy is imported before it is used.
+"""
+
+from fedsuite.api import resume, run
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "resume", "run"]

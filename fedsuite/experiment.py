@@ -43,6 +43,14 @@ KEYS: tuple[Key, ...] = (
     Key("round-timeout", 3600.0, "seconds to wait for the replies of a round", above=0.0),
     Key("threads", 1, "torch threads of each process; may change the last bits", minimum=1),
     Key("device", "auto", "where clients train", choices=("auto", "cpu", "cuda")),
+    Key(
+        "engine",
+        AUTO,
+        "what runs it under `fedsuite run`: auto is local",
+        choices=("local", "ray", "deployment"),
+        kind=str,
+    ),
+    Key("resume", False, "go on from the last checkpoint in the run's folder"),
     Key("output-dir", AUTO, "folder that run folders go into", kind=str),
     Key("run-name", AUTO, "name of the run's folder", kind=str),
     Key("state-dir", AUTO, "folder for what clients keep between rounds", kind=str),
@@ -68,6 +76,8 @@ KEYS: tuple[Key, ...] = (
 
 LOCAL_KEYS = frozenset(
     {
+        "engine",
+        "resume",
         "output-dir",
         "run-name",
         "state-dir",

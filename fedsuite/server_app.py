@@ -51,32 +51,36 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment in the run config; Flower calls this."""
     try:
         experiment = Experiment.from_values(context.run_config)
+        refuse_relative_paths(experiment)
         folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
-        run_experiment(
-            experiment, grid, folder, engine="flower", flwr_run_id=context.run_id
-        )
+        run_experiment(experiment, grid, folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
         # Flower logs a traceback; this line is what a person looks for.
         print(f"fedsuite: error: {error}", flush=True)
         raise
 
 
-def runs_folder(experiment: Experiment) -> Path:
-    """Return the folder that run folders go into, for a ServerApp.
+def refuse_relative_paths(experiment: Experiment) -> None:
+    """Raise where a path would mean something else than its author thinks.
 
-    A ServerApp runs in whatever folder its SuperLink was started in, so a relative path
-    would mean something else than its author thinks.
+    A ServerApp runs in whatever folder its SuperLink was started in.
     """
+    for name in ("output-dir", "state-dir", "data-dir"):
+        path = experiment.text(name)
+        if path != AUTO and not Path(path).is_absolute():
+            raise ConfigError(
+                f"key {name} = {path!r}: expected an absolute path under `flwr run`, "
+                "because the ServerApp runs in the SuperLink's folder"
+            )
+
+
+def runs_folder(experiment: Experiment) -> Path:
+    """Return the folder that run folders go into, for a ServerApp."""
     configured = experiment.text("output-dir")
-    if configured == AUTO:
-        default = Path.home() / ".fedsuite" / "runs"
-        return Path(os.environ.get(RUNS_VARIABLE, default))
-    if not Path(configured).is_absolute():
-        raise ConfigError(
-            f"key output-dir = {configured!r}: expected an absolute path under `flwr run`, "
-            "because the ServerApp runs in the SuperLink's folder"
-        )
-    return Path(configured)
+    if configured != AUTO:
+        return Path(configured)
+    default = Path.home() / ".fedsuite" / "runs"
+    return Path(os.environ.get(RUNS_VARIABLE, default))
 
 
 def run_experiment(
@@ -84,9 +88,7 @@ def run_experiment(
     grid: Grid,
     folder: Path,
     *,
-    engine: str,
     flwr_run_id: int | None = None,
-    resume: bool = False,
     write: Callable[[str], None] = lambda line: print(line, flush=True),
 ) -> Run:
     """Run an experiment on a grid, writing its folder as it goes.
@@ -96,21 +98,17 @@ def run_experiment(
     experiment, grid
         What to run, and with whom.
     folder
-        The run's folder. A folder that exists is an error, unless ``resume`` is true or
-        it was left by this same Flower run (a ServerApp that Flower started again).
-    engine
-        Name for the manifest.
+        The run's folder. A folder that exists is an error, unless the key
+        ``resume`` is true or it was left by this same Flower run (a ServerApp that Flower started again).
     flwr_run_id
         Flower's number of the run, where it has one.
-    resume
-        Go on from the last checkpoint in the folder.
     write
         Takes lines of progress.
     """
     import torch
 
     torch.set_num_threads(experiment.integer("threads"))
-    again = resume or _is_retry(folder, flwr_run_id)
+    again = bool(experiment["resume"]) or _is_retry(folder, flwr_run_id)
     checkpoint = load_latest(folder / CHECKPOINTS, experiment.fingerprint) if again else None
     if again:
         run_folder = RunFolder.resume(folder, checkpoint.server_round if checkpoint else 0)
@@ -119,9 +117,9 @@ def run_experiment(
         run_folder = None
     try:
         data = federated_data(experiment)
-        strategy = build_strategy(experiment, engine)
+        strategy = build_strategy(experiment)
         if run_folder is None:
-            run_folder = _new_folder(folder, experiment, data, engine, flwr_run_id)
+            run_folder = _new_folder(folder, experiment, data, flwr_run_id)
         callbacks = build_callbacks(experiment, run_folder, checkpoint, write)
         result = strategy.start(
             grid,
@@ -141,7 +139,7 @@ def run_experiment(
     return Run(folder, result)
 
 
-def build_strategy(experiment: Experiment, engine: str) -> FederatedStrategy:
+def build_strategy(experiment: Experiment) -> FederatedStrategy:
     """Return the experiment's strategy."""
     strategy = METHODS[experiment.text("method")].load_strategy()
     return strategy(
@@ -155,7 +153,7 @@ def build_strategy(experiment: Experiment, engine: str) -> FederatedStrategy:
         seed=experiment.integer("seed"),
         identity="partition",
         connect_timeout=experiment.number("connect-timeout"),
-        source_hash=None if engine == "local" else source_hash(),
+        source_hash=source_hash(),
     )
 
 
@@ -202,14 +200,13 @@ def _new_folder(
     folder: Path,
     experiment: Experiment,
     data: FederatedData,
-    engine: str,
     flwr_run_id: int | None,
 ) -> RunFolder:
     manifest: dict[str, Any] = {
         "method": experiment["method"],
         "dataset": experiment["dataset"],
         "seed": experiment["seed"],
-        "engine": engine,
+        "engine": "flower" if experiment["engine"] == AUTO else experiment["engine"],
         "num_clients": experiment["num-clients"],
         "data": data.description,
         "data_fingerprint": data.fingerprint,

@@ -19,7 +19,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedsuite.client_app import Worker, client_app_for
 from fedsuite.clients.store import FileStore, MemoryStore
 from fedsuite.experiment import Experiment
-from fedsuite.keys import Value
+from fedsuite.keys import AUTO, Value
 from fedsuite.server_app import Run, run_experiment
 
 _SERVER_NODE = 1
@@ -139,9 +139,7 @@ def flower_identity() -> Iterator[None]:
             setattr(TaskIdentity, name, value)
 
 
-def run_local(
-    experiment: Experiment, folder: Path, *, num_supernodes: int = 0, resume: bool = False
-) -> Run:
+def run_local(experiment: Experiment, folder: Path, *, num_supernodes: int = 0) -> Run:
     """Run an experiment in this process.
 
     Parameters
@@ -152,12 +150,12 @@ def run_local(
         The run's folder.
     num_supernodes
         Nodes that the clients live on; 0 gives each client its own.
-    resume
-        Go on from the last checkpoint in the folder.
     """
-    store = MemoryStore(FileStore(folder / "state"))
+    configured = experiment.text("state-dir")
+    state = folder / "state" if configured == AUTO else Path(configured) / folder.name
+    store = MemoryStore(FileStore(state))
     worker = Worker(experiment, store)
     nodes = num_supernodes or experiment.integer("num-clients")
     with flower_identity():
         grid = LocalGrid(client_app_for(worker), nodes, dict(experiment.values), store)
-        return run_experiment(experiment, grid, folder, engine="local", resume=resume)
+        return run_experiment(experiment, grid, folder)

@@ -1,0 +1,202 @@
+"""The ``fedsuite`` command."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsuite.api import ENGINES, Engine
+from fedsuite.errors import ConfigError, FedsuiteError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+app = typer.Typer(
+    help="Federated learning methods for Flower, tested and measured.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+FileArgument = Annotated[Path, typer.Argument(help="Experiment file (TOML).")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key; may be repeated."),
+]
+NodesOption = Annotated[
+    int, typer.Option(help="Nodes that the clients live on; 0 chooses a number.")
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(help=f"One of {', '.join(ENGINES)}; default: the file's, else local."),
+]
+
+
+def main() -> None:
+    """Run the command; errors that are meant for a person are one line and exit code 1."""
+    # Threads are a key of the experiment: what OpenMP starts beside them only contends.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        app()
+    except FedsuiteError as error:
+        print(f"fedsuite: error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("fedsuite: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+@app.command()
+def run(
+    file: FileArgument,
+    engine: EngineOption = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; overrides the file's.")] = None,
+    settings: SetOption = None,
+    num_supernodes: NodesOption = 0,
+    client_cpus: Annotated[int, typer.Option(help="CPUs a client at work (ray).")] = 1,
+    client_gpus: Annotated[float, typer.Option(help="GPUs a client at work (ray).")] = 0.0,
+) -> None:
+    """Run an experiment."""
+    from fedsuite.api import run as start
+
+    start(
+        file,
+        engine=_engine(engine),
+        seed=seed,
+        overrides=_overrides(settings),
+        num_supernodes=num_supernodes,
+        client_cpus=client_cpus,
+        client_gpus=client_gpus,
+    )
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    engine: EngineOption = None,
+    num_rounds: Annotated[int | None, typer.Option(help="Another number of rounds.")] = None,
+    num_supernodes: NodesOption = 0,
+) -> None:
+    """Go on with a run from its last checkpoint."""
+    from fedsuite.api import resume as go_on
+
+    go_on(
+        run, engine=_engine(engine), num_rounds=num_rounds, num_supernodes=num_supernodes
+    )
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method: prints its keys.")] = None,
+) -> None:
+    """List the methods, or the keys of one."""
+    from fedsuite.listings import method_keys_table, methods_table
+
+    _print(methods_table() if name is None else method_keys_table(name))
+
+
+@app.command()
+def datasets() -> None:
+    """List the data sets, and where their files belong."""
+    from fedsuite.listings import datasets_table
+
+    _print(datasets_table())
+
+
+@app.command()
+def partition(
+    file: FileArgument,
+    settings: SetOption = None,
+    output: Annotated[Path, typer.Option(help="Folder for the plots.")] = Path(),
+) -> None:
+    """Show who holds what: a table, and plots of training and test part."""
+    from fedsuite.client_app import federated_data
+    from fedsuite.experiment import Experiment
+    from fedsuite.listings import partition_listing
+    from fedsuite.results.plots import plot_partition
+
+    data = federated_data(Experiment.load(file, _overrides(settings)))
+    _print(partition_listing(data))
+    print(f"fingerprint {data.fingerprint}")
+    output.mkdir(parents=True, exist_ok=True)
+    for part, counts in (("train", data.class_counts()), ("test", data.test_class_counts())):
+        path = output / f"partition_{part}.png"
+        plot_partition(counts, path, part)
+        print(f"plot: {path}")
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    output: Annotated[Path | None, typer.Option(help="Folder for table and curves.")] = None,
+) -> None:
+    """Compare runs: mean and spread over seeds, overlaid curves."""
+    from fedsuite.results.compare import compare as compare_runs
+    from fedsuite.results.compare import table, write_comparison
+
+    comparison = compare_runs(runs)
+    _print(table(comparison))
+    for warning in comparison.warnings:
+        print(f"warning: {warning}")
+    if output is not None:
+        write_comparison(comparison, output)
+        print(f"table and curves: {output}")
+
+
+@app.command()
+def sweep(
+    file: FileArgument,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a key; may be repeated."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1 for each point.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Runs at a time; 0: one a core.", min=0)] = 0,
+    output: Annotated[Path, typer.Option(help="Folder of the sweep.")] = Path("sweep"),
+    settings: SetOption = None,
+) -> None:
+    """Run the product of values and seeds; started again, it does what is missing."""
+    from fedsuite.sweep import run_sweep
+
+    run_sweep(
+        file,
+        grid=grid or [],
+        seeds=seeds,
+        workers=workers,
+        output=output,
+        overrides=_overrides(settings),
+    )
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed, what will work, and what to mend."""
+    from fedsuite.listings import doctor_report
+
+    table, healthy = doctor_report()
+    _print(table)
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _engine(name: str | None) -> Engine | None:
+    if name is None:
+        return None
+    for engine in ENGINES:
+        if engine == name:
+            return engine
+    raise ConfigError(f"--engine {name}: expected one of {', '.join(ENGINES)}")
+
+
+def _overrides(settings: list[str] | None) -> dict[str, bool | int | float | str]:
+    from fedsuite.experiment import parse_assignment
+
+    return dict(parse_assignment(setting) for setting in settings or [])
+
+
+def _print(table: "Table") -> None:
+    from rich.console import Console
+
+    Console().print(table)

@@ -1,0 +1,121 @@
+"""Tables that the command line prints: methods, keys, data sets, partitions, health."""
+
+import difflib
+import os
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from fedsuite.data import DATASETS, PARTITIONERS, FederatedData, partition_table
+from fedsuite.errors import ConfigError
+from fedsuite.keys import Key
+from fedsuite.registry import METHODS
+
+MANY_CLASSES = 12
+"""Tables of data sets with more classes show their number only."""
+
+
+def methods_table() -> Table:
+    """Return the methods with their papers and own keys."""
+    table = Table("method", "strategy", "own keys", "paper")
+    for method in METHODS.values():
+        strategy = method.load_strategy()
+        keys = ", ".join(key.name for key in strategy.KEYS)
+        table.add_row(method.name, strategy.__name__, keys, method.paper)
+    return table
+
+
+def method_keys_table(name: str) -> Table:
+    """Return all keys that an experiment with a method may set.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such method.
+    """
+    from fedsuite.clients.training import KEYS as TRAINING_KEYS
+    from fedsuite.data import KEYS as DATA_KEYS
+    from fedsuite.experiment import KEYS as RUN_KEYS
+    from fedsuite.models import KEYS as MODEL_KEYS
+
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"unknown method {name!r}: {hint}known: {', '.join(METHODS)}")
+    strategy = METHODS[name].load_strategy()
+    table = Table("key", "default", "allowed", "meaning", title=f"{name}: keys")
+    partitioner_keys = [key for spec in PARTITIONERS.values() for key in spec.keys]
+    groups: Sequence[tuple[str, Sequence[Key]]] = (
+        (f"method {name}", strategy.KEYS),
+        ("training", TRAINING_KEYS),
+        ("model", MODEL_KEYS),
+        ("data", DATA_KEYS),
+        ("partitioners", partitioner_keys),
+        ("run", RUN_KEYS),
+    )
+    for title, keys in groups:
+        if keys:
+            table.add_section()
+            table.add_row(f"[bold]{title}[/bold]")
+        for key in keys:
+            default = strategy.DEFAULTS.get(key.name, key.default)
+            table.add_row(key.name, _toml(default), key.allowed(), key.help)
+    return table
+
+
+def datasets_table() -> Table:
+    """Return the data sets, and the files that a local folder must hold for each."""
+    table = Table("dataset", "classes", "input", "files below data-dir", "hub", "what")
+    for spec in DATASETS.values():
+        shape = " x ".join(str(length) for length in spec.input_shape)
+        files = (
+            ", ".join(f"{spec.folder}/{pattern}" for pattern in spec.file_patterns)
+            if spec.folder
+            else "none: embedded"
+        )
+        table.add_row(
+            spec.name, str(spec.num_classes), shape, files, spec.hub_id, spec.description
+        )
+    return table
+
+
+def partition_listing(data: FederatedData) -> Table:
+    """Return who holds what, one row a client."""
+    shown = range(data.num_classes) if data.num_classes <= MANY_CLASSES else range(0)
+    table = Table("client", "train", "test", "classes", *(str(label) for label in shown))
+    for row in partition_table(data):
+        sizes = (row.client, row.num_train, row.num_test, row.num_classes)
+        counts = [str(row.class_counts[label] or "·") for label in shown]
+        table.add_row(*(str(size) for size in sizes), *counts)
+    return table
+
+
+def doctor_report() -> tuple[Table, bool]:
+    """Return the health of the installation, and whether everything will work."""
+    import torch
+
+    from fedsuite.engines.flower import PROGRAMS, flower_facts
+
+    facts = flower_facts()
+    checks = [
+        ("flwr", bool(facts["flwr-supported"]), "install flwr>=1.39,<1.43"),
+        ("torch", bool(facts["torch"]), "install torch"),
+        ("ray", bool(facts["ray"]), "install 'flwr[simulation]'"),
+        *((name, bool(facts[name]), "install flwr into this venv") for name in PROGRAMS),
+    ]
+    table = Table("what", "found", "advice")
+    for name, good, advice in checks:
+        table.add_row(name, str(facts[name]) or "missing", "" if good else advice)
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: cpu"
+    table.add_row("SuperNodes speak", str(facts["transport"]))
+    table.add_row("processor cores", str(facts["cpus"]))
+    table.add_row("GPU", gpu)
+    data = os.environ.get("FEDSUITE_DATA", "")
+    table.add_row("FEDSUITE_DATA", data or "not set", "" if data else "digits need no files")
+    return table, all(good for _, good, _ in checks)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
