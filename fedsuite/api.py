@@ -59,7 +59,9 @@ def run(
     """
     from fedsuite.experiment import Experiment, read_file
 
-    given = dict(experiment if isinstance(experiment, Mapping) else read_file(Path(experiment)))
+    given = dict(
+        experiment if isinstance(experiment, Mapping) else read_file(Path(experiment))
+    )
     given |= dict(overrides or {})
     if seed is not None:
         given["seed"] = seed

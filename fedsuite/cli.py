@@ -76,15 +76,15 @@ def run(
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     engine: EngineOption = None,
-    num_rounds: Annotated[int | None, typer.Option(help="Another number of rounds.")] = None,
+    num_rounds: Annotated[
+        int | None, typer.Option(help="Another number of rounds.")
+    ] = None,
     num_supernodes: NodesOption = 0,
 ) -> None:
     """Go on with a run from its last checkpoint."""
     from fedsuite.api import resume as go_on
 
-    go_on(
-        run, engine=_engine(engine), num_rounds=num_rounds, num_supernodes=num_supernodes
-    )
+    go_on(run, engine=_engine(engine), num_rounds=num_rounds, num_supernodes=num_supernodes)
 
 
 @app.command()
@@ -121,7 +121,10 @@ def partition(
     _print(partition_listing(data))
     print(f"fingerprint {data.fingerprint}")
     output.mkdir(parents=True, exist_ok=True)
-    for part, counts in (("train", data.class_counts()), ("test", data.test_class_counts())):
+    for part, counts in (
+        ("train", data.class_counts()),
+        ("test", data.test_class_counts()),
+    ):
         path = output / f"partition_{part}.png"
         plot_partition(counts, path, part)
         print(f"plot: {path}")
@@ -130,7 +133,9 @@ def partition(
 @app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
-    output: Annotated[Path | None, typer.Option(help="Folder for table and curves.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for table and curves.")
+    ] = None,
 ) -> None:
     """Compare runs: mean and spread over seeds, overlaid curves."""
     from fedsuite.results.compare import compare as compare_runs
@@ -150,7 +155,9 @@ def sweep(
     file: FileArgument,
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a key; may be repeated."),
+        typer.Option(
+            "--grid", metavar="KEY=A,B,C", help="Values of a key; may be repeated."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1 for each point.", min=1)] = 1,
     workers: Annotated[int, typer.Option(help="Runs at a time; 0: one a core.", min=0)] = 0,

@@ -113,7 +113,9 @@ def all_actions() -> list[str]:
 
 
 @cache
-def _worker(run_config: frozenset[tuple[str, bool | int | float | str]], run_id: int) -> Worker:
+def _worker(
+    run_config: frozenset[tuple[str, bool | int | float | str]], run_id: int
+) -> Worker:
     experiment = Experiment.from_values(dict(run_config))
     folder = state_folder(experiment, experiment_run_name(experiment, run_id))
     return Worker(experiment, FileStore(folder))

@@ -107,9 +107,7 @@ class Experiment:
     values: Mapping[str, Value]
 
     @classmethod
-    def load(
-        cls, path: Path, overrides: Mapping[str, Value] | None = None
-    ) -> "Experiment":
+    def load(cls, path: Path, overrides: Mapping[str, Value] | None = None) -> "Experiment":
         """Read an experiment file; ``overrides`` win over what it says.
 
         Raises
@@ -152,7 +150,10 @@ class Experiment:
 
     def check(self) -> None:
         """Refuse combinations that cannot be run."""
-        num_clients, per_round = self.integer("num-clients"), self.integer("clients-per-round")
+        num_clients, per_round = (
+            self.integer("num-clients"),
+            self.integer("clients-per-round"),
+        )
         if per_round > num_clients:
             raise ConfigError(
                 f"key clients-per-round = {per_round}: expected at most num-clients = "
@@ -164,7 +165,9 @@ class Experiment:
                 f"{per_round or num_clients} clients of a round"
             )
         if self.integer("local-epochs") == 0 and self.integer("local-steps") == 0:
-            raise ConfigError("keys local-epochs and local-steps are both 0: set one of them")
+            raise ConfigError(
+                "keys local-epochs and local-steps are both 0: set one of them"
+            )
         name = self.text("run-name")
         if not _RUN_NAME.fullmatch(name):
             raise ConfigError(
@@ -345,7 +348,9 @@ def _choice(selector: str, given: Mapping[str, object]) -> str:
 def unknown_key(name: str) -> ConfigError:
     """Return the error for a key that nobody declares, with the nearest known one."""
     near = difflib.get_close_matches(name.replace("_", "-"), known_keys(), 1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "`fedsuite methods NAME` lists the keys"
+    hint = (
+        f"did you mean {near[0]!r}?" if near else "`fedsuite methods NAME` lists the keys"
+    )
     return ConfigError(f"unknown key {name!r}: {hint}")
 
 

@@ -106,7 +106,11 @@ class Key:
             }[self.type]
         bounds = [
             f"{sign} {bound:g}"
-            for sign, bound in ((">=", self.minimum), (">", self.above), ("<=", self.maximum))
+            for sign, bound in (
+                (">=", self.minimum),
+                (">", self.above),
+                ("<=", self.maximum),
+            )
             if bound is not None
         ]
         words = " ".join([words, " and ".join(bounds)]).strip()

@@ -84,7 +84,7 @@ def partition_listing(data: FederatedData) -> Table:
     shown = range(data.num_classes) if data.num_classes <= MANY_CLASSES else range(0)
     table = Table("client", "train", "test", "classes", *(str(label) for label in shown))
     for row in partition_table(data):
-        sizes = (row.client, row.num_train, row.num_test, row.num_classes)
+        sizes = (row.client_id, row.train_size, row.test_size, row.num_classes)
         counts = [str(row.class_counts[label] or "·") for label in shown]
         table.add_row(*(str(size) for size in sizes), *counts)
     return table
@@ -111,7 +111,9 @@ def doctor_report() -> tuple[Table, bool]:
     table.add_row("processor cores", str(facts["cpus"]))
     table.add_row("GPU", gpu)
     data = os.environ.get("FEDSUITE_DATA", "")
-    table.add_row("FEDSUITE_DATA", data or "not set", "" if data else "digits need no files")
+    table.add_row(
+        "FEDSUITE_DATA", data or "not set", "" if data else "digits need no files"
+    )
     return table, all(good for _, good, _ in checks)
 
 

@@ -158,7 +158,9 @@ def _parse_npy(array: Array) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     for length in shape:
         size *= int(length)
     if size != len(array.data) - stream.tell() or any(length < 0 for length in shape):
-        raise RecordError(f"array of shape {shape} does not fit its {len(array.data)} bytes")
+        raise RecordError(
+            f"array of shape {shape} does not fit its {len(array.data)} bytes"
+        )
     return shape, dtype, stream.tell()
 
 

@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from fedsuite.callbacks.base import Callback
 from fedsuite.callbacks.best_model import BestModel
-from fedsuite.callbacks.checkpoint import CheckpointWriter
+from fedsuite.callbacks.checkpoint import CHECKPOINTS, CheckpointWriter
 from fedsuite.callbacks.early_stop import EarlyStop
 from fedsuite.callbacks.progress import Progress
 from fedsuite.callbacks.recorder import Recorder
@@ -33,7 +33,6 @@ from fedsuite.results.writer import RunFolder
 from fedsuite.strategies.base import FederatedStrategy
 
 RUNS_VARIABLE = "FEDSUITE_RUNS"
-CHECKPOINTS = "checkpoints"
 
 app = ServerApp()
 
@@ -109,10 +108,14 @@ def run_experiment(
 
     torch.set_num_threads(experiment.integer("threads"))
     again = bool(experiment["resume"]) or _is_retry(folder, flwr_run_id)
-    checkpoint = load_latest(folder / CHECKPOINTS, experiment.fingerprint) if again else None
+    checkpoint = (
+        load_latest(folder / CHECKPOINTS, experiment.fingerprint) if again else None
+    )
     if again:
         run_folder = RunFolder.resume(folder, checkpoint.server_round if checkpoint else 0)
-        write(f"resuming {folder} after round {checkpoint.server_round if checkpoint else 0}")
+        write(
+            f"resuming {folder} after round {checkpoint.server_round if checkpoint else 0}"
+        )
     else:
         run_folder = None
     try:
@@ -180,7 +183,7 @@ def build_callbacks(
     # After those that may stop the run, and after the recorder: a checkpoint must not be
     # ahead of the lines of its round.
     writer = CheckpointWriter(
-        folder.path / CHECKPOINTS,
+        folder,
         experiment.fingerprint,
         every=experiment.integer("checkpoint-every"),
         others=callbacks,

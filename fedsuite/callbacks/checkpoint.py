@@ -1,11 +1,14 @@
 """Write a checkpoint every N rounds and at the end."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fedsuite.callbacks.base import Callback, RoundReport, RunState
 from fedsuite.checkpoint import Checkpoint, list_checkpoints
+from fedsuite.results.writer import RunFolder
+
+
+CHECKPOINTS = "checkpoints"
 
 
 @runtime_checkable
@@ -35,7 +38,7 @@ class CheckpointWriter(Callback):
     Parameters
     ----------
     folder
-        Where checkpoints go.
+        The run's folder.
     fingerprint
         Fingerprint of the experiment.
     every
@@ -48,14 +51,15 @@ class CheckpointWriter(Callback):
 
     def __init__(
         self,
-        folder: Path,
+        folder: RunFolder,
         fingerprint: str,
         *,
         every: int,
         keep: int = 2,
         others: Sequence[Callback] = (),
     ) -> None:
-        self._folder = folder
+        self._run_folder = folder
+        self._folder = folder.path / CHECKPOINTS
         self._fingerprint = fingerprint
         self._every = every
         self._keep = max(keep, 1)
@@ -79,6 +83,8 @@ class CheckpointWriter(Callback):
         if isinstance(state.grid, PersistsClients):
             state.grid.persist_clients(strategy.client_versions)
         self._folder.mkdir(parents=True, exist_ok=True)
+        # A checkpoint must not survive rounds whose lines are lost.
+        self._run_folder.sync()
         remembered = {other.name: other.remember() for other in self._remembering}
         Checkpoint.capture(state, self._fingerprint, remembered).save(self._folder)
         strategy.kept_versions = dict(strategy.client_versions)

@@ -81,11 +81,15 @@ def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:
 
 def handle_request(client: FederatedClient, request: Request) -> Reply:
     """Let a client answer a request."""
-    handler: Callable[[Request], Reply] = getattr(client, client.ACTIONS[request.message_type])
+    handler: Callable[[Request], Reply] = getattr(
+        client, client.ACTIONS[request.message_type]
+    )
     return handler(request)
 
 
-def _reply_or_reason(context: Context, client_fn: ClientFn, request: Request) -> Reply | str:
+def _reply_or_reason(
+    context: Context, client_fn: ClientFn, request: Request
+) -> Reply | str:
     try:
         return handle_request(client_fn(context, request.client_id), request)
     except Exception as error:

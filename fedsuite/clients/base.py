@@ -164,9 +164,7 @@ class FederatedClient(NumPyClient):
     def evaluation(self, data: Split) -> Reply:
         """Evaluate ``self.model`` and return the reply."""
         loss, accuracy = evaluate_model(self.model, data)
-        return Reply(
-            metrics={NUM_EXAMPLES: len(data), "loss": loss, "accuracy": accuracy}
-        )
+        return Reply(metrics={NUM_EXAMPLES: len(data), "loss": loss, "accuracy": accuracy})
 
     def load_state(self, request: Request) -> Arrays | None:
         """Return the stored state to start from, or None if there is none yet."""

@@ -21,7 +21,9 @@ class StandaloneClient(FederatedClient):
         """Train the own model and store it."""
         self._load_own(request)
         metrics = self.train_metrics(self.train_locally(request))
-        return Reply(metrics={**metrics, **self.save_state(request, model_arrays(self.model))})
+        return Reply(
+            metrics={**metrics, **self.save_state(request, model_arrays(self.model))}
+        )
 
     def on_evaluate(self, request: Request) -> Reply:
         """Evaluate the own model on the client's test data."""

@@ -45,7 +45,9 @@ class FileStore:
     def path(self, client_id: int, version: str) -> Path:
         """Return where a version lies; names that are not versions are refused."""
         if not _VERSION.fullmatch(version):
-            raise RunError(f"client {client_id}: {version!r:.40} is no version of its state")
+            raise RunError(
+                f"client {client_id}: {version!r:.40} is no version of its state"
+            )
         return self._folder / str(int(client_id)) / f"{version}.safetensors"
 
     def load(self, client_id: int, version: str) -> Arrays:
@@ -66,7 +68,9 @@ class FileStore:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"client {client_id}: cannot make {path.parent}: {error}") from error
+            raise RunError(
+                f"client {client_id}: cannot make {path.parent}: {error}"
+            ) from error
         atomic_write(path, save(arrays))
         for other in path.parent.glob("*.safetensors"):
             if other.stem != version and other.stem not in needed:

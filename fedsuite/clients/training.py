@@ -20,7 +20,12 @@ KEYS: tuple[Key, ...] = (
         "mini-batch steps in a round; 0 counts local-epochs instead",
         minimum=0,
     ),
-    Key("batch-size", 32, "samples in a mini-batch; 0 is all of the client's data", minimum=0),
+    Key(
+        "batch-size",
+        32,
+        "samples in a mini-batch; 0 is all of the client's data",
+        minimum=0,
+    ),
     Key("learning-rate", 0.1, "step size of the local optimiser", above=0.0),
     Key(
         "learning-rate-decay",
@@ -180,7 +185,9 @@ def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
     loss = 0.0
     correct = 0
     for features, labels in zip(
-        data.features.split(EVALUATION_BATCH), data.labels.split(EVALUATION_BATCH), strict=True
+        data.features.split(EVALUATION_BATCH),
+        data.labels.split(EVALUATION_BATCH),
+        strict=True,
     ):
         logits = model(features)
         loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
@@ -208,7 +215,9 @@ def probe_model(model: nn.Module, data: Split) -> tuple[float, Arrays]:
     sums = [torch.zeros_like(parameter) for parameter in named.values()]
     loss = 0.0
     for features, labels in zip(
-        data.features.split(EVALUATION_BATCH), data.labels.split(EVALUATION_BATCH), strict=True
+        data.features.split(EVALUATION_BATCH),
+        data.labels.split(EVALUATION_BATCH),
+        strict=True,
     ):
         part = functional.cross_entropy(model(features), labels, reduction="sum")
         for total, gradient in zip(

@@ -98,7 +98,7 @@ def _open(folder: Path) -> Arrays | None:
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
             if _checksum(arrays[name]) != checksum:
                 raise ValueError(f"{path} does not match its checksum")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, EOFError, ValueError, AttributeError) as error:
         _log.warning("cache entry %s is damaged and will be rebuilt: %s", folder, error)
         return None
     return arrays

@@ -29,6 +29,9 @@ from fedsuite.errors import RunError
 MARKER = "FEDSUITE_ENGINE_ID"
 """Environment variable by which the processes of a world are recognised."""
 
+POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+"""Environment variable with the seconds between a SuperExec's looks for work."""
+
 LONGEST_BASE = 24
 """Longest temporary folder, in characters, below which Ray's sockets fit.
 
@@ -307,7 +310,8 @@ def _handled(
         yield
     finally:
         for number, old in before.items():
-            signal.signal(number, old)
+            # None: a handler that C code set, which Python cannot put back.
+            signal.signal(number, old if old is not None else signal.SIG_DFL)
 
 
 def _script_folders() -> list[str]:
@@ -323,7 +327,7 @@ def _short_base() -> str:
 
 def _environment(inherited: Mapping[str, str], package: str) -> dict[str, str]:
     """Return the environment that keeps Flower and Ray private, offline and in bounds."""
-    kept = ("FLWR_LOG_LEVEL", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL")
+    kept = ("FLWR_LOG_LEVEL", POLL_INTERVAL)
     environment = {
         key: value
         for key, value in inherited.items()
@@ -334,21 +338,15 @@ def _environment(inherited: Mapping[str, str], package: str) -> dict[str, str]:
     for name in ("NO_PROXY", "no_proxy"):
         others = environment.get(name)
         environment[name] = ",".join(filter(None, ["127.0.0.1,localhost", others]))
+    environment.setdefault("OMP_NUM_THREADS", "1")
     # Flower starts its own programs by name.
     scripts = [*_script_folders(), environment.get("PATH", os.defpath)]
-    return (
-        {
-            "OMP_NUM_THREADS": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-        }
-        | environment
-        | {
-            "PATH": os.pathsep.join(scripts),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONIOENCODING": "utf-8",
-        }
-    )
+    return environment | {
+        "PATH": os.pathsep.join(scripts),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONIOENCODING": "utf-8",
+    }

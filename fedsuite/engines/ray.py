@@ -11,7 +11,7 @@ from fedsuite.engines.flower import (
     stage_app,
     start_superlink,
 )
-from fedsuite.engines.processes import World
+from fedsuite.engines.processes import POLL_INTERVAL, World
 from fedsuite.keys import Value
 
 
@@ -54,6 +54,7 @@ def run_ray(
     )
 
     def drive(world: World) -> None:
+        world.environment.setdefault(POLL_INTERVAL, "0.05")
         app = stage_app(world.folder / "app", run_config, package=package)
         superlink = start_superlink(world, ["--simulation"])
         options = ["--federation-config", federation]

@@ -40,7 +40,7 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     """
     run = load_run(folder.path)
     last = run.rounds[-1] if run.rounds else {}
-    accuracies = run.client_values("evaluate", "accuracy") if run.clients else {}
+    accuracies = run.client_values("evaluate", "accuracy")
     percent = [100 * a for a in accuracies.values() if 0 <= a <= 1]
     report = fairness_report(percent) if percent else None
     folder.write_json(

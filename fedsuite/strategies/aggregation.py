@@ -76,9 +76,7 @@ def weighted_mean(
     return mean.result()
 
 
-def mean_metrics(
-    rows: Iterable[Mapping[str, float]], weight_key: str
-) -> dict[str, float]:
+def mean_metrics(rows: Iterable[Mapping[str, float]], weight_key: str) -> dict[str, float]:
     """Return the weighted mean of each metric that every row has.
 
     A weight sum of 0 gives the plain mean; the weight itself is summed, not averaged.

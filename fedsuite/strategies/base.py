@@ -235,7 +235,9 @@ class FederatedStrategy(Strategy):
         reader, messages = self._open(exchange, TRAIN)
         report = self.reports[TRAIN]
         report.bytes_down += exchange.bytes_down()
-        yield from reader.read(grid.send_and_receive(messages, timeout=self.exchange_timeout))
+        yield from reader.read(
+            grid.send_and_receive(messages, timeout=self.exchange_timeout)
+        )
         report.bytes_up += reader.bytes_up
 
     # ------------------------------------------------------------------- Flower's contract
@@ -271,7 +273,9 @@ class FederatedStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return one message a node, in the rounds that are evaluated."""
         last = server_round == self.num_rounds
-        if self.fraction_evaluate == 0.0 or (server_round % self.evaluate_every and not last):
+        if self.fraction_evaluate == 0.0 or (
+            server_round % self.evaluate_every and not last
+        ):
             return []
         self._begin_round(server_round, arrays, grid)
         return self._configure(

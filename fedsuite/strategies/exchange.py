@@ -34,7 +34,6 @@ from fedsuite.wire import from_legacy, to_legacy
 Wire = Literal["message", "numpy"]
 
 
-
 @dataclass(frozen=True)
 class Exchange:
     """What is sent to clients, and what must come back.
@@ -120,7 +119,10 @@ def build_messages(
         config = dict(exchange.config)
         if members.hosted:
             config[CLIENT_IDS] = client_ids
-        for key, known in ((START_VERSIONS, versions.start), (KEEP_VERSIONS, versions.keep)):
+        for key, known in (
+            (START_VERSIONS, versions.start),
+            (KEEP_VERSIONS, versions.keep),
+        ):
             if any(client_id in known for client_id in client_ids):
                 config[key] = [known.get(client_id, "") for client_id in client_ids]
         for client_id in client_ids:

@@ -97,7 +97,9 @@ class Directory:
         source_hash: str | None = None,
     ) -> None:
         if identity not in ("node", "partition", "registered"):
-            raise ValueError(f"identity {identity!r}: expected node, partition or registered")
+            raise ValueError(
+                f"identity {identity!r}: expected node, partition or registered"
+            )
         self._identity = identity
         self._num_clients = num_clients
         self._timeout = connect_timeout
@@ -163,7 +165,9 @@ class Directory:
         first = self._num_partitions == 0
         deadline = time.monotonic() + self._timeout
         self._greet(grid)
-        while not self._partitions or (first and len(self._by_partition()) < self._expected()):
+        while not self._partitions or (
+            first and len(self._by_partition()) < self._expected()
+        ):
             self._pause(deadline, lambda: len(self._by_partition()), self._expected())
             self._greet(grid)
         by_partition = self._by_partition()

@@ -41,7 +41,8 @@ class PhaseReport:
     def numeric_rows(self) -> list[dict[str, float]]:
         """Return the rows without the clients' names."""
         return [
-            {key: float(v) for key, v in row.items() if key != "client"} for row in self.rows
+            {key: float(v) for key, v in row.items() if key != "client"}
+            for row in self.rows
         ]
 
     def column(self, name: str) -> list[float]:

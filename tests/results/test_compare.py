@@ -80,11 +80,10 @@ def test_a_key_of_one_method_is_left_out_unless_it_is_needed(make):
 
 def test_numbers_by_hand(make):
     # Ten clients; the worst 10 % is one client.
-    first = [[0.5] * 10, [0.3] + [0.8] * 9]  # mean 75, variance 9*25+2025 over 10 = 225
-    second = [
-        [0.6] * 10,
-        [0.5] + [0.9] * 9,
-    ]  # mean 86, variance (36^2 + 9 * 4^2) / 10 = 144
+    # Mean 75, variance (45^2 + 9 * 5^2) / 10 = 225.
+    first = [[0.5] * 10, [0.3] + [0.8] * 9]
+    # Mean 86, variance (36^2 + 9 * 4^2) / 10 = 144.
+    second = [[0.6] * 10, [0.5] + [0.9] * 9]
     comparison = compare([make(first, seed=0), make(second, seed=1)])
     (row,) = comparison.rows
     assert (row.label, row.num_seeds, row.num_rounds) == ("fedavg", 2, (2, 2))

@@ -67,9 +67,7 @@ def test_clients_can_have_names(folder):
     assert load_run(folder.path).client_values("evaluate", "accuracy") == {"ward-a": 1.0}
 
 
-@pytest.mark.parametrize(
-    "torn", ['{"round": 3, "trai', '{"round": 3}', '{"round": 3, "a": "é']
-)
+@pytest.mark.parametrize("torn", [b'{"round": 3, "trai', b'{"round": 3}', b'{"a": "\xc3'])
 def test_a_torn_last_line_is_passed_over(folder, torn):
     with (folder.path / "rounds.jsonl").open("ab") as file:
         file.write(torn)

@@ -1,0 +1,5 @@
+"""``python -m fedsuite`` is the ``fedsuite`` command."""
+
+from fedsuite.cli import main
+
+main()

@@ -1,0 +1,235 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fedsuite.data import (
+    DATASETS,
+    KEYS,
+    PARTITIONERS,
+    RawData,
+    federated,
+    load_federated_data,
+    partition_table,
+)
+from fedsuite.errors import ConfigError, DataError
+
+from . import parquet_files as files
+
+
+def test_digits_by_default():
+    data = load_federated_data({}, seed=0)
+    assert (data.num_clients, data.num_classes, data.input_shape) == (10, 10, (1, 8, 8))
+    clients = [data.client(k) for k in range(10)]
+    assert sum(len(c.train) for c in clients) + sum(len(c.test) for c in clients) == 1797
+    assert sum(len(c.test) for c in clients) == len(data.test_set()) == 359
+    for client in clients:
+        for split in (client.train, client.test):
+            assert split.features.shape == (len(split), 1, 8, 8)
+            assert split.features.dtype == torch.float32
+            assert split.labels.dtype == torch.int64
+            assert split.features.min() == 0 and split.features.max() == 1
+
+
+def test_rows_reach_the_right_client():
+    """A client's inputs and labels are those of the raw rows that the partition names."""
+    data = load_federated_data({"partitioner": "shards", "num-clients": 5}, seed=1)
+    raw = DATASETS["digits"].load(DATASETS["digits"], None)
+    train_rows, test_rows = federated.split_rows(raw, 0.2)
+    for k in range(5):
+        for rows, positions, split in (
+            (train_rows, data.partition.train[k], data.client(k).train),
+            (test_rows, data.partition.test[k], data.client(k).test),
+        ):
+            expected = raw.features[rows[positions]].astype(np.float32) / 16
+            assert np.array_equal(split.features.numpy(), expected)
+            assert np.array_equal(split.labels.numpy(), raw.labels[rows[positions]])
+
+
+def test_all_seeds_share_one_test_part():
+    first, second = (load_federated_data({}, seed) for seed in (0, 1))
+    assert torch.equal(first.test_set().features, second.test_set().features)
+    assert first.fingerprint != second.fingerprint
+
+
+def test_test_fraction_and_class_balance():
+    data = load_federated_data({"test-fraction": 0.5, "num-clients": 1}, seed=0)
+    assert len(data.test_set()) == pytest.approx(1797 / 2, abs=5)
+    shares = np.bincount(data.test_set().labels) / (
+        data.class_counts()[0] + data.test_class_counts()[0]
+    )
+    assert np.abs(shares - 0.5).max() < 0.01
+
+
+def test_split_rows_keeps_published_split_and_owners():
+    raw = RawData(np.zeros((5, 1), np.uint8), np.zeros(5, np.int64), num_train=3)
+    assert [rows.tolist() for rows in federated.split_rows(raw, 0.5)] == [[0, 1, 2], [3, 4]]
+    ids = np.repeat(np.arange(4), [1, 2, 10, 100])
+    raw = RawData(np.zeros((113, 1), np.uint8), np.zeros(113, np.int64), ids)
+    train, test = federated.split_rows(raw, 0.1)
+    assert sorted([*train, *test]) == list(range(113))
+    assert np.bincount(ids[test], minlength=4).tolist() == [0, 1, 1, 10]
+
+
+def test_scaling(tmp_path):
+    spec = DATASETS["cifar10"]
+    pixels, _ = files.write_dataset(spec, tmp_path)
+    values = {"dataset": "cifar10", "data-dir": str(tmp_path), "num-clients": 1}
+    unit = load_federated_data({**values, "scaling": "unit"}, 0).client(0).train.features
+    standard = load_federated_data(values, 0).client(0).train.features
+    assert np.array_equal(unit.numpy(), pixels[:12].astype(np.float32) / np.float32(255))
+    mean = np.array(spec.mean, np.float32)[:, None, None]
+    std = np.array(spec.std, np.float32)[:, None, None]
+    assert np.allclose(standard.numpy(), (unit.numpy() - mean) / std, atol=1e-6)
+
+
+def test_data_folder_from_the_environment(tmp_path, monkeypatch):
+    files.write_dataset(DATASETS["mnist"], tmp_path)
+    monkeypatch.setenv("FEDSUITE_DATA", str(tmp_path))
+    data = load_federated_data({"dataset": "mnist", "num-clients": 2}, 0)
+    assert len(data.client(0).train) == 6
+    assert data.description["train-rows"] == 12
+
+
+def test_data_folder_that_does_not_exist(tmp_path):
+    values = {"dataset": "mnist", "data-dir": str(tmp_path / "typo")}
+    with pytest.raises(DataError, match=r"data folder .*typo .* does not exist"):
+        load_federated_data(values, 0)
+    assert load_federated_data({"data-dir": str(tmp_path / "typo")}, 0)  # digits need none
+
+
+def test_natural_owners(tmp_path):
+    files.write_dataset(DATASETS["femnist"], tmp_path)
+    values = {
+        "dataset": "femnist",
+        "data-dir": str(tmp_path),
+        "partitioner": "natural-id",
+        "num-clients": 3,
+    }
+    data = load_federated_data(values, 0)
+    assert [(r.train_size, r.test_size) for r in partition_table(data)] == [(3, 1)] * 3
+
+
+def test_result_is_shared_and_clients_are_kept():
+    data = load_federated_data({}, 0)
+    assert load_federated_data({"num-clients": 10, "learning-rate": 0.1}, 0) is data
+    assert load_federated_data({"num-clients": 9}, 0) is not data
+    assert data.client(3) is data.client(3)
+
+
+def test_clients_kept_are_bounded(monkeypatch):
+    data = load_federated_data({}, 0)
+    one = data.client(0)
+    limit = 2 * (one.train.features.nbytes + one.test.features.nbytes) + 1000
+    monkeypatch.setattr(federated, "CLIENT_CACHE_BYTES", limit)
+    kept = data.client(1)
+    data.client(0)
+    data.client(2)
+    assert set(data._clients) == {0, 2}
+    again = data.client(1)
+    assert again is not kept and torch.equal(again.train.features, kept.train.features)
+
+
+@pytest.mark.parametrize("client_id", [-1, 10])
+def test_no_such_client(client_id):
+    with pytest.raises(DataError, match=f"no client {client_id}: the data has 10 clients"):
+        load_federated_data({}, 0).client(client_id)
+
+
+def test_table_and_counts_agree_with_the_clients():
+    data = load_federated_data({"partitioner": "dirichlet", "num-clients": 4}, 0)
+    for row in partition_table(data):
+        client = data.client(row.client_id)
+        assert (row.train_size, row.test_size) == (len(client.train), len(client.test))
+        assert (
+            list(row.class_counts)
+            == np.bincount(client.train.labels, minlength=10).tolist()
+        )
+        assert row.num_classes == len(client.train.labels.unique())
+        tested = data.test_class_counts()[row.client_id]
+        assert tested.tolist() == np.bincount(client.test.labels, minlength=10).tolist()
+
+
+def test_description_records_unused_rows():
+    data = load_federated_data({"partitioner": "class-count"}, 0)
+    used = int(data.class_counts().sum())
+    assert data.description["train-rows"] == used
+    assert data.description["unused-train-rows"] == 1438 - used > 0
+    assert data.description["fingerprint"] == data.fingerprint
+
+
+def test_fingerprint_sees_indices_and_labels():
+    spec = DATASETS["digits"]
+    rows = (np.arange(6), np.arange(6))
+    labels = np.array([3, 3, 4, 4, 5, 5])
+
+    def fingerprint(labels, train, test=((0, 2), (1, 3))):
+        raw = RawData(np.zeros((6, 1, 8, 8), np.uint8), labels)
+        part = federated.Partition(tuple(map(np.array, train)), tuple(map(np.array, test)))
+        return federated.FederatedData(spec, raw, rows, part, "unit", "iid").fingerprint
+
+    base = fingerprint(labels, ((0, 2), (1, 3)))
+    assert base == fingerprint(labels.copy(), ((0, 2), (1, 3)))
+    others = [
+        fingerprint(labels, ((1, 2), (0, 3))),  # other rows, the same labels
+        fingerprint(labels + 1, ((0, 2), (1, 3))),  # the same rows, other labels
+        fingerprint(labels, ((0,), (1, 2, 3))),
+        fingerprint(labels, ((0, 2), (1, 3)), test=((1, 2), (0, 3))),
+    ]
+    assert len({base, *others}) == 5
+
+
+def test_fingerprint_is_the_same_in_another_process():
+    program = (
+        "from fedsuite.data import load_federated_data as load\n"
+        "print(load({'partitioner': 'dirichlet'}, 5).fingerprint)"
+    )
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (
+        printed.strip() == load_federated_data({"partitioner": "dirichlet"}, 5).fingerprint
+    )
+
+
+def test_import_is_light():
+    program = (
+        "import sys, fedsuite.data\n"
+        "heavy = 'torch datasets flwr_datasets flwr sklearn pyarrow PIL'.split()\n"
+        "print(sorted(set(heavy) & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dataset": "imagenet"}, "dataset = 'imagenet': expected one of digits, "),
+        ({"partitioner": "magic"}, "partitioner = 'magic': expected one of iid, "),
+        ({"num-clients": 0}, "num-clients = 0: expected a whole number >= 1"),
+        ({"num-clients": "10"}, "num-clients = '10'"),
+        ({"test-fraction": 1.0}, "test-fraction = 1.0"),
+        ({"partitioner": "shards", "shards-per-client": 0}, "shards-per-client = 0"),
+    ],
+)
+def test_bad_values_are_named(values, message):
+    with pytest.raises(ConfigError, match=message):
+        load_federated_data(values, 0)
+
+
+def test_keys_are_unique_and_their_defaults_allowed():
+    keys = [*KEYS, *(key for spec in PARTITIONERS.values() for key in spec.keys)]
+    assert len({key.name for key in keys}) == len(keys)
+    for key in keys:
+        assert key.parse(key.default) == key.default
+        assert key.help and "\n" not in key.help
+
+
+@pytest.mark.parametrize("spec", DATASETS.values(), ids=lambda s: s.name)
+def test_specs_are_consistent(spec):
+    assert spec.input_shape[0] == len(spec.mean) == len(spec.std)
+    assert bool(spec.hub_id) == bool(spec.folder)
+    assert not spec.id_column or not spec.test_splits  # owners need rows in both parts
