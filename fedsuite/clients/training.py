@@ -121,9 +121,11 @@ def mini_batches(
     left = options.local_steps or options.local_epochs * -(-num_examples // size)
     while left > 0:
         order = torch.randperm(num_examples, generator=generator)
-        for batch in order.split(size)[:left]:
+        for start in range(0, num_examples, size):
+            if left == 0:
+                return
             left -= 1
-            yield batch
+            yield order[start : start + size]
 
 
 def run_steps(
@@ -170,6 +172,13 @@ def run_steps(
         total += loss.detach().double().cpu() * len(batch)
         seen += len(batch)
     return TrainingSummary(float(total) / seen if seen else 0.0, steps)
+
+
+def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield data in parts that bound the memory of a forward pass."""
+    for start in range(0, len(data), EVALUATION_BATCH):
+        part = slice(start, start + EVALUATION_BATCH)
+        yield data.features[part], data.labels[part]
 
 
 @torch.no_grad()

@@ -210,7 +210,9 @@ class ReplyReader:
         if message.has_error():
             reason = f"node failed: {one_line(message.error.reason)}"
             # An error made by the SuperLink does not name the node that it is about.
-            for client_id in client_ids or [None]:
+            if not client_ids:
+                self._reject(None, reason)
+            for client_id in client_ids:
                 self._refuse(client_id, reason)
             return
         if message.metadata.group_id != self._group_id:
@@ -225,8 +227,8 @@ class ReplyReader:
             else:
                 self._settle(client_id, outcome)
 
-    def _refuse(self, client_id: int | None, reason: str) -> None:
-        if client_id is None or client_id in self._settled:
+    def _refuse(self, client_id: int, reason: str) -> None:
+        if client_id in self._settled:
             self._reject(client_id, reason)
         else:
             self._settle(client_id, reason)
