@@ -193,11 +193,7 @@ def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
     model.eval()
     loss = 0.0
     correct = 0
-    for features, labels in zip(
-        data.features.split(EVALUATION_BATCH),
-        data.labels.split(EVALUATION_BATCH),
-        strict=True,
-    ):
+    for features, labels in _parts(data):
         logits = model(features)
         loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
         correct += int((logits.argmax(dim=1) == labels).sum())
@@ -223,17 +219,13 @@ def probe_model(model: nn.Module, data: Split) -> tuple[float, Arrays]:
     named = dict(model.named_parameters())
     sums = [torch.zeros_like(parameter) for parameter in named.values()]
     loss = 0.0
-    for features, labels in zip(
-        data.features.split(EVALUATION_BATCH),
-        data.labels.split(EVALUATION_BATCH),
-        strict=True,
-    ):
+    for features, labels in _parts(data):
         part = functional.cross_entropy(model(features), labels, reduction="sum")
         for total, gradient in zip(
             sums, torch.autograd.grad(part, list(named.values())), strict=True
         ):
             total += gradient
-        loss += float(part)
+        loss += float(part.detach())
     model.train(was_training)
     count = max(len(data), 1)
     gradients = {

@@ -36,7 +36,7 @@ from fedsuite.strategies.exchange import (
     build_messages,
 )
 from fedsuite.strategies.membership import Directory, Identity, Members, sample_clients
-from fedsuite.strategies.quorum import Quorum
+from fedsuite.strategies.quorum import Quorum, QuorumMissed
 from fedsuite.strategies.report import PhaseReport, metric_record
 from fedsuite.strategies.validation import ClientReply, Expected, spec_of
 
@@ -202,16 +202,20 @@ class FederatedStrategy(Strategy):
         """Make one more exchange inside the round; yields good replies in client order.
 
         Usable inside :meth:`train_exchange` and :meth:`aggregate`. Bad and missing replies
-        are counted in the round's report as those to the training message are.
+        are counted in the round's report as those to the training message are. With fewer
+        good replies than the quorum the round ends there and the model stays as it was.
         """
         grid = self._current_grid()
         reader, messages = self._open(exchange, TRAIN)
         report = self.reports[TRAIN]
         report.bytes_down += exchange.bytes_down()
-        yield from reader.read(
-            grid.send_and_receive(messages, timeout=self.exchange_timeout)
-        )
+        good = 0
+        replies = grid.send_and_receive(messages, timeout=self.exchange_timeout)
+        for reply in reader.read(replies):
+            good += 1
+            yield reply
         report.bytes_up += reader.bytes_up
+        self.quorum.check(good, report)
 
     # ------------------------------------------------------------------- Flower's contract
 
@@ -224,7 +228,11 @@ class FederatedStrategy(Strategy):
         self.round_metrics = {}
         if self.fraction_train == 0.0:
             return []
-        return self._configure(TRAIN, self.train_exchange, self._train_sample(), config)
+        try:
+            return self._configure(TRAIN, self.train_exchange, self._train_sample(), config)
+        except QuorumMissed as missed:
+            self.quorum.miss(server_round, missed.good, missed.reason)
+            return []
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -233,8 +241,13 @@ class FederatedStrategy(Strategy):
         if TRAIN not in self._pending:
             return None, None
         reader, report = self._pending.pop(TRAIN), self.reports[TRAIN]
-        arrays = self.aggregate(self._arrays, self._count(reader.read(replies), report))
-        report.bytes_up += reader.bytes_up
+        try:
+            arrays = self.aggregate(self._arrays, self._count(reader.read(replies), report))
+        except QuorumMissed as missed:
+            self.quorum.miss(server_round, missed.good, missed.reason)
+            return None, None
+        finally:
+            report.bytes_up += reader.bytes_up
         if not self.quorum.met(server_round, report):
             return None, None
         metrics = report.means()
@@ -391,7 +404,10 @@ class FederatedStrategy(Strategy):
         )
         report = self.reports[phase]
 
+        extra = "" if exchange.message_type == phase else f"{exchange.message_type}: "
+
         def reject(client_id: int | None, reason: str) -> None:
+            reason = extra + reason
             report.rejections.append(Rejection(self.server_round, client_id, reason))
             who = "a client" if client_id is None else f"client {client_id}"
             logger.warning("round %d: %s not used: %s", self.server_round, who, reason)

@@ -8,6 +8,15 @@ from fedsuite.strategies.report import PhaseReport
 logger = logging.getLogger(__name__)
 
 
+class QuorumMissed(Exception):
+    """Too few good replies to an exchange inside a round: number of them, and why."""
+
+    def __init__(self, good: int, reason: str) -> None:
+        super().__init__(good, reason)
+        self.good = good
+        self.reason = reason
+
+
 class Quorum:
     """Judges rounds by their number of good replies.
 
@@ -37,8 +46,25 @@ class Quorum:
         if good >= self.needed:
             self.failed_rounds = 0
             return True
-        self.failed_rounds += 1
         reason = report.rejections[-1].reason if report.rejections else "no reply came"
+        self.miss(server_round, good, reason)
+        return False
+
+    def check(self, good: int, report: PhaseReport) -> None:
+        """Judge an exchange that a method makes inside a round.
+
+        Raises
+        ------
+        QuorumMissed
+            If it had too few good replies: the round cannot go on.
+        """
+        if good < self.needed:
+            reason = report.rejections[-1].reason if report.rejections else "no reply came"
+            raise QuorumMissed(good, reason)
+
+    def miss(self, server_round: int, good: int, reason: str) -> None:
+        """Count a round that missed the quorum; see :meth:`met`."""
+        self.failed_rounds += 1
         logger.warning(
             "round %d: %d good replies, quorum %d: the model stays as it was",
             server_round,
@@ -50,4 +76,3 @@ class Quorum:
                 f"round {server_round}: {self.failed_rounds} rounds in a row had fewer "
                 f"good replies than the quorum of {self.needed}; last reason: {reason}"
             )
-        return False
