@@ -28,7 +28,10 @@ class PersistsClients(Protocol):
     """A grid that keeps clients' stored state in memory until a checkpoint needs it."""
 
     def persist_clients(self, versions: Mapping[int, str]) -> None:
-        """Write these versions to disk."""
+        """Write these versions to disk, beside those of the last checkpoint."""
+
+    def prune_clients(self, versions: Mapping[int, str]) -> None:
+        """Delete from disk all but these versions."""
 
 
 class CheckpointWriter(Callback):
@@ -87,5 +90,7 @@ class CheckpointWriter(Callback):
         remembered = {other.name: other.remember() for other in self._remembering}
         Checkpoint.capture(state, self._fingerprint, remembered).save(self._folder)
         strategy.kept_versions = dict(strategy.client_versions)
+        if isinstance(state.grid, PersistsClients):
+            state.grid.prune_clients(strategy.client_versions)
         for path in list_checkpoints(self._folder)[: -self._keep]:
             path.unlink(missing_ok=True)

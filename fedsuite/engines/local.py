@@ -112,6 +112,11 @@ class LocalGrid(Grid):
         if self._store is not None:
             self._store.persist(versions)
 
+    def prune_clients(self, versions: Mapping[int, str]) -> None:
+        """Delete the clients' state that no checkpoint needs any more."""
+        if self._store is not None:
+            self._store.prune(versions)
+
     def _answer(self, message: Message) -> Message:
         message.metadata.__dict__["_message_id"] = f"local-{next(self._message_ids)}"
         context = self._contexts.get(message.metadata.dst_node_id)
