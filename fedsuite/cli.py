@@ -206,4 +206,5 @@ def _overrides(settings: list[str] | None) -> dict[str, bool | int | float | str
 def _print(table: "Table") -> None:
     from rich.console import Console
 
-    Console().print(table)
+    # Output that goes to a file or a pipe has no width of its own.
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
