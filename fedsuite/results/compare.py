@@ -129,7 +129,8 @@ def table(comparison: Comparison) -> "Table":
     # Text, not str: labels and paths may hold brackets, which a console takes for markup.
     result = Table(caption=Text("\n".join(notes)), caption_justify="left")
     for index, name in enumerate(_header()):
-        result.add_column(name, justify="right" if index else "left")
+        # A label says what differs: it may be broken, never cut off.
+        result.add_column(name, justify="right" if index else "left", overflow="fold")
     for row in comparison.rows:
         result.add_row(*(Text(cell) for cell in _cells(row)))
     return result
