@@ -143,9 +143,8 @@ def compare(
 
     comparison = compare_runs(runs)
     _print(table(comparison))
-    for warning in comparison.warnings:
-        print(f"warning: {warning}")
     if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
         write_comparison(comparison, output)
         print(f"table and curves: {output}")
 

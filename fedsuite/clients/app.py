@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedsuite.clients.base import FederatedClient
+from fedsuite.errors import FedsuiteError
 from fedsuite.records import Reply, Request, pack_replies, pack_reply, unpack_requests
 
 ClientFn = Callable[[Context, int], FederatedClient]
@@ -92,6 +93,9 @@ def _reply_or_reason(
 ) -> Reply | str:
     try:
         return handle_request(client_fn(context, request.client_id), request)
+    except FedsuiteError as error:
+        # One line that says it all: the server logs it with the reply.
+        return str(error)
     except Exception as error:
         logger.exception("client %d failed", request.client_id)
         return f"{type(error).__name__}: {error}"
