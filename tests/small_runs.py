@@ -1,5 +1,8 @@
 """The smallest experiment that does everything, and helpers around it."""
 
+import shutil
+from pathlib import Path
+
 from safetensors.numpy import load_file
 
 SMALL = {
@@ -29,3 +32,10 @@ def final_model(folder):
 def without_plots(monkeypatch):
     """Leave out what takes most of a small run's time and has tests of its own."""
     monkeypatch.setattr("fedsuite.results.summary.plot_run", lambda path: None)
+
+
+def copy_repository(folder):
+    """Copy the repository without what was made in it."""
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "runs", "dist", "build")
+    shutil.copytree(Path(__file__).parents[1], folder, symlinks=True, ignore=ignored)
+    return folder
