@@ -77,7 +77,8 @@ class LazyArray(Array):
         """Serialised form, made on first use."""
         if "_bytes" not in self.__dict__:
             buffer = io.BytesIO()
-            np.save(buffer, np.ascontiguousarray(self.held), allow_pickle=False)
+            # Not np.ascontiguousarray, which turns a scalar array into one of shape (1,).
+            np.save(buffer, np.asarray(self.held, order="C"), allow_pickle=False)
             self.__dict__["_bytes"] = buffer.getvalue()
         data: bytes = self.__dict__["_bytes"]
         return data
@@ -146,8 +147,10 @@ def _parse_npy(array: Array) -> tuple[tuple[int, ...], np.dtype[Any], int]:
         elif version == (2, 0):
             header = npy_format.read_array_header_2_0(stream)
         else:
-            raise RecordError(f"unknown NumPy format {version}")
-    except ValueError as error:
+            raise ValueError(f"unknown format {version}")
+    except Exception as error:
+        # NumPy reads the header as a Python literal: on a hostile one it fails with
+        # whatever the parser raises (TokenError, IndexError, MemoryError, ...).
         raise RecordError(f"not a NumPy array: {error}"[:200]) from None
     shape, fortran_order, dtype = header
     if dtype.hasobject or dtype.kind not in "biuf":

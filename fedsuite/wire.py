@@ -37,6 +37,11 @@ def to_legacy(content: RecordDict, message_type: str) -> RecordDict:
             f"a legacy NumPyClient app cannot answer {message_type!r}: use a method with "
             "one exchange a round, or a Message-API client"
         )
+    if set(content.array_records) != {ARRAYS}:
+        raise RecordError(
+            f"a legacy NumPyClient app takes one list of arrays, and this method sends "
+            f"{sorted(content.array_records)}: use a Message-API client"
+        )
     prefix = _INSTRUCTION[message_type]
     config = {k: v for k, v in content[CONFIG].items() if isinstance(v, _SCALARS)}
     positions = ArrayRecord()

@@ -28,8 +28,8 @@ class Remembers(Protocol):
 class PersistsClients(Protocol):
     """A grid that keeps clients' stored state in memory until a checkpoint needs it."""
 
-    def persist_clients(self, versions: Mapping[int, str]) -> None:
-        """Write these versions to disk."""
+    def persist_clients(self, versions: Mapping[int, str], keep: Mapping[int, str]) -> None:
+        """Write ``versions`` to disk; those in ``keep`` must stay readable."""
 
 
 class CheckpointWriter(Callback):
@@ -81,7 +81,7 @@ class CheckpointWriter(Callback):
         """Write a checkpoint now."""
         strategy = state.strategy
         if isinstance(state.grid, PersistsClients):
-            state.grid.persist_clients(strategy.client_versions)
+            state.grid.persist_clients(strategy.client_versions, strategy.kept_versions)
         self._folder.mkdir(parents=True, exist_ok=True)
         # A checkpoint must not survive rounds whose lines are lost.
         self._run_folder.sync()

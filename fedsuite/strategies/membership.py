@@ -158,7 +158,8 @@ class Directory:
             digest = hashlib.sha256(bytes(info.public_key)).digest()
             client_id = int.from_bytes(digest[:8], "big") >> 1
             nodes[client_id] = info.node_id
-            names[client_id] = info.name
+            if info.name:
+                names[client_id] = info.name
         return Members(sorted(nodes), nodes, names=names)
 
     def _wait_for_partitions(self, grid: Grid) -> Members:

@@ -1,5 +1,6 @@
 """Checks that a reply must pass before anything in it is used."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +19,16 @@ from fedsuite.records import (
     view_array,
 )
 
+logger = logging.getLogger(__name__)
+
 ArraySpec = tuple[tuple[int, ...], str]
 """Shape and dtype of one array."""
 
 RecordSpec = dict[str, ArraySpec]
 """Array name to shape and dtype."""
+
+LARGEST_COUNT = 2.0**53
+"""No count of examples beyond this: products with it could leave float64's range."""
 
 STORED_STATE = "stored-state"
 """Metric by which a client says that it stored a new version of its state."""
@@ -99,11 +105,7 @@ def check_reply(client_id: int, content: RecordDict, expected: Expected) -> Clie
     }
     metrics = _check_metrics(content, expected)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
-    num_examples = metrics.pop(expected.weight_key)
-    if num_examples < 0:
-        raise BadReply(f"{expected.weight_key} is {num_examples:g}: must be >= 0")
-    if expected.max_examples is not None:
-        num_examples = min(num_examples, expected.max_examples)
+    num_examples = _check_weight(client_id, metrics.pop(expected.weight_key), expected)
     return ClientReply(client_id, arrays, metrics, num_examples, stored)
 
 
@@ -162,15 +164,32 @@ def all_finite(array: NDArray[Any]) -> bool:
     return math.isfinite(square) or bool(np.isfinite(flat).all())
 
 
+def _check_weight(client_id: int, num_examples: float, expected: Expected) -> float:
+    key, limit = expected.weight_key, expected.max_examples
+    if num_examples < 0:
+        raise BadReply(f"{key} is {num_examples:g}: must be >= 0")
+    if num_examples > LARGEST_COUNT:
+        raise BadReply(f"{key} is {num_examples:g}: no data set is that large")
+    if limit is not None and num_examples > limit:
+        logger.warning(
+            "client %d: %s %g lowered to %g", client_id, key, num_examples, limit
+        )
+        return limit
+    return num_examples
+
+
 def _check_metrics(content: RecordDict, expected: Expected) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for record in content.metric_records.values():
         for name, value in record.items():
             if isinstance(value, list):
                 continue
-            if not math.isfinite(value):
-                raise BadReply(f"metric {one_line(name, 60)} is {value}")
-            metrics[name] = float(value)
+            try:
+                metrics[name] = float(value)
+            except OverflowError:
+                metrics[name] = math.inf
+            if not math.isfinite(metrics[name]):
+                raise BadReply(f"metric {one_line(name, 60)} is {metrics[name]}")
     for name in (expected.weight_key, *expected.metrics):
         if name not in metrics:
             raise BadReply(f"metric {name!r} is missing")
