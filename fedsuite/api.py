@@ -160,7 +160,7 @@ def _start(
     num_clients = experiment.integer("num-clients")
     if not 0 <= num_supernodes <= num_clients:
         raise ConfigError(
-            f"--num-supernodes {num_supernodes}: expected at most num-clients = {num_clients}"
+            f"--num-supernodes {num_supernodes}: expected at most the {num_clients} clients"
         )
     if experiment["engine"] == "local":
         from fedsuite.engines.local import run_local

@@ -78,7 +78,7 @@ class Checkpoint:
             method_arrays=method_arrays,
             method_scalars=method_scalars,
             client_versions=dict(state.strategy.client_versions),
-            failed_rounds=state.strategy.failed_rounds,
+            failed_rounds=state.strategy.quorum.failed_rounds,
             history={
                 name: {k: dict(v) for k, v in getattr(state.result, name).items()}
                 for name in _HISTORIES
@@ -94,7 +94,7 @@ class Checkpoint:
         strategy.restore(self.method_arrays, self.method_scalars)
         strategy.client_versions = dict(self.client_versions)
         strategy.kept_versions = dict(self.client_versions)
-        strategy.failed_rounds = self.failed_rounds
+        strategy.quorum.failed_rounds = self.failed_rounds
         for name in _HISTORIES:
             records = {k: MetricRecord(dict(v)) for k, v in self.history[name].items()}
             getattr(state.result, name).update(records)

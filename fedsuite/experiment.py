@@ -64,7 +64,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "early-stop-metric",
         "",
-        "metric of rounds.jsonl that stops the run when it no longer improves; empty: never",
+        "metric of rounds.jsonl that ends the run when it stops improving; empty: never",
     ),
     Key("early-stop-patience", 20, "evaluations without improvement to wait", minimum=1),
     Key(

@@ -56,7 +56,7 @@ class Key:
 
     @property
     def argument(self) -> str:
-        """Name of the Python argument that the key sets: ``local-steps`` is ``local_steps``."""
+        """Name of the Python argument that the key sets, such as ``local_steps``."""
         return self.name.replace("-", "_")
 
     def parse(self, value: object) -> Value:

@@ -98,7 +98,8 @@ def run_experiment(
         What to run, and with whom.
     folder
         The run's folder. A folder that exists is an error, unless the key
-        ``resume`` is true or it was left by this same Flower run (a ServerApp that Flower started again).
+        ``resume`` is true or it was left by this same Flower run (a ServerApp that Flower
+        started again).
     flwr_run_id
         Flower's number of the run, where it has one.
     write

@@ -16,12 +16,13 @@ from fedsuite.records import (
     METRICS,
     NUM_EXAMPLES,
     TRAIN,
+    ConfigValue,
+    MetricValue,
     RecordError,
 )
 
 _INSTRUCTION = {TRAIN: "fitins", EVALUATE: "evaluateins"}
 _RESULT = {TRAIN: "fitres", EVALUATE: "evaluateres"}
-_SCALARS = (bool, int, float, str, bytes)
 
 
 def to_legacy(content: RecordDict, message_type: str) -> RecordDict:
@@ -43,7 +44,11 @@ def to_legacy(content: RecordDict, message_type: str) -> RecordDict:
             f"{sorted(content.array_records)}: use a Message-API client"
         )
     prefix = _INSTRUCTION[message_type]
-    config = {k: v for k, v in content[CONFIG].items() if isinstance(v, _SCALARS)}
+    config: dict[str, ConfigValue] = {
+        key: value
+        for key, value in content.config_records[CONFIG].items()
+        if isinstance(value, bool | int | float | str | bytes)
+    }
     positions = ArrayRecord()
     for position, array in enumerate(content.array_records[ARRAYS].values()):
         positions[str(position)] = array
@@ -73,8 +78,8 @@ def from_legacy(content: RecordDict, message_type: str, names: Sequence[str]) ->
     try:
         status = content.config_records[f"{prefix}.status"]
         if status["code"] != 0:
-            raise RecordError(f"client reported: {status['message']}"[:200])
-        metrics = {
+            raise RecordError(f"client reported: {status['message']!r}"[:200])
+        metrics: dict[str, MetricValue] = {
             key: value
             for key, value in content.config_records[f"{prefix}.metrics"].items()
             if isinstance(value, int | float) and not isinstance(value, bool)

@@ -11,7 +11,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedsuite.metrics import fairness_report
-from fedsuite.strategies.aggregation import mean_metrics
 from fedsuite.strategies.report import PhaseReport
 
 if TYPE_CHECKING:
@@ -72,8 +71,7 @@ class RoundReport:
         """
         values: dict[str, float | int] = {"round": self.server_round}
         for phase in self.phases:
-            means = mean_metrics(phase.numeric_rows(), "num_examples")
-            values.update({f"{phase.phase}_{name}": mean for name, mean in means.items()})
+            values.update({f"{phase.phase}_{k}": v for k, v in phase.means().items()})
         if self.evaluate is not None:
             values.update(accuracy_metrics(self.evaluate.column("accuracy")))
         values.update({f"server_{k}": v for k, v in self.server_metrics.items()})

@@ -7,7 +7,6 @@ from fedsuite.callbacks.base import Callback, RoundReport, RunState
 from fedsuite.checkpoint import Checkpoint, list_checkpoints
 from fedsuite.results.writer import RunFolder
 
-
 CHECKPOINTS = "checkpoints"
 
 

@@ -59,12 +59,19 @@ class EarlyStop(Callback):
         self._patience = patience
         self._without = 0
 
+    def on_start(self, state: RunState) -> None:
+        """Stop at once where a run that had stopped is resumed."""
+        self._judge(state)
+
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         """Count evaluations without improvement."""
         improved = self._best.improved(report)
         if improved is None:
             return
         self._without = 0 if improved else self._without + 1
+        self._judge(state)
+
+    def _judge(self, state: RunState) -> None:
         if self._without >= self._patience:
             state.stop_reason = (
                 f"{self._best.metric} has not improved on {self._best.value:g} since round "

@@ -24,9 +24,11 @@ class Progress(Callback):
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._last = 0.0
+        self._accuracy = ""
 
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         """Print the round, unless one was printed a moment ago."""
+        self._accuracy = accuracy_words(report) or self._accuracy
         due = (
             report.num_rounds <= ALWAYS_BELOW
             or report.server_round in (1, report.num_rounds)
@@ -34,21 +36,39 @@ class Progress(Callback):
         )
         if due:
             self._last = time.monotonic()
-            self._write(round_line(report))
+            self._write(round_line(report, self._accuracy))
         if state.stop_reason is not None:
             self._write(f"stopping after round {report.server_round}: {state.stop_reason}")
 
 
-def round_line(report: RoundReport) -> str:
-    """Return a round in one line."""
+def accuracy_words(report: RoundReport) -> str:
+    """Return the accuracies of a round in words; empty if it was not evaluated."""
+    metrics = report.metrics
+    if "accuracy_mean" not in metrics:
+        return ""
+    return (
+        f"mean accuracy {metrics['accuracy_mean']:6.2%}  "
+        f"worst 10 % {metrics['accuracy_worst10']:6.2%}"
+    )
+
+
+def round_line(report: RoundReport, accuracy: str) -> str:
+    """Return a round in one line.
+
+    Parameters
+    ----------
+    report
+        The round.
+    accuracy
+        Words on the last evaluation, which may be of an earlier round.
+    """
     metrics = report.metrics
     width = len(str(report.num_rounds))
     parts = [f"round {report.server_round:>{width}} of {report.num_rounds}"]
     if "train_loss" in metrics:
         parts.append(f"training loss {metrics['train_loss']:.4f}")
-    if "accuracy_mean" in metrics:
-        parts.append(f"mean accuracy {metrics['accuracy_mean']:6.2%}")
-        parts.append(f"worst 10 % {metrics['accuracy_worst10']:6.2%}")
+    if accuracy:
+        parts.append(accuracy)
     if metrics["replies_rejected"]:
         parts.append(f"{metrics['replies_rejected']} replies rejected")
     parts.append(f"{report.seconds:.2f} s")

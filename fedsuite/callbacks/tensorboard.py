@@ -27,7 +27,7 @@ class TensorBoard(Callback):
         from torch.utils.tensorboard import SummaryWriter
 
         purge = state.server_round + 1 if state.server_round else None
-        self._writer = SummaryWriter(str(self._folder), purge_step=purge)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(self._folder), purge_step=purge)
 
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         """Write the round."""
@@ -35,16 +35,16 @@ class TensorBoard(Callback):
             return
         for name, value in report.metrics.items():
             if name != "round":
-                self._writer.add_scalar(name, value, report.server_round)  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(name, value, report.server_round)
         accuracies = report.evaluate.column("accuracy") if report.evaluate else []
         if accuracies:
             import numpy as np
 
-            self._writer.add_histogram(  # type: ignore[no-untyped-call]
+            self._writer.add_histogram(
                 "accuracy", np.asarray(accuracies), report.server_round
             )
 
     def on_end(self, state: RunState, error: BaseException | None) -> None:
         """Close the writer."""
         if self._writer is not None:
-            self._writer.close()  # type: ignore[no-untyped-call]
+            self._writer.close()

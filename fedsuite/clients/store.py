@@ -58,8 +58,8 @@ class FileStore:
             arrays: Arrays = load(path.read_bytes())
         except (OSError, SafetensorError) as error:
             raise RunError(
-                f"client {client_id}: state {version} cannot be read from {path} ({error}): "
-                "keep state-dir between rounds, or start a new run"
+                f"client {client_id}: state {version} cannot be read from {path} "
+                f"({error}): keep state-dir between rounds, or start a new run"
             ) from error
         return arrays
 

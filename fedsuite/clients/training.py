@@ -122,9 +122,11 @@ def mini_batches(
     left = options.local_steps or options.local_epochs * -(-num_examples // size)
     while left > 0:
         order = torch.randperm(num_examples, generator=generator)
-        for batch in order.split(size)[:left]:
+        for start in range(0, num_examples, size):
+            if left == 0:
+                return
             left -= 1
-            yield batch
+            yield order[start : start + size]
 
 
 def run_steps(
@@ -185,14 +187,11 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def evaluation_batches(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield features and labels in order, :data:`EVALUATION_BATCH` samples at a time."""
-    if len(data) > 0:
-        yield from zip(
-            data.features.split(EVALUATION_BATCH),
-            data.labels.split(EVALUATION_BATCH),
-            strict=True,
-        )
+def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield data in parts that bound the memory of a forward pass."""
+    for start in range(0, len(data), EVALUATION_BATCH):
+        part = slice(start, start + EVALUATION_BATCH)
+        yield data.features[part], data.labels[part]
 
 
 @torch.no_grad()
@@ -206,7 +205,7 @@ def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
     loss = 0.0
     correct = 0
     with evaluation_mode(model):
-        for features, labels in evaluation_batches(data):
+        for features, labels in _parts(data):
             logits = model(features)
             loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
             correct += int((logits.argmax(dim=1) == labels).sum())
@@ -230,13 +229,13 @@ def probe_model(model: nn.Module, data: Split) -> tuple[float, Arrays]:
     sums = [torch.zeros_like(parameter) for parameter in named.values()]
     loss = 0.0
     with evaluation_mode(model):
-        for features, labels in evaluation_batches(data):
+        for features, labels in _parts(data):
             part = functional.cross_entropy(model(features), labels, reduction="sum")
             for total, gradient in zip(
                 sums, torch.autograd.grad(part, list(named.values())), strict=True
             ):
                 total += gradient
-            loss += float(part)
+            loss += float(part.detach())
     count = max(len(data), 1)
     gradients = {
         name: np.array((total / count).cpu().numpy())

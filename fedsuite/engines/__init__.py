@@ -1,0 +1,1 @@
+"""Engines: this process, Flower's Ray simulation, and real processes."""

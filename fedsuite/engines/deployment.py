@@ -93,8 +93,10 @@ def _literal(value: Value) -> str:
     import tomli_w
 
     _, _, literal = tomli_w.dumps({"value": value}).strip().partition(" = ")
+    if not isinstance(value, str):
+        return literal
     # Flower splits the text at quotes before it reads it as TOML.
-    return literal.replace('\\"', "\\u0022")
+    return '"' + literal[1:-1].replace('\\"', "\\u0022") + '"'
 
 
 def _start_supernode(

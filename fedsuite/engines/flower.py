@@ -51,8 +51,10 @@ _CONNECTION = "fedsuite"
 _ATTEMPTS = 3
 _NOISE = re.compile(
     r"Since flwr 1\.32|To change federation size|flwr federation simulation-config"
-    r"|FutureWarning: Tip: In future versions of Ray|Starting logstream for run_id"
+    r"|FutureWarning: Tip: In future versions of Ray|^\s*warnings\.warn\($"
+    r"|Starting logstream for run_id|Manually terminating ClientAppActor|^INFO :$"
 )
+"""Lines of a run's log that Flower and Ray always print and that help nobody."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,14 @@ def stage_app(
 
     source = package or Path(fedsuite.__file__).parent
     for file in sorted(source.rglob("*.py")):
+        if "__pycache__" in file.parts:
+            continue
         copy = folder / source.name / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
     project = {
         "project": {
-            "name": source.name,
+            "name": source.name.replace("_", "-"),  # Flower refuses underscores
             "version": "0.0.0",
             "description": "Staged by fedsuite for one run",
             "license": "Apache-2.0",

@@ -9,13 +9,12 @@ reduction, accounting, state for checkpoints.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, TypedDict
+from typing import TYPE_CHECKING, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedsuite.errors import RunError
 from fedsuite.keys import Key, Value
 from fedsuite.records import (
     ARRAYS,
@@ -28,7 +27,6 @@ from fedsuite.records import (
     to_arrays,
     to_record,
 )
-from fedsuite.strategies.aggregation import mean_metrics
 from fedsuite.strategies.exchange import (
     Exchange,
     Rejection,
@@ -38,7 +36,8 @@ from fedsuite.strategies.exchange import (
     build_messages,
 )
 from fedsuite.strategies.membership import Directory, Identity, Members, sample_clients
-from fedsuite.strategies.report import PhaseReport
+from fedsuite.strategies.quorum import Quorum, QuorumMissed
+from fedsuite.strategies.report import PhaseReport, metric_record
 from fedsuite.strategies.validation import ClientReply, Expected, all_finite, spec_of
 
 if TYPE_CHECKING:
@@ -46,30 +45,6 @@ if TYPE_CHECKING:
     from fedsuite.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
-
-
-class StrategyOptions(TypedDict, total=False):
-    """Keywords that every strategy takes; see :class:`FederatedStrategy`."""
-
-    fraction_train: float
-    fraction_evaluate: float
-    min_train_nodes: int
-    min_evaluate_nodes: int
-    min_available_nodes: int
-    clients_per_round: int
-    num_clients: int | None
-    evaluate_every: int
-    num_rounds: int
-    quorum: int
-    max_failed_rounds: int
-    max_examples: float | None
-    weighted_by_key: str
-    seed: int
-    identity: Identity
-    wire: Wire
-    connect_timeout: float
-    exchange_timeout: float
-    source_hash: str | None
 
 
 class FederatedStrategy(Strategy):
@@ -160,8 +135,7 @@ class FederatedStrategy(Strategy):
         self.clients_per_round = clients_per_round
         self.evaluate_every = evaluate_every
         self.num_rounds = num_rounds
-        self.quorum = max(quorum, 1)
-        self.max_failed_rounds = max_failed_rounds
+        self.quorum = Quorum(max(quorum, 1), max_failed_rounds)
         self.max_examples = max_examples
         self.weighted_by_key = weighted_by_key
         self.seed = seed
@@ -171,7 +145,6 @@ class FederatedStrategy(Strategy):
         self.reports: dict[str, PhaseReport] = {}
         self.client_versions: dict[int, str] = {}
         self.kept_versions: dict[int, str] = {}
-        self.failed_rounds = 0
         self.server_round = 0
         self.round_metrics: dict[str, float] = {}
         self._exchange_index = 0
@@ -236,16 +209,20 @@ class FederatedStrategy(Strategy):
         """Make one more exchange inside the round; yields good replies in client order.
 
         Usable inside :meth:`train_exchange` and :meth:`aggregate`. Bad and missing replies
-        are counted in the round's report as those to the training message are.
+        are counted in the round's report as those to the training message are. With fewer
+        good replies than the quorum the round ends there and the model stays as it was.
         """
         grid = self._current_grid()
         reader, messages = self._open(exchange, TRAIN)
         report = self.reports[TRAIN]
         report.bytes_down += exchange.bytes_down()
-        yield from reader.read(
-            grid.send_and_receive(messages, timeout=self.exchange_timeout)
-        )
+        good = 0
+        replies = grid.send_and_receive(messages, timeout=self.exchange_timeout)
+        for reply in reader.read(replies):
+            good += 1
+            yield reply
         report.bytes_up += reader.bytes_up
+        self.quorum.check(good, report)
 
     # ------------------------------------------------------------------- Flower's contract
 
@@ -258,7 +235,11 @@ class FederatedStrategy(Strategy):
         self.round_metrics = {}
         if self.fraction_train == 0.0:
             return []
-        return self._configure(TRAIN, self.train_exchange, self._train_sample(), config)
+        try:
+            return self._configure(TRAIN, self.train_exchange, self._train_sample(), config)
+        except QuorumMissed as missed:
+            self.quorum.miss(server_round, missed.good, missed.reason)
+            return []
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -267,18 +248,23 @@ class FederatedStrategy(Strategy):
         if TRAIN not in self._pending:
             return None, None
         reader, report = self._pending.pop(TRAIN), self.reports[TRAIN]
-        arrays = self.aggregate(self._arrays, self._count(reader.read(replies), report))
-        report.bytes_up += reader.bytes_up
-        if not self._quorum_met(report):
+        try:
+            arrays = self.aggregate(self._arrays, self._count(reader.read(replies), report))
+        except QuorumMissed as missed:
+            self.quorum.miss(server_round, missed.good, missed.reason)
+            return None, None
+        finally:
+            report.bytes_up += reader.bytes_up
+        if not self.quorum.met(server_round, report):
             return None, None
         if arrays is not None and not all(map(all_finite, arrays.values())):
             reason = "the new model holds NaN or infinity: the old one stays"
             logger.warning("round %d: %s", server_round, reason)
             report.rejections.append(Rejection(server_round, None, reason))
             arrays = None
-        metrics = mean_metrics(report.numeric_rows(), "num_examples")
+        metrics = report.means()
         record = None if arrays is None else to_record(arrays)
-        return record, _metric_record(metrics, self.weighted_by_key)
+        return record, metric_record(metrics, self.weighted_by_key)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -304,8 +290,8 @@ class FederatedStrategy(Strategy):
         for _ in self._count(reader.read(replies), report):
             pass
         report.bytes_up += reader.bytes_up
-        metrics = mean_metrics(report.numeric_rows(), "num_examples")
-        return _metric_record(metrics, self.weighted_by_key) if metrics else None
+        metrics = report.means()
+        return metric_record(metrics, self.weighted_by_key) if metrics else None
 
     def summary(self) -> None:
         """Log the settings that matter for a reader of the log."""
@@ -314,7 +300,7 @@ class FederatedStrategy(Strategy):
             type(self).__name__,
             self.clients_per_round or f"{self.fraction_train:.0%}",
             self.seed,
-            self.quorum,
+            self.quorum.needed,
         )
 
     def start(
@@ -334,7 +320,9 @@ class FederatedStrategy(Strategy):
 
         Parameters
         ----------
-        grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+        grid, initial_arrays, num_rounds, timeout
+            As in Flower.
+        train_config, evaluate_config, evaluate_fn
             As in Flower.
         callbacks
             Called at the start, after each round, and at the end.
@@ -428,7 +416,10 @@ class FederatedStrategy(Strategy):
         )
         report = self.reports[phase]
 
+        extra = "" if exchange.message_type == phase else f"{exchange.message_type}: "
+
         def reject(client_id: int | None, reason: str) -> None:
+            reason = extra + reason
             report.rejections.append(Rejection(self.server_round, client_id, reason))
             who = "a client" if client_id is None else f"client {client_id}"
             logger.warning("round %d: %s not used: %s", self.server_round, who, reason)
@@ -446,28 +437,3 @@ class FederatedStrategy(Strategy):
         for reply in replies:
             report.add(reply)
             yield reply
-
-    def _quorum_met(self, report: PhaseReport) -> bool:
-        good = len(report.rows)
-        if good >= self.quorum:
-            self.failed_rounds = 0
-            return True
-        self.failed_rounds += 1
-        reason = report.rejections[-1].reason if report.rejections else "no reply came"
-        logger.warning(
-            "round %d: %d good replies, quorum %d: the model stays as it was",
-            self.server_round,
-            good,
-            self.quorum,
-        )
-        if self.failed_rounds >= self.max_failed_rounds:
-            raise RunError(
-                f"round {self.server_round}: {self.failed_rounds} rounds in a row had fewer "
-                f"good replies than the quorum of {self.quorum}; last reason: {reason}"
-            )
-        return False
-
-
-def _metric_record(metrics: Mapping[str, float], weight_key: str) -> MetricRecord:
-    named = {key: value for key, value in metrics.items() if key != "num_examples"}
-    return MetricRecord({**named, weight_key: metrics["num_examples"]})

@@ -215,7 +215,9 @@ class ReplyReader:
             return
         if message.has_error():
             reason = f"node failed: {one_line(message.error.reason)}"
-            for client_id in client_ids or [None]:
+            if not client_ids:
+                self._reject(None, reason)
+            for client_id in client_ids:
                 self._refuse(client_id, reason)
             return
         if not client_ids:
@@ -227,8 +229,8 @@ class ReplyReader:
             else:
                 self._settle(client_id, outcome)
 
-    def _refuse(self, client_id: int | None, reason: str) -> None:
-        if client_id is None or client_id in self._settled:
+    def _refuse(self, client_id: int, reason: str) -> None:
+        if client_id in self._settled:
             self._reject(client_id, reason)
         else:
             self._settle(client_id, reason)

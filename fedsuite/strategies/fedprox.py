@@ -14,9 +14,9 @@ from typing import ClassVar, Unpack
 
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
-from fedsuite.strategies.base import StrategyOptions
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
+from fedsuite.strategies.options import StrategyOptions
 
 
 class FedProx(FedAvg):

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,7 +12,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedsuite.errors import RunError
-from fedsuite.records import HELLO
+from fedsuite.records import HELLO, ConfigValue
 from fedsuite.rng import numpy_stream
 from fedsuite.strategies.validation import one_line
 
@@ -128,14 +128,14 @@ class Directory:
         members = find(grid)
         deadline = time.monotonic() + self._timeout
         while len(members.nodes) < max(min_nodes, 1):
-            self._pause(deadline, lambda: len(members.nodes), max(min_nodes, 1))
+            self._pause(deadline, len(members.nodes), max(min_nodes, 1))
             members = find(grid)
         return members
 
-    def _pause(self, deadline: float, connected: Callable[[], int], needed: int) -> None:
+    def _pause(self, deadline: float, connected: int, needed: int) -> None:
         if time.monotonic() > deadline:
             raise RunError(
-                f"only {connected()} of {needed} SuperNodes connected within "
+                f"only {connected} of {needed} SuperNodes connected within "
                 f"{self._timeout:g} s: start the others, or raise connect-timeout"
             )
         time.sleep(_POLL_SECONDS)
@@ -169,7 +169,7 @@ class Directory:
         while not self._partitions or (
             first and len(self._by_partition()) < self._expected()
         ):
-            self._pause(deadline, lambda: len(self._by_partition()), self._expected())
+            self._pause(deadline, len(self._by_partition()), self._expected())
             self._greet(grid)
         by_partition = self._by_partition()
         num_clients = self._num_clients or self._num_partitions
@@ -199,6 +199,7 @@ class Directory:
             if reply.has_error():
                 self._judge_error(reply)
                 continue
+            facts: Mapping[str, ConfigValue]
             facts = reply.content.config_records.get("hello", {})
             self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
             partition, total = facts.get("partition-id"), facts.get("num-partitions")
@@ -226,6 +227,6 @@ class Directory:
         if self._source_hash is not None and source != self._source_hash:
             raise RunError(
                 f"node {node_id} runs other fedsuite code than the ServerApp "
-                f"({source[:12]} and {self._source_hash[:12]}): install the same version on "
-                "both and start SuperLink and SuperNodes from an empty folder"
+                f"({source[:12]} and {self._source_hash[:12]}): install the same version "
+                "on both and start SuperLink and SuperNodes from an empty folder"
             )

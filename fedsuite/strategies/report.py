@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flwr.app import MetricRecord
+
+from fedsuite.strategies.aggregation import mean_metrics
 from fedsuite.strategies.exchange import Rejection
 from fedsuite.strategies.validation import ClientReply
 
@@ -54,3 +57,13 @@ class PhaseReport:
     def column(self, name: str) -> list[float]:
         """Return one metric of all clients that reported it, in client order."""
         return [float(row[name]) for row in self.rows if name in row]
+
+    def means(self) -> dict[str, float]:
+        """Return the means of the metrics, weighted by examples; empty of no replies."""
+        return mean_metrics(self.numeric_rows(), "num_examples")
+
+
+def metric_record(metrics: Mapping[str, float], weight_key: str) -> MetricRecord:
+    """Return the means of a phase as Flower's strategies do: the weight under its key."""
+    named = {key: value for key, value in metrics.items() if key != "num_examples"}
+    return MetricRecord({**named, weight_key: metrics["num_examples"]})

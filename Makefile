@@ -1,0 +1,48 @@
+# Everything a newcomer types. `make simulate` and `make test` set up what they need.
+
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= constraints/flwr-1.41.txt
+FLWR ?= 1.41.0
+TORCH ?= 2.13.0
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+
+.PHONY: simulate test check unit slow config setup clean
+
+simulate: $(READY)  ## FedAvg on handwritten digits, 10 clients, in Flower's Ray simulation
+	$(BIN)/fedsuite run simulations/quickstart.toml --engine ray --num-supernodes 10
+
+test: check unit slow  ## lint, types, tests: what CI runs
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m fedsuite.config_table --check pyproject.toml
+	$(BIN)/mypy
+
+unit: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+slow: $(READY)  ## tests that start Ray or real processes: one at a time, they need the cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow
+
+config: $(READY)  ## write the declared keys into pyproject.toml
+	$(BIN)/python -m fedsuite.config_table --write pyproject.toml
+
+setup: $(READY)
+
+# torch first and by its exact version: a CPU-only build is taken where there is one, and
+# what depends on torch then finds it there.
+$(READY): pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'fedsuite needs Python 3.11 or later: make PYTHON=python3.11 ...')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(CONSTRAINTS) "flwr[simulation]==$(FLWR)" hatchling editables
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+		--constraint $(CONSTRAINTS) --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

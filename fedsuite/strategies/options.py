@@ -1,0 +1,30 @@
+"""The keywords that every strategy takes, for typed ``**options``."""
+
+from typing import TypedDict
+
+from fedsuite.strategies.exchange import Wire
+from fedsuite.strategies.membership import Identity
+
+
+class StrategyOptions(TypedDict, total=False):
+    """Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`."""
+
+    fraction_train: float
+    fraction_evaluate: float
+    min_train_nodes: int
+    min_evaluate_nodes: int
+    min_available_nodes: int
+    clients_per_round: int
+    num_clients: int | None
+    evaluate_every: int
+    num_rounds: int
+    quorum: int
+    max_failed_rounds: int
+    max_examples: float | None
+    weighted_by_key: str
+    seed: int
+    identity: Identity
+    wire: Wire
+    connect_timeout: float
+    exchange_timeout: float
+    source_hash: str | None
