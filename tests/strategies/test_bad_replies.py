@@ -6,16 +6,21 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
+from fedsuite.records import to_record
 from tests.helpers import (
     LAYOUTS,
     MEAN_OF_ALL,
     MEAN_WITHOUT,
     Change,
+    TamperingGrid,
     client_number,
     for_client,
+    matrix_app,
+    run,
     run_tampered,
     set_arrays,
     set_metrics,
+    strategy_for,
 )
 
 GOOD = np.full((2, 2), 2.0, dtype=np.float32)
@@ -225,11 +230,9 @@ def test_huge_number_of_examples_owns_the_model_unless_capped(
     assert f"client {number}: num-examples 1e+15 lowered to 3" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_a_mean_that_is_not_finite_keeps_the_model() -> None:
     """Each reply is finite, but their weighted sum is beyond float64."""
-    from fedsuite.records import to_record
-    from tests.helpers import TamperingGrid, matrix_app, run, strategy_for
-
     large = set_arrays(weight=np.full((2, 2), 1.7e308))
 
     def tamper(replies: list[Message]) -> list[Message]:
