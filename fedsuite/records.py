@@ -16,7 +16,7 @@ Both sides import this module and nothing of each other. A *node* is a Flower no
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -223,6 +223,18 @@ class Reply:
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
 
 
+Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
+    """Return the records of one kind by name.
+
+    Flower's own ``content.array_records`` leaves a reference cycle that keeps all arrays
+    of the message in memory until the garbage collector happens to run.
+    """
+    return {name: item for name, item in content.items() if isinstance(item, kind)}
+
+
 def client_record(client_id: int, name: str) -> str:
     """Return the name of a record that belongs to one client of a node."""
     return f"client-{client_id}.{name}"
@@ -279,7 +291,7 @@ def unpack_requests(
     only_client
         Identity of the node's client where the message names none (single layout).
     """
-    config = dict(_only(content.config_records, CONFIG))
+    config = dict(_only(records_of(content, ConfigRecord), CONFIG))
     hosted = CLIENT_IDS in config
     client_ids = _int_list(config.pop(CLIENT_IDS)) if hosted else [only_client]
     count = len(client_ids)
@@ -287,7 +299,7 @@ def unpack_requests(
     keep = _str_list(config.pop(KEEP_VERSIONS, [""] * count), count)
     shared: dict[str, Arrays] = {}
     own: dict[int, dict[str, Arrays]] = {}
-    for name, record in content.array_records.items():
+    for name, record in records_of(content, ArrayRecord).items():
         head, _, tail = name.partition(".")
         if hosted and tail and head.startswith("client-"):
             own.setdefault(int(head.removeprefix("client-")), {})[tail] = to_arrays(record)

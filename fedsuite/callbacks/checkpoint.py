@@ -27,8 +27,11 @@ class Remembers(Protocol):
 class PersistsClients(Protocol):
     """A grid that keeps clients' stored state in memory until a checkpoint needs it."""
 
-    def persist_clients(self, versions: Mapping[int, str], keep: Mapping[int, str]) -> None:
-        """Write ``versions`` to disk; those in ``keep`` must stay readable."""
+    def persist_clients(self, versions: Mapping[int, str]) -> None:
+        """Write these versions to disk, beside those of the last checkpoint."""
+
+    def prune_clients(self, versions: Mapping[int, str]) -> None:
+        """Delete from disk all but these versions."""
 
 
 class CheckpointWriter(Callback):
@@ -80,12 +83,14 @@ class CheckpointWriter(Callback):
         """Write a checkpoint now."""
         strategy = state.strategy
         if isinstance(state.grid, PersistsClients):
-            state.grid.persist_clients(strategy.client_versions, strategy.kept_versions)
+            state.grid.persist_clients(strategy.client_versions)
         self._folder.mkdir(parents=True, exist_ok=True)
         # A checkpoint must not survive rounds whose lines are lost.
         self._run_folder.sync()
         remembered = {other.name: other.remember() for other in self._remembering}
         Checkpoint.capture(state, self._fingerprint, remembered).save(self._folder)
         strategy.kept_versions = dict(strategy.client_versions)
+        if isinstance(state.grid, PersistsClients):
+            state.grid.prune_clients(strategy.client_versions)
         for path in list_checkpoints(self._folder)[: -self._keep]:
             path.unlink(missing_ok=True)

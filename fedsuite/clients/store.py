@@ -65,17 +65,25 @@ class FileStore:
 
     def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
         """Store a version and drop those that are neither this one nor needed."""
+        self.write(client_id, version, arrays)
+        self.prune(client_id, needed | {version})
+
+    def write(self, client_id: int, version: str, arrays: Arrays) -> None:
+        """Store a version and leave the others alone."""
         path = self.path(client_id, version)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(
-                f"client {client_id}: cannot make {path.parent}: {error}"
+                f"client {client_id}: cannot make folder {path.parent}: {error}"
             ) from error
         atomic_write(path, save(arrays))
-        for other in path.parent.glob("*.safetensors"):
-            if other.stem != version and other.stem not in needed:
-                other.unlink(missing_ok=True)
+
+    def prune(self, client_id: int, needed: set[str]) -> None:
+        """Delete the versions that are not needed."""
+        for path in (self._folder / str(int(client_id))).glob("*.safetensors"):
+            if path.stem not in needed:
+                path.unlink(missing_ok=True)
 
 
 class MemoryStore:
@@ -109,24 +117,22 @@ class MemoryStore:
             del known[other]
         known[version] = {name: _frozen_copy(array) for name, array in arrays.items()}
 
-    def persist(self, versions: Mapping[int, str], keep: Mapping[int, str]) -> None:
-        """Write these versions to files, and drop the files of others.
-
-        Parameters
-        ----------
-        versions
-            Client to the version that the checkpoint to come needs.
-        keep
-            Client to the version of the last checkpoint, which must stay readable until
-            the new one is written.
-        """
+    def persist(self, versions: Mapping[int, str]) -> None:
+        """Write these versions to files; those of the last checkpoint stay."""
         if self._files is None:
             return
         for client_id, version in versions.items():
             arrays = self._versions.get(client_id, {}).get(version)
+            # A file of that name that is not ours is left of another run: replace it.
             if arrays is not None and self._written.get(client_id) != version:
-                self._files.save(client_id, version, arrays, {keep.get(client_id, "")})
+                self._files.write(client_id, version, arrays)
                 self._written[client_id] = version
+
+    def prune(self, versions: Mapping[int, str]) -> None:
+        """Delete the files of all other versions: no checkpoint needs them any more."""
+        if self._files is not None:
+            for client_id, version in versions.items():
+                self._files.prune(client_id, {version})
 
 
 def _frozen_copy(array: NDArray[Any]) -> NDArray[Any]:

@@ -179,12 +179,11 @@ def start_superlink(world: World, options: Sequence[str]) -> SuperLink:
     options
         More options of ``flower-superlink``.
     """
-    port, fleet_port = world.reserve_port(), world.reserve_port()
-    control = f"127.0.0.1:{port}"
-    fleet = control
+    port = world.reserve_port()
+    control = fleet = f"127.0.0.1:{port}"
     command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
     if fleet_is_grpc():
-        fleet = f"127.0.0.1:{fleet_port}"
+        fleet = f"127.0.0.1:{world.reserve_port()}"
         command += ["--fleet-api-address", fleet]
     program = world.start("superlink", [*command, *options])
     # Its own log too: whoever holds the port instead might be healthy.
@@ -198,7 +197,7 @@ def _is_healthy(port: int) -> bool:
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
     finally:
         connection.close()
@@ -337,7 +336,7 @@ def flower_facts() -> dict[str, str | int | bool]:
         else os.cpu_count() or 1,
         "threads": os.environ.get("OMP_NUM_THREADS", "1"),
     }
-    return facts | {name: _find(name) for name in PROGRAMS}
+    return facts | {f"{name}-path": _find(name) for name in PROGRAMS}
 
 
 def _version(distribution: str) -> str:

@@ -107,10 +107,15 @@ class LocalGrid(Grid):
         """Yield replies one at a time; a client works when its reply is asked for."""
         return (self._answer(message) for message in list(messages))
 
-    def persist_clients(self, versions: Mapping[int, str], keep: Mapping[int, str]) -> None:
-        """Write the clients' state that a checkpoint needs, keeping that of the last."""
+    def persist_clients(self, versions: Mapping[int, str]) -> None:
+        """Write the clients' state that a checkpoint needs."""
         if self._store is not None:
-            self._store.persist(versions, keep)
+            self._store.persist(versions)
+
+    def prune_clients(self, versions: Mapping[int, str]) -> None:
+        """Delete the clients' state that no checkpoint needs any more."""
+        if self._store is not None:
+            self._store.prune(versions)
 
     def _answer(self, message: Message) -> Message:
         message.metadata.__dict__["_message_id"] = f"local-{next(self._message_ids)}"

@@ -56,12 +56,11 @@ def executable(name: str) -> str:
     RunError
         If there is no such script.
     """
-    found = shutil.which(name, path=os.pathsep.join(_script_folders())) or shutil.which(
-        name
-    )
+    folders = _script_folders()
+    found = shutil.which(name, path=os.pathsep.join(folders)) or shutil.which(name)
     if found is None:
         raise RunError(
-            f"{name} is neither in {_script_folders()[0]} nor on PATH: run "
+            f"{name} is neither in {folders[0]} nor on PATH: run "
             "pip install 'flwr[simulation]>=1.39,<1.43' in that environment"
         )
     return found

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedsuite.errors import RunError
-from fedsuite.records import HELLO, ConfigValue
+from fedsuite.records import HELLO, ConfigValue, records_of
 from fedsuite.rng import numpy_stream
 from fedsuite.strategies.validation import one_line
 
@@ -200,7 +200,7 @@ class Directory:
                 self._judge_error(reply)
                 continue
             facts: Mapping[str, ConfigValue]
-            facts = reply.content.config_records.get("hello", {})
+            facts = records_of(reply.content, ConfigRecord).get("hello", {})
             self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
             partition, total = facts.get("partition-id"), facts.get("num-partitions")
             if not (isinstance(partition, int) and isinstance(total, int)) or not (

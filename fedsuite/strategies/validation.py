@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedsuite.records import (
@@ -16,6 +16,7 @@ from fedsuite.records import (
     Arrays,
     RecordError,
     array_header,
+    records_of,
     view_array,
 )
 
@@ -96,7 +97,7 @@ def check_reply(client_id: int, content: RecordDict, expected: Expected) -> Clie
     BadReply
         With the reason, in words fit for a log: names and numbers, never the payload.
     """
-    error = content.config_records.get(ERROR)
+    error = records_of(content, ConfigRecord).get(ERROR)
     if error is not None:
         raise BadReply(f"client failed: {one_line(error.get('reason', 'no reason given'))}")
     arrays = {
@@ -116,7 +117,7 @@ def one_line(text: object, limit: int = 300) -> str:
 
 
 def _find_record(content: RecordDict, name: str, expected: Expected) -> ArrayRecord:
-    records = content.array_records
+    records = records_of(content, ArrayRecord)
     if name in records:
         if set(records) != set(expected.arrays):
             extra = ", ".join(sorted(set(records) - set(expected.arrays)))
@@ -180,7 +181,7 @@ def _check_weight(client_id: int, num_examples: float, expected: Expected) -> fl
 
 def _check_metrics(content: RecordDict, expected: Expected) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    for record in content.metric_records.values():
+    for record in records_of(content, MetricRecord).values():
         for name, value in record.items():
             if isinstance(value, list):
                 continue

@@ -1,3 +1,4 @@
+import importlib.metadata
 import json
 import math
 import os
@@ -299,12 +300,13 @@ def test_missing_program_is_named() -> None:
 
 
 def test_facts_name_versions_and_programs() -> None:
+    version = importlib.metadata.version("flwr")
     facts = flower_facts()
+    assert facts["flwr"] == version
     assert facts["flwr-supported"] is True
-    assert facts["transport"] == (
-        "gRPC" if str(facts["flwr"]).startswith("1.39") else "HTTP"
-    )
-    assert Path(str(facts["flower-superlink"])).is_file()
+    assert facts["transport"] == ("gRPC" if version.startswith("1.39.") else "HTTP")
+    for name in ("flwr", "flower-superlink", "flwr-simulation"):
+        assert Path(str(facts[f"{name}-path"])).name == name
 
 
 # Processes and ports
