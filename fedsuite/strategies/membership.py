@@ -210,6 +210,11 @@ class Directory:
                     f"node {reply.metadata.src_node_id} names no partition: start it with "
                     "--node-config 'partition-id=... num-partitions=...'"
                 )
+            if self._partitions and total != self._num_partitions:
+                raise RunError(
+                    f"node {reply.metadata.src_node_id} says {total} partitions, others "
+                    f"say {self._num_partitions}: start all with the same num-partitions"
+                )
             self._num_partitions = total
             self._partitions[reply.metadata.src_node_id] = partition
 
