@@ -5,7 +5,7 @@ over all of a client's data with learning rate 1 therefore moves W to the mean o
 client's samples, and the mean over clients is a sum that a reader can do in the head.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,12 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor, nn
 
 from fedsuite.callbacks import Callback, RoundReport, RunState
+from fedsuite.client_app import (
+    Worker,
+    client_app_for,
+    experiment_model,
+    federated_data,
+)
 from fedsuite.clients.app import make_client_app
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.fedavg import FedAvgClient
@@ -27,7 +33,11 @@ from fedsuite.clients.store import MemoryStore
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.experiment import Experiment
+from fedsuite.keys import Value
+from fedsuite.models.arrays import model_arrays
 from fedsuite.records import ARRAYS, METRICS, TRAIN, client_record, to_arrays, to_record
+from fedsuite.server_app import build_strategy
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.fedavg import FedAvg
 
@@ -266,3 +276,41 @@ def mark(message: Message, **facts: Any) -> Message:
         assert f"_{name}" in message.metadata.__dict__
         message.metadata.__dict__[f"_{name}"] = value
     return message
+
+
+def digits_experiment(**changes: Value) -> Experiment:
+    """Return a small experiment on digits; ``changes`` are keys in snake case."""
+    values: dict[str, Value] = {
+        "dataset": "digits",
+        "model": "linear",
+        "num-clients": 4,
+        "num-rounds": 3,
+        "run-name": "run",
+        "device": "cpu",
+    }
+    values |= {name.replace("_", "-"): value for name, value in changes.items()}
+    return Experiment.from_values(values)
+
+
+def run_digits(
+    experiment: Experiment,
+    store: MemoryStore | None = None,
+    tamper: Tamper | None = None,
+) -> Trace:
+    """Run a small experiment on digits in this process, without a run's folder."""
+    store = store or MemoryStore()
+    worker = Worker(experiment, store)
+    initial = model_arrays(experiment_model(experiment, federated_data(experiment)))
+    grid = TamperingGrid(client_app_for(worker), 4, tamper, rounds=range(1, 100))
+    strategy = build_strategy(experiment)
+    return run(strategy, grid, experiment.integer("num-rounds"), to_record(initial))
+
+
+def bits(arrays: Mapping[str, np.ndarray]) -> dict[str, bytes]:
+    """Return what must be equal where the same bits are asked for."""
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
+def final_bits(**changes: Value) -> dict[str, bytes]:
+    """Return the final arrays of a small experiment on digits."""
+    return bits(run_digits(digits_experiment(**changes)).arrays[-1])
