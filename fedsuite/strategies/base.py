@@ -38,7 +38,7 @@ from fedsuite.strategies.exchange import (
 from fedsuite.strategies.membership import Directory, Identity, Members, sample_clients
 from fedsuite.strategies.quorum import Quorum, QuorumMissed
 from fedsuite.strategies.report import PhaseReport, metric_record
-from fedsuite.strategies.validation import ClientReply, Expected, spec_of
+from fedsuite.strategies.validation import ClientReply, Expected, all_finite, spec_of
 
 if TYPE_CHECKING:
     from fedsuite.callbacks import Callback
@@ -120,6 +120,13 @@ class FederatedStrategy(Strategy):
         for name, fraction in (("train", fraction_train), ("evaluate", fraction_evaluate)):
             if not 0.0 <= fraction <= 1.0:
                 raise ValueError(f"fraction_{name} = {fraction}: expected 0 to 1")
+        if evaluate_every < 1:
+            raise ValueError(f"evaluate_every = {evaluate_every}: expected at least 1")
+        if wire == "numpy" and identity == "partition":
+            raise ValueError(
+                "wire='numpy' cannot go with identity='partition': a legacy NumPyClient "
+                "does not answer the hello, and a node hosts one client"
+            )
         self.fraction_train = fraction_train
         self.fraction_evaluate = fraction_evaluate
         self.min_train_nodes = min_train_nodes
@@ -250,6 +257,11 @@ class FederatedStrategy(Strategy):
             report.bytes_up += reader.bytes_up
         if not self.quorum.met(server_round, report):
             return None, None
+        if arrays is not None and not all(map(all_finite, arrays.values())):
+            reason = "the new model holds NaN or infinity: the old one stays"
+            logger.warning("round %d: %s", server_round, reason)
+            report.rejections.append(Rejection(server_round, None, reason))
+            arrays = None
         metrics = report.means()
         record = None if arrays is None else to_record(arrays)
         return record, metric_record(metrics, self.weighted_by_key)
