@@ -196,7 +196,8 @@ def test_so_many_at_a_time(programs, tmp_path):
     assert max(seen) == 2
 
 
-def test_workers_have_one_thread_and_this_fedsuite(programs, tmp_path):
+def test_workers_have_one_thread_and_this_fedsuite(programs, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
     program = "import os, fedsuite; print(os.environ['OMP_NUM_THREADS'], fedsuite.__file__)"
     import fedsuite
 
@@ -409,7 +410,7 @@ def test_failed_points_are_reported_at_the_end(sweep, capsys):
 def test_two_sweeps_at_once_are_refused(sweep):
     sweep()
     with open(sweep.folder / LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_SH)
         with pytest.raises(RunError, match="a sweep is already at work in"):
             sweep()
     sweep()
