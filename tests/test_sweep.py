@@ -453,13 +453,13 @@ def test_a_sweep_in_processes(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_workers_and_the_sweep_goes_on_later(command, tmp_path):
+def test_ctrl_c_stops_the_workers(command, tmp_path):
     options = ["--set", "num-rounds=3000", "--set", "checkpoint-every=1", "--workers", "2"]
     sweep = subprocess.Popen(
         [*command, *options, "--seeds", "2"], stdout=subprocess.DEVNULL, text=True
     )
     folder = tmp_path / "sweep"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(list(folder.glob("s*/checkpoints/*.safetensors"))) < 2:
         assert time.monotonic() < deadline
         assert sweep.poll() is None
