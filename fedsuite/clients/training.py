@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsuite.data import Split
+from fedsuite.errors import RunError
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
 
@@ -249,7 +250,14 @@ def resolve_device(name: str) -> torch.device:
 
     ``auto`` is the GPU that this process can see (Ray shows each client its own, or a
     share of one), else the CPU.
+
+    Raises
+    ------
+    RunError
+        If it names a GPU and this process sees none.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise RunError("key device = 'cuda', but this process sees no GPU: use auto or cpu")
     return torch.device(name)
