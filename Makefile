@@ -37,7 +37,8 @@ setup: $(READY)
 $(READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'fedsuite needs Python 3.11 or later: make PYTHON=python3.11 ...')"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(CONSTRAINTS) torch==$(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint $(CONSTRAINTS) "flwr[simulation]==$(FLWR)" hatchling editables
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \

@@ -99,11 +99,17 @@ def resume(
     """
     from fedsuite.experiment import Experiment
     from fedsuite.results.layout import EXPERIMENT, read_manifest
+    from fedsuite.results.reader import load_run
 
     folder = Path(path).resolve()
     manifest = read_manifest(folder)
-    if manifest["status"] == "finished" and num_rounds is None:
-        raise RunError(f"run {folder} is finished: give more rounds with --num-rounds")
+    if manifest["status"] == "finished":
+        done = load_run(folder).rounds[-1]["round"]
+        if num_rounds is None or num_rounds <= done:
+            raise RunError(
+                f"run {folder} is finished after round {done}: give more rounds with "
+                "--num-rounds"
+            )
     experiment = Experiment.load(folder / EXPERIMENT)
     # The folder may have been moved since.
     changes: dict[str, Value] = {

@@ -43,9 +43,6 @@ def main() -> None:
     except FedsuiteError as error:
         print(f"fedsuite: error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        print("fedsuite: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
 
 
 @app.command()
@@ -143,9 +140,8 @@ def compare(
 
     comparison = compare_runs(runs)
     _print(table(comparison))
-    for warning in comparison.warnings:
-        print(f"warning: {warning}")
     if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
         write_comparison(comparison, output)
         print(f"table and curves: {output}")
 
@@ -206,4 +202,5 @@ def _overrides(settings: list[str] | None) -> dict[str, bool | int | float | str
 def _print(table: "Table") -> None:
     from rich.console import Console
 
-    Console().print(table)
+    # Output that goes to a file or a pipe has no width of its own.
+    Console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -41,7 +41,13 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("connect-timeout", 600.0, "seconds to wait for SuperNodes", above=0.0),
     Key("round-timeout", 3600.0, "seconds to wait for the replies of a round", above=0.0),
-    Key("threads", 1, "torch threads of each process; may change the last bits", minimum=1),
+    Key(
+        "threads",
+        1,
+        "torch threads of each process; may change the last bits",
+        minimum=1,
+        maximum=256,
+    ),
     Key("device", "auto", "where clients train", choices=("auto", "cpu", "cuda")),
     Key(
         "engine",
@@ -336,10 +342,8 @@ def _choice(selector: str, given: Mapping[str, object]) -> str:
     """Return the checked value of a key that selects others."""
     key = known_keys()[selector].declarations[0]
     value = given.get(selector, key.default)
-    if isinstance(value, str) and key.choices and value not in key.choices:
-        near = difflib.get_close_matches(value, key.choices, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"key {selector} = {value!r}: {hint}expected {key.allowed()}")
+    if value == AUTO and selector in ambiguous_keys():
+        value = key.default
     parsed = key.parse(value)
     assert isinstance(parsed, str)
     return parsed

@@ -4,6 +4,8 @@ import difflib
 import os
 from collections.abc import Sequence
 
+from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from fedsuite.data import DATASETS, PARTITIONERS, FederatedData, partition_table
@@ -59,7 +61,8 @@ def method_keys_table(name: str) -> Table:
             table.add_row(f"[bold]{title}[/bold]")
         for key in keys:
             default = strategy.DEFAULTS.get(key.name, key.default)
-            table.add_row(key.name, _toml(default), key.allowed(), key.help)
+            cells = (key.name, _toml(default), key.allowed(), key.help)
+            table.add_row(*(escape(cell) for cell in cells))
     return table
 
 
@@ -82,7 +85,9 @@ def datasets_table() -> Table:
 def partition_listing(data: FederatedData) -> Table:
     """Return who holds what, one row a client."""
     shown = range(data.num_classes) if data.num_classes <= MANY_CLASSES else range(0)
-    table = Table("client", "train", "test", "classes", *(str(label) for label in shown))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for heading in ("client", "train", "test", "classes", *(str(label) for label in shown)):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in partition_table(data):
         sizes = (row.client_id, row.train_size, row.test_size, row.num_classes)
         counts = [str(row.class_counts[label] or "·") for label in shown]
@@ -101,18 +106,24 @@ def doctor_report() -> tuple[Table, bool]:
         ("flwr", bool(facts["flwr-supported"]), "install flwr>=1.39,<1.43"),
         ("torch", bool(facts["torch"]), "install torch"),
         ("ray", bool(facts["ray"]), "install 'flwr[simulation]'"),
-        *((name, bool(facts[name]), "install flwr into this venv") for name in PROGRAMS),
+        *(
+            (f"{name}-path", bool(facts[f"{name}-path"]), "install flwr into this venv")
+            for name in PROGRAMS
+        ),
     ]
     table = Table("what", "found", "advice")
     for name, good, advice in checks:
-        table.add_row(name, str(facts[name]) or "missing", "" if good else advice)
+        found = str(facts[name]) or "missing"
+        # Escaped: 'flwr[simulation]' is no markup.
+        cells = (name.removesuffix("-path"), found, "" if good else advice)
+        table.add_row(*(escape(cell) for cell in cells))
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: cpu"
     table.add_row("SuperNodes speak", str(facts["transport"]))
     table.add_row("processor cores", str(facts["cpus"]))
     table.add_row("GPU", gpu)
     data = os.environ.get("FEDSUITE_DATA", "")
     table.add_row(
-        "FEDSUITE_DATA", data or "not set", "" if data else "digits need no files"
+        "FEDSUITE_DATA", escape(data) or "not set", "" if data else "digits need no files"
     )
     return table, all(good for _, good, _ in checks)
 

@@ -27,7 +27,7 @@ from fedsuite.keys import AUTO
 from fedsuite.models.arrays import model_arrays
 from fedsuite.records import to_arrays, to_record
 from fedsuite.registry import METHODS
-from fedsuite.results.layout import MANIFEST, MODEL, read_manifest
+from fedsuite.results.layout import EXPERIMENT, MANIFEST, MODEL, read_manifest
 from fedsuite.results.summary import finish_folder
 from fedsuite.results.writer import RunFolder
 from fedsuite.strategies.base import FederatedStrategy
@@ -113,10 +113,13 @@ def run_experiment(
         load_latest(folder / CHECKPOINTS, experiment.fingerprint) if again else None
     )
     if again:
+        _refuse_fewer_rounds(experiment, checkpoint)
         run_folder = RunFolder.resume(folder, checkpoint.server_round if checkpoint else 0)
         write(
             f"resuming {folder} after round {checkpoint.server_round if checkpoint else 0}"
         )
+        # It may have another number of rounds now, or lie elsewhere.
+        run_folder.write_text(EXPERIMENT, experiment.replace(resume=False).to_toml())
     else:
         run_folder = None
     try:
@@ -144,7 +147,20 @@ def run_experiment(
 
 
 def build_strategy(experiment: Experiment) -> FederatedStrategy:
-    """Return the experiment's strategy."""
+    """Return the experiment's strategy.
+
+    Raises
+    ------
+    ConfigError
+        If the strategy refuses values that their keys allow one by one.
+    """
+    try:
+        return _make_strategy(experiment)
+    except ValueError as error:
+        raise ConfigError(f"method {experiment['method']}: {error}") from error
+
+
+def _make_strategy(experiment: Experiment) -> FederatedStrategy:
     strategy = METHODS[experiment.text("method")].load_strategy()
     return strategy(
         **experiment.arguments(strategy.KEYS),  # type: ignore[arg-type]
@@ -192,6 +208,15 @@ def build_callbacks(
     if checkpoint is not None:
         writer.recall(checkpoint)
     return [*callbacks, writer, Progress(write)]
+
+
+def _refuse_fewer_rounds(experiment: Experiment, checkpoint: Checkpoint | None) -> None:
+    num_rounds = experiment.integer("num-rounds")
+    if checkpoint is not None and checkpoint.server_round > num_rounds:
+        raise RunError(
+            f"key num-rounds = {num_rounds}: the run is at round {checkpoint.server_round} "
+            "already; give more rounds"
+        )
 
 
 def _is_retry(folder: Path, flwr_run_id: int | None) -> bool:

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.errors import RunError
+from fedsuite.errors import FedsuiteError, RunError
 from fedsuite.records import Reply, Request, pack_replies, pack_reply, unpack_requests
 
 ClientFn = Callable[[Context, int], FederatedClient]
@@ -97,6 +97,9 @@ def _entry(context: Context, client_fn: ClientFn, request: Request) -> RecordDic
     try:
         reply = handle_request(client_fn(context, client_id), request)
         return pack_replies({client_id: reply})
+    except FedsuiteError as error:
+        # One line that says it all: the server logs it with the reply.
+        return pack_replies({client_id: str(error)})
     except Exception as error:
         logger.exception("client %d failed", client_id)
         return pack_replies({client_id: f"{type(error).__name__}: {error}"})

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsuite.data import Split
-from fedsuite.errors import RunError
+from fedsuite.errors import ConfigError
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
 
@@ -253,11 +253,14 @@ def resolve_device(name: str) -> torch.device:
 
     Raises
     ------
-    RunError
+    ConfigError
         If it names a GPU and this process sees none.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise RunError("key device = 'cuda', but this process sees no GPU: use auto or cpu")
+        raise ConfigError(
+            "key device = 'cuda': this process sees no GPU; use auto or cpu, or give "
+            "clients a share of one"
+        )
     return torch.device(name)

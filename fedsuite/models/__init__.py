@@ -40,7 +40,7 @@ class ModelSpec:
 
 
 HIDDEN_WIDTH = Key(
-    "hidden-width", 200, "Units in each of the two hidden layers of the mlp.", minimum=1
+    "hidden-width", 200, "units in each of the two hidden layers of the mlp", minimum=1
 )
 
 MODELS: dict[str, ModelSpec] = {
@@ -63,7 +63,7 @@ MODELS: dict[str, ModelSpec] = {
     ),
 }
 
-MODEL = Key("model", "mlp", "Network that clients train.", choices=tuple(MODELS))
+MODEL = Key("model", "mlp", "network that clients train", choices=tuple(MODELS))
 
 KEYS: tuple[Key, ...] = (MODEL, *(key for spec in MODELS.values() for key in spec.keys))
 

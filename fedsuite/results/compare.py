@@ -113,12 +113,10 @@ def compare(paths: Sequence[str | Path]) -> Comparison:
     if not paths:
         raise RunError("nothing to compare: give the folders of one or more runs")
     repeated: list[str] = []
-    groups = tuple(
-        _one_per_seed(group, repeated)
-        for group in group_runs([load_run(path) for path in paths])
-    )
+    runs = [load_run(path) for path in paths]
+    groups = tuple(_one_per_seed(group, repeated) for group in group_runs(runs))
     rows = tuple(_row(group) for group in groups)
-    warnings = repeated + _unfinished(groups) + _different_rounds(rows)
+    warnings = repeated + _unfinished(groups) + _different_rounds(runs)
     return Comparison(rows, tuple(warnings + _different_partitions(groups)), groups)
 
 
@@ -131,7 +129,8 @@ def table(comparison: Comparison) -> "Table":
     # Text, not str: labels and paths may hold brackets, which a console takes for markup.
     result = Table(caption=Text("\n".join(notes)), caption_justify="left")
     for index, name in enumerate(_header()):
-        result.add_column(name, justify="right" if index else "left")
+        # A label says what differs: it may be broken, never cut off.
+        result.add_column(name, justify="right" if index else "left", overflow="fold")
     for row in comparison.rows:
         result.add_row(*(Text(cell) for cell in _cells(row)))
     return result
@@ -245,8 +244,8 @@ def _unfinished(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _different_rounds(rows: Sequence[Row]) -> list[str]:
-    counts = {count for row in rows for count in row.num_rounds}
+def _different_rounds(runs: Sequence[Run]) -> list[str]:
+    counts = {_last_round(run) for run in runs}
     if len(counts) == 1:
         return []
     return [f"runs end at different rounds, {min(counts)} to {max(counts)}"]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedsuite.experiment import LOCAL_KEYS
 from fedsuite.keys import Value
 from fedsuite.results.reader import Run
 
@@ -27,17 +28,17 @@ class Group:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Group runs by experiment, apart from the seed and from where files lie.
+    """Group runs by experiment, apart from the seed and from where and how long it ran.
 
-    Folders (keys that end in ``-dir``) say nothing about what was computed. Groups stand
-    in the order of their first runs.
+    Keys in :data:`~fedsuite.experiment.LOCAL_KEYS` (engine, folders, rounds, ...) say
+    nothing about what was computed. Groups stand in the order of their first runs.
     """
     groups: dict[tuple[tuple[str, Value], ...], list[Run]] = {}
     for run in runs:
         identity = {
             key: value
             for key, value in run.experiment.items()
-            if key != SEED and not key.endswith("-dir")
+            if key != SEED and key not in LOCAL_KEYS
         }
         groups.setdefault(tuple(sorted(identity.items())), []).append(run)
     labels = _labels([dict(identity) for identity in groups])
