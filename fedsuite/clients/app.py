@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.errors import FedsuiteError
+from fedsuite.errors import FedsuiteError, RunError
 from fedsuite.records import Reply, Request, pack_replies, pack_reply, unpack_requests
 
 ClientFn = Callable[[Context, int], FederatedClient]
@@ -81,9 +81,13 @@ def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:
 
 def handle_request(client: FederatedClient, request: Request) -> Reply:
     """Let a client answer a request."""
-    handler: Callable[[Request], Reply] = getattr(
-        client, client.ACTIONS[request.message_type]
-    )
+    action = client.ACTIONS.get(request.message_type)
+    if action is None:
+        raise RunError(
+            f"{type(client).__name__} does not answer {request.message_type!r}: use the "
+            "strategy that belongs to it"
+        )
+    handler: Callable[[Request], Reply] = getattr(client, action)
     return handler(request)
 
 

@@ -11,7 +11,9 @@ from flwr.serverapp import strategy as flower
 
 from fedsuite.clients.fedavg import FedAvgClient
 from fedsuite.clients.store import MemoryStore
+from fedsuite.clients.training import TrainingOptions
 from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.errors import RunError
 from fedsuite.records import RecordError, to_arrays
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.exchange import Exchange
@@ -22,6 +24,7 @@ from tests.helpers import (
     MEAN_OF_ALL,
     Matrix,
     MatrixClient,
+    MatrixProxClient,
     Trace,
     matrix_app,
     run,
@@ -144,9 +147,6 @@ def test_our_app_under_flowers_fedavg() -> None:
 
 def test_our_prox_client_under_flowers_fedprox() -> None:
     """Flower's strategy sends mu under the same name."""
-    from fedsuite.clients.training import TrainingOptions
-    from tests.helpers import MatrixProxClient
-
     training = TrainingOptions(local_steps=2, batch_size=0, learning_rate=0.5)
     app = matrix_app(MatrixProxClient, values=[4.0] * 2, counts=[1] * 2, training=training)
     with flower_identity():
@@ -202,7 +202,5 @@ def test_fit_and_evaluate_by_hand() -> None:
 
 
 def test_wrong_number_of_arrays_by_hand() -> None:
-    from fedsuite.errors import RunError
-
     with pytest.raises(RunError, match="client 1: got 2 arrays, its model has 1"):
         make_client(1).fit([np.zeros(1)] * 2, {})
