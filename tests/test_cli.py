@@ -231,13 +231,14 @@ def test_data_that_cannot_be_read(command, small, tmp_path):
     assert "train-00000.parquet" in fails(command, "run", small, *settings)
 
 
-def test_loss_that_is_not_finite(command, small):
+def test_loss_that_is_not_finite(command, small, caplog):
     settings = {"model": "mlp", "learning-rate": 1e10, "max-failed-rounds": 1}
     options = [f"--set={name}={value}" for name, value in settings.items()]
     options += ["--set=run-name=a", "--set=num-rounds=2"]
     code, _, err = command("run", small, *options)
     assert code == 1
     assert "Traceback" not in err
+    assert not [record for record in caplog.records if record.exc_info]
     line = err.splitlines()[-1]
     assert line.startswith("fedsuite: error: round ")
     assert "training loss is " in line

@@ -55,7 +55,9 @@ def test_insert_replaces_what_is_between_the_markers():
 
 
 @pytest.mark.parametrize(
-    "text", ["", f"{BEGIN}\n", f"{END}\n{BEGIN}\n", PROJECT + PROJECT], ids=len
+    "text",
+    ["", f"{BEGIN}\n", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{PROJECT}", f"{PROJECT}{END}\n"],
+    ids=len,
 )
 def test_missing_or_repeated_markers_are_refused(text):
     with pytest.raises(ConfigError):

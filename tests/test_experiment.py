@@ -302,6 +302,7 @@ def other_value(name, value):
 
 
 def test_fingerprint_changes_with_decisive_keys_alone():
+    assert set(OTHER_VALUES) == LOCAL_KEYS
     base = Experiment.from_values({"clients-per-round": 5})
     for name, value in base.values.items():
         changed = Experiment.from_values(

@@ -196,7 +196,8 @@ def test_so_many_at_a_time(programs, tmp_path):
     assert max(seen) == 2
 
 
-def test_workers_have_one_thread_and_this_fedsuite(programs, tmp_path):
+def test_workers_have_one_thread_and_this_fedsuite(programs, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
     program = "import os, fedsuite; print(os.environ['OMP_NUM_THREADS'], fedsuite.__file__)"
     import fedsuite
 
@@ -409,7 +410,7 @@ def test_failed_points_are_reported_at_the_end(sweep, capsys):
 def test_two_sweeps_at_once_are_refused(sweep):
     sweep()
     with open(sweep.folder / LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_SH)
         with pytest.raises(RunError, match="a sweep is already at work in"):
             sweep()
     sweep()
@@ -452,13 +453,13 @@ def test_a_sweep_in_processes(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_workers_and_the_sweep_goes_on_later(command, tmp_path):
+def test_ctrl_c_stops_the_workers(command, tmp_path):
     options = ["--set", "num-rounds=3000", "--set", "checkpoint-every=1", "--workers", "2"]
     sweep = subprocess.Popen(
         [*command, *options, "--seeds", "2"], stdout=subprocess.DEVNULL, text=True
     )
     folder = tmp_path / "sweep"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(list(folder.glob("s*/checkpoints/*.safetensors"))) < 2:
         assert time.monotonic() < deadline
         assert sweep.poll() is None

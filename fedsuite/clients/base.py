@@ -136,7 +136,7 @@ class FederatedClient(NumPyClient):
         # own, and put the global one back afterwards.
         devices = [torch.cuda.current_device()] if self._on_cuda() else []
         with torch.random.fork_rng(devices=devices):
-            # Not torch.manual_seed: it reseeds every GPU, and looks for them each time.
+            # Not torch.manual_seed: it would reseed, and each time look for, every GPU.
             layers = stream_seed(self.seed, f"{purpose}-layers", *keys[2:])
             torch.default_generator.manual_seed(layers)
             if devices:
