@@ -60,6 +60,24 @@ METHODS: Mapping[str, Method] = {
             "fedavg_ft.FedAvgFTClient",
             "Collins et al., NeurIPS 2022, arXiv:2205.13692",
         ),
+        Method(
+            "qffl",
+            "qffl.QFFL",
+            "probed.ProbedClient",
+            "Li et al., ICLR 2020, arXiv:1905.10497",
+        ),
+        Method(
+            "fedfv",
+            "fedfv.FedFV",
+            "probed.ProbedClient",
+            "Wang et al., IJCAI 2021, arXiv:2104.14937",
+        ),
+        Method(
+            "term",
+            "term.TERM",
+            "probed.ProbedClient",
+            "Li et al., ICLR 2021, arXiv:2007.01162",
+        ),
     )
 }
 
