@@ -66,6 +66,24 @@ METHODS: Mapping[str, Method] = {
         Method(
             "prac-fedeba-plus", "fedeba_plus.PracFedEBAPlus", "fedeba.FedEBAClient", _FEDEBA
         ),
+        Method(
+            "qffl",
+            "qffl.QFFL",
+            "probed.ProbedClient",
+            "Li et al., ICLR 2020, arXiv:1905.10497",
+        ),
+        Method(
+            "fedfv",
+            "fedfv.FedFV",
+            "probed.ProbedClient",
+            "Wang et al., IJCAI 2021, arXiv:2104.14937",
+        ),
+        Method(
+            "term",
+            "term.TERM",
+            "probed.ProbedClient",
+            "Li et al., ICLR 2021, arXiv:2007.01162",
+        ),
     )
 }
 
