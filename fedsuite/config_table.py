@@ -28,7 +28,7 @@ _OWNERS = {"partitioner": "data", "model": "model", "method": "methods"}
 def render() -> str:
     """Return the table: every known key in declared order, its meaning as a comment."""
     sections: dict[str, list[str]] = {
-        name: [] for name in ("run", "data", "model", "training", "methods")
+        name: [] for name in ("run", "data", "model", "training", "server", "methods")
     }
     for name, known in known_keys().items():
         sections[_section(name, known)] += _lines(name, known)
@@ -39,10 +39,16 @@ def render() -> str:
 def _section(name: str, known: KnownKey) -> str:
     from fedsuite.clients.training import KEYS as TRAINING_KEYS
     from fedsuite.data import KEYS as DATA_KEYS
+    from fedsuite.strategies.extras import KEYS as SERVER_KEYS
 
     if known.owners:
         return _OWNERS[known.owners[0].partition(" ")[0]]
-    for section, keys in (("run", KEYS), ("data", DATA_KEYS), ("training", TRAINING_KEYS)):
+    for section, keys in (
+        ("run", KEYS),
+        ("data", DATA_KEYS),
+        ("training", TRAINING_KEYS),
+        ("server", SERVER_KEYS),
+    ):
         if any(key.name == name for key in keys):
             return section
     return "model"

@@ -273,8 +273,9 @@ def read_file(path: Path) -> dict[str, object]:
 def _shared_keys() -> tuple[Key, ...]:
     from fedsuite import data, models
     from fedsuite.clients.training import KEYS as TRAINING_KEYS
+    from fedsuite.strategies.extras import KEYS as SERVER_KEYS
 
-    return (*KEYS, *data.KEYS, models.MODEL, *TRAINING_KEYS)
+    return (*KEYS, *data.KEYS, models.MODEL, *TRAINING_KEYS, *SERVER_KEYS)
 
 
 def _owned_keys() -> Iterator[tuple[str, str, Sequence[Key]]]:
