@@ -24,8 +24,8 @@ check: $(READY)
 unit: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
 
-slow: $(READY)  ## tests that start Ray or real processes: one at a time, they need the cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow
+slow: $(READY)  ## tests that start Ray or real processes; much of their time is waiting
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
 
 config: $(READY)  ## write the declared keys into pyproject.toml
 	$(BIN)/python -m fedsuite.config_table --write pyproject.toml

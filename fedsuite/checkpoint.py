@@ -160,7 +160,14 @@ class Checkpoint:
                 },
                 callbacks=facts["callbacks"],
             )
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+        except (
+            OSError,
+            SafetensorError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:
             raise RunError(f"cannot read checkpoint {path}: {error}") from error
 
 

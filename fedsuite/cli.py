@@ -43,9 +43,6 @@ def main() -> None:
     except FedsuiteError as error:
         print(f"fedsuite: error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        print("fedsuite: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
 
 
 @app.command()

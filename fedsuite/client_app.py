@@ -18,6 +18,7 @@ from fedsuite.data import FederatedData, Split, load_federated_data
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
 from fedsuite.models import MODELS, build_model
+from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.registry import METHODS
 
 STATE_VARIABLE = "FEDSUITE_STATE"
@@ -43,6 +44,7 @@ class Worker:
         self._client_class = METHODS[experiment.text("method")].load_client()
         self._data = federated_data(experiment)
         self._model = experiment_model(experiment, self._data).to(self._device)
+        self._initial = model_arrays(self._model)
         options = experiment.arguments(TRAINING_KEYS)
         self._training = TrainingOptions(**options)  # type: ignore[arg-type]
         self._clients: dict[int, FederatedClient] = {}
@@ -51,6 +53,8 @@ class Worker:
         """Return the client of that number."""
         if client_id not in self._clients:
             data = self._data.client(client_id)
+            # The clients share a model, which others may have trained by now.
+            load_arrays(self._model, self._initial)
             self._clients[client_id] = self._client_class(
                 self._model,
                 self._on_device(data.train),

@@ -345,10 +345,6 @@ def _choice(selector: str, given: Mapping[str, object]) -> str:
     value = given.get(selector, key.default)
     if value == AUTO and selector in ambiguous_keys():
         value = key.default
-    if isinstance(value, str) and key.choices and value not in key.choices:
-        near = difflib.get_close_matches(value, key.choices, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"key {selector} = {value!r}: {hint}expected {key.allowed()}")
     parsed = key.parse(value)
     assert isinstance(parsed, str)
     return parsed

@@ -6,6 +6,7 @@ declarations, checks an experiment against them, and generates the table that Fl
 wants in ``pyproject.toml``.
 """
 
+import difflib
 import math
 from dataclasses import dataclass
 
@@ -118,7 +119,9 @@ class Key:
 
     def error(self, value: object) -> ConfigError:
         """Return the error that says what is wrong with ``value``."""
-        return ConfigError(f"key {self.name} = {value!r}: expected {self.allowed()}")
+        near = difflib.get_close_matches(str(value), self.choices, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return ConfigError(f"key {self.name} = {value!r}: {hint}expected {self.allowed()}")
 
     def _check_bounds(self, value: int | float) -> None:
         if (

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from fedsuite.data import DATASETS, PARTITIONERS, FederatedData, partition_table
@@ -60,7 +61,8 @@ def method_keys_table(name: str) -> Table:
             table.add_row(f"[bold]{title}[/bold]")
         for key in keys:
             default = strategy.DEFAULTS.get(key.name, key.default)
-            table.add_row(key.name, _toml(default), key.allowed(), key.help)
+            cells = (key.name, _toml(default), key.allowed(), key.help)
+            table.add_row(*(escape(cell) for cell in cells))
     return table
 
 
@@ -112,14 +114,16 @@ def doctor_report() -> tuple[Table, bool]:
     table = Table("what", "found", "advice")
     for name, good, advice in checks:
         found = str(facts[name]) or "missing"
-        table.add_row(name.removesuffix("-path"), found, "" if good else advice)
+        # Escaped: 'flwr[simulation]' is no markup.
+        cells = (name.removesuffix("-path"), found, "" if good else advice)
+        table.add_row(*(escape(cell) for cell in cells))
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: cpu"
     table.add_row("SuperNodes speak", str(facts["transport"]))
     table.add_row("processor cores", str(facts["cpus"]))
     table.add_row("GPU", gpu)
     data = os.environ.get("FEDSUITE_DATA", "")
     table.add_row(
-        "FEDSUITE_DATA", data or "not set", "" if data else "digits need no files"
+        "FEDSUITE_DATA", escape(data) or "not set", "" if data else "digits need no files"
     )
     return table, all(good for _, good, _ in checks)
 

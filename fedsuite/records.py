@@ -16,7 +16,7 @@ Both sides import this module and nothing of each other. A *node* is a Flower no
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -77,7 +77,8 @@ class LazyArray(Array):
         """Serialised form, made on first use."""
         if "_bytes" not in self.__dict__:
             buffer = io.BytesIO()
-            np.save(buffer, np.ascontiguousarray(self.held), allow_pickle=False)
+            # Not np.ascontiguousarray, which turns a scalar array into one of shape (1,).
+            np.save(buffer, np.asarray(self.held, order="C"), allow_pickle=False)
             self.__dict__["_bytes"] = buffer.getvalue()
         data: bytes = self.__dict__["_bytes"]
         return data
@@ -146,8 +147,10 @@ def _parse_npy(array: Array) -> tuple[tuple[int, ...], np.dtype[Any], int]:
         elif version == (2, 0):
             header = npy_format.read_array_header_2_0(stream)
         else:
-            raise RecordError(f"unknown NumPy format {version}")
-    except ValueError as error:
+            raise ValueError(f"unknown format {version}")
+    except Exception as error:
+        # NumPy reads the header as a Python literal: on a hostile one it fails with
+        # whatever the parser raises (TokenError, IndexError, MemoryError, ...).
         raise RecordError(f"not a NumPy array: {error}"[:200]) from None
     shape, fortran_order, dtype = header
     if dtype.hasobject or dtype.kind not in "biuf":
@@ -220,6 +223,18 @@ class Reply:
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
 
 
+Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
+    """Return the records of one kind by name.
+
+    Flower's own ``content.array_records`` leaves a reference cycle that keeps all arrays
+    of the message in memory until the garbage collector happens to run.
+    """
+    return {name: item for name, item in content.items() if isinstance(item, kind)}
+
+
 def client_record(client_id: int, name: str) -> str:
     """Return the name of a record that belongs to one client of a node."""
     return f"client-{client_id}.{name}"
@@ -276,7 +291,7 @@ def unpack_requests(
     only_client
         Identity of the node's client where the message names none (single layout).
     """
-    config = dict(_only(content.config_records, CONFIG))
+    config = dict(_only(records_of(content, ConfigRecord), CONFIG))
     hosted = CLIENT_IDS in config
     client_ids = _int_list(config.pop(CLIENT_IDS)) if hosted else [only_client]
     count = len(client_ids)
@@ -284,7 +299,7 @@ def unpack_requests(
     keep = _str_list(config.pop(KEEP_VERSIONS, [""] * count), count)
     shared: dict[str, Arrays] = {}
     own: dict[int, dict[str, Arrays]] = {}
-    for name, record in content.array_records.items():
+    for name, record in records_of(content, ArrayRecord).items():
         head, _, tail = name.partition(".")
         if hosted and tail and head.startswith("client-"):
             own.setdefault(int(head.removeprefix("client-")), {})[tail] = to_arrays(record)

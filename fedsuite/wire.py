@@ -19,6 +19,7 @@ from fedsuite.records import (
     ConfigValue,
     MetricValue,
     RecordError,
+    records_of,
 )
 
 _INSTRUCTION = {TRAIN: "fitins", EVALUATE: "evaluateins"}
@@ -38,14 +39,20 @@ def to_legacy(content: RecordDict, message_type: str) -> RecordDict:
             f"a legacy NumPyClient app cannot answer {message_type!r}: use a method with "
             "one exchange a round, or a Message-API client"
         )
+    records = records_of(content, ArrayRecord)
+    if set(records) != {ARRAYS}:
+        raise RecordError(
+            f"a legacy NumPyClient app takes one list of arrays, and this method sends "
+            f"{sorted(records)}: use a Message-API client"
+        )
     prefix = _INSTRUCTION[message_type]
     config: dict[str, ConfigValue] = {
         key: value
-        for key, value in content.config_records[CONFIG].items()
+        for key, value in records_of(content, ConfigRecord)[CONFIG].items()
         if isinstance(value, bool | int | float | str | bytes)
     }
     positions = ArrayRecord()
-    for position, array in enumerate(content.array_records[ARRAYS].values()):
+    for position, array in enumerate(records[ARRAYS].values()):
         positions[str(position)] = array
     return RecordDict(
         {f"{prefix}.parameters": positions, f"{prefix}.config": ConfigRecord(config)}
@@ -71,20 +78,24 @@ def from_legacy(content: RecordDict, message_type: str, names: Sequence[str]) ->
     """
     prefix = _RESULT[message_type]
     try:
-        status = content.config_records[f"{prefix}.status"]
+        configs = records_of(content, ConfigRecord)
+        numbers = records_of(content, MetricRecord)
+        status = configs[f"{prefix}.status"]
         if status["code"] != 0:
             raise RecordError(f"client reported: {status['message']!r}"[:200])
         metrics: dict[str, MetricValue] = {
             key: value
-            for key, value in content.config_records[f"{prefix}.metrics"].items()
+            for key, value in configs[f"{prefix}.metrics"].items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
-        examples = content.metric_records[f"{prefix}.num_examples"]["num_examples"]
+        examples = numbers[f"{prefix}.num_examples"]["num_examples"]
         reply = RecordDict()
         if message_type == TRAIN:
-            reply[ARRAYS] = _named(content.array_records[f"{prefix}.parameters"], names)
+            reply[ARRAYS] = _named(
+                records_of(content, ArrayRecord)[f"{prefix}.parameters"], names
+            )
         else:
-            loss = content.metric_records[f"{prefix}.loss"]["loss"]
+            loss = numbers[f"{prefix}.loss"]["loss"]
             metrics.setdefault("loss", loss)
     except KeyError as error:
         raise RecordError(f"record {error} is missing: not a legacy result") from None

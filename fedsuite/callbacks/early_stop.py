@@ -1,5 +1,6 @@
 """End a run when a metric no longer improves."""
 
+import math
 from typing import Any
 
 from fedsuite.callbacks.base import Callback, RoundReport, RunState
@@ -30,6 +31,8 @@ class Best:
         value = report.metrics.get(self.metric)
         if value is None:
             return None
+        if math.isnan(value):
+            return False
         better = self.value is None or (
             value > self.value if higher_is_better(self.metric) else value < self.value
         )

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.errors import FedsuiteError
+from fedsuite.errors import FedsuiteError, RunError
 from fedsuite.records import Reply, Request, pack_replies, pack_reply, unpack_requests
 
 ClientFn = Callable[[Context, int], FederatedClient]
@@ -73,32 +73,36 @@ def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:
     if not hosted:
         reply = handle_request(client_fn(context, requests[0].client_id), requests[0])
         return Message(pack_reply(reply), reply_to=message)
-    replies = {
-        request.client_id: _reply_or_reason(context, client_fn, request)
-        for request in requests
-    }
-    return Message(pack_replies(replies), reply_to=message)
+    content = RecordDict()
+    for request in requests:
+        content.update(_entry(context, client_fn, request))
+    return Message(content, reply_to=message)
 
 
 def handle_request(client: FederatedClient, request: Request) -> Reply:
     """Let a client answer a request."""
-    handler: Callable[[Request], Reply] = getattr(
-        client, client.ACTIONS[request.message_type]
-    )
+    action = client.ACTIONS.get(request.message_type)
+    if action is None:
+        raise RunError(
+            f"{type(client).__name__} does not answer {request.message_type!r}: use the "
+            "strategy that belongs to it"
+        )
+    handler: Callable[[Request], Reply] = getattr(client, action)
     return handler(request)
 
 
-def _reply_or_reason(
-    context: Context, client_fn: ClientFn, request: Request
-) -> Reply | str:
+def _entry(context: Context, client_fn: ClientFn, request: Request) -> RecordDict:
+    """Return one client's entry of the reply, or the reason why there is none."""
+    client_id = request.client_id
     try:
-        return handle_request(client_fn(context, request.client_id), request)
+        reply = handle_request(client_fn(context, client_id), request)
+        return pack_replies({client_id: reply})
     except FedsuiteError as error:
         # One line that says it all: the server logs it with the reply.
-        return str(error)
+        return pack_replies({client_id: str(error)})
     except Exception as error:
-        logger.exception("client %d failed", request.client_id)
-        return f"{type(error).__name__}: {error}"
+        logger.exception("client %d failed", client_id)
+        return pack_replies({client_id: f"{type(error).__name__}: {error}"})
 
 
 @cache

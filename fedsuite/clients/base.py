@@ -136,7 +136,11 @@ class FederatedClient(NumPyClient):
         # own, and put the global one back afterwards.
         devices = [torch.cuda.current_device()] if self._on_cuda() else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(stream_seed(self.seed, f"{purpose}-layers", *keys[2:]))
+            # Not torch.manual_seed: it would reseed, and each time look for, every GPU.
+            layers = stream_seed(self.seed, f"{purpose}-layers", *keys[2:])
+            torch.default_generator.manual_seed(layers)
+            if devices:
+                torch.cuda.manual_seed(layers)
             summary = run_steps(
                 self.model,
                 self.train_data,

@@ -8,8 +8,9 @@ resumed from a checkpoint starts from the versions that belong to it, whatever c
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
@@ -98,6 +99,7 @@ class MemoryStore:
     def __init__(self, files: FileStore | None = None) -> None:
         self._files = files
         self._versions: dict[int, dict[str, Arrays]] = {}
+        self._written: dict[int, str] = {}
 
     def load(self, client_id: int, version: str) -> Arrays:
         """Return a version."""
@@ -113,7 +115,7 @@ class MemoryStore:
         known = self._versions.setdefault(client_id, {})
         for other in set(known) - needed:
             del known[other]
-        known[version] = arrays
+        known[version] = {name: _frozen_copy(array) for name, array in arrays.items()}
 
     def persist(self, versions: Mapping[int, str]) -> None:
         """Write these versions to files; those of the last checkpoint stay."""
@@ -121,11 +123,19 @@ class MemoryStore:
             return
         for client_id, version in versions.items():
             arrays = self._versions.get(client_id, {}).get(version)
-            if arrays is not None and not self._files.path(client_id, version).exists():
+            # A file of that name that is not ours is left of another run: replace it.
+            if arrays is not None and self._written.get(client_id) != version:
                 self._files.write(client_id, version, arrays)
+                self._written[client_id] = version
 
     def prune(self, versions: Mapping[int, str]) -> None:
         """Delete the files of all other versions: no checkpoint needs them any more."""
         if self._files is not None:
             for client_id, version in versions.items():
                 self._files.prune(client_id, {version})
+
+
+def _frozen_copy(array: NDArray[Any]) -> NDArray[Any]:
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy

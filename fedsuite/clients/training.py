@@ -1,6 +1,7 @@
 """The local work that all methods share: mini-batches, optimiser, probe, evaluation."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,6 +176,18 @@ def run_steps(
     return TrainingSummary(float(total) / seen if seen else 0.0, steps)
 
 
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and each of its modules back afterwards."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
 def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield data in parts that bound the memory of a forward pass."""
     for start in range(0, len(data), EVALUATION_BATCH):
@@ -190,15 +203,13 @@ def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
     """
     if len(data) == 0:
         return 0.0, 0.0
-    was_training = model.training
-    model.eval()
     loss = 0.0
     correct = 0
-    for features, labels in _parts(data):
-        logits = model(features)
-        loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
-        correct += int((logits.argmax(dim=1) == labels).sum())
-    model.train(was_training)
+    with evaluation_mode(model):
+        for features, labels in _parts(data):
+            logits = model(features)
+            loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+            correct += int((logits.argmax(dim=1) == labels).sum())
     return loss / len(data), correct / len(data)
 
 
@@ -213,21 +224,19 @@ def probe_model(model: nn.Module, data: Split) -> tuple[float, Arrays]:
     float
         Mean loss.
     dict
-        Parameter name to gradient.
+        Name to gradient, of the parameters that require one.
     """
-    was_training = model.training
-    model.eval()
-    named = dict(model.named_parameters())
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
     sums = [torch.zeros_like(parameter) for parameter in named.values()]
     loss = 0.0
-    for features, labels in _parts(data):
-        part = functional.cross_entropy(model(features), labels, reduction="sum")
-        for total, gradient in zip(
-            sums, torch.autograd.grad(part, list(named.values())), strict=True
-        ):
-            total += gradient
-        loss += float(part.detach())
-    model.train(was_training)
+    with evaluation_mode(model):
+        for features, labels in _parts(data):
+            part = functional.cross_entropy(model(features), labels, reduction="sum")
+            for total, gradient in zip(
+                sums, torch.autograd.grad(part, list(named.values())), strict=True
+            ):
+                total += gradient
+            loss += float(part.detach())
     count = max(len(data), 1)
     gradients = {
         name: np.array((total / count).cpu().numpy())

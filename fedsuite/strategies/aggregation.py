@@ -61,9 +61,9 @@ class WeightedMean:
 
 def cast_like(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return float64 values in another dtype, rounding to nearest for integer dtypes."""
-    if dtype.kind in "biu":
-        return np.rint(values).astype(dtype)
-    return values.astype(dtype)
+    rounded = np.rint(values) if dtype.kind in "biu" else values
+    # NumPy's arithmetic turns arrays without axes into scalars; these are arrays again.
+    return np.asarray(rounded).astype(dtype)
 
 
 def weighted_mean(

@@ -39,7 +39,7 @@ from fedsuite.strategies.extras import ServerExtras
 from fedsuite.strategies.membership import Directory, Identity, Members, sample_clients
 from fedsuite.strategies.quorum import Quorum, QuorumMissed
 from fedsuite.strategies.report import PhaseReport, metric_record
-from fedsuite.strategies.validation import ClientReply, Expected, spec_of
+from fedsuite.strategies.validation import ClientReply, Expected, all_finite, spec_of
 
 if TYPE_CHECKING:
     from fedsuite.callbacks import Callback
@@ -125,6 +125,13 @@ class FederatedStrategy(Strategy):
         for name, fraction in (("train", fraction_train), ("evaluate", fraction_evaluate)):
             if not 0.0 <= fraction <= 1.0:
                 raise ValueError(f"fraction_{name} = {fraction}: expected 0 to 1")
+        if evaluate_every < 1:
+            raise ValueError(f"evaluate_every = {evaluate_every}: expected at least 1")
+        if wire == "numpy" and identity == "partition":
+            raise ValueError(
+                "wire='numpy' cannot go with identity='partition': a legacy NumPyClient "
+                "does not answer the hello, and a node hosts one client"
+            )
         self.fraction_train = fraction_train
         self.fraction_evaluate = fraction_evaluate
         self.min_train_nodes = min_train_nodes
@@ -261,7 +268,7 @@ class FederatedStrategy(Strategy):
         if not self.quorum.met(server_round, report):
             return None, None
         if arrays is not None:
-            arrays = self.extras.step(self._arrays, arrays)
+            arrays = self._counted_step(arrays, report)
         metrics = report.means()
         record = None if arrays is None else to_record(arrays)
         return record, metric_record(metrics, self.weighted_by_key)
@@ -377,6 +384,17 @@ class FederatedStrategy(Strategy):
     def _sample(self, count: int, purpose: str) -> list[int]:
         clients = self._members.client_ids
         return sample_clients(clients, count, self.seed, self.server_round, purpose)
+
+    def _counted_step(self, made: Arrays, report: PhaseReport) -> Arrays | None:
+        """Return the model after the server's step, None if it cannot be used."""
+        arrays = self.extras.step(self._arrays, made)
+        if all(map(all_finite, arrays.values())):
+            self.extras.commit()
+            return arrays
+        reason = "the new model holds NaN or infinity: the old one stays"
+        logger.warning("round %d: %s", self.server_round, reason)
+        report.rejections.append(Rejection(self.server_round, None, reason))
+        return None
 
     def _train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         exchange = self.train_exchange(arrays, client_ids)

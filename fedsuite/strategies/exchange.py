@@ -207,16 +207,18 @@ class ReplyReader:
     def _take(self, message: Message) -> None:
         node_id = message.metadata.src_node_id
         client_ids = self._clients_of.get(node_id, [])
+        group_id = message.metadata.group_id
+        # An error made by the SuperLink may lack the group, and does not name the node
+        # that it is about.
+        if group_id != self._group_id and (group_id or not message.has_error()):
+            self._reject(None, f"node {node_id}: a reply to another round or exchange")
+            return
         if message.has_error():
             reason = f"node failed: {one_line(message.error.reason)}"
-            # An error made by the SuperLink does not name the node that it is about.
             if not client_ids:
                 self._reject(None, reason)
             for client_id in client_ids:
                 self._refuse(client_id, reason)
-            return
-        if message.metadata.group_id != self._group_id:
-            self._reject(None, f"node {node_id}: a reply to another round or exchange")
             return
         if not client_ids:
             self._reject(None, f"node {node_id}: a reply that nobody asked for")

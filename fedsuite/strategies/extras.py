@@ -73,9 +73,10 @@ class ServerMomentum:
             raise ValueError(f"server_momentum = {factor}: expected 0 to 1")
         self.factor = factor
         self.velocity: Arrays = {}
+        self._next: Arrays = {}
 
     def step(self, old: Arrays, new: Arrays) -> Arrays:
-        """Return the arrays after a step with momentum.
+        """Return the arrays after a step with momentum; :meth:`commit` makes it count.
 
         Parameters
         ----------
@@ -85,6 +86,7 @@ class ServerMomentum:
         if self.factor == 0.0:
             return new
         moved: Arrays = {}
+        self._next = {}
         for name, array in new.items():
             if name not in old or is_statistic(name, array):
                 moved[name] = array
@@ -92,9 +94,14 @@ class ServerMomentum:
             velocity = np.subtract(array, old[name], dtype=np.float64)
             if name in self.velocity:
                 velocity += self.factor * self.velocity[name]
-            self.velocity[name] = velocity
+            self._next[name] = velocity
             moved[name] = (old[name] + velocity).astype(array.dtype)
         return moved
+
+    def commit(self) -> None:
+        """Remember the last step: the model took it."""
+        self.velocity |= self._next
+        self._next = {}
 
 
 class UpdateMemory:
@@ -193,10 +200,14 @@ class ServerExtras:
         return self.memory.correct(self._sent, replies, num_clients)
 
     def step(self, old: Arrays, new: Arrays) -> Arrays:
-        """Take the server's step and remember the round; for rounds that count."""
+        """Return the model after the server's step from ``old`` towards ``new``."""
+        return self.momentum.step(old, new)
+
+    def commit(self) -> None:
+        """Remember the round: it counted."""
+        self.momentum.commit()
         if self.memory is not None:
             self.memory.commit()
-        return self.momentum.step(old, new)
 
     def state(self) -> Arrays:
         """Return what must survive a restart."""
@@ -209,7 +220,7 @@ class ServerExtras:
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`state` returned."""
-        self.momentum.velocity = {}
+        self.momentum = ServerMomentum(self.momentum.factor)
         if self.memory is not None:
             self.memory = UpdateMemory()
         for key, array in state.items():

@@ -7,12 +7,15 @@ Equation used (Algorithm 1): w_{t+1} = sum_k (n_k / n) w_{t+1}^k over the sample
 with n the examples of those that answered. Deviation: none.
 """
 
+import logging
 from collections.abc import Iterator
 
 from fedsuite.records import ARRAYS, Arrays
 from fedsuite.strategies.aggregation import WeightedMean
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.validation import ClientReply
+
+logger = logging.getLogger(__name__)
 
 
 class FedAvg(FederatedStrategy):
@@ -27,4 +30,6 @@ class FedAvg(FederatedStrategy):
         mean = WeightedMean()
         for reply in replies:
             mean.add(reply.arrays[ARRAYS], reply.num_examples)
+        if mean.total_weight == 0:
+            logger.warning("no client has examples: the model stays as it was")
         return mean.result()

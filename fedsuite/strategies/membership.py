@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedsuite.errors import RunError
-from fedsuite.records import HELLO, ConfigValue
+from fedsuite.records import HELLO, ConfigValue, records_of
 from fedsuite.rng import numpy_stream
 from fedsuite.strategies.validation import one_line
 
@@ -158,7 +158,8 @@ class Directory:
             digest = hashlib.sha256(bytes(info.public_key)).digest()
             client_id = int.from_bytes(digest[:8], "big") >> 1
             nodes[client_id] = info.node_id
-            names[client_id] = info.name
+            if info.name:
+                names[client_id] = info.name
         return Members(sorted(nodes), nodes, names=names)
 
     def _wait_for_partitions(self, grid: Grid) -> Members:
@@ -199,7 +200,7 @@ class Directory:
                 self._judge_error(reply)
                 continue
             facts: Mapping[str, ConfigValue]
-            facts = reply.content.config_records.get("hello", {})
+            facts = records_of(reply.content, ConfigRecord).get("hello", {})
             self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
             partition, total = facts.get("partition-id"), facts.get("num-partitions")
             if not (isinstance(partition, int) and isinstance(total, int)) or not (
@@ -208,6 +209,11 @@ class Directory:
                 raise RunError(
                     f"node {reply.metadata.src_node_id} names no partition: start it with "
                     "--node-config 'partition-id=... num-partitions=...'"
+                )
+            if self._partitions and total != self._num_partitions:
+                raise RunError(
+                    f"node {reply.metadata.src_node_id} says {total} partitions, others "
+                    f"say {self._num_partitions}: start all with the same num-partitions"
                 )
             self._num_partitions = total
             self._partitions[reply.metadata.src_node_id] = partition

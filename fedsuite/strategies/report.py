@@ -11,6 +11,9 @@ from fedsuite.strategies.validation import ClientReply
 
 Row = dict[str, float | int | str]
 
+RESERVED = frozenset({"client", "num_examples", "round", "phase"})
+"""Columns that the server fills; metrics of these names are left out."""
+
 
 @dataclass
 class PhaseReport:
@@ -38,7 +41,10 @@ class PhaseReport:
             "client": self.names.get(reply.client_id, reply.client_id),
             "num_examples": reply.num_examples,
         }
-        row.update({key.replace("-", "_"): v for key, v in reply.metrics.items()})
+        for key, value in reply.metrics.items():
+            name = key.replace("-", "_")
+            if name not in RESERVED:
+                row[name] = value
         self.rows.append(row)
 
     def numeric_rows(self) -> list[dict[str, float]]:

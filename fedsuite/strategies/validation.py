@@ -1,12 +1,13 @@
 """Checks that a reply must pass before anything in it is used."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedsuite.records import (
@@ -15,14 +16,20 @@ from fedsuite.records import (
     Arrays,
     RecordError,
     array_header,
+    records_of,
     view_array,
 )
+
+logger = logging.getLogger(__name__)
 
 ArraySpec = tuple[tuple[int, ...], str]
 """Shape and dtype of one array."""
 
 RecordSpec = dict[str, ArraySpec]
 """Array name to shape and dtype."""
+
+LARGEST_COUNT = 2.0**53
+"""No count of examples beyond this: products with it could leave float64's range."""
 
 STORED_STATE = "stored-state"
 """Metric by which a client says that it stored a new version of its state."""
@@ -90,7 +97,7 @@ def check_reply(client_id: int, content: RecordDict, expected: Expected) -> Clie
     BadReply
         With the reason, in words fit for a log: names and numbers, never the payload.
     """
-    error = content.config_records.get(ERROR)
+    error = records_of(content, ConfigRecord).get(ERROR)
     if error is not None:
         raise BadReply(f"client failed: {one_line(error.get('reason', 'no reason given'))}")
     arrays = {
@@ -99,11 +106,7 @@ def check_reply(client_id: int, content: RecordDict, expected: Expected) -> Clie
     }
     metrics = _check_metrics(content, expected)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
-    num_examples = metrics.pop(expected.weight_key)
-    if num_examples < 0:
-        raise BadReply(f"{expected.weight_key} is {num_examples:g}: must be >= 0")
-    if expected.max_examples is not None:
-        num_examples = min(num_examples, expected.max_examples)
+    num_examples = _check_weight(client_id, metrics.pop(expected.weight_key), expected)
     return ClientReply(client_id, arrays, metrics, num_examples, stored)
 
 
@@ -114,7 +117,7 @@ def one_line(text: object, limit: int = 300) -> str:
 
 
 def _find_record(content: RecordDict, name: str, expected: Expected) -> ArrayRecord:
-    records = content.array_records
+    records = records_of(content, ArrayRecord)
     if name in records:
         if set(records) != set(expected.arrays):
             extra = ", ".join(sorted(set(records) - set(expected.arrays)))
@@ -162,15 +165,32 @@ def all_finite(array: NDArray[Any]) -> bool:
     return math.isfinite(square) or bool(np.isfinite(flat).all())
 
 
+def _check_weight(client_id: int, num_examples: float, expected: Expected) -> float:
+    key, limit = expected.weight_key, expected.max_examples
+    if num_examples < 0:
+        raise BadReply(f"{key} is {num_examples:g}: must be >= 0")
+    if num_examples > LARGEST_COUNT:
+        raise BadReply(f"{key} is {num_examples:g}: no data set is that large")
+    if limit is not None and num_examples > limit:
+        logger.warning(
+            "client %d: %s %g lowered to %g", client_id, key, num_examples, limit
+        )
+        return limit
+    return num_examples
+
+
 def _check_metrics(content: RecordDict, expected: Expected) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    for record in content.metric_records.values():
+    for record in records_of(content, MetricRecord).values():
         for name, value in record.items():
             if isinstance(value, list):
                 continue
-            if not math.isfinite(value):
-                raise BadReply(f"metric {one_line(name, 60)} is {value}")
-            metrics[name] = float(value)
+            try:
+                metrics[name] = float(value)
+            except OverflowError:
+                metrics[name] = math.inf
+            if not math.isfinite(metrics[name]):
+                raise BadReply(f"metric {one_line(name, 60)} is {metrics[name]}")
     for name in (expected.weight_key, *expected.metrics):
         if name not in metrics:
             raise BadReply(f"metric {name!r} is missing")

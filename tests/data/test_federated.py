@@ -207,7 +207,7 @@ def test_import_is_light():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"dataset": "imagenet"}, "dataset = 'imagenet': expected one of digits, "),
+        ({"dataset": "imagenet"}, "dataset = 'imagenet': did you mean 'tiny-imagenet'"),
         ({"partitioner": "magic"}, "partitioner = 'magic': expected one of iid, "),
         ({"num-clients": 0}, "num-clients = 0: expected a whole number >= 1"),
         ({"num-clients": "10"}, "num-clients = '10'"),

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedsuite.errors import RunError
+from fedsuite.experiment import LOCAL_KEYS
 from fedsuite.results.compare import (
     compare,
     table,
@@ -49,6 +50,33 @@ def test_runs_that_differ_in_seed_and_folders_are_one_group(make):
     (group,) = group_runs([load_run(path) for path in paths])
     assert group.label == "fedavg"
     assert [run.path for run in group.runs] == paths
+
+
+def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
+    local = {
+        "engine": "ray",
+        "resume": True,
+        "output_dir": "elsewhere",
+        "run_name": "other",
+        "state_dir": "elsewhere",
+        "data_dir": "elsewhere",
+        "num_rounds": 11,
+        "checkpoint_every": 3,
+        "connect_timeout": 1.0,
+        "round_timeout": 1.0,
+        "tensorboard": True,
+    }
+    assert {name.replace("_", "-") for name in local} == LOCAL_KEYS
+    assert labels([make(seed=0), make(seed=1, **local)]) == ["fedavg"]
+    assert len(labels([make(seed=0), make(seed=1, threads=2)])) == 2
+
+
+def test_more_rounds_of_one_experiment_and_seed_are_told(make):
+    short, long = make([[0.5]], num_rounds=1), make([[0.5]] * 3, num_rounds=3)
+    assert compare([short, long]).warnings == (
+        f"{long} repeats the experiment and seed of {short}: left out",
+        "runs end at different rounds, 1 to 3",
+    )
 
 
 def test_labels_are_the_keys_that_differ(make):
@@ -197,6 +225,12 @@ def test_table_shows_brackets_as_they_are(comparison):
     text = console.file.getvalue()
     assert "note=[red]a|b" in text
     assert "65.00 ± 7.07" in text
+
+
+def test_a_narrow_table_does_not_cut_labels_off(comparison):
+    console = Console(width=60, file=io.StringIO())
+    console.print(table(comparison))
+    assert "…" not in console.file.getvalue()
 
 
 def test_table_ends_with_the_warnings(make):

@@ -41,6 +41,12 @@ def scalar(value: float) -> Arrays:
     return {"w": np.array([value], np.float32)}
 
 
+def moved(momentum: ServerMomentum, old: Arrays, new: Arrays) -> Arrays:
+    arrays = momentum.step(old, new)
+    momentum.commit()
+    return arrays
+
+
 def replies(sent: Arrays, updates: dict[int, float]) -> list[ClientReply]:
     return [
         ClientReply(k, {ARRAYS: {"w": sent["w"] + np.float32(u)}}, {}, 1.0)
@@ -69,7 +75,7 @@ def test_momentum_by_hand() -> None:
     x = scalar(10.0)
     seen = []
     for step in (1.0, 1.0, -2.0):
-        x = momentum.step(x, {"w": x["w"] + np.float32(step)})
+        x = moved(momentum, x, {"w": x["w"] + np.float32(step)})
         seen.append(float(x["w"][0]))
     assert seen == [11.0, 12.5, 11.25]
 
@@ -78,7 +84,16 @@ def test_momentum_zero_hands_on_what_the_method_made() -> None:
     new = scalar(2.0)
     momentum = ServerMomentum(0.0)
     assert momentum.step(scalar(1.0), new) is new
+    momentum.commit()
     assert momentum.velocity == {}
+
+
+def test_a_step_that_does_not_count_leaves_no_velocity() -> None:
+    momentum = ServerMomentum(0.5)
+    momentum.step(scalar(0.0), scalar(np.inf))
+    assert momentum.velocity == {}
+    moved(momentum, scalar(0.0), scalar(1.0))
+    np.testing.assert_array_equal(momentum.velocity["w"], [1.0])
 
 
 @given(
@@ -89,7 +104,7 @@ def test_momentum_sums_geometrically(steps: list[float], factor: float) -> None:
     momentum = ServerMomentum(factor)
     x = {"w": np.zeros(1)}
     for step in steps:
-        x = momentum.step(x, {"w": x["w"] + step})
+        x = moved(momentum, x, {"w": x["w"] + step})
     age = range(len(steps))
     expected = sum(
         s * sum(factor**k for k in range(len(steps) - t))
@@ -106,8 +121,8 @@ def test_momentum_leaves_statistics_to_the_method() -> None:
         "norm.num_batches_tracked": np.array(3),
     }
     new = {name: array * 2 for name, array in old.items()}
-    once = momentum.step(old, new)
-    twice = momentum.step(once, {name: array * 2 for name, array in once.items()})
+    once = moved(momentum, old, new)
+    twice = moved(momentum, once, {name: array * 2 for name, array in once.items()})
     np.testing.assert_array_equal(twice["norm.running_var"], [4, 4])
     assert twice["norm.num_batches_tracked"] == 12
     assert twice["norm.num_batches_tracked"].dtype == old["norm.num_batches_tracked"].dtype
@@ -298,6 +313,7 @@ def test_state_is_whole_and_restoring_replaces_it() -> None:
         extras.begin(exchange_of([ARRAYS], [ARRAYS]))
         list(extras.correct(iter(replies(scalar(0.0), {7: value})), 2))
         extras.step(scalar(0.0), scalar(value))
+        extras.commit()
         return extras
 
     state = used(3.0).state()

@@ -1,0 +1,41 @@
+"""The smallest experiment that does everything, and helpers around it."""
+
+import shutil
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+SMALL = {
+    "model": "linear",
+    "num-clients": 4,
+    "num-rounds": 1,
+    "batch-size": 64,
+    "clients-per-round": 2,
+}
+
+
+def write_experiment(path, **keys):
+    """Write the small experiment with other keys (in snake case) as a file."""
+    import tomli_w
+
+    values = SMALL | {name.replace("_", "-"): value for name, value in keys.items()}
+    path.write_text(tomli_w.dumps(values))
+    return path
+
+
+def final_model(folder):
+    """Return the bytes of each array of a run's final model."""
+    arrays = load_file(folder / "model.safetensors")
+    return {name: (array.shape, array.tobytes()) for name, array in arrays.items()}
+
+
+def without_plots(monkeypatch):
+    """Leave out what takes most of a small run's time and has tests of its own."""
+    monkeypatch.setattr("fedsuite.results.summary.plot_run", lambda path: None)
+
+
+def copy_repository(folder):
+    """Copy the repository without what was made in it."""
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "runs", "dist", "build")
+    shutil.copytree(Path(__file__).parents[1], folder, symlinks=True, ignore=ignored)
+    return folder

@@ -1,0 +1,126 @@
+"""The repository as a Flower app: what travels, and that it runs from there alone."""
+
+import fnmatch
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+from tests.small_runs import copy_repository
+
+ROOT = Path(__file__).parents[1]
+OWN = {"pyproject.toml", ".info/CONTENT"}
+
+
+@pytest.fixture(scope="module")
+def bundle():
+    return build_fab_from_disk(ROOT)
+
+
+@pytest.fixture(scope="module")
+def names(bundle):
+    return set(zipfile.ZipFile(io.BytesIO(bundle)).namelist())
+
+
+def test_every_module_travels_and_nothing_else(names):
+    modules = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("fedsuite/**/*.py")}
+    files = {
+        path.relative_to(ROOT).as_posix() for path in ROOT.glob("simulations/**/*.toml")
+    }
+    assert names == OWN | modules | files
+    assert "fedsuite/data/__init__.py" in names
+    assert "simulations/quickstart.toml" in names
+
+
+def test_no_module_has_a_name_that_flower_drops():
+    for path in ROOT.glob("fedsuite/**/*.py"):
+        assert not fnmatch.fnmatch(path.name, "test_*.py"), path
+        assert not fnmatch.fnmatch(path.name, "*_test.py"), path
+
+
+def test_bundle_is_far_below_flowers_limit(bundle):
+    assert len(bundle) < 5_000_000
+
+
+def test_ignore_rules_of_folders_are_anchored():
+    lines = (ROOT / ".gitignore").read_text().split()
+    names = {path.name for path in ROOT.glob("fedsuite/**") if path.is_dir()}
+    assert {"data", "results", "models"} <= names
+    assert not {line.rstrip("/") for line in lines} & (names - {"__pycache__"})
+
+
+@pytest.mark.parametrize("name", ["strategies", "clients"])
+def test_links_for_people_who_browse(name, names):
+    link = ROOT / name
+    assert link.is_symlink()
+    assert os.readlink(link) == f"fedsuite/{name}"
+    assert link.resolve() == (ROOT / "fedsuite" / name).resolve()
+    assert not any(entry.startswith(f"{name}/") for entry in names)
+
+
+ALONE = """
+import sys
+from pathlib import Path
+
+home, root = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+# An editable fedsuite is found through finders and paths that lead to a checkout.
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
+inside = lambda p: (Path(p) / "fedsuite" / "__init__.py").exists()
+sys.path[:] = [str(home), *(p for p in sys.path if not inside(p))]
+
+import fedsuite
+
+assert Path(fedsuite.__file__).parent == home / "fedsuite", fedsuite.__file__
+import fedsuite.client_app, fedsuite.server_app
+
+run = fedsuite.run(home / "simulations" / "quickstart.toml", overrides={"num-rounds": 1})
+assert run.manifest["status"] == "finished"
+for name, module in sys.modules.items():
+    if name.partition(".")[0] == "fedsuite":
+        assert Path(module.__file__).is_relative_to(home), module.__file__
+print(run.path)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_from_the_bundle_alone(bundle, tmp_path):
+    home = tmp_path / "app"
+    zipfile.ZipFile(io.BytesIO(bundle)).extractall(home)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", ALONE, home, ROOT],
+        cwd=tmp_path,
+        env=environment | {"FEDSUITE_DATA": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "round 1 of 1" in result.stdout
+    assert Path(result.stdout.splitlines()[-1]).is_relative_to(tmp_path / "runs")
+
+
+@pytest.mark.slow
+def test_flwr_build_takes_the_repository(tmp_path):
+    flwr = Path(sys.executable).with_name("flwr")
+    result = subprocess.run(
+        # Flower wants the folder's name to be a valid name of an app.
+        [flwr, "build", "--app", copy_repository(tmp_path / "fedsuite")],
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "FLWR_HOME": str(tmp_path / "home"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "missing" not in result.stdout
+    (fab,) = tmp_path.glob("fedsuite.fedsuite.*.fab")
+    assert zipfile.is_zipfile(fab)

@@ -1,0 +1,41 @@
+"""What is imported when: the command must answer at once."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "flwr", "ray", "numpy", "scipy", "sklearn", "pyarrow", "matplotlib")
+
+PROGRAMS = {
+    "import": "import fedsuite",
+    "help": "from typer.testing import CliRunner; from fedsuite.cli import app\n"
+    "assert CliRunner().invoke(app, ['--help']).exit_code == 0",
+    "command's help": "from typer.testing import CliRunner; from fedsuite.cli import app\n"
+    "assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_nothing_heavy_is_imported(program):
+    check = f"\nimport sys; print([m for m in {HEAVY!r} if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", program + check], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_strategies_and_clients_come_when_asked_for():
+    import fedsuite.clients
+    import fedsuite.strategies
+    from fedsuite.clients import FedAvgClient
+    from fedsuite.strategies import FedAvg
+
+    assert FedAvg.__module__ == "fedsuite.strategies.fedavg"
+    assert FedAvgClient.__module__ == "fedsuite.clients.fedavg"
+    assert {"FedAvg", "FedProx"} <= set(dir(fedsuite.strategies))
+    assert {"FedAvgClient", "FedProxClient"} <= set(dir(fedsuite.clients))
+    with pytest.raises(AttributeError, match="FedNone"):
+        fedsuite.strategies.FedNone  # noqa: B018
+    with pytest.raises(AttributeError, match="FedNone"):
+        fedsuite.clients.FedNone  # noqa: B018

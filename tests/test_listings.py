@@ -1,0 +1,107 @@
+"""Tables for people: everything that is registered is in them, with its own words."""
+
+import io
+
+import numpy as np
+import pytest
+from rich import box
+from rich.console import Console
+
+from fedsuite.client_app import federated_data
+from fedsuite.data import DATASETS, PARTITIONERS
+from fedsuite.errors import ConfigError
+from fedsuite.experiment import KEYS, Experiment
+from fedsuite.listings import (
+    datasets_table,
+    doctor_report,
+    method_keys_table,
+    methods_table,
+    partition_listing,
+)
+from fedsuite.registry import METHODS
+
+
+def rows(table):
+    """Return the cells of a table as rows of text, as a wide console shows them."""
+    console = Console(file=io.StringIO(), width=1000)
+    table.box = box.HEAVY_HEAD
+    console.print(table)
+    lines = [line for line in console.file.getvalue().splitlines() if "│" in line]
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
+
+
+def test_methods_have_their_papers_and_keys():
+    found = {row[0]: row[1:] for row in rows(methods_table())}
+    assert set(found) == set(METHODS)
+    assert found["fedprox"] == [
+        "FedProx",
+        "proximal-mu",
+        "Li et al., MLSys 2020, arXiv:1812.06127",
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_keys_are_those_that_an_experiment_may_set(method):
+    names = {row[0] for row in rows(method_keys_table(method))}
+    assert {key.name for key in KEYS} < names
+    assert set(Experiment.from_values({"method": method}).values) <= names
+    others = {
+        key.name
+        for other in METHODS.values()
+        for key in other.load_strategy().KEYS
+        if other.name != method
+    }
+    assert not others & names
+
+
+def test_keys_have_the_methods_own_defaults():
+    defaults = {row[0]: row[1] for row in rows(method_keys_table("fedsgd"))}
+    assert (defaults["local-steps"], defaults["batch-size"]) == ("1", "0")
+    assert defaults["tensorboard"] == "false"
+    assert defaults["dataset"] == '"digits"'
+    defaults = {row[0]: row[1] for row in rows(method_keys_table("fedavg"))}
+    assert (defaults["local-steps"], defaults["batch-size"]) == ("0", "32")
+
+
+def test_unknown_method_gets_the_nearest():
+    with pytest.raises(ConfigError, match="'fedpox': did you mean 'fedprox'"):
+        method_keys_table("fedpox")
+
+
+def test_datasets_say_which_files_they_need():
+    found = {row[0]: row[1:] for row in rows(datasets_table())}
+    assert set(found) == set(DATASETS)
+    assert found["digits"][:3] == ["10", "1 x 8 x 8", "none: embedded"]
+    assert found["mnist"][2] == "mnist/train-*.parquet, mnist/test-*.parquet"
+
+
+def test_partition_rows_are_the_data():
+    experiment = Experiment.from_values({"partitioner": "shards", "num-clients": 5})
+    data = federated_data(experiment)
+    found = np.array(
+        [[int(c.replace("·", "0")) for c in row] for row in rows(partition_listing(data))]
+    )
+    assert found[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert (found[:, 1] == data.class_counts().sum(axis=1)).all()
+    assert (found[:, 2] == data.test_class_counts().sum(axis=1)).all()
+    assert (found[:, 4:] == data.class_counts()).all()
+    assert (found[:, 3] == (data.class_counts() > 0).sum(axis=1)).all()
+
+
+def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):
+    from fedsuite.engines import flower
+
+    facts = flower.flower_facts()
+    monkeypatch.setattr(flower, "flower_facts", lambda: {**facts, "ray": ""})
+    monkeypatch.setenv("FEDSUITE_DATA", "/data/[red]")
+    table, healthy = doctor_report()
+    found = {row[0]: row[1:] for row in rows(table)}
+    assert found["ray"] == ["missing", "install 'flwr[simulation]'"]
+    assert found["FEDSUITE_DATA"] == ["/data/[red]", ""]
+    assert found["torch"][1] == ""
+    assert not healthy
+
+
+def test_every_partitioner_has_its_keys_listed():
+    names = {row[0] for row in rows(method_keys_table("fedavg"))}
+    assert {key.name for spec in PARTITIONERS.values() for key in spec.keys} <= names

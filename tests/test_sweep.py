@@ -1,0 +1,475 @@
+"""Sweeps: points and their names, the record, the workers, what is skipped or resumed."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsuite.errors import ConfigError, FedsuiteError, RunError
+from fedsuite.experiment import Experiment, read_file
+from fedsuite.sweep import LOCK, run_sweep
+from fedsuite.sweep_points import Record, make_points, merge_record, parse_grid, point_name
+from fedsuite.sweep_workers import Outcome, Task, run_tasks
+from tests.small_runs import SMALL, final_model, write_experiment
+
+# Points and their names.
+
+
+def test_grid_is_typed_and_sorted():
+    assert parse_grid(["num-clients=4, 8", "batch-size=auto,16", "model=mlp"]) == {
+        "batch-size": ("auto", 16),
+        "model": ("mlp",),
+        "num-clients": (4, 8),
+    }
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        (["learning-rate"], "--grid 'learning-rate': expected key=a,b,c"),
+        (["learning-rat=1"], "unknown key 'learning-rat': did you mean 'learning-rate'"),
+        (["learning-rate=0.1,high"], "key learning-rate = 'high': expected a number > 0"),
+        (["learning-rate=0.1,"], "key learning-rate = '': expected a number > 0"),
+        (["learning-rate=0.1,0.10"], "value 0.1 is given twice"),
+        (["seed=1,2"], "give the number of seeds by --seeds"),
+        (["num-rounds=1,2"], "where or how long a run works"),
+        (["output-dir=a,b"], "where or how long a run works"),
+        (["momentum=0.1", "momentum=0.9"], "--grid momentum is given twice"),
+    ],
+)
+def test_bad_grids_are_refused(grid, words):
+    with pytest.raises(ConfigError) as caught:
+        parse_grid(grid)
+    assert words in str(caught.value)
+
+
+def test_points_are_the_product_with_seeds():
+    points = make_points(SMALL, ["momentum=0.5,0.9", "batch-size=8,16"], 2)
+    assert [point.name for point in points] == [
+        f"batch-size-{size}_momentum-{momentum}_s{seed}"
+        for size in (8, 16)
+        for momentum in (0.5, 0.9)
+        for seed in (0, 1)
+    ]
+    given = {**SMALL, "batch-size": 8, "momentum": 0.9, "seed": 1}
+    assert points[3].fingerprint == Experiment.from_values(given).fingerprint
+    assert len({point.fingerprint for point in points}) == 8
+
+
+def test_every_point_is_checked():
+    make_points({**SMALL, "proximal-mu": 1.0}, ["method=fedprox"], 1)
+    with pytest.raises(
+        ConfigError, match=r"^method=fedavg: key proximal-mu = 1.0 does not"
+    ):
+        make_points({**SMALL, "proximal-mu": 1.0}, ["method=fedprox,fedavg"], 1)
+    with pytest.raises(
+        ConfigError, match=r"^clients-per-round=9, num-clients=8: key client"
+    ):
+        make_points(SMALL, ["num-clients=8,10", "clients-per-round=9"], 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({}, "s3"),
+        ({"learning-rate": 0.1}, "learning-rate-0.1_s3"),
+        (
+            {"tensorboard": True, "learning-rate": 1e-05},
+            "learning-rate-1e-05_tensorboard-true_s3",
+        ),
+    ],
+)
+def test_names_say_what_the_point_is(settings, name):
+    assert point_name(settings, 3) == name
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["learning-rate", "early-stop-metric", "method"]),
+        st.floats(0, 10) | st.text(max_size=200),
+    ),
+    st.integers(0, 10**6),
+)
+def test_every_name_may_be_a_run_name(settings, seed):
+    Experiment.from_values({"run-name": point_name(settings, seed)})
+
+
+def test_replaced_and_cut_characters_do_not_make_names_equal():
+    texts = ["a/b", "a-b", "a b", "a,b", "x" * 200, "x" * 201]
+    names = {point_name({"early-stop-metric": text}, 0) for text in texts}
+    assert len(names) == len(texts)
+    assert {name.rpartition("_")[2] for name in names} == {"s0"}
+
+
+# The record.
+
+
+def test_record_grows_and_refuses_another_base(tmp_path):
+    base = {**SMALL, "learning-rate": 0.5, "run-name": "x", "output-dir": "y", "seed": 9}
+    record = merge_record(tmp_path, base, make_points(SMALL, ["momentum=0.5"], 1))
+    assert record.base == {**SMALL, "learning-rate": 0.5}
+    record.write(tmp_path)
+    assert Record.read(tmp_path) == record
+    # The same experiment in other words.
+    same = {**base, "momentum": 0.0, "checkpoint-every": 3, "seed": 1}
+    more = merge_record(tmp_path, same, make_points(SMALL, ["momentum=0.9"], 2))
+    assert list(more.runs) == ["momentum-0.5_s0", "momentum-0.9_s0", "momentum-0.9_s1"]
+    assert more.runs["momentum-0.9_s1"] == {"momentum": 0.9, "seed": 1}
+    for changed, words in (
+        ({"learning-rate": 0.4}, "key learning-rate is 0.5 there and 0.4 here"),
+        ({"num-rounds": 7}, "key num-rounds is 1 there and 7 here"),
+        ({"weight-decay": 0.1}, "key weight-decay is not set there and 0.1 here"),
+    ):
+        with pytest.raises(RunError) as caught:
+            merge_record(tmp_path, {**base, **changed}, ())
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "base": 3, "runs": {}}'])
+def test_damaged_record_is_refused(tmp_path, text):
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(RunError, match=r"sweep.json: "):
+        Record.read(tmp_path)
+
+
+# The workers; Python stands in for fedsuite where nothing is computed.
+
+
+@pytest.fixture
+def programs(monkeypatch, tmp_path):
+    """Make tasks whose program is given, with the time they started and ended in files."""
+
+    def task(name, program):
+        return Task(name, (program,), tmp_path / f"{name}.log")
+
+    real = subprocess.Popen
+
+    def start(command, **options):
+        return real([sys.executable, "-c", command[-1]], **options)
+
+    monkeypatch.setattr("fedsuite.sweep_workers.subprocess.Popen", start)
+    return task
+
+
+def run_all(tasks, workers):
+    outcomes = []
+    run_tasks(tasks, workers, outcomes.append)
+    return {outcome.name: outcome.error for outcome in outcomes}
+
+
+def test_failures_are_one_line_and_stop_nobody(programs):
+    tasks = [
+        programs("told", "print('x'); exit('fedsuite: error: no such thing')"),
+        programs("crash", "raise ValueError('of what')"),
+        programs("silent", "exit(3)"),
+        programs("killed", "import os; os.kill(os.getpid(), 9)"),
+        programs("good", "print('fedsuite: error: not one')"),
+    ]
+    assert run_all(tasks, 2) == {
+        "told": "no such thing",
+        "crash": "ValueError: of what",
+        "silent": "exit code 3",
+        "killed": "killed by SIGKILL",
+        "good": None,
+    }
+
+
+def test_so_many_at_a_time(programs, tmp_path):
+    program = (
+        f"import os, time; path = {str(tmp_path)!r} + '/at-work-' + str(os.getpid())\n"
+        "open(path, 'w').close()\n"
+        f"names = os.listdir({str(tmp_path)!r})\n"
+        "print(sum(name.startswith('at-work') for name in names))\n"
+        "time.sleep(0.3); os.unlink(path)"
+    )
+    tasks = [programs(f"t{number}", program) for number in range(6)]
+    assert set(run_all(tasks, 2).values()) == {None}
+    seen = [int(task.log.read_text()) for task in tasks]
+    assert max(seen) == 2
+
+
+def test_workers_have_one_thread_and_this_fedsuite(programs, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    program = "import os, fedsuite; print(os.environ['OMP_NUM_THREADS'], fedsuite.__file__)"
+    import fedsuite
+
+    task = programs("t", program)
+    run_all([task], 1)
+    assert task.log.read_text().split() == ["1", fedsuite.__file__]
+
+
+STUBBORN = "import signal, time; signal.signal(2, signal.SIG_IGN); print(1, flush=True)\n"
+POLITE = (
+    "import time\nprint(1, flush=True)\n"
+    "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('bye', flush=True)"
+)
+
+
+def test_interruption_stops_all_workers(programs, monkeypatch):
+    monkeypatch.setattr("fedsuite.sweep_workers._STOP_PATIENCE_S", 1.0)
+    polite = programs("polite", POLITE)
+    stubborn = programs("stubborn", STUBBORN + "time.sleep(60)")
+    waiting = programs("waiting", "print(1)")
+
+    def interrupt(_seconds):
+        logs = (polite.log, stubborn.log)
+        if not interrupted and all(
+            log.exists() and log.read_text().startswith("1\n") for log in logs
+        ):
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        real_sleep(0.01)
+
+    real_sleep = time.sleep
+    interrupted, started = [], []
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        "fedsuite.sweep_workers.subprocess.Popen",
+        lambda *a, **o: started.append(start(*a, **o)) or started[-1],
+    )
+    monkeypatch.setattr("fedsuite.sweep_workers.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks([polite, stubborn, waiting], 2, lambda outcome: None)
+    assert [process.poll() for process in started] == [0, -signal.SIGKILL]
+    assert polite.log.read_text() == "1\nbye\n"
+    assert not waiting.log.exists()
+
+
+# Whole sweeps, the workers in this process where they are not the matter.
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """Run sweeps of the small experiment; keep the tasks that each one starts."""
+    from fedsuite.api import resume, run
+    from fedsuite.experiment import parse_assignment
+    from tests.small_runs import without_plots
+
+    without_plots(monkeypatch)
+    monkeypatch.setattr("fedsuite.sweep.write_comparison", note_comparison)
+    file = write_experiment(tmp_path / "small.toml")
+    started = []
+
+    def run_here(tasks, workers, on_end, keep_open=()):
+        for task in tasks:
+            started.append((task.arguments[0], task.name))
+            error = None
+            try:
+                if task.arguments[0] == "resume":
+                    resume(task.arguments[1])
+                else:
+                    settings = dict(map(parse_assignment, task.arguments[3::2]))
+                    run(task.arguments[1], overrides=settings)
+            except FedsuiteError as caught:
+                error = str(caught)
+            on_end(Outcome(task.name, error, 0.0))
+
+    monkeypatch.setattr("fedsuite.sweep.run_tasks", run_here)
+
+    def start(*grid, seeds=1, file=file, **overrides):
+        started.clear()
+        settings = {name.replace("_", "-"): value for name, value in overrides.items()}
+        output = tmp_path / "sweep"
+        return run_sweep(
+            file, grid=grid, seeds=seeds, workers=1, output=output, overrides=settings
+        )
+
+    start.folder = tmp_path / "sweep"
+    start.started = started
+    return start
+
+
+def note_comparison(comparison, folder):
+    rows = {row.label: row.num_seeds for row in comparison.rows}
+    (folder / "compared.json").write_text(json.dumps(rows))
+
+
+def test_a_sweep_and_its_extension(sweep, capsys):
+    runs = sweep("momentum=0.0,0.9", seeds=2)
+    names = [f"momentum-{m}_s{s}" for m in (0.0, 0.9) for s in (0, 1)]
+    assert [run.name for run in runs] == names
+    assert sweep.started == [("run", name) for name in names]
+    assert json.loads((sweep.folder / "compared.json").read_text()) == {
+        "fedavg, momentum=0.0": 2,
+        "fedavg, momentum=0.9": 2,
+    }
+    out = capsys.readouterr().out
+    assert "4 runs: 4 to start" in out
+    assert re.search(r"\[4/4\] momentum-0.9_s1  finished, mean accuracy \d+\.\d\d %", out)
+    before = [final_model(run) for run in runs]
+    sweep("momentum=0.9,0.5", seeds=3)
+    assert sweep.started == [
+        ("run", name) for name in ("momentum-0.9_s2", "momentum-0.5_s0")
+    ] + [("run", f"momentum-0.5_s{seed}") for seed in (1, 2)]
+    assert "6 runs: 2 finished before, 4 to start" in capsys.readouterr().out
+    assert [final_model(run) for run in runs] == before
+    # The comparison is of the whole sweep.
+    assert json.loads((sweep.folder / "compared.json").read_text()) == {
+        "fedavg, momentum=0.0": 2,
+        "fedavg, momentum=0.9": 3,
+        "fedavg, momentum=0.5": 3,
+    }
+    experiment = read_file(runs[3] / "experiment.toml")
+    assert (experiment["momentum"], experiment["seed"]) == (0.9, 1)
+
+
+def set_status(run, status):
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": status}))
+
+
+def test_what_was_killed_goes_on_or_starts_over(sweep):
+    runs = sweep(seeds=4, num_rounds=2)
+    models = [final_model(run) for run in runs]
+    set_status(runs[0], "running")
+    set_status(runs[1], "failed")
+    # Killed before its manifest was written.
+    for path in sorted(runs[2].rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (runs[2] / "experiment.toml").touch()
+    (runs[2] / ".manifest.json.12-34.tmp").write_text("{")
+    sweep(seeds=4, num_rounds=2)
+    assert sweep.started == [("resume", "s0"), ("resume", "s1"), ("run", "s2")]
+    assert [final_model(run) for run in runs] == models
+    assert not list(runs[2].glob(".*"))
+
+
+def test_what_is_not_ours_is_not_touched(sweep):
+    sweep.folder.mkdir()
+    (sweep.folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(RunError, match="is not empty and holds no sweep"):
+        sweep()
+    assert [path.name for path in sweep.folder.iterdir()] == ["thesis.txt"]
+    (sweep.folder / "thesis.txt").rename(sweep.folder.parent / "thesis.txt")
+    (run,) = sweep()
+    (sweep.folder / "s1").mkdir()
+    (sweep.folder / "s1" / "experiment.toml").write_text("")
+    (sweep.folder / "s1" / "thesis.txt").write_text("years of work")
+    with pytest.raises(RunError, match=r"s1/thesis.txt is in the way"):
+        sweep(seeds=2)
+    assert sweep.started == []
+    assert {path.name for path in (sweep.folder / "s1").iterdir()} == {
+        "experiment.toml",
+        "thesis.txt",
+    }
+    changed = Experiment.load(run / "experiment.toml").replace(learning_rate=0.7)
+    (run / "experiment.toml").write_text(changed.to_toml())
+    with pytest.raises(RunError, match="s0 holds another experiment"):
+        sweep()
+
+
+def test_another_base_is_refused(sweep):
+    sweep()
+    with pytest.raises(RunError, match=r"key learning-rate is not set there and 0\.5"):
+        sweep(learning_rate=0.5)
+    assert sweep.started == []
+
+
+def test_a_file_that_changes_meanwhile_changes_no_run(sweep, tmp_path, monkeypatch):
+    from fedsuite import sweep as module
+
+    run_tasks = module.run_tasks
+
+    def change_first(*arguments):
+        write_experiment(tmp_path / "small.toml", learning_rate=0.5)
+        run_tasks(*arguments)
+
+    monkeypatch.setattr(module, "run_tasks", change_first)
+    (run,) = sweep()
+    assert read_file(run / "experiment.toml")["learning-rate"] == 0.1
+
+
+@pytest.mark.parametrize("name", ["seed", "run_name", "output_dir", "resume"])
+def test_keys_that_the_sweep_sets_are_refused(sweep, name):
+    with pytest.raises(ConfigError, match="a sweep sets this key itself"):
+        sweep(**{name: 1})
+    assert not sweep.folder.exists()
+
+
+def test_failed_points_are_reported_at_the_end(sweep, capsys):
+    with pytest.raises(RunError) as caught:
+        sweep("num-clients=2000,4")
+    assert str(caught.value).startswith(
+        "1 of 2 runs failed; the first: num-clients-2000_s0: key num-clients = 2000: "
+    )
+    assert "num-clients-4_s0  finished" in capsys.readouterr().out
+    assert json.loads((sweep.folder / "compared.json").read_text()) == {"fedavg": 1}
+    with pytest.raises(RunError, match="1 of 2 runs failed"):
+        sweep("num-clients=2000,4")
+    assert sweep.started == [("run", "num-clients-2000_s0")]
+
+
+def test_two_sweeps_at_once_are_refused(sweep):
+    sweep()
+    with open(sweep.folder / LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        with pytest.raises(RunError, match="a sweep is already at work in"):
+            sweep()
+    sweep()
+
+
+# With real workers.
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Return the sweep command on the small experiment."""
+    file = write_experiment(tmp_path / "small.toml", num_rounds=3)
+    output = tmp_path / "sweep"
+    return [sys.executable, "-m", "fedsuite", "sweep", file, "--output", output]
+
+
+@pytest.mark.slow
+def test_a_sweep_in_processes(command, tmp_path):
+    grid = ["--grid", "num-clients=4,2000", "--workers", "2"]
+    result = subprocess.run([*command, *grid], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.startswith(
+        "fedsuite: error: 1 of 2 runs failed; the first: num-cl"
+    )
+    assert result.stderr.count("\n") == 1
+    assert "num-clients-4_s0  finished" in result.stdout
+    names = {path.name for path in (tmp_path / "sweep").iterdir()}
+    assert names == {
+        LOCK,
+        "base.toml",
+        "comparison.csv",
+        "comparison.md",
+        "curves.png",
+        "logs",
+        "num-clients-4_s0",
+        "sweep.json",
+    }
+    log = tmp_path / "sweep" / "logs" / "num-clients-4_s0.log"
+    assert "round 3 of 3" in log.read_text()
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_the_workers(command, tmp_path):
+    options = ["--set", "num-rounds=3000", "--set", "checkpoint-every=1", "--workers", "2"]
+    sweep = subprocess.Popen(
+        [*command, *options, "--seeds", "2"], stdout=subprocess.DEVNULL, text=True
+    )
+    folder = tmp_path / "sweep"
+    deadline = time.monotonic() + 300
+    while len(list(folder.glob("s*/checkpoints/*.safetensors"))) < 2:
+        assert time.monotonic() < deadline
+        assert sweep.poll() is None
+        time.sleep(0.05)
+    sweep.send_signal(signal.SIGINT)
+    assert sweep.wait(60) == 130
+    # Nobody holds the lock: all workers are gone.
+    descriptor = os.open(folder / LOCK, os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
+    for run in ("s0", "s1"):
+        manifest = json.loads((folder / run / "manifest.json").read_text())
+        assert manifest["status"] == "stopped"

@@ -1,0 +1,87 @@
+"""The wheel: what is in it, and that it works outside the checkout."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.small_runs import copy_repository, write_experiment
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.slow
+
+
+def pip(*arguments):
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    # A copy, for builds leave files in the folder they are made from.
+    source = copy_repository(folder / "source")
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
+    (wheel,) = folder.glob("fedsuite-*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("installed")
+    pip("install", "--no-deps", "--no-index", "--quiet", "--target", folder, wheel)
+    return folder
+
+
+def test_wheel_holds_the_package_alone(wheel):
+    names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+    files = (p for p in ROOT.glob("fedsuite/**/*") if p.is_file())
+    package = {p.relative_to(ROOT).as_posix() for p in files if p.suffix != ".pyc"}
+    assert names == package
+    assert "fedsuite/py.typed" in names
+
+
+def command(installed, folder, *arguments):
+    """Run the installed command with no other fedsuite in reach."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    result = subprocess.run(
+        [sys.executable, "-P", installed / "bin" / "fedsuite", *arguments],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_installed_command_lists_methods(installed, tmp_path):
+    assert "fedprox" in command(installed, tmp_path, "methods")
+
+
+def test_installed_command_runs_and_sweeps(installed, tmp_path):
+    file = write_experiment(tmp_path / "small.toml")
+    command(installed, tmp_path, "sweep", file, "--seeds", "1", "--output", "sweep")
+    out = command(installed, tmp_path, "run", file, "--set", "output-dir=out")
+    assert "round 1 of 1" in out
+    (run,) = (tmp_path / "out").iterdir()
+    assert (run / "model.safetensors").is_file()
+
+
+def test_the_copy_is_what_runs(installed, tmp_path):
+    script = "import fedsuite; print(fedsuite.__file__)"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(result.stdout.strip()).is_relative_to(installed)
