@@ -47,6 +47,8 @@ class Checkpoint:
         Global arrays.
     method_arrays, method_scalars
         What the method remembers between rounds.
+    extra_arrays
+        What server momentum and FedVARP remember.
     client_versions
         Client to the version of its stored state.
     history
@@ -60,6 +62,7 @@ class Checkpoint:
     arrays: Arrays
     method_arrays: Arrays = field(default_factory=dict)
     method_scalars: Mapping[str, Any] = field(default_factory=dict)
+    extra_arrays: Arrays = field(default_factory=dict)
     client_versions: Mapping[int, str] = field(default_factory=dict)
     failed_rounds: int = 0
     history: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict)
@@ -71,12 +74,14 @@ class Checkpoint:
     ) -> "Checkpoint":
         """Return the state of a run between two rounds."""
         method_arrays, method_scalars = state.strategy.state()
+        extras = state.strategy.extras.state()
         return cls(
             server_round=state.server_round,
             fingerprint=fingerprint,
             arrays=to_arrays(state.arrays),
             method_arrays=method_arrays,
             method_scalars=method_scalars,
+            extra_arrays=extras,
             client_versions=dict(state.strategy.client_versions),
             failed_rounds=state.strategy.quorum.failed_rounds,
             history={
@@ -92,6 +97,7 @@ class Checkpoint:
         state.arrays = state.result.arrays = to_record(self.arrays)
         strategy = state.strategy
         strategy.restore(self.method_arrays, self.method_scalars)
+        strategy.extras.restore(self.extra_arrays)
         strategy.client_versions = dict(self.client_versions)
         strategy.kept_versions = dict(self.client_versions)
         strategy.quorum.failed_rounds = self.failed_rounds
@@ -108,6 +114,7 @@ class Checkpoint:
             "arrays": list(self.arrays),
             "method_arrays": list(self.method_arrays),
             "method_scalars": dict(self.method_scalars),
+            "extra_arrays": list(self.extra_arrays),
             "client_versions": self.client_versions,
             "failed_rounds": self.failed_rounds,
             "history": self.history,
@@ -115,6 +122,7 @@ class Checkpoint:
         }
         tensors = {f"arrays/{name}": array for name, array in self.arrays.items()}
         tensors |= {f"method/{name}": array for name, array in self.method_arrays.items()}
+        tensors |= {f"extra/{name}": array for name, array in self.extra_arrays.items()}
         path = folder / _FILE_NAME.format(self.server_round)
         atomic_write(path, save(tensors, metadata={"fedsuite": json.dumps(facts)}))
         return path
@@ -143,6 +151,7 @@ class Checkpoint:
                 arrays={n: tensors[f"arrays/{n}"] for n in facts["arrays"]},
                 method_arrays={n: tensors[f"method/{n}"] for n in facts["method_arrays"]},
                 method_scalars=facts["method_scalars"],
+                extra_arrays={n: tensors[f"extra/{n}"] for n in facts["extra_arrays"]},
                 client_versions={int(k): v for k, v in facts["client_versions"].items()},
                 failed_rounds=facts["failed_rounds"],
                 history={

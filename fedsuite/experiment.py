@@ -270,11 +270,23 @@ def read_file(path: Path) -> dict[str, object]:
     return content
 
 
-def _shared_keys() -> tuple[Key, ...]:
+def shared_groups() -> dict[str, tuple[Key, ...]]:
+    """Return the keys that every experiment has, by what they are about."""
     from fedsuite import data, models
     from fedsuite.clients.training import KEYS as TRAINING_KEYS
+    from fedsuite.strategies.extras import KEYS as SERVER_KEYS
 
-    return (*KEYS, *data.KEYS, models.MODEL, *TRAINING_KEYS)
+    return {
+        "run": KEYS,
+        "data": data.KEYS,
+        "model": (models.MODEL,),
+        "training": TRAINING_KEYS,
+        "extras": SERVER_KEYS,
+    }
+
+
+def _shared_keys() -> tuple[Key, ...]:
+    return tuple(key for keys in shared_groups().values() for key in keys)
 
 
 def _owned_keys() -> Iterator[tuple[str, str, Sequence[Key]]]:

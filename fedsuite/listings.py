@@ -35,9 +35,7 @@ def method_keys_table(name: str) -> Table:
     ConfigError
         If there is no such method.
     """
-    from fedsuite.clients.training import KEYS as TRAINING_KEYS
-    from fedsuite.data import KEYS as DATA_KEYS
-    from fedsuite.experiment import KEYS as RUN_KEYS
+    from fedsuite.experiment import shared_groups
     from fedsuite.models import KEYS as MODEL_KEYS
 
     if name not in METHODS:
@@ -47,13 +45,15 @@ def method_keys_table(name: str) -> Table:
     strategy = METHODS[name].load_strategy()
     table = Table("key", "default", "allowed", "meaning", title=f"{name}: keys")
     partitioner_keys = [key for spec in PARTITIONERS.values() for key in spec.keys]
+    shared = shared_groups()
     groups: Sequence[tuple[str, Sequence[Key]]] = (
         (f"method {name}", strategy.KEYS),
-        ("training", TRAINING_KEYS),
+        ("training", shared["training"]),
+        ("extras", shared["extras"]),
         ("model", MODEL_KEYS),
-        ("data", DATA_KEYS),
+        ("data", shared["data"]),
         ("partitioners", partitioner_keys),
-        ("run", RUN_KEYS),
+        ("run", shared["run"]),
     )
     for title, keys in groups:
         if keys:

@@ -31,6 +31,7 @@ from fedsuite.results.layout import EXPERIMENT, MANIFEST, MODEL, read_manifest
 from fedsuite.results.summary import finish_folder
 from fedsuite.results.writer import RunFolder
 from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.extras import KEYS as SERVER_KEYS
 
 RUNS_VARIABLE = "FEDSUITE_RUNS"
 
@@ -163,7 +164,7 @@ def build_strategy(experiment: Experiment) -> FederatedStrategy:
 def _make_strategy(experiment: Experiment) -> FederatedStrategy:
     strategy = METHODS[experiment.text("method")].load_strategy()
     return strategy(
-        **experiment.arguments(strategy.KEYS),  # type: ignore[arg-type]
+        **experiment.arguments((*strategy.KEYS, *SERVER_KEYS)),  # type: ignore[arg-type]
         num_clients=experiment.integer("num-clients"),
         clients_per_round=experiment.integer("clients-per-round"),
         min_available_nodes=1,

@@ -35,6 +35,7 @@ from fedsuite.strategies.exchange import (
     Wire,
     build_messages,
 )
+from fedsuite.strategies.extras import ServerExtras
 from fedsuite.strategies.membership import Directory, Identity, Members, sample_clients
 from fedsuite.strategies.quorum import Quorum, QuorumMissed
 from fedsuite.strategies.report import PhaseReport, metric_record
@@ -78,6 +79,8 @@ class FederatedStrategy(Strategy):
     identity
         What a client is: ``node``, ``partition`` or ``registered``; see
         :class:`~fedsuite.strategies.membership.Directory`.
+    server_momentum, fedvarp
+        Extras on the server, off unless asked for; see :mod:`fedsuite.strategies.extras`.
     wire
         ``message``, or ``numpy`` for apps made of legacy NumPyClients.
     connect_timeout
@@ -112,6 +115,8 @@ class FederatedStrategy(Strategy):
         weighted_by_key: str = NUM_EXAMPLES,
         seed: int = 0,
         identity: Identity = "node",
+        server_momentum: float = 0.0,
+        fedvarp: bool = False,
         wire: Wire = "message",
         connect_timeout: float = 600.0,
         exchange_timeout: float = 3600.0,
@@ -139,6 +144,7 @@ class FederatedStrategy(Strategy):
         self.max_examples = max_examples
         self.weighted_by_key = weighted_by_key
         self.seed = seed
+        self.extras = ServerExtras(momentum=server_momentum, fedvarp=fedvarp)
         self.wire = wire
         self.exchange_timeout = exchange_timeout
         self.directory = Directory(identity, num_clients, connect_timeout, source_hash)
@@ -236,7 +242,9 @@ class FederatedStrategy(Strategy):
         if self.fraction_train == 0.0:
             return []
         try:
-            return self._configure(TRAIN, self.train_exchange, self._train_sample(), config)
+            return self._configure(
+                TRAIN, self._train_exchange, self._train_sample(), config
+            )
         except QuorumMissed as missed:
             self.quorum.miss(server_round, missed.good, missed.reason)
             return []
@@ -248,8 +256,10 @@ class FederatedStrategy(Strategy):
         if TRAIN not in self._pending:
             return None, None
         reader, report = self._pending.pop(TRAIN), self.reports[TRAIN]
+        counted = self._count(reader.read(replies), report)
+        corrected = self.extras.correct(counted, len(self._members.client_ids))
         try:
-            arrays = self.aggregate(self._arrays, self._count(reader.read(replies), report))
+            arrays = self.aggregate(self._arrays, corrected)
         except QuorumMissed as missed:
             self.quorum.miss(server_round, missed.good, missed.reason)
             return None, None
@@ -257,11 +267,8 @@ class FederatedStrategy(Strategy):
             report.bytes_up += reader.bytes_up
         if not self.quorum.met(server_round, report):
             return None, None
-        if arrays is not None and not all(map(all_finite, arrays.values())):
-            reason = "the new model holds NaN or infinity: the old one stays"
-            logger.warning("round %d: %s", server_round, reason)
-            report.rejections.append(Rejection(server_round, None, reason))
-            arrays = None
+        if arrays is not None:
+            arrays = self._counted_step(arrays, report)
         metrics = report.means()
         record = None if arrays is None else to_record(arrays)
         return record, metric_record(metrics, self.weighted_by_key)
@@ -377,6 +384,22 @@ class FederatedStrategy(Strategy):
     def _sample(self, count: int, purpose: str) -> list[int]:
         clients = self._members.client_ids
         return sample_clients(clients, count, self.seed, self.server_round, purpose)
+
+    def _counted_step(self, made: Arrays, report: PhaseReport) -> Arrays | None:
+        """Return the model after the server's step, None if it cannot be used."""
+        arrays = self.extras.step(self._arrays, made)
+        if all(map(all_finite, arrays.values())):
+            self.extras.commit()
+            return arrays
+        reason = "the new model holds NaN or infinity: the old one stays"
+        logger.warning("round %d: %s", self.server_round, reason)
+        report.rejections.append(Rejection(self.server_round, None, reason))
+        return None
+
+    def _train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        exchange = self.train_exchange(arrays, client_ids)
+        self.extras.begin(exchange)
+        return exchange
 
     def _configure(
         self,

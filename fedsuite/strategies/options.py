@@ -24,6 +24,8 @@ class StrategyOptions(TypedDict, total=False):
     weighted_by_key: str
     seed: int
     identity: Identity
+    server_momentum: float
+    fedvarp: bool
     wire: Wire
     connect_timeout: float
     exchange_timeout: float
