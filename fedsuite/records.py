@@ -37,6 +37,10 @@ CONFIG = "config"
 METRICS = "metrics"
 ERROR = "error"
 NUM_EXAMPLES = "num-examples"
+NUM_STEPS = "num-steps"
+LOSS_BEFORE = "loss-before"
+LOSS_AFTER = "loss-after"
+GRADIENT = "gradient"
 SERVER_ROUND = "server-round"
 CLIENT_IDS = "client-ids"
 START_VERSIONS = "start-versions"
@@ -45,6 +49,7 @@ KEEP_VERSIONS = "keep-versions"
 TRAIN = "train"
 EVALUATE = "evaluate"
 HELLO = "query.hello"
+PROBE = "query.probe"
 
 
 class RecordError(FedsuiteError):

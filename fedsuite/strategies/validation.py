@@ -76,12 +76,15 @@ class Expected:
         Metric that holds the number of examples.
     max_examples
         Larger numbers of examples are lowered to this; None for no limit.
+    advice
+        What to tell an app's author whose replies lack a metric.
     """
 
     arrays: Mapping[str, RecordSpec] = field(default_factory=dict)
     metrics: Sequence[str] = ()
     weight_key: str = "num-examples"
     max_examples: float | None = None
+    advice: str = ""
 
 
 def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
@@ -193,5 +196,7 @@ def _check_metrics(content: RecordDict, expected: Expected) -> dict[str, float]:
                 raise BadReply(f"metric {one_line(name, 60)} is {metrics[name]}")
     for name in (expected.weight_key, *expected.metrics):
         if name not in metrics:
-            raise BadReply(f"metric {name!r} is missing")
+            found = one_line(", ".join(sorted(metrics)) or "none", 100)
+            advice = f": {expected.advice}" if expected.advice else ""
+            raise BadReply(f"metric {name!r} is missing (found: {found}){advice}")
     return metrics
