@@ -23,7 +23,10 @@ from fedsuite.records import to_record
 from fedsuite.results.writer import RunFolder
 from fedsuite.strategies.exchange import Rejection
 from fedsuite.strategies.report import PhaseReport
+from fedsuite.strategies.standalone import Standalone
 from tests.helpers import (
+    MatrixStandaloneClient,
+    TamperingGrid,
     Trace,
     for_client,
     matrix_app,
@@ -316,6 +319,24 @@ def test_checkpoint_where_a_run_is_stopped(folder: RunFolder) -> None:
     other = EarlyStop("train_loss", 1)
     CheckpointWriter(folder, "print", every=1, others=[other, Trace()]).recall(checkpoint)
     assert other.remember() == stop.remember()
+
+
+def test_clients_are_told_which_version_the_last_checkpoint_needs(
+    folder: RunFolder,
+) -> None:
+    """Where clients keep files of their own, they prune by what the message names."""
+    writer = CheckpointWriter(folder, "print", every=2)
+    grid = TamperingGrid(matrix_app(MatrixStandaloneClient), 1)
+    strategy = Standalone(identity="partition", num_clients=1)
+    run(strategy, grid, 5, zeros(), [writer])
+    trains = [m.content["config"] for m in grid.sent if m.metadata.message_type == "train"]
+    assert [config.get("keep-versions") for config in trains] == [
+        None,
+        None,
+        ["2.1"],
+        ["2.1"],
+        ["4.1"],
+    ]
 
 
 # TensorBoard
