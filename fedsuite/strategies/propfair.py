@@ -27,7 +27,7 @@ from fedsuite.keys import Key
 from fedsuite.records import Arrays
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
-from fedsuite.strategies.options import StrategyOptions
+from fedsuite.strategies.options import FedAvgOptions
 
 Extension = Literal["tangent", "code"]
 
@@ -45,10 +45,11 @@ class PropFair(FedAvg):
     propfair_extension
         How it goes on there: ``tangent`` (the paper) or ``code`` (l / M).
     options
-        Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
+        Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = (
+        *FedAvg.KEYS,
         Key(
             "propfair-baseline",
             2.0,
@@ -75,7 +76,7 @@ class PropFair(FedAvg):
         propfair_baseline: float = 2.0,
         propfair_threshold: float = 0.2,
         propfair_extension: Extension = "tangent",
-        **options: Unpack[StrategyOptions],
+        **options: Unpack[FedAvgOptions],
     ) -> None:
         for name, value in (
             ("propfair_baseline", propfair_baseline),
