@@ -42,8 +42,8 @@ from fedsuite.strategies.report import PhaseReport, metric_record
 from fedsuite.strategies.validation import ClientReply, Expected, all_finite, spec_of
 
 if TYPE_CHECKING:
-    from fedsuite.callbacks import Callback
     from fedsuite.checkpoint import Checkpoint
+    from fedsuite.strategies.callback import Callback
 
 logger = logging.getLogger(__name__)
 
