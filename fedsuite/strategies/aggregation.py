@@ -61,9 +61,9 @@ class WeightedMean:
 
 def cast_like(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return float64 values in another dtype, rounding to nearest for integer dtypes."""
-    if dtype.kind in "biu":
-        return np.rint(values).astype(dtype)
-    return values.astype(dtype)
+    # NumPy turns an array without dimensions into a scalar in passing: turn it back.
+    rounded = np.rint(values) if dtype.kind in "biu" else values
+    return np.asarray(rounded).astype(dtype)
 
 
 def weighted_mean(
@@ -137,9 +137,11 @@ def mean_metrics(rows: Iterable[Mapping[str, float]], weight_key: str) -> dict[s
     weights = np.array([row[weight_key] for row in rows], dtype=np.float64)
     if weights.sum() == 0:
         weights = np.ones(len(rows))
+    # Shares, so that a mean of finite numbers is finite.
+    shares = weights / weights.sum()
     shared = [key for key in rows[0] if all(key in row for row in rows)]
     means = {
-        key: float(np.dot([row[key] for row in rows], weights) / weights.sum())
+        key: float(np.dot([row[key] for row in rows], shares))
         for key in shared
         if key != weight_key
     }
