@@ -40,6 +40,7 @@ class Method:
         return client
 
 
+_FEDEBA = "Wang et al., Entropy-driven Fair and Effective FL, arXiv:2301.12407"
 _MCMAHAN = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
 
 METHODS: Mapping[str, Method] = {
@@ -59,6 +60,29 @@ METHODS: Mapping[str, Method] = {
             "fedavg_ft.FedAvgFT",
             "fedavg_ft.FedAvgFTClient",
             "Collins et al., NeurIPS 2022, arXiv:2205.13692",
+        ),
+        Method("fedeba", "fedeba.FedEBA", "fedeba.FedEBAClient", _FEDEBA),
+        Method("fedeba-plus", "fedeba_plus.FedEBAPlus", "fedeba.FedEBAPlusClient", _FEDEBA),
+        Method(
+            "prac-fedeba-plus", "fedeba_plus.PracFedEBAPlus", "fedeba.FedEBAClient", _FEDEBA
+        ),
+        Method(
+            "qffl",
+            "qffl.QFFL",
+            "probed.ProbedClient",
+            "Li et al., ICLR 2020, arXiv:1905.10497",
+        ),
+        Method(
+            "fedfv",
+            "fedfv.FedFV",
+            "probed.ProbedClient",
+            "Wang et al., IJCAI 2021, arXiv:2104.14937",
+        ),
+        Method(
+            "term",
+            "term.TERM",
+            "probed.ProbedClient",
+            "Li et al., ICLR 2021, arXiv:2007.01162",
         ),
     )
 }

@@ -22,6 +22,7 @@ from fedsuite.keys import AUTO, Value
 from fedsuite.results.compare import compare, table, write_comparison
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, read_manifest
 from fedsuite.results.reader import load_run
+from fedsuite.results.writer import LOCK
 from fedsuite.sweep_points import (
     OWN_KEYS,
     RECORD,
@@ -34,7 +35,6 @@ from fedsuite.sweep_workers import Outcome, Task, run_tasks
 
 BASE = "base.toml"
 LOGS = "logs"
-LOCK = ".lock"
 
 
 class Action(Enum):
@@ -172,7 +172,7 @@ def _leftovers(folder: Path) -> list[Path]:
     """Return what a run that was killed as it began left; refuse anything else."""
     found = list(folder.iterdir()) if folder.exists() else []
     for path in found:
-        if path.name != EXPERIMENT and not path.match(TEMPORARY_PATTERN):
+        if path.name not in (EXPERIMENT, LOCK) and not path.match(TEMPORARY_PATTERN):
             raise RunError(
                 f"{path} is in the way of a run: move it, or choose another --output"
             )

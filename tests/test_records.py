@@ -172,6 +172,7 @@ def test_single_request() -> None:
     assert (request.client_id, request.server_round, request.new_version) == (7, 4, "4.1")
     assert (request.start_version, request.keep_version) == ("", "")
     assert request.arrays["arrays"]["w"].tolist() == [1.0, 1.0]
+    assert not request.arrays["arrays"]["w"].flags.writeable
 
 
 def test_hosted_requests_share_what_is_shared_and_keep_their_own() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fedsuite.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.experiment import Experiment, read_file
+from fedsuite.files import TEMPORARY_PATTERN
 from fedsuite.sweep import LOCK, run_sweep
 from fedsuite.sweep_points import Record, make_points, merge_record, parse_grid, point_name
 from fedsuite.sweep_workers import Outcome, Task, run_tasks
@@ -339,7 +340,7 @@ def test_what_was_killed_goes_on_or_starts_over(sweep):
     sweep(seeds=4, num_rounds=2)
     assert sweep.started == [("resume", "s0"), ("resume", "s1"), ("run", "s2")]
     assert [final_model(run) for run in runs] == models
-    assert not list(runs[2].glob(".*"))
+    assert not list(runs[2].glob(TEMPORARY_PATTERN))
 
 
 def test_what_is_not_ours_is_not_touched(sweep):

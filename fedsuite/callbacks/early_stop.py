@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from fedsuite.callbacks.base import Callback, RoundReport, RunState
+from fedsuite.errors import ConfigError
 
 
 def higher_is_better(metric: str) -> bool:
@@ -27,9 +28,20 @@ class Best:
         self.server_round = 0
 
     def improved(self, report: RoundReport) -> bool | None:
-        """Return whether a round is the best so far; None if it has no such metric."""
+        """Return whether a round is the best so far; None if it has no such metric.
+
+        Raises
+        ------
+        ConfigError
+            If a round that clients were evaluated in has no such metric: it is misspelt.
+        """
         value = report.metrics.get(self.metric)
         if value is None:
+            if report.evaluate is not None and report.evaluate.rows:
+                raise ConfigError(
+                    f"no metric {self.metric!r} to follow (early-stop-metric or "
+                    f"best-model-metric): rounds have {', '.join(report.metrics)}"
+                )
             return None
         if math.isnan(value):
             return False

@@ -7,19 +7,20 @@ NumPyClient and the messages of the Message API, through :mod:`fedsuite.clients.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedsuite.clients.store import ClientStore, MemoryStore
 from fedsuite.clients.training import (
     TrainingOptions,
     TrainingSummary,
+    cross_entropy,
     evaluate_model,
     make_optimizer,
     mini_batches,
@@ -32,6 +33,7 @@ from fedsuite.records import (
     ARRAYS,
     EVALUATE,
     NUM_EXAMPLES,
+    NUM_STEPS,
     TRAIN,
     Arrays,
     ConfigValue,
@@ -102,7 +104,7 @@ class FederatedClient(NumPyClient):
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a mini-batch; cross-entropy unless overridden."""
-        return functional.cross_entropy(model(features), labels)
+        return cross_entropy(model, features, labels)
 
     def before_step(self, model: nn.Module) -> None:
         """Correct the gradients in place, between backward pass and step."""
@@ -132,15 +134,7 @@ class FederatedClient(NumPyClient):
         keys = (self.seed, purpose, server_round, self.client_id)
         batches = mini_batches(len(self.train_data), self.training, torch_stream(*keys))
         optimizer = make_optimizer(self.model, self.training, server_round)
-        # Layers such as dropout draw from torch's global stream: give them one of their
-        # own, and put the global one back afterwards.
-        devices = [torch.cuda.current_device()] if self._on_cuda() else []
-        with torch.random.fork_rng(devices=devices):
-            # Not torch.manual_seed: it would reseed, and each time look for, every GPU.
-            layers = stream_seed(self.seed, f"{purpose}-layers", *keys[2:])
-            torch.default_generator.manual_seed(layers)
-            if devices:
-                torch.cuda.manual_seed(layers)
+        with self.layer_stream(purpose, server_round):
             summary = run_steps(
                 self.model,
                 self.train_data,
@@ -157,12 +151,28 @@ class FederatedClient(NumPyClient):
             )
         return summary
 
+    @contextmanager
+    def layer_stream(self, purpose: str, server_round: int) -> Iterator[None]:
+        """Give torch's global stream, which layers such as dropout draw from, a seed.
+
+        The global stream is put back afterwards.
+        """
+        devices = [torch.cuda.current_device()] if self._on_cuda() else []
+        name = f"{purpose}-layers"
+        with torch.random.fork_rng(devices=devices):
+            # Not torch.manual_seed: it would reseed, and each time look for, every GPU.
+            seed = stream_seed(self.seed, name, server_round, self.client_id)
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.cuda.manual_seed(seed)
+            yield
+
     def train_metrics(self, summary: TrainingSummary) -> dict[str, MetricValue]:
         """Return the metrics that a training reports."""
         return {
             NUM_EXAMPLES: len(self.train_data),
             "loss": summary.loss,
-            "num-steps": summary.num_steps,
+            NUM_STEPS: summary.num_steps,
         }
 
     def evaluation(self, data: Split) -> Reply:

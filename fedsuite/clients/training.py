@@ -41,6 +41,9 @@ KEYS: tuple[Key, ...] = (
     Key("weight-decay", 0.0, "L2 penalty of the optimiser; 0 is none", minimum=0.0),
 )
 
+LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""Mean loss of a mini-batch from model, features and labels."""
+
 EVALUATION_BATCH = 1024
 """Samples in a forward pass that needs no gradient: bounds the memory, not the result."""
 
@@ -135,7 +138,7 @@ def run_steps(
     data: Split,
     batches: Iterator[Tensor],
     optimizer: torch.optim.Optimizer,
-    loss_function: Callable[[nn.Module, Tensor, Tensor], Tensor],
+    loss_function: LossFunction,
     before_step: Callable[[nn.Module], None] | None = None,
     after_step: Callable[[nn.Module, int], None] | None = None,
 ) -> TrainingSummary:
@@ -213,11 +216,35 @@ def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
     return loss / len(data), correct / len(data)
 
 
-def probe_model(model: nn.Module, data: Split) -> tuple[float, Arrays]:
-    """Return loss and gradient of the mean cross-entropy over all of ``data``.
+def cross_entropy(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of a model's outputs."""
+    return functional.cross_entropy(model(features), labels)
 
-    Leaves no trace: parameters, buffers (evaluation mode), gradients and random state
-    are as they were.
+
+@torch.no_grad()
+def mean_loss(
+    model: nn.Module, data: Split, loss_function: LossFunction = cross_entropy
+) -> float:
+    """Return the mean loss over all of ``data``, in evaluation mode; 0 of no samples.
+
+    The model keeps the mode that it had.
+    """
+    was_training = model.training
+    model.eval()
+    loss = sum(
+        float(loss_function(model, features, labels)) * len(labels)
+        for features, labels in _parts(data)
+    )
+    model.train(was_training)
+    return loss / max(len(data), 1)
+
+
+def probe_model(
+    model: nn.Module, data: Split, loss_function: LossFunction = cross_entropy
+) -> tuple[float, Arrays]:
+    """Return mean loss over all of ``data`` and its gradient.
+
+    Leaves no trace: parameters, buffers (evaluation mode) and gradients are as they were.
 
     Returns
     -------
@@ -227,22 +254,21 @@ def probe_model(model: nn.Module, data: Split) -> tuple[float, Arrays]:
         Name to gradient, of the parameters that require one.
     """
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    sums = [torch.zeros_like(parameter) for parameter in named.values()]
+    parameters = list(named.values())
+    sums = [torch.zeros_like(parameter) for parameter in parameters]
     loss = 0.0
     with evaluation_mode(model):
         for features, labels in _parts(data):
-            part = functional.cross_entropy(model(features), labels, reduction="sum")
-            for total, gradient in zip(
-                sums, torch.autograd.grad(part, list(named.values())), strict=True
-            ):
+            part = loss_function(model, features, labels) * len(labels)
+            gradients = torch.autograd.grad(part, parameters, materialize_grads=True)
+            for total, gradient in zip(sums, gradients, strict=True):
                 total += gradient
             loss += float(part.detach())
     count = max(len(data), 1)
-    gradients = {
+    return loss / count, {
         name: np.array((total / count).cpu().numpy())
         for name, total in zip(named, sums, strict=True)
     }
-    return loss / count, gradients
 
 
 def resolve_device(name: str) -> torch.device:

@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from filelock import BaseFileLock, FileLock, Timeout
 
 from fedsuite.errors import RunError
 from fedsuite.files import TEMPORARY_PATTERN, atomic_write, write_error
 from fedsuite.keys import Value
 from fedsuite.results import layout
+
+LOCK = ".lock"
+"""File by which the writer of a folder keeps others out."""
 
 PACKAGES = ("flwr", "flwr-datasets", "ray", "torch", "numpy", "scikit-learn")
 """Packages whose versions go into the manifest."""
@@ -29,7 +33,9 @@ class RunFolder:
     """The folder of one run, open for writing; made by :meth:`create` or :meth:`resume`.
 
     Every method raises :class:`~fedsuite.errors.RunError`, naming the file, where the disk
-    is full or the file may not be written. A folder has one writer at a time.
+    is full or the file may not be written. A folder has one writer at a time: it is
+    locked from :meth:`create` or :meth:`resume` until :meth:`finish`, or until the process
+    dies, however that happens.
 
     Parameters
     ----------
@@ -40,6 +46,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         layout.read_manifest(path)
         self.path = path
+        self._lock: BaseFileLock | None = None
 
     @classmethod
     def create(
@@ -65,6 +72,7 @@ class RunFolder:
         import tomli_w
 
         _claim(path)
+        lock = _locked(path)
         atomic_write(path / layout.EXPERIMENT, tomli_w.dumps(dict(experiment)).encode())
         whole = {
             "format": layout.FORMAT,
@@ -80,7 +88,9 @@ class RunFolder:
             "error": None,
         }
         atomic_write(path / layout.MANIFEST, _pretty(whole))
-        return cls(path)
+        folder = cls(path)
+        folder._lock = lock
+        return folder
 
     @classmethod
     def resume(cls, path: Path, server_round: int) -> "RunFolder":
@@ -90,6 +100,7 @@ class RunFolder:
         the status is running again.
         """
         folder = cls(path)
+        folder._lock = _locked(path)
         for leftover in path.rglob(TEMPORARY_PATTERN):
             leftover.unlink(missing_ok=True)
         folder.truncate_after(server_round)
@@ -136,6 +147,8 @@ class RunFolder:
     ) -> None:
         """Note in the manifest when and how the run ended, and why if it failed."""
         self.update_manifest(finished=_now(), status=status, error=error)
+        if self._lock is not None:
+            self._lock.release()
 
     def sync(self) -> None:
         """Flush the appended lines to the disk itself, as before a checkpoint.
@@ -159,6 +172,21 @@ class RunFolder:
         for path in sorted(self.path.glob("*.jsonl")):
             rows = layout.read_rows(path)
             atomic_write(path, _lines(row for row in rows if row["round"] <= server_round))
+
+
+def _locked(path: Path) -> BaseFileLock:
+    """Return the folder's lock, taken, or raise if another process holds it."""
+    lock = FileLock(path / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunError(
+            f"run folder {path} is in use: a process still writes this run; wait for it, "
+            "or stop it"
+        ) from None
+    except OSError as error:
+        raise write_error(path / LOCK, error) from error
+    return lock
 
 
 def _claim(path: Path) -> None:

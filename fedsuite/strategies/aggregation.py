@@ -1,7 +1,7 @@
 """Means over clients, as pure functions and one streaming accumulator."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,56 @@ def weighted_mean(
     for named, weight in zip(arrays, weights, strict=True):
         mean.add(named, weight)
     return mean.result()
+
+
+def weighted_sum(
+    arrays: Iterable[Mapping[str, NDArray[Any]]],
+    weights: Sequence[float] | NDArray[np.float64],
+) -> Arrays:
+    """Return sum_i w_i a_i in float64, in the order given; the weights need not sum to 1.
+
+    Parameters
+    ----------
+    arrays
+        The same names and shapes each time; taken one at a time.
+    weights
+        One finite number for each.
+    """
+    sums: Arrays = {}
+    for named, weight in zip(arrays, weights, strict=True):
+        for name, array in named.items():
+            term = np.multiply(array, weight, dtype=np.float64)
+            sums[name] = sums[name] + term if name in sums else term
+    return sums
+
+
+def update_of(arrays: Mapping[str, NDArray[Any]], model: Mapping[str, Any]) -> Arrays:
+    """Return ``model - arrays`` in float64: the update that a client made."""
+    return {
+        name: np.subtract(model[name], array, dtype=np.float64)
+        for name, array in arrays.items()
+    }
+
+
+def apply_update(arrays: Mapping[str, NDArray[Any]], update: Arrays, rate: float) -> Arrays:
+    """Return ``arrays + rate * update`` in the dtypes of ``arrays``.
+
+    Integer arrays (counters of batch normalisation) take the whole update whatever the
+    rate, rounded to the nearest whole number.
+    """
+    return {
+        name: cast_like(
+            array + (1.0 if array.dtype.kind in "biu" else rate) * update[name], array.dtype
+        )
+        for name, array in arrays.items()
+    }
+
+
+def step_towards(arrays: Mapping[str, NDArray[Any]], target: Arrays, rate: float) -> Arrays:
+    """Return ``arrays + rate * (target - arrays)``; at rate 1 the target, bit for bit."""
+    if rate == 1.0:
+        return target
+    return apply_update(arrays, update_of(arrays, target), rate)
 
 
 def mean_metrics(rows: Iterable[Mapping[str, float]], weight_key: str) -> dict[str, float]:

@@ -16,7 +16,7 @@ from fedsuite.keys import Key
 from fedsuite.records import Arrays
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
-from fedsuite.strategies.options import StrategyOptions
+from fedsuite.strategies.options import FedAvgOptions
 
 
 class FedAvgFT(FedAvg):
@@ -27,10 +27,11 @@ class FedAvgFT(FedAvg):
     fine_tune_epochs
         Passes over the client's training data before evaluation; 0 is FedAvg.
     options
-        Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
+        Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = (
+        *FedAvg.KEYS,
         Key(
             "fine-tune-epochs",
             1,
@@ -40,7 +41,7 @@ class FedAvgFT(FedAvg):
     )
 
     def __init__(
-        self, *, fine_tune_epochs: int = 1, **options: Unpack[StrategyOptions]
+        self, *, fine_tune_epochs: int = 1, **options: Unpack[FedAvgOptions]
     ) -> None:
         if fine_tune_epochs < 0:
             raise ValueError(f"fine_tune_epochs = {fine_tune_epochs}: expected >= 0")

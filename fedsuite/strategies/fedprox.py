@@ -16,7 +16,7 @@ from fedsuite.keys import Key
 from fedsuite.records import Arrays
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
-from fedsuite.strategies.options import StrategyOptions
+from fedsuite.strategies.options import FedAvgOptions
 
 
 class FedProx(FedAvg):
@@ -28,10 +28,11 @@ class FedProx(FedAvg):
         Weight mu of the proximal term; 0 is FedAvg. Sent to clients as ``proximal-mu``,
         as Flower's FedProx does.
     options
-        Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
+        Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = (
+        *FedAvg.KEYS,
         Key(
             "proximal-mu",
             0.01,
@@ -41,7 +42,7 @@ class FedProx(FedAvg):
     )
 
     def __init__(
-        self, *, proximal_mu: float = 0.01, **options: Unpack[StrategyOptions]
+        self, *, proximal_mu: float = 0.01, **options: Unpack[FedAvgOptions]
     ) -> None:
         if not proximal_mu >= 0:
             raise ValueError(f"proximal_mu = {proximal_mu}: expected a number >= 0")

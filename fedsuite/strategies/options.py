@@ -30,3 +30,9 @@ class StrategyOptions(TypedDict, total=False):
     connect_timeout: float
     exchange_timeout: float
     source_hash: str | None
+
+
+class FedAvgOptions(StrategyOptions, total=False):
+    """Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`."""
+
+    server_learning_rate: float

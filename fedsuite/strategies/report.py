@@ -34,6 +34,7 @@ class PhaseReport:
     num_asked: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
+    _row_of: dict[int, Row] = field(default_factory=dict, repr=False)
 
     def add(self, reply: ClientReply) -> None:
         """Take in the metrics of one good reply."""
@@ -46,6 +47,14 @@ class PhaseReport:
             if name not in RESERVED:
                 row[name] = value
         self.rows.append(row)
+        self._row_of[reply.client_id] = row
+
+    def annotate(self, client_id: int, **values: float) -> None:
+        """Add columns to a client's row, such as the weight that the method gave it.
+
+        Nothing happens for a client without a row: one with no good reply.
+        """
+        self._row_of.get(client_id, {}).update(values)
 
     def numeric_rows(self) -> list[dict[str, float]]:
         """Return the rows without the clients' names."""

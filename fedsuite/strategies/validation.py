@@ -72,16 +72,22 @@ class Expected:
         Record name to the arrays in it; exactly these.
     metrics
         Metrics that must be there, beside the weight.
+    bounds
+        Metrics that must be there too, each with its least and its largest value.
     weight_key
         Metric that holds the number of examples.
     max_examples
         Larger numbers of examples are lowered to this; None for no limit.
+    advice
+        What to tell an app's author whose replies lack a metric.
     """
 
     arrays: Mapping[str, RecordSpec] = field(default_factory=dict)
     metrics: Sequence[str] = ()
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     weight_key: str = "num-examples"
     max_examples: float | None = None
+    advice: str = ""
 
 
 def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
@@ -191,7 +197,14 @@ def _check_metrics(content: RecordDict, expected: Expected) -> dict[str, float]:
                 metrics[name] = math.inf
             if not math.isfinite(metrics[name]):
                 raise BadReply(f"metric {one_line(name, 60)} is {metrics[name]}")
-    for name in (expected.weight_key, *expected.metrics):
+    for name in (expected.weight_key, *expected.metrics, *expected.bounds):
         if name not in metrics:
-            raise BadReply(f"metric {name!r} is missing")
+            found = one_line(", ".join(sorted(metrics)) or "none", 100)
+            advice = f": {expected.advice}" if expected.advice else ""
+            raise BadReply(f"metric {name!r} is missing (found: {found}){advice}")
+    for name, (least, largest) in expected.bounds.items():
+        if not least <= metrics[name] <= largest:
+            raise BadReply(
+                f"metric {name} is {metrics[name]:g}: expected {least:g} to {largest:g}"
+            )
     return metrics

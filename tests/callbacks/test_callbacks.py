@@ -18,11 +18,15 @@ from fedsuite.callbacks.recorder import Recorder
 from fedsuite.callbacks.tensorboard import TensorBoard
 from fedsuite.checkpoint import Checkpoint
 from fedsuite.engines.local import LocalGrid
+from fedsuite.errors import ConfigError
 from fedsuite.records import to_record
 from fedsuite.results.writer import RunFolder
 from fedsuite.strategies.exchange import Rejection
 from fedsuite.strategies.report import PhaseReport
+from fedsuite.strategies.standalone import Standalone
 from tests.helpers import (
+    MatrixStandaloneClient,
+    TamperingGrid,
     Trace,
     for_client,
     matrix_app,
@@ -203,8 +207,10 @@ def stopped_after(values: Sequence[float | None], metric: str, patience: int = 2
     """Return the round after which a run with these values stops; 0 is never."""
     stop, state = EarlyStop(metric, patience), a_state()
     for server_round, value in enumerate(values, start=1):
-        given = {} if value is None else {metric: value}
-        stop.on_round_end(state, a_report(server_round, **given))
+        report = RoundReport(server_round, 9, None, None, {}, {}, 0.0, 0.0)
+        if value is not None:
+            report = a_report(server_round, **{metric: value})
+        stop.on_round_end(state, report)
         if state.stop_reason is not None:
             return server_round
     return 0
@@ -256,13 +262,16 @@ def test_run_ends_after_the_round_that_stops_it() -> None:
 
 def test_best_follows_the_best() -> None:
     best = Best("score")
-    values = [0.2, 0.1, 0.3, 0.3, None]
-    found = [
-        best.improved(a_report(r, **({} if v is None else {"score": v})))
-        for r, v in enumerate(values, start=1)
-    ]
-    assert found == [True, False, True, False, None]
+    values = [0.2, 0.1, 0.3, 0.3]
+    found = [best.improved(a_report(r, score=v)) for r, v in enumerate(values, start=1)]
+    assert found == [True, False, True, False]
+    assert best.improved(RoundReport(5, 9, None, None, {}, {}, 0.0, 0.0)) is None
     assert (best.value, best.server_round) == (0.3, 3)
+
+
+def test_a_metric_that_no_round_has_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no metric 'acuracy' .*accuracy_mean"):
+        EarlyStop("acuracy", 2).on_round_end(a_state(), a_report(1))
 
 
 def test_best_model_is_the_one_of_the_best_round(folder: RunFolder) -> None:
@@ -310,6 +319,24 @@ def test_checkpoint_where_a_run_is_stopped(folder: RunFolder) -> None:
     other = EarlyStop("train_loss", 1)
     CheckpointWriter(folder, "print", every=1, others=[other, Trace()]).recall(checkpoint)
     assert other.remember() == stop.remember()
+
+
+def test_clients_are_told_which_version_the_last_checkpoint_needs(
+    folder: RunFolder,
+) -> None:
+    """Where clients keep files of their own, they prune by what the message names."""
+    writer = CheckpointWriter(folder, "print", every=2)
+    grid = TamperingGrid(matrix_app(MatrixStandaloneClient), 1)
+    strategy = Standalone(identity="partition", num_clients=1)
+    run(strategy, grid, 5, zeros(), [writer])
+    trains = [m.content["config"] for m in grid.sent if m.metadata.message_type == "train"]
+    assert [config.get("keep-versions") for config in trains] == [
+        None,
+        None,
+        ["2.1"],
+        ["2.1"],
+        ["4.1"],
+    ]
 
 
 # TensorBoard

@@ -190,3 +190,21 @@ def test_repeated_message_gives_the_same_reply_and_the_same_version(
     assert store.load(0, "2.1")["weight"][0, 0] == 3.0
     assert ask("1.1", "3.1") == 8.0, "a reply that was lost changes nothing"
     assert ask("3.1", "4.1") == 2.0
+
+
+def test_client_keeps_the_version_that_the_last_checkpoint_needs(
+    store: ClientStore,
+) -> None:
+    data = samples(4.0, 1)
+    client = MatrixStandaloneClient(Matrix(), data, data, training=FULL_STEP, store=store)
+    rounds = [("", "", "1.1"), ("1.1", "1.1", "2.1"), ("2.1", "1.1", "3.1")]
+    for start, keep, new in rounds:
+        request = Request(
+            "train", 0, start_version=start, keep_version=keep, new_version=new
+        )
+        client.on_train(request)
+    assert held(store, 0) == {"1.1", "2.1", "3.1"}
+    client.on_train(
+        Request("train", 0, start_version="3.1", keep_version="3.1", new_version="4.1")
+    )
+    assert held(store, 0) == {"3.1", "4.1"}

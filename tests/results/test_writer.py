@@ -250,3 +250,12 @@ def test_killed_run_leaves_readable_files_and_can_be_resumed(tmp_path, delay):
     assert last * 50 <= len(run.clients()) <= (last + 1) * 50
     RunFolder.resume(path, last)
     assert len(load_run(path).clients()) == last * 50
+
+
+def test_folder_has_one_writer_at_a_time(tmp_path):
+    path = tmp_path / "run"
+    writer = RunFolder.create(path, {"seed": 0}, {})
+    with pytest.raises(RunError, match="in use"):
+        RunFolder.resume(path, 0)
+    writer.finish("stopped")
+    RunFolder.resume(path, 0).finish("finished")

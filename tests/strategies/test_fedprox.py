@@ -1,11 +1,13 @@
 """FedProx: its golden number, and the extremes that its page promises."""
 
+import numpy as np
 import pytest
 
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.fedprox import FedProx
 from tests.helpers import (
+    Matrix,
     MatrixClient,
     MatrixProxClient,
     TamperingGrid,
@@ -13,6 +15,7 @@ from tests.helpers import (
     final_bits,
     matrix_app,
     run,
+    samples,
 )
 
 
@@ -61,6 +64,19 @@ def test_client_without_mu_says_so() -> None:
     reasons = [rejection.reason for rejection in trace.reports[0].train.rejections]
     assert len(reasons) == 3
     assert "the message has no number proximal-mu: use the strategy FedProx" in reasons[0]
+
+
+def test_term_pulls_towards_the_model_just_received() -> None:
+    """One client object over two rounds, as a worker keeps them: from 0, then from 2."""
+    training = TrainingOptions(local_steps=2, batch_size=0, learning_rate=0.5)
+    data = samples(4.0, 1)
+    client = MatrixProxClient(Matrix(), data, data, training=training)
+    weights = [np.zeros((2, 2), dtype=np.float32)]
+    reached = []
+    for _ in range(2):
+        weights, _, _ = client.fit(weights, {"proximal-mu": 1.0})
+        reached.append(float(weights[0][0, 0]))
+    assert reached == [2.0, 3.0]
 
 
 def test_plain_client_ignores_mu() -> None:

@@ -1,0 +1,86 @@
+"""Clients' updates as float64 vectors, for methods that need angles and lengths.
+
+Parameters and buffers are told apart by name and dtype, since a message says no more:
+whole-number arrays and the running statistics of batch normalisation are buffers, which
+take no part in any inner product. Sums avoid BLAS, whose bits depend on its threads.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.records import ARRAYS, Arrays
+from fedsuite.strategies.aggregation import cast_like, weighted_mean
+from fedsuite.strategies.gathered import Vector
+from fedsuite.strategies.validation import ClientReply
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def parameter_names(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return the names of the arrays that training moves, buffers left out."""
+    return [
+        name
+        for name, array in arrays.items()
+        if array.dtype.kind == "f" and name.rpartition(".")[2] not in _STATISTICS
+    ]
+
+
+def flatten(arrays: Mapping[str, NDArray[Any]], names: Iterable[str]) -> Vector:
+    """Return named arrays as one float64 vector, in the order of the names."""
+    parts = [np.asarray(arrays[name], dtype=np.float64).reshape(-1) for name in names]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def client_updates(arrays: Arrays, replies: Sequence[ClientReply]) -> Vector:
+    """Return g_k = w_t - w_k of all clients, ``[clients, parameters]``.
+
+    The sign is that of a gradient: the model moves by *minus* a mean of these.
+    """
+    names = parameter_names(arrays)
+    sent = flatten(arrays, names)
+    return np.stack([sent - flatten(reply.arrays[ARRAYS], names) for reply in replies])
+
+
+def take_step(arrays: Arrays, step: Vector, replies: Sequence[ClientReply]) -> Arrays:
+    """Return w_t - step, with buffers averaged as FedAvg does.
+
+    Parameters
+    ----------
+    arrays
+        Global arrays that were sent.
+    step
+        One number a parameter, in the order of :func:`flatten`.
+    replies
+        Where the buffers come from.
+    """
+    names = set(parameter_names(arrays))
+    buffers = weighted_mean(
+        (
+            {n: a for n, a in reply.arrays[ARRAYS].items() if n not in names}
+            for reply in replies
+        ),
+        (reply.num_examples for reply in replies),
+    )
+    new: Arrays = {}
+    start = 0
+    for name, array in arrays.items():
+        if name in names:
+            part = step[start : start + array.size].reshape(array.shape)
+            new[name] = cast_like(np.asarray(array, dtype=np.float64) - part, array.dtype)
+            start += array.size
+        else:
+            new[name] = (buffers or arrays)[name]
+    return new
+
+
+def inner(left: NDArray[Any], right: NDArray[Any]) -> float:
+    """Return the inner product of two vectors, in float64."""
+    return float(np.multiply(left, right, dtype=np.float64).sum())
+
+
+def norm(vector: NDArray[Any]) -> float:
+    """Return the Euclidean length of a vector."""
+    return float(np.sqrt(inner(vector, vector)))
