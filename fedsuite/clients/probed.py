@@ -1,7 +1,7 @@
 """Client of the methods that ask for the loss before training; else FedAvg's."""
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.training import evaluate_model
+from fedsuite.clients.training import mean_loss
 from fedsuite.models.arrays import load_arrays
 from fedsuite.records import ARRAYS, LEARNING_RATE, LOSS_BEFORE, Reply, Request
 
@@ -17,12 +17,13 @@ class ProbedClient(FederatedClient):
     def on_train(self, request: Request) -> Reply:
         """Measure the received model, then train it."""
         load_arrays(self.model, request.arrays[ARRAYS])
-        before = self.loss_before()
+        with self.layer_stream("probe", request.server_round):
+            before = self.loss_before()
         reply = super().on_train(request)
         rate = self.training.learning_rate_at(request.server_round)
         metrics = {**reply.metrics, LOSS_BEFORE: before, LEARNING_RATE: rate}
         return Reply(reply.arrays, metrics)
 
     def loss_before(self) -> float:
-        """Return the loss of the received model; cross-entropy unless overridden."""
-        return evaluate_model(self.model, self.train_data)[0]
+        """Return the loss of the received model; the base's loss unless overridden."""
+        return mean_loss(self.model, self.train_data, super().loss)
