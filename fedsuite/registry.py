@@ -84,6 +84,24 @@ METHODS: Mapping[str, Method] = {
             "probed.ProbedClient",
             "Li et al., ICLR 2021, arXiv:2007.01162",
         ),
+        Method(
+            "afl",
+            "afl.AFL",
+            "probed.ProbedClient",
+            "Mohri et al., ICML 2019, arXiv:1902.00146",
+        ),
+        Method(
+            "propfair",
+            "propfair.PropFair",
+            "propfair.PropFairClient",
+            "Zhang et al., TMLR 2023, arXiv:2202.01666",
+        ),
+        Method(
+            "fedmgda-plus",
+            "fedmgda_plus.FedMGDAPlus",
+            "fedavg.FedAvgClient",
+            "Hu et al., IEEE TNSE 2022, arXiv:2006.11489",
+        ),
     )
 }
 

@@ -366,4 +366,4 @@ def test_the_table_alone_is_the_default_experiment():
     assert Experiment.from_values(table) == Experiment.from_values({})
     assert {"local-steps", "batch-size"} <= ambiguous_keys()
     assert table["batch-size"] == AUTO
-    assert table["learning-rate"] == 0.1
+    assert table["weight-decay"] == 0.0

@@ -126,6 +126,7 @@ class FedEBAPlus(AlignedFedEBA):
                 f"wire = 'numpy': a legacy NumPyClient cannot answer {PROBE}, which "
                 "FedEBAPlus needs: use PracFedEBAPlus, or a Message-API client"
             )
+        self._aligned = False
         self._losses: dict[int, float] = {}
         self._fair_weights: dict[int, float] = {}
 
@@ -138,7 +139,8 @@ class FedEBAPlus(AlignedFedEBA):
         expected = replace(exchange.expected, metrics=(self.loss_key,))
         exchange = replace(exchange, expected=expected)
         self._paper_bytes = num_bytes(arrays) * len(client_ids)
-        if not self.choose_branch(self.losses_before(probed)):
+        self._aligned = self.choose_branch(self.losses_before(probed))
+        if not self._aligned:
             self._weigh(probed)
             return self._plain_steps(exchange, arrays)
         self._paper_bytes *= 2
@@ -159,7 +161,7 @@ class FedEBAPlus(AlignedFedEBA):
             if reply.client_id in self._fair_weights:
                 fair_weight = self._fair_weights[reply.client_id]
                 self.annotate(reply.client_id, fair_weight=fair_weight)
-        if self.round_metrics["branch"]:
+        if self._aligned:
             return super().combine(arrays, replies, weights)
         first_steps = (update_of(arrays, reply.arrays["first-step"]) for reply in replies)
         updates = client_updates(arrays, replies)

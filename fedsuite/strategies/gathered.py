@@ -7,7 +7,7 @@ examples are left out, and a round below the quorum leaves the method's memory a
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ class GatheredStrategy(FederatedStrategy):
     Takes the keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
 
+    advice: ClassVar[str] = ""
+    """What to tell an app's author whose replies lack a metric."""
+
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         """Return what a client must report: metric to its least and largest value."""
         return {}
@@ -47,7 +50,9 @@ class GatheredStrategy(FederatedStrategy):
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the model; expect a model and the needed metrics."""
         exchange = super().train_exchange(arrays, client_ids)
-        expected = replace(exchange.expected, bounds=self.needed_metrics())
+        expected = replace(
+            exchange.expected, bounds=self.needed_metrics(), advice=self.advice
+        )
         return replace(exchange, expected=expected)
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
@@ -74,17 +79,12 @@ class GatheredStrategy(FederatedStrategy):
     def record_weights(self, replies: Sequence[ClientReply], weights: Vector) -> None:
         """Put the weights, as shares of 1, into the round's report.
 
-        Each client's row gets ``aggregation_weight``, the round ``effective_clients``,
+        The row of each client gets ``weight``, the round ``effective_clients``,
         1 / sum of squared shares: m for equal weights, 1 if one client has all.
         """
         shares = weights / weights.sum() if weights.any() else weights
-        report = self.reports[TRAIN]
-        by_name: dict[float | int | str, float] = {
-            report.names.get(reply.client_id, reply.client_id): float(share)
-            for reply, share in zip(replies, shares, strict=True)
-        }
-        for row in report.rows:
-            row["aggregation_weight"] = by_name.get(row["client"], 0.0)
+        for reply, share in zip(replies, shares, strict=True):
+            self.reports[TRAIN].annotate(reply.client_id, weight=float(share))
         squares = float((shares**2).sum())
         self.round_metrics["effective_clients"] = 1.0 / squares if squares else 0.0
 
@@ -100,6 +100,11 @@ class LossStrategy(GatheredStrategy):
     options
         Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
+
+    advice: ClassVar[str] = (
+        "report the mean loss of the received model over the client's training data, or "
+        "give the name it has as loss_before_key"
+    )
 
     def __init__(
         self, *, loss_before_key: str = LOSS_BEFORE, **options: Unpack[StrategyOptions]

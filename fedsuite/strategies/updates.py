@@ -1,8 +1,7 @@
 """Clients' updates as float64 vectors, for methods that need angles and lengths.
 
-Parameters and buffers are told apart by name and dtype, since a message says no more:
-whole-number arrays and the running statistics of batch normalisation are buffers, which
-take no part in any inner product. Sums avoid BLAS, whose bits depend on its threads.
+Statistics of normalisation layers take no part in any inner product: they are averaged as
+in FedAvg. Sums avoid BLAS, whose bits depend on its threads.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,19 +12,14 @@ from numpy.typing import NDArray
 
 from fedsuite.records import ARRAYS, Arrays
 from fedsuite.strategies.aggregation import cast_like, weighted_mean
+from fedsuite.strategies.extras import is_statistic
 from fedsuite.strategies.gathered import Vector
 from fedsuite.strategies.validation import ClientReply
 
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
 
 def parameter_names(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
-    """Return the names of the arrays that training moves, buffers left out."""
-    return [
-        name
-        for name, array in arrays.items()
-        if array.dtype.kind == "f" and name.rpartition(".")[2] not in _STATISTICS
-    ]
+    """Return the names of the arrays that are trained, statistics left out."""
+    return [name for name, array in arrays.items() if not is_statistic(name, array)]
 
 
 def flatten(arrays: Mapping[str, NDArray[Any]], names: Iterable[str]) -> Vector:
@@ -45,7 +39,7 @@ def client_updates(arrays: Arrays, replies: Sequence[ClientReply]) -> Vector:
 
 
 def take_step(arrays: Arrays, step: Vector, replies: Sequence[ClientReply]) -> Arrays:
-    """Return w_t - step, with buffers averaged as FedAvg does.
+    """Return w_t - step, with statistics averaged as FedAvg does.
 
     Parameters
     ----------
@@ -54,10 +48,10 @@ def take_step(arrays: Arrays, step: Vector, replies: Sequence[ClientReply]) -> A
     step
         One number a parameter, in the order of :func:`flatten`.
     replies
-        Where the buffers come from.
+        Where the statistics come from.
     """
     names = set(parameter_names(arrays))
-    buffers = weighted_mean(
+    statistics = weighted_mean(
         (
             {n: a for n, a in reply.arrays[ARRAYS].items() if n not in names}
             for reply in replies
@@ -72,7 +66,7 @@ def take_step(arrays: Arrays, step: Vector, replies: Sequence[ClientReply]) -> A
             new[name] = cast_like(np.asarray(array, dtype=np.float64) - part, array.dtype)
             start += array.size
         else:
-            new[name] = (buffers or arrays)[name]
+            new[name] = (statistics or arrays)[name]
     return new
 
 

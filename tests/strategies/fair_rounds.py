@@ -21,6 +21,7 @@ from fedsuite.strategies.fedavg import FedAvg
 from tests.helpers import (
     Matrix,
     MatrixClient,
+    MatrixLoss,
     TamperingGrid,
     Trace,
     matrix_app,
@@ -114,15 +115,11 @@ def final(trace: Trace) -> np.ndarray:
 def shares(trace: Trace) -> list[float]:
     """Return the weights that the clients had in the last round."""
     rows = trace.reports[-1].train.rows
-    return [float(row["aggregation_weight"]) for row in rows]
+    return [float(row.get("weight", 0.0)) for row in rows]
 
 
-class ProbedMatrixClient(ProbedClient, MatrixClient):
+class ProbedMatrixClient(MatrixLoss, ProbedClient):
     """The real client on the quadratic loss of ``tests.helpers``."""
-
-    def loss_before(self) -> float:
-        data = self.train_data
-        return float(self.loss(self.model, data.features, data.labels).detach())
 
 
 def quadratic_run(

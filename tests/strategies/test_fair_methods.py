@@ -47,10 +47,13 @@ SETTINGS: dict[str, dict[str, Value]] = {
     "qffl": {},
     "fedfv": {"fedfv-tau": 2},
     "term": {},
+    "afl": {},
+    "propfair": {},
+    "fedmgda-plus": {"fedmgda-step-decay": 0.5},
 }
 """Each fair method, with what makes it remember more than one round."""
 
-LOSS_METHODS = ("qffl", "fedfv", "term")
+LOSS_METHODS = ("qffl", "fedfv", "term", "afl")
 
 
 def small(method: str, folder: Path, name: str, **changes: Value) -> dict[str, Value]:
@@ -191,7 +194,7 @@ def test_probe_leaves_no_trace_and_tells_loss_and_rate() -> None:
 @pytest.mark.parametrize("method", LOSS_METHODS)
 def test_client_that_does_not_probe_is_named(method: str) -> None:
     strategy = METHODS[method].load_strategy()(**three(max_failed_rounds=1))
-    with pytest.raises(RunError, match="last reason: metric 'loss-before' is missing"):
+    with pytest.raises(RunError, match=r"'loss-before' is missing.*give the name it"):
         run(strategy, TamperingGrid(matrix_app(MatrixClient), 3))
 
 
@@ -216,7 +219,7 @@ def test_weights_are_shares_in_the_report() -> None:
     """e^0 : 2 e^0 : e^0 at tilt 0; 1 / (1/16 + 1/4 + 1/16) = 8/3 effective clients."""
     trace = fair_round(TERM(term_tilt=0.0, **three()))
     rows = trace.reports[0].train.rows
-    assert [row["aggregation_weight"] for row in rows] == [0.25, 0.5, 0.25]
+    assert [row["weight"] for row in rows] == [0.25, 0.5, 0.25]
     assert trace.reports[0].metrics["effective_clients"] == pytest.approx(8 / 3)
 
 
