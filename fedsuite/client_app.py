@@ -11,6 +11,10 @@ from flwr.clientapp import ClientApp
 
 from fedsuite.clients.app import make_client_app
 from fedsuite.clients.base import FederatedClient
+from fedsuite.clients.privacy import KEYS as PRIVACY_KEYS
+from fedsuite.clients.privacy import PrivacyOptions
+from fedsuite.clients.self_regularisation import KEYS as LSR_KEYS
+from fedsuite.clients.self_regularisation import LSROptions, SelfRegularisation
 from fedsuite.clients.store import ClientStore, FileStore
 from fedsuite.clients.training import KEYS as TRAINING_KEYS
 from fedsuite.clients.training import TrainingOptions, resolve_device
@@ -47,6 +51,10 @@ class Worker:
         self._initial = model_arrays(self._model)
         options = experiment.arguments(TRAINING_KEYS)
         self._training = TrainingOptions(**options)  # type: ignore[arg-type]
+        self._privacy = PrivacyOptions(
+            **experiment.arguments(PRIVACY_KEYS)  # type: ignore[arg-type]
+        )
+        self._self_regularisation = _self_regularisation(experiment, self._data)
         self._clients: dict[int, FederatedClient] = {}
 
     def client(self, context: Context, client_id: int) -> FederatedClient:
@@ -63,6 +71,8 @@ class Worker:
                 client_id=client_id,
                 seed=self._seed,
                 store=self._store,
+                self_regularisation=self._self_regularisation,
+                privacy=self._privacy,
             )
         return self._clients[client_id]
 
@@ -70,6 +80,16 @@ class Worker:
         if self._device.type == "cpu":
             return split
         return Split(split.features.to(self._device), split.labels.to(self._device))
+
+
+def _self_regularisation(
+    experiment: Experiment, data: FederatedData
+) -> SelfRegularisation | None:
+    """Return LSR on the data's scaling, None where it is off."""
+    options = LSROptions(**experiment.arguments(LSR_KEYS))  # type: ignore[arg-type]
+    if options.lsr_gamma == 0:
+        return None
+    return SelfRegularisation(options, *data.standardisation)
 
 
 def federated_data(experiment: Experiment) -> FederatedData:

@@ -273,6 +273,8 @@ def read_file(path: Path) -> dict[str, object]:
 def shared_groups() -> dict[str, tuple[Key, ...]]:
     """Return the keys that every experiment has, by what they are about."""
     from fedsuite import data, models
+    from fedsuite.clients.privacy import KEYS as PRIVACY_KEYS
+    from fedsuite.clients.self_regularisation import KEYS as LSR_KEYS
     from fedsuite.clients.training import KEYS as TRAINING_KEYS
     from fedsuite.strategies.extras import KEYS as SERVER_KEYS
 
@@ -281,7 +283,7 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
         "data": data.KEYS,
         "model": (models.MODEL,),
         "training": TRAINING_KEYS,
-        "extras": SERVER_KEYS,
+        "extras": (*SERVER_KEYS, *LSR_KEYS, *PRIVACY_KEYS),
     }
 
 

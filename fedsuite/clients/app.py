@@ -10,8 +10,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.errors import FedsuiteError, RunError
-from fedsuite.records import Reply, Request, pack_replies, pack_reply, unpack_requests
+from fedsuite.errors import FedsuiteError
+from fedsuite.records import Request, pack_replies, pack_reply, unpack_requests
 
 ClientFn = Callable[[Context, int], FederatedClient]
 """Makes the client of a number, for a context."""
@@ -71,7 +71,7 @@ def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:
         message.content, metadata.message_type, metadata.group_id, int(only_client)
     )
     if not hosted:
-        reply = handle_request(client_fn(context, requests[0].client_id), requests[0])
+        reply = client_fn(context, requests[0].client_id).answer(requests[0])
         return Message(pack_reply(reply), reply_to=message)
     content = RecordDict()
     for request in requests:
@@ -79,23 +79,11 @@ def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:
     return Message(content, reply_to=message)
 
 
-def handle_request(client: FederatedClient, request: Request) -> Reply:
-    """Let a client answer a request."""
-    action = client.ACTIONS.get(request.message_type)
-    if action is None:
-        raise RunError(
-            f"{type(client).__name__} does not answer {request.message_type!r}: use the "
-            "strategy that belongs to it"
-        )
-    handler: Callable[[Request], Reply] = getattr(client, action)
-    return handler(request)
-
-
 def _entry(context: Context, client_fn: ClientFn, request: Request) -> RecordDict:
     """Return one client's entry of the reply, or the reason why there is none."""
     client_id = request.client_id
     try:
-        reply = handle_request(client_fn(context, client_id), request)
+        reply = client_fn(context, client_id).answer(request)
         return pack_replies({client_id: reply})
     except FedsuiteError as error:
         # One line that says it all: the server logs it with the reply.

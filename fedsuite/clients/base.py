@@ -7,7 +7,7 @@ NumPyClient and the messages of the Message API, through :mod:`fedsuite.clients.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -16,6 +16,8 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedsuite.clients.privacy import PrivacyOptions, privatise
+from fedsuite.clients.self_regularisation import SelfRegularisation
 from fedsuite.clients.store import ClientStore, MemoryStore
 from fedsuite.clients.training import (
     TrainingOptions,
@@ -23,6 +25,7 @@ from fedsuite.clients.training import (
     cross_entropy,
     evaluate_model,
     make_optimizer,
+    mean_loss,
     mini_batches,
     run_steps,
 )
@@ -41,7 +44,7 @@ from fedsuite.records import (
     Reply,
     Request,
 )
-from fedsuite.rng import stream_seed, torch_stream
+from fedsuite.rng import numpy_stream, stream_seed, torch_stream
 
 STORED_STATE = "stored-state"
 
@@ -62,10 +65,18 @@ class FederatedClient(NumPyClient):
         Name the client's random streams.
     store
         Keeps what must survive between rounds.
+    self_regularisation
+        Replaces the cross-entropy of the hook ``loss`` by LSR's; None is plain.
+    privacy
+        Clips what leaves the client and adds noise; off unless given.
     """
 
     ACTIONS: ClassVar[Mapping[str, str]] = {TRAIN: "on_train", EVALUATE: "on_evaluate"}
     """Message type to the name of the method that answers it."""
+
+    TRAINED: ClassVar[frozenset[str]] = frozenset({ARRAYS})
+    """Records of a reply that hold the received model after training: with privacy on, it
+    is their change that is clipped. Of all other records it is what stands in them."""
 
     def __init__(
         self,
@@ -77,6 +88,8 @@ class FederatedClient(NumPyClient):
         client_id: int = 0,
         seed: int = 0,
         store: ClientStore | None = None,
+        self_regularisation: SelfRegularisation | None = None,
+        privacy: PrivacyOptions | None = None,
     ) -> None:
         self.model = model
         self.train_data = train
@@ -85,9 +98,29 @@ class FederatedClient(NumPyClient):
         self.client_id = client_id
         self.seed = seed
         self.store = store if store is not None else MemoryStore()
+        self.self_regularisation = self_regularisation
+        self.privacy = privacy or PrivacyOptions()
+        self._views: tuple[int, torch.Generator] | None = None
         self._names = list(model.state_dict())
 
     # --------------------------------------------------------------------------- actions
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request: its action, then privacy.
+
+        Raises
+        ------
+        RunError
+            If the client does not know the message type.
+        """
+        action = self.ACTIONS.get(request.message_type)
+        if action is None:
+            raise RunError(
+                f"{type(self).__name__} does not answer {request.message_type!r}: use the "
+                "strategy that belongs to it"
+            )
+        handler: Callable[[Request], Reply] = getattr(self, action)
+        return self._privatise(request, handler(request))
 
     def on_train(self, request: Request) -> Reply:
         """Train the received model on the client's data and send it back."""
@@ -103,8 +136,16 @@ class FederatedClient(NumPyClient):
     # ----------------------------------------------------------------------------- hooks
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of a mini-batch; cross-entropy unless overridden."""
-        return cross_entropy(model, features, labels)
+        """Return the mean loss of a mini-batch; cross-entropy unless overridden.
+
+        An override builds on ``super().loss``, which is LSR's loss where that is on. For
+        use inside :meth:`train_locally` and :meth:`layer_stream`.
+        """
+        if self.self_regularisation is None:
+            return cross_entropy(model, features, labels)
+        if self._views is None:
+            raise RuntimeError("loss() with LSR is for use inside layer_stream()")
+        return self.self_regularisation.loss(model, features, labels, *self._views)
 
     def before_step(self, model: nn.Module) -> None:
         """Correct the gradients in place, between backward pass and step."""
@@ -153,19 +194,33 @@ class FederatedClient(NumPyClient):
 
     @contextmanager
     def layer_stream(self, purpose: str, server_round: int) -> Iterator[None]:
-        """Give torch's global stream, which layers such as dropout draw from, a seed.
+        """Give layers such as dropout, and the views of LSR, streams of their own.
 
-        The global stream is put back afterwards.
+        Layers draw from torch's global stream; it is put back afterwards.
         """
+        keys = (server_round, self.client_id)
+        self._views = server_round, torch_stream(self.seed, f"{purpose}-views", *keys)
         devices = [torch.cuda.current_device()] if self._on_cuda() else []
         name = f"{purpose}-layers"
         with torch.random.fork_rng(devices=devices):
             # Not torch.manual_seed: it would reseed, and each time look for, every GPU.
-            seed = stream_seed(self.seed, name, server_round, self.client_id)
+            seed = stream_seed(self.seed, name, *keys)
             torch.default_generator.manual_seed(seed)
             if devices:
                 torch.cuda.manual_seed(seed)
-            yield
+            try:
+                yield
+            finally:
+                self._views = None
+
+    def full_loss(self, request: Request) -> float:
+        """Return the mean loss of ``self.model`` over the whole training set.
+
+        The loss is that of the hook ``loss``, in evaluation mode. Measuring it leaves no
+        trace: no buffer and no other random stream changes.
+        """
+        with self.layer_stream("probe", request.server_round):
+            return mean_loss(self.model, self.train_data, self.loss)
 
     def train_metrics(self, summary: TrainingSummary) -> dict[str, MetricValue]:
         """Return the metrics that a training reports."""
@@ -200,6 +255,31 @@ class FederatedClient(NumPyClient):
         self.store.save(self.client_id, request.new_version, arrays, needed)
         return {STORED_STATE: 1}
 
+    def _privatise(self, request: Request, reply: Reply) -> Reply:
+        """Clip what is about to leave, and add noise; centrally, so none is forgotten."""
+        if self.privacy.dp_noise_multiplier == 0 or not reply.arrays:
+            return reply
+        received = request.arrays.get(ARRAYS, {})
+        exchange = request.new_version or str(request.server_round)
+        protected = {}
+        for name, arrays in reply.arrays.items():
+            self._refuse_statistics(arrays)
+            purpose = f"privacy/{request.message_type}/{exchange}/{name}"
+            stream = numpy_stream(self.seed, purpose, request.server_round, self.client_id)
+            start = received if name in self.TRAINED else {}
+            protected[name] = privatise(arrays, start, self.privacy, stream)
+        return Reply(protected, reply.metrics)
+
+    def _refuse_statistics(self, arrays: Arrays) -> None:
+        buffers = {name for name, _ in self.model.named_buffers()}
+        for name, array in arrays.items():
+            if name in buffers or array.dtype.kind != "f":
+                raise RunError(
+                    f"client {self.client_id}: dp-noise-multiplier is above 0, and noise "
+                    f"would make {name} useless, which is counted or measured: choose a "
+                    "model without normalisation layers, such as mlp or cnn"
+                )
+
     def _on_cuda(self) -> bool:
         return self.train_data.features.is_cuda
 
@@ -213,7 +293,7 @@ class FederatedClient(NumPyClient):
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
         """Train, as Flower's NumPyClient does; see :meth:`on_train`."""
-        reply = self.on_train(self._request(TRAIN, parameters, config))
+        reply = self.answer(self._request(TRAIN, parameters, config))
         metrics = dict(reply.metrics)
         count = int(metrics.pop(NUM_EXAMPLES))  # type: ignore[arg-type]
         return list(reply.arrays.get(ARRAYS, {}).values()), count, metrics

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.training import mean_loss, probe_model
+from fedsuite.clients.training import probe_model
 from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays
 from fedsuite.records import (
@@ -47,11 +47,6 @@ class FedEBAClient(FederatedClient):
         after = {LOSS_AFTER: self.full_loss(request)}
         return Reply(reply.arrays, {**reply.metrics, **before, **after})
 
-    def full_loss(self, request: Request) -> float:
-        """Return the mean loss of ``self.model`` over the whole training set."""
-        with self.layer_stream("probe", request.server_round):
-            return mean_loss(self.model, self.train_data, self.loss)
-
 
 class FedEBAPlusClient(FedEBAClient):
     """Answers the probe, and trains along the fair gradient where one is sent.
@@ -64,6 +59,7 @@ class FedEBAPlusClient(FedEBAClient):
     """
 
     ACTIONS: ClassVar[Mapping[str, str]] = {**FedEBAClient.ACTIONS, PROBE: "on_probe"}
+    TRAINED: ClassVar[frozenset[str]] = FedEBAClient.TRAINED | {"first-step"}
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -1,7 +1,6 @@
 """Client of the methods that ask for the loss before training; else FedAvg's."""
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.training import mean_loss
 from fedsuite.models.arrays import load_arrays
 from fedsuite.records import ARRAYS, LEARNING_RATE, LOSS_BEFORE, Reply, Request
 
@@ -17,8 +16,7 @@ class ProbedClient(FederatedClient):
     def on_train(self, request: Request) -> Reply:
         """Measure the received model, then train it."""
         load_arrays(self.model, request.arrays[ARRAYS])
-        with self.layer_stream("probe", request.server_round):
-            before = mean_loss(self.model, self.train_data, self.loss)
+        before = self.full_loss(request)
         reply = super().on_train(request)
         rate = self.training.learning_rate_at(request.server_round)
         metrics = {**reply.metrics, LOSS_BEFORE: before, LEARNING_RATE: rate}

@@ -29,5 +29,13 @@ KEYS = (
         "divides by its standard deviation (digits: 0..1 in both)",
         choices=("standard", "unit"),
     ),
+    Key(
+        "label-noise",
+        0.0,
+        "share of each client's training rows whose label is flipped to a random other "
+        "class; 0 is none, 1 leaves no label right",
+        minimum=0.0,
+        maximum=1.0,
+    ),
 )
 """Keys that every experiment has; those of one partitioner stand in its PartitionerSpec."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fedsuite.data.catalog import DATASETS
 from fedsuite.data.experiment_keys import KEYS
+from fedsuite.data.label_noise import flip_labels
 from fedsuite.data.partition import Partition
 from fedsuite.data.partition_specs import PARTITIONERS, partition_indices
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
@@ -98,6 +99,10 @@ class FederatedData:
         ``"standard"`` or ``"unit"``, as the key ``scaling``.
     partitioner
         Name of the partitioner, for the description.
+    train_labels
+        Labels of the training part as its holders see them; None for the true ones.
+    label_noise
+        Share of them that is wrong, for the description.
     """
 
     def __init__(
@@ -108,12 +113,19 @@ class FederatedData:
         partition: Partition,
         scaling: str,
         partitioner: str,
+        train_labels: IntArray | None = None,
+        label_noise: float = 0.0,
     ) -> None:
         self.spec = spec
         self.partition = partition
         self.partitioner = partitioner
         self._raw = raw
         self._train_rows, self._test_rows = rows
+        self._test_labels = raw.labels[self._test_rows]
+        self._train_labels = (
+            raw.labels[self._train_rows] if train_labels is None else train_labels
+        )
+        self._label_noise = label_noise
         self._scaling = scaling
         self._clients: OrderedDict[int, ClientData] = OrderedDict()
         self._lock = threading.Lock()
@@ -133,21 +145,35 @@ class FederatedData:
         """Shape of one input, without the batch."""
         return self.spec.input_shape
 
+    @property
+    def standardisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each channel that inputs were scaled with.
+
+        Inputs times deviation plus mean lie in 0..1.
+        """
+        if self._scaling == "standard":
+            return self.spec.mean, self.spec.std
+        return (0.0,), (1.0,)
+
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over the clients' positions and labels, training and test."""
+        """SHA-256 (hex) over the clients' positions and labels, training and test.
+
+        Labels with noise count as their holders see them.
+        """
         digest = hashlib.sha256()
-        for part, rows in self._parts():
+        for part, labels in self._parts():
             for client, positions in enumerate(part):
                 digest.update(f"{client}/{len(positions)};".encode())
                 digest.update(positions.astype("<i8").tobytes())
-                digest.update(self._raw.labels[rows[positions]].astype("<i8").tobytes())
+                digest.update(labels[positions].astype("<i8").tobytes())
         return digest.hexdigest()
 
     @property
     def description(self) -> dict[str, Value]:
         """What the run's folder records of the data: names, sizes, fingerprint."""
         used_train, used_test = (sum(map(len, part)) for part, _ in self._parts())
+        noise = {"label-noise": self._label_noise} if self._label_noise else {}
         return {
             "dataset": self.spec.name,
             "partitioner": self.partitioner,
@@ -158,6 +184,7 @@ class FederatedData:
             "test-rows": used_test,
             "unused-train-rows": len(self._train_rows) - used_train,
             "unused-test-rows": len(self._test_rows) - used_test,
+            **noise,
             "fingerprint": self.fingerprint,
         }
 
@@ -171,9 +198,12 @@ class FederatedData:
             if client_id in self._clients:
                 self._clients.move_to_end(client_id)
                 return self._clients[client_id]
-        train = self._train_rows[self.partition.train[client_id]]
-        test = self._test_rows[self.partition.test[client_id]]
-        data = ClientData(self._split(train), self._split(test))
+        train = self.partition.train[client_id]
+        test = self.partition.test[client_id]
+        data = ClientData(
+            self._split(self._train_rows[train], self._train_labels[train]),
+            self._split(self._test_rows[test], self._test_labels[test]),
+        )
         with self._lock:
             self._clients[client_id] = data
             while len(self._clients) > 1 and self._held_bytes() > CLIENT_CACHE_BYTES:
@@ -185,25 +215,29 @@ class FederatedData:
         return self._test_set
 
     def class_counts(self) -> npt.NDArray[np.int64]:
-        """Return training rows by client and class, ``[num_clients, num_classes]``."""
-        return self._counts(self.partition.train, self._train_rows)
+        """Return training rows by client and class, ``[num_clients, num_classes]``.
+
+        Labels with noise count as their holders see them.
+        """
+        return self._counts(self.partition.train, self._train_labels)
 
     def test_class_counts(self) -> npt.NDArray[np.int64]:
         """Return test rows by client and class, ``[num_clients, num_classes]``."""
-        return self._counts(self.partition.test, self._test_rows)
+        return self._counts(self.partition.test, self._test_labels)
 
     @functools.cached_property
     def _test_set(self) -> Split:
-        return self._split(self._test_rows)
+        return self._split(self._test_rows, self._test_labels)
 
     def _parts(self) -> tuple[tuple[tuple[IntArray, ...], IntArray], ...]:
         return (
-            (self.partition.train, self._train_rows),
-            (self.partition.test, self._test_rows),
+            (self.partition.train, self._train_labels),
+            (self.partition.test, self._test_labels),
         )
 
-    def _counts(self, part: tuple[IntArray, ...], rows: IntArray) -> npt.NDArray[np.int64]:
-        labels = self._raw.labels[rows]
+    def _counts(
+        self, part: tuple[IntArray, ...], labels: IntArray
+    ) -> npt.NDArray[np.int64]:
         return np.stack([np.bincount(labels[p], minlength=self.num_classes) for p in part])
 
     def _held_bytes(self) -> int:
@@ -213,7 +247,7 @@ class FederatedData:
             for split in (data.train, data.test)
         )
 
-    def _split(self, rows: IntArray) -> Split:
+    def _split(self, rows: IntArray, row_labels: IntArray) -> Split:
         """Gather and scale rows, in memory that torch allocated, for its alignment."""
         import torch
 
@@ -225,7 +259,7 @@ class FederatedData:
             features.sub_(torch.tensor(self.spec.mean).reshape(per_channel))
             features.div_(torch.tensor(self.spec.std).reshape(per_channel))
         labels = torch.empty(len(rows), dtype=torch.int64)
-        labels.copy_(torch.from_numpy(self._raw.labels[rows]))
+        labels.copy_(torch.from_numpy(row_labels))
         return Split(features, labels)
 
 
@@ -258,6 +292,7 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
         _data_folder(str(known["data-dir"])) if dataset.folder else None,
         float(known["test-fraction"]),
         str(known["scaling"]),
+        float(known["label-noise"]),
         partitioner.name,
         int(known["num-clients"]),
         tuple(partitioner.options(values).items()),
@@ -321,6 +356,7 @@ def _divided(
     data_dir: Path | None,
     test_fraction: float,
     scaling: str,
+    label_noise: float,
     partitioner: str,
     num_clients: int,
     options: tuple[tuple[str, Value], ...],
@@ -337,4 +373,18 @@ def _divided(
         seed,
         (raw.ids[train_rows], raw.ids[test_rows]) if raw.ids is not None else None,
     )
-    return FederatedData(spec, raw, rows, partition, scaling, partitioner)
+    labels = _with_noise(raw.labels[train_rows], spec, partition, label_noise, seed)
+    return FederatedData(
+        spec, raw, rows, partition, scaling, partitioner, labels, label_noise
+    )
+
+
+def _with_noise(
+    labels: IntArray, spec: DatasetSpec, partition: Partition, ratio: float, seed: int
+) -> IntArray:
+    """Return the labels of the training part with each client's share of them flipped."""
+    noisy = labels.copy()
+    for client_id, rows in enumerate(partition.train):
+        rng = numpy_stream(seed, "label-noise", 0, client_id)
+        noisy[rows] = flip_labels(labels[rows], spec.num_classes, ratio, rng)
+    return noisy

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsuite.clients.app import handle_request, make_client_app
+from fedsuite.clients.app import make_client_app
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.fedavg import FedAvgClient
 from fedsuite.clients.fedavg_ft import FedAvgFTClient
@@ -84,12 +84,12 @@ def test_a_round_is_repeatable_and_touches_nothing_global(
     features = client.train_data.features.clone()
     torch.manual_seed(11)
     before = torch.get_rng_state()
-    first = handle_request(client, asked)
+    first = client.answer(asked)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(12)
     np.random.seed(12)
-    again = handle_request(client, asked)
-    fresh = handle_request(make(client_class), asked)
+    again = client.answer(asked)
+    fresh = make(client_class).answer(asked)
     assert answer_bits(first) == answer_bits(again) == answer_bits(fresh)
     assert bits(asked.arrays["arrays"]) == bits(sent)
     assert torch.equal(client.train_data.features, features)
@@ -166,13 +166,13 @@ def test_client_without_samples(client_class: type[FederatedClient]) -> None:
     asked = request()
     nothing = some_data(0)
     client = client_class(network(), nothing, nothing)
-    reply = handle_request(client, asked)
+    reply = client.answer(asked)
     assert reply.metrics["num-examples"] == 0
     assert reply.metrics["loss"] == 0.0
     assert reply.metrics["num-steps"] == 0
     if reply.arrays:
         assert bits(reply.arrays["arrays"]) == bits(asked.arrays["arrays"])
-    evaluated = handle_request(client, request("evaluate"))
+    evaluated = client.answer(request("evaluate"))
     assert evaluated.metrics["num-examples"] == 0
 
 
@@ -202,7 +202,7 @@ def test_state_is_stored_only_where_the_server_names_a_version() -> None:
 def test_message_that_a_client_does_not_answer() -> None:
     client = make(FedAvgClient)
     with pytest.raises(RunError, match=r"FedAvgClient does not answer 'query\.probe'"):
-        handle_request(client, Request("query.probe", 0))
+        client.answer(Request("query.probe", 0))
 
 
 def test_actions_are_routed_by_their_names() -> None:
