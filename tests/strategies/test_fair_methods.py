@@ -50,10 +50,13 @@ SETTINGS: dict[str, dict[str, Value]] = {
     "afl": {},
     "propfair": {},
     "fedmgda-plus": {"fedmgda-step-decay": 0.5},
+    "aaggff": {},
+    "fedwavg": {"fedwavg-every": 2},
+    "feddisco": {"partitioner": "dirichlet"},
 }
 """Each fair method, with what makes it remember more than one round."""
 
-LOSS_METHODS = ("qffl", "fedfv", "term", "afl")
+LOSS_METHODS = ("qffl", "fedfv", "term", "afl", "aaggff")
 
 
 def small(method: str, folder: Path, name: str, **changes: Value) -> dict[str, Value]:
@@ -124,6 +127,7 @@ def test_experiment_of_the_paper_loads(method: str) -> None:
     assert experiment["method"] == method
     expected = {
         "dataset": "fashion-mnist",
+        "scaling": "unit",
         "num-clients": 100,
         "clients-per-round": 10,
         "num-rounds": 2000,
@@ -131,7 +135,7 @@ def test_experiment_of_the_paper_loads(method: str) -> None:
         "batch-size": 50,
         "learning-rate": 0.1,
         "learning-rate-decay": 0.999,
-        "evaluate-every": 20,
+        "evaluate-every": 10,
         "checkpoint-every": 100,
     }
     assert {name: experiment[name] for name in expected} == expected
