@@ -14,7 +14,7 @@ from fedsuite.strategies.aaggff import (
     normal_responses,
     silo_gradient,
 )
-from tests.helpers import TamperingGrid, bits, run
+from tests.helpers import TamperingGrid, Trace, bits, run
 from tests.strategies.fair_rounds import (
     LOSSES,
     MODELS,
@@ -29,6 +29,9 @@ from tests.strategies.fair_rounds import (
     start_record,
     three,
 )
+
+FIRST_TWO = {0: 0.5, 1: 1.5}
+"""The golden case of the cross-device setting."""
 
 
 def decision(strategy: AAggFF) -> np.ndarray:
@@ -66,17 +69,20 @@ def test_first_silo_round_against_its_closed_form() -> None:
     np.testing.assert_allclose(decision(strategy), expected, atol=1e-6)
 
 
-def device_round(num_rounds: int = 1, **options: object) -> tuple[AAggFF, object]:
-    """Return the golden case: four clients, of which 0 and 1 answer with 0.5 and 1.5."""
+def device_round(
+    answers: dict[int, float] = FIRST_TWO, **options: object
+) -> tuple[AAggFF, Trace]:
+    """Return a round of four clients, of which some answer with these losses."""
     strategy = AAggFF(**three(num_clients=4, **options))
 
     def script(client: int, server_round: int):
-        if client > 1:
+        if client not in answers:
             raise RuntimeError("away")
-        return MODELS[client], facts(client, (0.5, 1.5)[client], 10)
+        model = MODELS[list(answers).index(client)]
+        return model, facts(client, answers[client], 10)
 
     grid = TamperingGrid(scripted_app(script), 4)
-    return strategy, run(strategy, grid, num_rounds, start_record((0, 0)))
+    return strategy, run(strategy, grid, 1, start_record((0, 0)))
 
 
 def test_golden_round_cross_device() -> None:
@@ -86,6 +92,14 @@ def test_golden_round_cross_device() -> None:
     np.testing.assert_allclose(shares(trace), [0.474518, 0.525482], atol=1e-6)
     model = 0.474518 * np.array(MODELS[0]) + 0.525482 * np.array(MODELS[1])
     np.testing.assert_allclose(final(trace), model, atol=1e-6)
+
+
+def test_who_answers_does_not_matter() -> None:
+    """The golden round with clients 1 and 3."""
+    strategy, trace = device_round({1: 0.5, 3: 1.5})
+    expected = [0.249837, 0.237413, 0.249837, 0.262912]
+    np.testing.assert_allclose(decision(strategy), expected, atol=1e-6)
+    np.testing.assert_allclose(shares(trace), [0.474518, 0.525482], atol=1e-6)
 
 
 def test_golden_estimate() -> None:
@@ -162,9 +176,11 @@ def test_one_client(setting: str) -> None:
 
 
 def test_silo_client_that_did_not_answer_counts_with_the_mean() -> None:
-    strategy, _ = device_round(aaggff_setting="cross-silo")
+    strategy, _ = device_round({0: 1.0, 1: 2.0, 3: 9.0}, aaggff_setting="cross-silo")
+    told = normal_responses(np.array([1.0, 2.0, 9.0]))
+    assert abs(told.mean() - 0.5) > 0.01
     whole = silo_gradient(
-        np.full(4, 0.25), np.array([*normal_responses(np.array([0.5, 1.5])), 0.5, 0.5])
+        np.full(4, 0.25), np.array([told[0], told[1], told.mean(), told[2]])
     )
     np.testing.assert_allclose(strategy.state()[0]["gradients"], whole, atol=1e-12)
 

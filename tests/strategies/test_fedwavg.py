@@ -134,6 +134,13 @@ def test_looks_are_every_few_rounds() -> None:
     assert client_rounds([1, 1, -1, 1], every=2) == [(0, 1), (0, 1), (3, 0), (3, 0)]
 
 
+def test_how_often_travels_with_the_message() -> None:
+    grid = TamperingGrid(matrix_app(), 3)
+    run(FedwAvg(fedwavg_every=7, **three(fraction_evaluate=0.0)), grid)
+    configs = [m.content["config"] for m in grid.sent if "config" in m.content]
+    assert {config.get("fedwavg-every") for config in configs} - {None} == {7}
+
+
 def test_look_leaves_no_trace() -> None:
     """Training is FedAvg's: with equal weights the model is too."""
     assert final_bits(
