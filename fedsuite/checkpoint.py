@@ -21,7 +21,7 @@ from fedsuite.files import atomic_write
 from fedsuite.records import Arrays, to_arrays, to_record
 
 if TYPE_CHECKING:
-    from fedsuite.callbacks.base import RunState
+    from fedsuite.strategies.callback import RunState
 
 FORMAT = 1
 _FILE_NAME = "round-{:06d}.safetensors"

@@ -11,7 +11,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 from safetensors.numpy import save
 
-from fedsuite.callbacks.base import Callback
 from fedsuite.callbacks.best_model import BestModel
 from fedsuite.callbacks.checkpoint import CHECKPOINTS, CheckpointWriter
 from fedsuite.callbacks.early_stop import EarlyStop
@@ -31,6 +30,7 @@ from fedsuite.results.layout import EXPERIMENT, MANIFEST, MODEL, read_manifest
 from fedsuite.results.summary import finish_folder
 from fedsuite.results.writer import RunFolder
 from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.callback import Callback
 from fedsuite.strategies.extras import KEYS as SERVER_KEYS
 
 RUNS_VARIABLE = "FEDSUITE_RUNS"

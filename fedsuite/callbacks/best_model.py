@@ -4,10 +4,10 @@ from typing import Any
 
 from safetensors.numpy import save
 
-from fedsuite.callbacks.base import Callback, RoundReport, RunState
 from fedsuite.callbacks.early_stop import Best
 from fedsuite.records import to_arrays
 from fedsuite.results.writer import RunFolder
+from fedsuite.strategies.callback import Callback, RoundReport, RunState
 
 FILE = "best-model.safetensors"
 

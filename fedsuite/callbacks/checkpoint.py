@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from fedsuite.callbacks.base import Callback, RoundReport, RunState
 from fedsuite.checkpoint import Checkpoint, list_checkpoints
 from fedsuite.results.writer import RunFolder
+from fedsuite.strategies.callback import Callback, RoundReport, RunState
 
 CHECKPOINTS = "checkpoints"
 

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from fedsuite.callbacks.base import Callback, RoundReport, RunState
 from fedsuite.errors import ConfigError
+from fedsuite.strategies.callback import Callback, RoundReport, RunState
 
 
 def higher_is_better(metric: str) -> bool:

@@ -1,7 +1,7 @@
 """Write rounds, clients and rejected replies into the run's folder as the run goes."""
 
-from fedsuite.callbacks.base import Callback, RoundReport, RunState
 from fedsuite.results.writer import RunFolder
+from fedsuite.strategies.callback import Callback, RoundReport, RunState
 
 
 class Recorder(Callback):

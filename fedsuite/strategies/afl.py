@@ -62,8 +62,8 @@ def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
     total = float(weights.sum())
     if step == 0 or total == 0:
         return weights
-    # Only differences count. Behind the worst by more than 1 a client has no weight left, so
-    # that what would overflow may as well be -1e12.
+    # Only differences count. Behind the worst by more than 1 a client has no weight left,
+    # so that what would overflow may as well be -1e12.
     with np.errstate(over="ignore"):
         raised = np.maximum(step * (losses - losses.max()), -1e12)
     return total * project_to_simplex(weights / total + raised)

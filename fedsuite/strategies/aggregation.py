@@ -137,9 +137,11 @@ def mean_metrics(rows: Iterable[Mapping[str, float]], weight_key: str) -> dict[s
     weights = np.array([row[weight_key] for row in rows], dtype=np.float64)
     if weights.sum() == 0:
         weights = np.ones(len(rows))
+    # Shares, so that a mean of finite numbers is finite.
+    shares = weights / weights.sum()
     shared = [key for key in rows[0] if all(key in row for row in rows)]
     means = {
-        key: float(np.dot([row[key] for row in rows], weights) / weights.sum())
+        key: float(np.dot([row[key] for row in rows], shares))
         for key in shared
         if key != weight_key
     }

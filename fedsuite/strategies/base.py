@@ -36,14 +36,14 @@ from fedsuite.strategies.exchange import (
     build_messages,
 )
 from fedsuite.strategies.extras import ServerExtras
-from fedsuite.strategies.membership import Directory, Identity, Members, sample_clients
+from fedsuite.strategies.membership import Directory, Identity, Members, Sampling
 from fedsuite.strategies.quorum import Quorum, QuorumMissed
 from fedsuite.strategies.report import PhaseReport, metric_record
 from fedsuite.strategies.validation import ClientReply, Expected, all_finite, spec_of
 
 if TYPE_CHECKING:
-    from fedsuite.callbacks import Callback
     from fedsuite.checkpoint import Checkpoint
+    from fedsuite.strategies.callback import Callback
 
 logger = logging.getLogger(__name__)
 
@@ -122,9 +122,6 @@ class FederatedStrategy(Strategy):
         exchange_timeout: float = 3600.0,
         source_hash: str | None = None,
     ) -> None:
-        for name, fraction in (("train", fraction_train), ("evaluate", fraction_evaluate)):
-            if not 0.0 <= fraction <= 1.0:
-                raise ValueError(f"fraction_{name} = {fraction}: expected 0 to 1")
         if evaluate_every < 1:
             raise ValueError(f"evaluate_every = {evaluate_every}: expected at least 1")
         if wire == "numpy" and identity == "partition":
@@ -132,12 +129,13 @@ class FederatedStrategy(Strategy):
                 "wire='numpy' cannot go with identity='partition': a legacy NumPyClient "
                 "does not answer the hello, and a node hosts one client"
             )
-        self.fraction_train = fraction_train
-        self.fraction_evaluate = fraction_evaluate
-        self.min_train_nodes = min_train_nodes
-        self.min_evaluate_nodes = min_evaluate_nodes
+        self.sampling = {
+            TRAIN: Sampling(
+                TRAIN, fraction_train, min_train_nodes, seed, clients_per_round
+            ),
+            EVALUATE: Sampling(EVALUATE, fraction_evaluate, min_evaluate_nodes, seed),
+        }
         self.min_available_nodes = max(min_available_nodes, 1)
-        self.clients_per_round = clients_per_round
         self.evaluate_every = evaluate_every
         self.num_rounds = num_rounds
         self.quorum = Quorum(max(quorum, 1), max_failed_rounds)
@@ -239,12 +237,10 @@ class FederatedStrategy(Strategy):
         self._begin_round(server_round, arrays, grid)
         self.reports = {}
         self.round_metrics = {}
-        if self.fraction_train == 0.0:
+        if self.sampling[TRAIN].fraction == 0.0:
             return []
         try:
-            return self._configure(
-                TRAIN, self._train_exchange, self._train_sample(), config
-            )
+            return self._configure(TRAIN, self._train_exchange, config)
         except QuorumMissed as missed:
             self.quorum.miss(server_round, missed.good, missed.reason)
             return []
@@ -278,14 +274,11 @@ class FederatedStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return one message a node, in the rounds that are evaluated."""
         last = server_round == self.num_rounds
-        if self.fraction_evaluate == 0.0 or (
-            server_round % self.evaluate_every and not last
-        ):
+        skipped = server_round % self.evaluate_every and not last
+        if self.sampling[EVALUATE].fraction == 0.0 or skipped:
             return []
         self._begin_round(server_round, arrays, grid)
-        return self._configure(
-            EVALUATE, self.evaluate_exchange, self._evaluate_sample(), config
-        )
+        return self._configure(EVALUATE, self.evaluate_exchange, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -303,9 +296,8 @@ class FederatedStrategy(Strategy):
     def summary(self) -> None:
         """Log the settings that matter for a reader of the log."""
         logger.info(
-            "%s: clients per round %s, seed %d, quorum %d",
+            "%s: seed %d, quorum %d",
             type(self).__name__,
-            self.clients_per_round or f"{self.fraction_train:.0%}",
             self.seed,
             self.quorum.needed,
         )
@@ -369,22 +361,6 @@ class FederatedStrategy(Strategy):
             raise RuntimeError("exchange() is for use inside a round")
         return self._grid
 
-    def _train_sample(self) -> list[int]:
-        total = len(self._members.client_ids)
-        count = self.clients_per_round or max(
-            int(total * self.fraction_train), self.min_train_nodes
-        )
-        return self._sample(count, "sample-train")
-
-    def _evaluate_sample(self) -> list[int]:
-        total = len(self._members.client_ids)
-        count = max(int(total * self.fraction_evaluate), self.min_evaluate_nodes)
-        return self._sample(count, "sample-evaluate")
-
-    def _sample(self, count: int, purpose: str) -> list[int]:
-        clients = self._members.client_ids
-        return sample_clients(clients, count, self.seed, self.server_round, purpose)
-
     def _counted_step(self, made: Arrays, report: PhaseReport) -> Arrays | None:
         """Return the model after the server's step, None if it cannot be used."""
         arrays = self.extras.step(self._arrays, made)
@@ -405,10 +381,11 @@ class FederatedStrategy(Strategy):
         self,
         phase: str,
         make: Callable[[Arrays, Sequence[int]], Exchange],
-        client_ids: Sequence[int],
         config: ConfigRecord,
     ) -> list[Message]:
         self.reports[phase] = PhaseReport(phase, self._members.names)
+        sampling = self.sampling[phase]
+        client_ids = sampling.draw(self._members.client_ids, self.server_round)
         exchange = make(self._arrays, client_ids)
         exchange = replace(exchange, config={**config, **exchange.config})
         self._pending[phase], messages = self._open(exchange, phase)

@@ -8,9 +8,9 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsuite.callbacks.base import Callback, RoundReport, RunState
 from fedsuite.checkpoint import Checkpoint
 from fedsuite.records import EVALUATE, TRAIN
+from fedsuite.strategies.callback import Callback, RoundReport, RunState
 
 if TYPE_CHECKING:
     from fedsuite.strategies.base import FederatedStrategy

@@ -9,7 +9,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedsuite.callbacks import Callback, RoundReport, RunState
-from fedsuite.callbacks.base import accuracy_metrics
 from fedsuite.callbacks.best_model import BestModel
 from fedsuite.callbacks.checkpoint import CheckpointWriter
 from fedsuite.callbacks.early_stop import Best, EarlyStop, higher_is_better
@@ -21,6 +20,7 @@ from fedsuite.engines.local import LocalGrid
 from fedsuite.errors import ConfigError
 from fedsuite.records import to_record
 from fedsuite.results.writer import RunFolder
+from fedsuite.strategies.callback import accuracy_metrics
 from fedsuite.strategies.exchange import Rejection
 from fedsuite.strategies.report import PhaseReport
 from fedsuite.strategies.standalone import Standalone
