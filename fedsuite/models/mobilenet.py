@@ -1,10 +1,10 @@
 """MobileNet-v2 in the form for small images.
 
 M. Sandler, A. Howard, M. Zhu, A. Zhmoginov, L.-C. Chen, "MobileNetV2: Inverted Residuals
-and Linear Bottlenecks", CVPR 2018, arXiv:1801.04381, table 2. Widths, expansions and numbers
-of blocks are the paper's. Deviations, usual for images of 32 to 64 pixels: the stem and the
-second group keep the resolution (strides 1 for 2), so that 32 x 32 ends as 4 x 4 and
-64 x 64 as 8 x 8 instead of one and two pixels; no dropout before the last layer.
+and Linear Bottlenecks", CVPR 2018, arXiv:1801.04381, table 2. Widths, expansions and
+numbers of blocks are the paper's. Deviations, usual for images of 32 to 64 pixels: the stem
+and the second group keep the resolution (strides 1 for 2), so that 32 x 32 ends as 4 x 4
+and 64 x 64 as 8 x 8 instead of one and two pixels; no dropout before the last layer.
 """
 
 from torch import Tensor, nn
