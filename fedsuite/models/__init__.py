@@ -39,8 +39,9 @@ class ModelSpec:
     keys: tuple[Key, ...] = ()
 
 
-HIDDEN_WIDTH = Key(
-    "hidden-width", 200, "units in each of the two hidden layers of the mlp", minimum=1
+HIDDEN_WIDTH = Key("hidden-width", 200, "units in each hidden layer of the mlp", minimum=1)
+HIDDEN_LAYERS = Key(
+    "hidden-layers", 2, "hidden layers of the mlp; 0 is softmax regression", minimum=0
 )
 
 MODELS: dict[str, ModelSpec] = {
@@ -49,17 +50,37 @@ MODELS: dict[str, ModelSpec] = {
         "fedsuite.models.dense:linear",
     ),
     "mlp": ModelSpec(
-        "Two hidden ReLU layers, 784-200-200-10 on 28 x 28 images.",
+        "Hidden ReLU layers, 784-200-200-10 on 28 x 28 images.",
         "fedsuite.models.dense:mlp",
-        (HIDDEN_WIDTH,),
+        (HIDDEN_WIDTH, HIDDEN_LAYERS),
     ),
     "cnn": ModelSpec(
         "FedEBA+'s CNN: two 5 x 5 convolutions of 64, then 384 and 192 units.",
         "fedsuite.models.cnn:cnn",
     ),
+    "cnn-narrow": ModelSpec(
+        "The cnn with convolutions of 32, then 128 and 64 units.",
+        "fedsuite.models.cnn:cnn_narrow",
+    ),
+    "cnn-wide": ModelSpec(
+        "The cnn with convolutions of 128.",
+        "fedsuite.models.cnn:cnn_wide",
+    ),
+    "cnn-shallow": ModelSpec(
+        "The cnn with one convolution, averaged over the image.",
+        "fedsuite.models.cnn:cnn_shallow",
+    ),
+    "cnn-deep": ModelSpec(
+        "The cnn with three 3 x 3 convolutions of 64, 128 and 128.",
+        "fedsuite.models.cnn:cnn_deep",
+    ),
     "resnet18": ModelSpec(
         "ResNet-18 in its 32 x 32 form: 3 x 3 stem, no max-pooling.",
         "fedsuite.models.resnet:resnet18",
+    ),
+    "mobilenet-v2": ModelSpec(
+        "MobileNet-v2 in its form for images of 32 to 64 pixels.",
+        "fedsuite.models.mobilenet:mobilenet_v2",
     ),
 }
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load
 
 from fedsuite.api import run
 from fedsuite.clients.base import FederatedClient
@@ -183,6 +184,16 @@ def test_every_methods_uploads_pass_through(
     assert left == []
 
 
+def test_first_steps_of_fedeba_plus_are_clipped_as_models(tmp_path: Path) -> None:
+    """In its model branch: clipped to nearly nothing, they leave the model in place."""
+    keys = {**DIGITS, "method": "fedeba-plus", "theta": 90.0, "output-dir": str(tmp_path)}
+    quiet = {"dp-noise-multiplier": 1e-9, "dp-clip": 1e-5, "run-name": "run"}
+    path = run({**keys, **quiet}).path
+    final = load((path / "model.safetensors").read_bytes())
+    initial = model_arrays(build_model("mlp", (1, 8, 8), 10, 0))
+    assert np.abs(flat(final, initial)).max() < 1e-4
+
+
 def test_keys_change_a_run_and_repeat_it(tmp_path: Path) -> None:
     def model(name: str, **changes: Any) -> bytes:
         keys = {key.replace("_", "-"): value for key, value in changes.items()}
@@ -191,5 +202,6 @@ def test_keys_change_a_run_and_repeat_it(tmp_path: Path) -> None:
         return (path / "model.safetensors").read_bytes()
 
     noise: dict[str, Any] = {"dp_noise_multiplier": 0.5, "dp_clip": 0.1}
-    assert model("first", **noise) == model("second", **noise) != model("plain")
-    assert model("off", dp_noise_multiplier=0.0, dp_clip=0.1) == model("plain2")
+    plain = model("plain")
+    assert model("first", **noise) == model("second", **noise) != plain
+    assert model("off", dp_noise_multiplier=0.0, dp_clip=0.1) == plain

@@ -12,7 +12,12 @@ SHAPES = {
     "linear": (1, 8, 8),
     "mlp": (1, 8, 8),
     "cnn": (1, 28, 28),
+    "cnn-narrow": (1, 28, 28),
+    "cnn-wide": (1, 16, 16),
+    "cnn-shallow": (1, 28, 28),
+    "cnn-deep": (1, 28, 28),
     "resnet18": (3, 16, 16),
+    "mobilenet-v2": (3, 16, 16),
 }
 
 
@@ -30,6 +35,19 @@ def state(name, seed, **options):
         ("cnn", (3, 32, 32), 10, 797_962),
         # conv 1,664 + 102,464, then 1,024 inputs: 393,600 + 73,920 + 1,930.
         ("cnn", (1, 28, 28), 10, 573_578),
+        # conv 2,432 + 25,632; 800 inputs: 102,528 + 8,256 + 650.
+        ("cnn-narrow", (3, 32, 32), 10, 139_498),
+        # conv 9,728 + 409,728; 3,200 inputs: 1,229,184 + 73,920 + 1,930.
+        ("cnn-wide", (3, 32, 32), 10, 1_724_490),
+        # conv 4,864; 64 inputs: 24,960 + 73,920 + 1,930.
+        ("cnn-shallow", (3, 32, 32), 10, 105_674),
+        ("cnn-shallow", (3, 40, 24), 10, 105_674),
+        # conv 1,792 + 73,856 + 147,584; 512 inputs: 196,992 + 73,920 + 1,930.
+        ("cnn-deep", (3, 32, 32), 10, 496_074),
+        ("mlp", (3, 32, 32), 10, 656_810),
+        # The published 3,504,872 at 1,000 classes, less 990 rows of 1,281 at the end.
+        ("mobilenet-v2", (3, 32, 32), 10, 2_236_682),
+        ("mobilenet-v2", (3, 64, 64), 200, 2_480_072),
         ("resnet18", (3, 32, 32), 10, 11_173_962),
         ("resnet18", (3, 32, 32), 100, 11_220_132),
     ],
@@ -106,6 +124,40 @@ def test_resnet18_keeps_integer_buffers():
     assert {value.dtype for value in counts} == {torch.int64}
 
 
+def test_hidden_layers_by_hand():
+    """64-7-10, then 64-10, then 64-7-7-7-10."""
+    for layers, expected in ((1, 65 * 7 + 80), (0, 650), (3, 65 * 7 + 2 * 56 + 80)):
+        model = build_model("mlp", (64,), 10, 0, hidden_width=7, hidden_layers=layers)
+        assert count_parameters(model) == expected
+
+
+def test_mlp_without_hidden_layers_is_softmax_regression():
+    flat, softmax = state("mlp", 5, hidden_layers=0), state("linear", 5)
+    assert all(torch.equal(flat[key], softmax[key]) for key in softmax)
+
+
+@pytest.mark.parametrize(("size", "after"), [(32, 4), (64, 8), (8, 1)])
+def test_mobilenet_keeps_enough_pixels(size, after):
+    model = build_model("mobilenet-v2", (3, size, size), 10, 0).eval()
+    before_average = model[:-3]
+    assert before_average(torch.zeros(1, 3, size, size)).shape == (1, 1280, after, after)
+
+
+def test_mobilenet_adds_inputs_where_shapes_allow():
+    """17 blocks; the first of each of 7 groups changes the shape."""
+    blocks = [
+        layer
+        for layer in build_model("mobilenet-v2", (3, 32, 32), 10, 0)
+        if hasattr(layer, "adds_input")
+    ]
+    assert (len(blocks), sum(block.adds_input for block in blocks)) == (17, 10)
+    block = next(block for block in blocks if block.adds_input).eval()
+    for parameter in block.parameters():
+        torch.nn.init.zeros_(parameter)
+    inputs = torch.randn(2, 24, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(block(inputs), inputs)
+
+
 def test_hidden_width_sets_both_layers():
     # 64-7-7-10: 65 * 7 + 8 * 7 + 8 * 10.
     assert count_parameters(build_model("mlp", (64,), 10, 0, hidden_width=7)) == 591
@@ -116,6 +168,9 @@ def test_hidden_width_sets_both_layers():
     [
         ("cnn", (1, 8, 8), {}, "at least 16 x 16 pixels, got 8 x 8"),
         ("cnn", (3, 32, 15), {}, "got 32 x 15"),
+        ("cnn-deep", (3, 21, 32), {}, "cnn-deep needs images of at least 22 x 22"),
+        ("cnn-shallow", (3, 5, 5), {}, "at least 6 x 6"),
+        ("mobilenet-v2", (64,), {}, "model mobilenet-v2 needs images"),
         ("cnn", (784,), {}, r"model cnn needs images .* got inputs of shape \(784,\)"),
         ("resnet18", (8, 8), {}, "model resnet18 needs images"),
         ("mlp", (64,), {"hidden_width": 0}, "key hidden-width = 0"),
@@ -125,7 +180,7 @@ def test_hidden_width_sets_both_layers():
         ("linear", (), {}, "expected sizes of at least 1"),
         ("linear", (3, 0), {}, "expected sizes of at least 1"),
         ("mpl", (64,), {}, "unknown model 'mpl'.*did you mean 'mlp'"),
-        ("transformer", (64,), {}, "known are linear, mlp, cnn, resnet18$"),
+        ("transformer", (64,), {}, f"known are {', '.join(MODELS)}$"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_one_line(name, input_shape, options, message):
