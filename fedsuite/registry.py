@@ -102,6 +102,24 @@ METHODS: Mapping[str, Method] = {
             "fedavg.FedAvgClient",
             "Hu et al., IEEE TNSE 2022, arXiv:2006.11489",
         ),
+        Method(
+            "aaggff",
+            "aaggff.AAggFF",
+            "probed.ProbedClient",
+            "Hahn et al., ICML 2024, arXiv:2405.20821",
+        ),
+        Method(
+            "fedwavg",
+            "fedwavg.FedwAvg",
+            "fedwavg.FedwAvgClient",
+            "Hong et al., Applied Sciences 12(12):5806, 2022 (our reading)",
+        ),
+        Method(
+            "feddisco",
+            "feddisco.FedDISCO",
+            "feddisco.FedDISCOClient",
+            "Ye et al., ICML 2023",
+        ),
     )
 }
 

@@ -1,5 +1,7 @@
 """Settings and fixtures shared by all tests."""
 
+import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +11,12 @@ from hypothesis import settings
 # Machines that run CI stall now and then; no test is about speed.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
+
+# A shell that runs the tests in the background hands down ignored signals; the programs
+# that tests start and interrupt would inherit them.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

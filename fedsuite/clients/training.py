@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -237,6 +238,20 @@ def mean_loss(
     )
     model.train(was_training)
     return loss / max(len(data), 1)
+
+
+@torch.no_grad()
+def correct_predictions(model: nn.Module, data: Split) -> NDArray[np.uint8]:
+    """Return 1 for each sample that the model gets right in evaluation mode, else 0.
+
+    The model keeps the mode that it had.
+    """
+    with evaluation_mode(model):
+        right = [
+            (model(features).argmax(dim=1) == labels).byte().cpu().numpy()
+            for features, labels in _parts(data)
+        ]
+    return np.concatenate(right) if right else np.zeros(0, np.uint8)
 
 
 def probe_model(

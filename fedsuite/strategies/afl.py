@@ -27,24 +27,8 @@ from fedsuite.keys import Key
 from fedsuite.records import LOSS_BEFORE, Arrays, ConfigValue
 from fedsuite.strategies.gathered import LossStrategy, Vector
 from fedsuite.strategies.options import StrategyOptions
+from fedsuite.strategies.simplex import project_to_simplex
 from fedsuite.strategies.validation import ClientReply
-
-
-def project_to_simplex(vector: Vector) -> Vector:
-    """Return the nearest point with entries >= 0 that sum to 1.
-
-    Parameters
-    ----------
-    vector
-        ``[n]``, finite, n >= 1.
-    """
-    # Adding a number to all entries changes nothing; this keeps huge ones exact.
-    shifted = vector - vector.max()
-    falling = np.sort(shifted)[::-1]
-    thresholds = (np.cumsum(falling) - 1.0) / np.arange(1, len(falling) + 1)
-    support = int(np.count_nonzero(falling > thresholds))
-    projected: Vector = np.maximum(shifted - thresholds[support - 1], 0.0)
-    return projected
 
 
 def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
@@ -62,8 +46,8 @@ def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
     total = float(weights.sum())
     if step == 0 or total == 0:
         return weights
-    # Only differences count. Behind the worst by more than 1 a client has no weight left,
-    # so that what would overflow may as well be -1e12.
+    # Only differences count, and behind the worst by more than 1 a client has no weight
+    # left: what would overflow may as well be -1e12.
     with np.errstate(over="ignore"):
         raised = np.maximum(step * (losses - losses.max()), -1e12)
     return total * project_to_simplex(weights / total + raised)

@@ -24,6 +24,7 @@ from fedsuite.keys import Key
 from fedsuite.records import Arrays
 from fedsuite.strategies.gathered import GatheredStrategy, Vector
 from fedsuite.strategies.options import StrategyOptions
+from fedsuite.strategies.simplex import minimize_on_simplex
 from fedsuite.strategies.updates import client_updates, inner, norm, take_step
 from fedsuite.strategies.validation import ClientReply
 
@@ -57,28 +58,12 @@ def min_norm_weights(gram: Vector, epsilon: float) -> Vector:
         ``[m]``, within the bounds and of sum 1, both to rounding. Where several are
         shortest, the one that the solver reaches from equal weights.
     """
-    from scipy.optimize import minimize
-
     count = len(gram)
     equal = np.full(count, 1.0 / count)
     if epsilon == 0 or count == 1:
         return equal
     low, high = np.maximum(equal - epsilon, 0.0), np.minimum(equal + epsilon, 1.0)
-    solution = minimize(
-        lambda weights: float((weights * (gram * weights).sum(axis=1)).sum()),
-        equal,
-        jac=lambda weights: 2.0 * (gram * weights).sum(axis=1),
-        bounds=list(zip(low, high, strict=True)),
-        constraints={
-            "type": "eq",
-            "fun": lambda weights: weights.sum() - 1.0,
-            "jac": lambda weights: np.ones(count),
-        },
-        method="SLSQP",
-        options={"ftol": 1e-15, "maxiter": 1000},
-    )
-    weights: Vector = np.clip(solution.x, low, high)
-    return weights / float(weights.sum())
+    return minimize_on_simplex(2.0 * gram, np.zeros(count), equal, low, high)
 
 
 class FedMGDAPlus(GatheredStrategy):

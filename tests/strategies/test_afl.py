@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsuite.strategies.afl import AFL, ascend, project_to_simplex
+from fedsuite.strategies.afl import AFL, ascend
+from fedsuite.strategies.simplex import project_to_simplex
 from tests.helpers import TamperingGrid, bits, run
 from tests.strategies.fair_rounds import (
     MODELS,

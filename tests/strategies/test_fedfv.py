@@ -96,6 +96,7 @@ def test_equal_losses_keep_client_order() -> None:
     order, untouched = untouched_clients(np.zeros(4), 0.5)
     assert order == [0, 1, 2, 3]
     assert untouched == {2, 3}
+    assert untouched_clients(np.arange(100.0) // 50, 0)[0] == list(range(100))
 
 
 def round_with_an_absent_client(history: str, tau: int, num_rounds: int) -> FedFV:

@@ -91,17 +91,6 @@ def test_weights_do_not_see_a_shift_and_follow_the_losses(
     assert (rising >= -1e-12).all()
 
 
-def test_order_of_clients_does_not_matter() -> None:
-    one = final(fair_round(TERM(**three())))
-    other = fair_round(
-        TERM(**three()),
-        models=((0.1, -0.2), (0.2, 0.0), (-0.1, 0.3)),
-        losses=(1.0, 0.5, 2.0),
-        examples=(10, 10, 20),
-    )
-    np.testing.assert_allclose(one, final(other), rtol=1e-6)
-
-
 @pytest.mark.parametrize("tilt", [float("nan"), float("inf")])
 def test_bad_tilt(tilt: float) -> None:
     with pytest.raises(ValueError, match=r"term_tilt = .*: expected a finite number"):
