@@ -15,7 +15,9 @@ from fedsuite.sweep_points import make_points
 
 ROOT = Path(__file__).parents[1]
 FILES = [
-    path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("simulations/**/*.toml"))
+    path.relative_to(ROOT).as_posix()
+    for path in sorted(ROOT.glob("simulations/**/*.toml"))
+    if path.name != "pyproject.toml"
 ]
 
 
