@@ -7,6 +7,7 @@ reduction, accounting, state for checkpoints.
 """
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -180,6 +181,7 @@ class FederatedStrategy(Strategy):
             expected=Expected({ARRAYS: spec_of(arrays)}),
         )
 
+    @abstractmethod
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Return the new global arrays, or None to keep the old ones.
 
@@ -191,7 +193,6 @@ class FederatedStrategy(Strategy):
             Good replies in client-id order. Taking them one at a time keeps the memory
             of a mean flat; all must be taken before an exchange of the method's own.
         """
-        raise NotImplementedError
 
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Return what is sent to evaluate, and what must come back."""

@@ -5,6 +5,7 @@ examples are left out, and a round below the quorum leaves the method's memory a
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Unpack
@@ -35,6 +36,7 @@ class GatheredStrategy(FederatedStrategy):
         """Return what a client must report: metric to its least and largest value."""
         return {}
 
+    @abstractmethod
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the new global arrays, or None to keep the old ones.
 
@@ -45,7 +47,6 @@ class GatheredStrategy(FederatedStrategy):
         replies
             Good replies with examples, in client-id order; at least one.
         """
-        raise NotImplementedError
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the model; expect a model and the needed metrics."""

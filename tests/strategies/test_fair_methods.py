@@ -316,8 +316,8 @@ def test_weights_are_shares_in_the_report() -> None:
 
 
 def test_base_has_no_rule_of_its_own() -> None:
-    with pytest.raises(NotImplementedError):
-        GatheredStrategy().combine({}, [])
+    with pytest.raises(TypeError, match="combine"):
+        GatheredStrategy()
 
 
 # ---- updates as vectors
