@@ -97,8 +97,9 @@ class AlignedFedEBA(FedEBA):
         """Return whether these losses before training call for the gradient branch."""
         angle = fairness_angle(self.bounded(losses))
         self.round_metrics["angle"] = angle
-        self.round_metrics["branch"] = float(angle > self.theta)
-        return angle > self.theta
+        unfair = angle > self.theta
+        self.round_metrics["branch"] = float(unfair)
+        return unfair
 
 
 class FedEBAPlus(AlignedFedEBA):

@@ -194,6 +194,50 @@ def test_a_client_keeps_neither_fair_gradient_nor_first_step() -> None:
     assert (client.on_train(aligned).arrays[ARRAYS]["4.bias"] != expected["4.bias"]).any()
     assert_same(client.on_train(plain).arrays[ARRAYS], expected)
 
+    config: Any = {"report-first-step": True}
+    client.on_train(Request(TRAIN, 0, {ARRAYS: arrays}, config))
+    held = [value for value in vars(client).values() if isinstance(value, dict)]
+    assert held == [{}, {}]
+
+
+class Noisy(FedEBAPlusClient):
+    """Its loss draws from torch's global stream, as augmentation does."""
+
+    def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+        return super().loss(model, features + 0.1 * torch.randn(features.shape), labels)
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_a_probe_of_a_random_loss_is_repeatable(with_gradient: bool) -> None:
+    client = client_of(Noisy)
+    assert isinstance(client, Noisy)
+    arrays = model_arrays(network())
+    probe = Request(PROBE, 0, {ARRAYS: arrays}, {"report-gradient": with_gradient})
+    before = torch.random.get_rng_state()
+    first = client.on_probe(probe)
+    assert torch.equal(before, torch.random.get_rng_state())
+    torch.rand(1)
+    assert client.on_probe(probe).metrics == first.metrics
+
+
+def test_a_parameter_that_the_loss_does_not_reach_follows_the_fair_gradient() -> None:
+    class Spare(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+            self.spare = nn.Parameter(torch.ones(2))
+
+    data = split_of(0)
+    training = TrainingOptions(local_steps=4, batch_size=8, learning_rate=0.1)
+    client = FedEBAPlusClient(Spare(), data, data, training=training)
+    arrays = model_arrays(client.model)
+    config: Any = {"report-gradient": True}
+    gradient = client.on_probe(Request(PROBE, 0, {ARRAYS: arrays}, config)).arrays[GRADIENT]
+    assert not gradient["spare"].any()
+    fair = {**gradient, "spare": np.array([1.0, -1.0], np.float32)}
+    request = Request(TRAIN, 0, {ARRAYS: arrays, "fair-gradient": fair}, {"alpha": 0.5})
+    trained = client.on_train(request).arrays[ARRAYS]["spare"]
+    np.testing.assert_allclose(trained, [1 - 4 * 0.1 * 0.5, 1 + 4 * 0.1 * 0.5], rtol=1e-6)
+
 
 def test_a_fair_gradient_without_alpha_is_refused() -> None:
     arrays = model_arrays(network())

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsuite.records import ARRAYS, Arrays
+from fedsuite.records import ARRAYS, NUM_EXAMPLES, Arrays, Reply, Request
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.fedeba import FedEBA
 from fedsuite.strategies.fedeba_equations import Vector
@@ -203,6 +203,31 @@ def test_order_of_clients_does_not_matter() -> None:
         close(column(forward, "weight"), column(backward, "weight")[::-1], 1e-12)
         close(sum(column(forward, "weight")), 1.0, 1e-12)
         close(sum(column(forward, "fair_weight")), 1.0, 1e-12)
+
+
+@pytest.mark.parametrize("strategy_class", [FedEBAPlus, PracFedEBAPlus])
+def test_equal_losses_take_the_model_branch_even_at_theta_0(
+    strategy_class: type[AlignedFedEBA],
+) -> None:
+    """T5: at x = 0 both losses are 8, and the two branches would part."""
+    strategy = strategy_class(**options(alpha=1.0, theta=0.0))
+    # One step of 0.05 from 0 along -8 and along 4; Prac takes half of two steps.
+    first = {FedEBAPlus: (0.4, -0.2), PracFedEBAPlus: (0.72 / 2, -0.39 / 2)}[strategy_class]
+    close(start(strategy, 0.0), np.mean(first), 1e-12)
+    assert strategy.round_metrics["branch"] == strategy.round_metrics["angle"] == 0.0
+
+
+@pytest.mark.parametrize("strategy_class", [FedEBAPlus, PracFedEBAPlus])
+def test_first_steps_count_by_examples(strategy_class: type[AlignedFedEBA]) -> None:
+    class Sized(ProbedQuadratic):
+        def on_train(self, request: Request) -> Reply:
+            reply = super().on_train(request)
+            count = 3 if self.client_id == 0 else 1
+            return Reply(reply.arrays, {**reply.metrics, NUM_EXAMPLES: count})
+
+    strategy = strategy_class(**options(alpha=1.0, theta=90.0))
+    found = start(strategy, -1.0, client_class=Sized, local_steps=1)
+    close(found, -1 + 0.75 * 0.6 - 0.25 * 0.15, 1e-12)
 
 
 # ---- options
