@@ -174,6 +174,11 @@ class Experiment:
             raise ConfigError(
                 "keys local-epochs and local-steps are both 0: set one of them"
             )
+        for key, value in METHODS[self.text("method")].load_strategy().FIXED.items():
+            if self[key] != value:
+                raise ConfigError(
+                    f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
+                )
         name = self.text("run-name")
         if not _RUN_NAME.fullmatch(name):
             raise ConfigError(

@@ -24,6 +24,7 @@ from fedsuite.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
 from fedsuite.models.arrays import model_arrays
+from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.records import to_arrays, to_record
 from fedsuite.registry import METHODS
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, MODEL, read_manifest
@@ -125,13 +126,14 @@ def run_experiment(
         run_folder = None
     try:
         data = federated_data(experiment)
-        strategy = build_strategy(experiment)
+        model = experiment_model(experiment, data)
+        strategy = build_strategy(experiment, parameter_groups(model))
         if run_folder is None:
             run_folder = _new_folder(folder, experiment, data, flwr_run_id)
         callbacks = build_callbacks(experiment, run_folder, checkpoint, write)
         result = strategy.start(
             grid,
-            to_record(model_arrays(experiment_model(experiment, data))),
+            to_record(model_arrays(model)),
             num_rounds=experiment.integer("num-rounds"),
             timeout=experiment.number("round-timeout"),
             callbacks=callbacks,
@@ -147,8 +149,8 @@ def run_experiment(
     return Run(folder, result)
 
 
-def build_strategy(experiment: Experiment) -> FederatedStrategy:
-    """Return the experiment's strategy.
+def build_strategy(experiment: Experiment, groups: ParameterGroups) -> FederatedStrategy:
+    """Return the experiment's strategy; ``groups`` are those of the experiment's model.
 
     Raises
     ------
@@ -156,15 +158,17 @@ def build_strategy(experiment: Experiment) -> FederatedStrategy:
         If the strategy refuses values that their keys allow one by one.
     """
     try:
-        return _make_strategy(experiment)
+        return _make_strategy(experiment, groups)
     except ValueError as error:
         raise ConfigError(f"method {experiment['method']}: {error}") from error
 
 
-def _make_strategy(experiment: Experiment) -> FederatedStrategy:
+def _make_strategy(experiment: Experiment, groups: ParameterGroups) -> FederatedStrategy:
     strategy = METHODS[experiment.text("method")].load_strategy()
+    needed = {"groups": groups} if strategy.NEEDS_GROUPS else {}
     return strategy(
         **experiment.arguments((*strategy.KEYS, *SERVER_KEYS)),  # type: ignore[arg-type]
+        **needed,  # type: ignore[arg-type]
         num_clients=experiment.integer("num-clients"),
         clients_per_round=experiment.integer("clients-per-round"),
         min_available_nodes=1,

@@ -36,10 +36,14 @@ from fedsuite.engines.local import LocalGrid, flower_identity
 from fedsuite.experiment import Experiment
 from fedsuite.keys import Value
 from fedsuite.models.arrays import model_arrays
+from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.records import ARRAYS, METRICS, TRAIN, client_record, to_arrays, to_record
 from fedsuite.server_app import build_strategy
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.fedavg import FedAvg
+
+SOME_GROUPS = ParameterGroups(head=("head",), other=("body",))
+"""For strategies that are built, not run."""
 
 FULL_STEP = TrainingOptions(local_steps=1, batch_size=0, learning_rate=1.0)
 """One step that lands on the mean of the client's samples."""
@@ -300,9 +304,10 @@ def run_digits(
     """Run a small experiment on digits in this process, without a run's folder."""
     store = store or MemoryStore()
     worker = Worker(experiment, store)
-    initial = model_arrays(experiment_model(experiment, federated_data(experiment)))
+    model = experiment_model(experiment, federated_data(experiment))
+    initial = model_arrays(model)
     grid = TamperingGrid(client_app_for(worker), 4, tamper, rounds=range(1, 100))
-    strategy = build_strategy(experiment)
+    strategy = build_strategy(experiment, parameter_groups(model))
     return run(strategy, grid, experiment.integer("num-rounds"), to_record(initial))
 
 

@@ -10,8 +10,10 @@ import pytest
 from fedsuite.data import DATASETS
 from fedsuite.experiment import Experiment, parse_assignment, read_file
 from fedsuite.models import MODELS, build_model
+from fedsuite.models.groups import parameter_groups
 from fedsuite.server_app import build_strategy
 from fedsuite.sweep_points import make_points
+from tests.helpers import SOME_GROUPS
 
 ROOT = Path(__file__).parents[1]
 FILES = [
@@ -48,11 +50,11 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("path", FILES)
 def test_file_can_be_built(path: str) -> None:
     experiment = Experiment.load(ROOT / path)
-    build_strategy(experiment)
     dataset = DATASETS[experiment.text("dataset")]
     model = experiment.text("model")
     arguments = experiment.arguments(MODELS[model].keys)
-    build_model(model, dataset.input_shape, dataset.num_classes, 0, **arguments)
+    built = build_model(model, dataset.input_shape, dataset.num_classes, 0, **arguments)
+    build_strategy(experiment, parameter_groups(built))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,9 @@ def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
     base = {**read_file(ROOT / path), **given}
     seeds = int(next(options(words, "--seeds"), "1"))
     for point in make_points(base, list(options(words, "--grid")), seeds):
-        build_strategy(Experiment.from_values({**base, **dict(point.settings)}))
+        build_strategy(
+            Experiment.from_values({**base, **dict(point.settings)}), SOME_GROUPS
+        )
     known = {"--set", "--grid", "--seeds", "--seed", "--output"}
     assert {word for word in words if word.startswith("--")} <= known
 

@@ -123,10 +123,16 @@ class FederatedClient(NumPyClient):
         return self._privatise(request, handler(request))
 
     def on_train(self, request: Request) -> Reply:
-        """Train the received model on the client's data and send it back."""
-        load_arrays(self.model, request.arrays[ARRAYS])
+        """Train the received arrays on the client's data and send them back.
+
+        What the message does not hold, where a method shares a part of the model only,
+        stays at home.
+        """
+        received = request.arrays[ARRAYS]
+        load_arrays(self.model, received)
         summary = self.train_locally(request)
-        return Reply({ARRAYS: model_arrays(self.model)}, self.train_metrics(summary))
+        trained = model_arrays(self.model, received)
+        return Reply({ARRAYS: trained}, self.train_metrics(summary))
 
     def on_evaluate(self, request: Request) -> Reply:
         """Evaluate the received model on the client's test data."""

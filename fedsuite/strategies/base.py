@@ -37,6 +37,7 @@ from fedsuite.strategies.exchange import (
     build_messages,
 )
 from fedsuite.strategies.extras import ServerExtras
+from fedsuite.strategies.layer import Layer
 from fedsuite.strategies.membership import Directory, Identity, Members, Sampling
 from fedsuite.strategies.quorum import Quorum, QuorumMissed
 from fedsuite.strategies.report import PhaseReport, metric_record
@@ -98,6 +99,12 @@ class FederatedStrategy(Strategy):
     DEFAULTS: ClassVar[Mapping[str, Value]] = {}
     """The method's own defaults of keys that are declared elsewhere."""
 
+    FIXED: ClassVar[Mapping[str, Value]] = {}
+    """Keys declared elsewhere that the method needs at these values: others are refused."""
+
+    NEEDS_GROUPS: ClassVar[bool] = False
+    """Whether the constructor takes ``groups``, the model's ParameterGroups."""
+
     def __init__(
         self,
         *,
@@ -144,6 +151,7 @@ class FederatedStrategy(Strategy):
         self.weighted_by_key = weighted_by_key
         self.seed = seed
         self.extras = ServerExtras(momentum=server_momentum, fedvarp=fedvarp)
+        self.layer = Layer()
         self.wire = wire
         self.exchange_timeout = exchange_timeout
         self.directory = Directory(identity, num_clients, connect_timeout, source_hash)
@@ -218,6 +226,7 @@ class FederatedStrategy(Strategy):
         good replies than the quorum the round ends there and the model stays as it was.
         """
         grid = self._current_grid()
+        exchange = self.layer.outgoing(exchange)
         reader, messages = self._open(exchange, TRAIN)
         report = self.reports[TRAIN]
         report.bytes_down += exchange.bytes_down()
@@ -256,7 +265,7 @@ class FederatedStrategy(Strategy):
         counted = self._count(reader.read(replies), report)
         corrected = self.extras.correct(counted, len(self._members.client_ids))
         try:
-            arrays = self.aggregate(self._arrays, corrected)
+            arrays = self.aggregate(self._arrays, self.layer.incoming(corrected))
         except QuorumMissed as missed:
             self.quorum.miss(server_round, missed.good, missed.reason)
             return None, None
@@ -389,6 +398,7 @@ class FederatedStrategy(Strategy):
         client_ids = sampling.draw(self._members.client_ids, self.server_round)
         exchange = make(self._arrays, client_ids)
         exchange = replace(exchange, config={**config, **exchange.config})
+        exchange = self.layer.outgoing(exchange)
         self._pending[phase], messages = self._open(exchange, phase)
         self.reports[phase].bytes_down += exchange.bytes_down()
         self.reports[phase].num_asked = len(exchange.client_ids)

@@ -23,6 +23,7 @@ from fedsuite.strategies.extras import (
     is_statistic,
 )
 from fedsuite.strategies.validation import ClientReply, Expected, spec_of
+from tests.helpers import SOME_GROUPS
 
 DIGITS = {
     "method": "fedavg",
@@ -274,11 +275,11 @@ def model_of(path: Path) -> bytes:
 
 
 def test_keys_reach_the_strategy() -> None:
-    plain = build_strategy(Experiment.from_values(DIGITS))
+    plain = build_strategy(Experiment.from_values(DIGITS), SOME_GROUPS)
     assert plain.extras.momentum.factor == 0.0
     assert plain.extras.memory is None
     given_keys = {**DIGITS, "server-momentum": 0.9, "fedvarp": True}
-    strategy = build_strategy(Experiment.from_values(given_keys))
+    strategy = build_strategy(Experiment.from_values(given_keys), SOME_GROUPS)
     assert strategy.extras.momentum.factor == 0.9
     assert strategy.extras.memory is not None
     with pytest.raises(ConfigError, match="key server-momentum"):

@@ -13,6 +13,7 @@ from fedsuite.records import HELLO
 from fedsuite.server_app import build_strategy
 from fedsuite.strategies.standalone import Standalone
 from tests.helpers import (
+    SOME_GROUPS,
     MatrixStandaloneClient,
     TamperingGrid,
     Trace,
@@ -78,7 +79,7 @@ def test_equals_each_client_alone() -> None:
         with flower_identity():
             app = client_app_for(Worker(experiment, own))
             grid = Only(client, app)
-            alone = run(build_strategy(experiment), grid, 3)
+            alone = run(build_strategy(experiment, SOME_GROUPS), grid, 3)
         assert len(losses(alone, client)) == 6
         assert losses(alone, client) == losses(together, client)
         assert stored(own, client) == stored(store, client)

@@ -1,0 +1,26 @@
+"""What may stand between a strategy and its clients.
+
+A wrapper such as filter decomposition sees each exchange before it leaves, and each good
+reply before the strategy does. The base of all strategies asks its layer; the default lets
+everything pass.
+"""
+
+from collections.abc import Iterator
+
+from fedsuite.strategies.exchange import Exchange
+from fedsuite.strategies.validation import ClientReply
+
+
+class Layer:
+    """Lets everything pass."""
+
+    def outgoing(self, exchange: Exchange) -> Exchange:
+        """Return the exchange as it is to be sent."""
+        return exchange
+
+    def incoming(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
+        """Return the replies to the training message as the strategy is to see them.
+
+        They come one at a time, in client-id order.
+        """
+        return replies
