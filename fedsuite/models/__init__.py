@@ -95,6 +95,10 @@ MODELS: dict[str, ModelSpec] = {
         "The cnn with three 3 x 3 convolutions of 64, 128 and 128.",
         "fedsuite.models.cnn:cnn_deep",
     ),
+    "cnn-3x3": ModelSpec(
+        "Small CNN: 3 x 3 convolutions of 16, 32 and 64, then 128 units.",
+        "fedsuite.models.cnn:cnn_3x3",
+    ),
     "resnet18": ModelSpec(
         "ResNet-18 in its 32 x 32 form: 3 x 3 stem, no max-pooling.",
         "fedsuite.models.resnet:resnet18",
