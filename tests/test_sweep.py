@@ -442,6 +442,7 @@ def test_a_sweep_in_processes(command, tmp_path):
     assert names == {
         LOCK,
         "base.toml",
+        "by_seed.csv",
         "comparison.csv",
         "comparison.md",
         "curves.png",

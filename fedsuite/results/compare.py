@@ -196,8 +196,21 @@ def to_csv(comparison: Comparison) -> str:
     return text.getvalue()
 
 
+def by_seed_csv(comparison: Comparison) -> str:
+    """Return the metrics of each run as CSV, one row a seed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["label", SEED, *COLUMNS])
+    for row in comparison.rows:
+        for seed, metrics in row.by_seed.items():
+            numbers = [metrics.get(name) for name in COLUMNS]
+            cells = ["" if n is None else f"{n:.4f}" for n in numbers]
+            writer.writerow([row.label, seed, *cells])
+    return text.getvalue()
+
+
 def write_comparison(comparison: Comparison, folder: Path) -> None:
-    """Write ``comparison.md``, ``comparison.csv`` and the overlaid ``curves.png``.
+    """Write ``comparison.md``, ``comparison.csv``, ``by_seed.csv`` and ``curves.png``.
 
     Parameters
     ----------
@@ -210,6 +223,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
 
     atomic_write(folder / "comparison.md", to_markdown(comparison).encode())
     atomic_write(folder / "comparison.csv", to_csv(comparison).encode())
+    atomic_write(folder / "by_seed.csv", by_seed_csv(comparison).encode())
     plot_curves(
         [run for group in comparison.groups for run in group.runs], folder / "curves.png"
     )

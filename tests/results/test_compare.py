@@ -275,4 +275,8 @@ def test_written_files(comparison, tmp_path):
     write_comparison(comparison, folder)
     assert (folder / "comparison.md").read_text() == to_markdown(comparison)
     assert (folder / "comparison.csv").read_text() == to_csv(comparison)
+    lines = (folder / "by_seed.csv").read_text().splitlines()
+    assert lines[1].startswith('"fedavg, note=[red]a|b",0,60.0000,50.0000,')
+    assert lines[2].startswith('"fedavg, note=[red]a|b",1,70.0000,50.0000,')
+    assert len(lines) == 4
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
