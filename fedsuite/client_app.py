@@ -19,10 +19,12 @@ from fedsuite.clients.store import ClientStore, FileStore
 from fedsuite.clients.training import KEYS as TRAINING_KEYS
 from fedsuite.clients.training import TrainingOptions, resolve_device
 from fedsuite.data import FederatedData, Split, load_federated_data
+from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
 from fedsuite.models import MODELS, build_model
 from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.fedpara import fedpara
 from fedsuite.registry import METHODS
 
 STATE_VARIABLE = "FEDSUITE_STATE"
@@ -102,7 +104,22 @@ def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Mo
     name = experiment.text("model")
     options = experiment.arguments(MODELS[name].keys)
     seed = experiment.integer("seed")
-    return build_model(name, data.input_shape, data.num_classes, seed, **options)
+    model = build_model(name, data.input_shape, data.num_classes, seed, **options)
+    if experiment["fedpara"]:
+        model = _with_factors(model, experiment)
+    return model
+
+
+def _with_factors(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:
+    """Return the network with FedPara's layers."""
+    if experiment.values.get("decomposition"):
+        raise ConfigError("keys fedpara and decomposition are both true: choose one")
+    return fedpara(
+        model,
+        experiment.number("fedpara-gamma"),
+        personal=bool(experiment["fedpara-personal"]),
+        seed=experiment.integer("seed"),
+    )
 
 
 def experiment_run_name(experiment: Experiment, flwr_run_id: int) -> str:
