@@ -25,6 +25,7 @@ from fedsuite.keys import AUTO
 from fedsuite.models import DECOMPOSITION_KEYS, MODELS, build_model
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.decomposition import decompose
+from fedsuite.models.fedpara import fedpara
 from fedsuite.registry import METHODS
 
 STATE_VARIABLE = "FEDSUITE_STATE"
@@ -105,6 +106,21 @@ def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Mo
     options = experiment.arguments(MODELS[name].keys)
     seed = experiment.integer("seed")
     model = build_model(name, data.input_shape, data.num_classes, seed, **options)
+    return _factored(model, experiment)
+
+
+def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:
+    """Return the network with the factors that the experiment asks for, if any."""
+    seed = experiment.integer("seed")
+    if experiment["fedpara"] and experiment["decomposition"]:
+        raise ConfigError("keys fedpara and decomposition are both true: choose one")
+    if experiment["fedpara"]:
+        return fedpara(
+            model,
+            experiment.number("fedpara-gamma"),
+            personal=bool(experiment["fedpara-personal"]),
+            seed=seed,
+        )
     if not experiment["decomposition"]:
         return model
     factors = experiment.arguments(DECOMPOSITION_KEYS)
@@ -116,6 +132,7 @@ def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Mo
             **factors,  # type: ignore[arg-type]
         )
     except ConfigError as error:
+        name = experiment["model"]
         raise ConfigError(f"key decomposition = true: model {name}: {error}") from None
 
 

@@ -286,7 +286,7 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     return {
         "run": KEYS,
         "data": data.KEYS,
-        "model": (models.MODEL, models.DECOMPOSITION),
+        "model": (models.MODEL, models.DECOMPOSITION, *models.FEDPARA_KEYS),
         "training": TRAINING_KEYS,
         "extras": (*SERVER_KEYS, *LSR_KEYS, *PRIVACY_KEYS),
     }

@@ -41,6 +41,7 @@ class Method:
 
 
 _FEDEBA = "Wang et al., Entropy-driven Fair and Effective FL, arXiv:2301.12407"
+_FEDPARA = "Hyeon-Woo et al., ICLR 2022, arXiv:2108.06098"
 _MCMAHAN = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
 
 METHODS: Mapping[str, Method] = {
@@ -120,6 +121,38 @@ METHODS: Mapping[str, Method] = {
             "feddisco.FedDISCOClient",
             "Ye et al., ICML 2023",
         ),
+        Method(
+            "fedprox-ft",
+            "fedprox_ft.FedProxFT",
+            "fedprox_ft.FedProxFTClient",
+            "Li et al., MLSys 2020, arXiv:1812.06127, then fine-tuning",
+        ),
+        Method(
+            "fedper",
+            "fedper.FedPer",
+            "partial.PartialClient",
+            "Arivazhagan et al., arXiv:1912.00818",
+        ),
+        Method(
+            "fedrep",
+            "fedrep.FedRep",
+            "fedrep.FedRepClient",
+            "Collins et al., ICML 2021, arXiv:2102.07078",
+        ),
+        Method(
+            "lg-fedavg",
+            "lg_fedavg.LGFedAvg",
+            "partial.PartialClient",
+            "Liang et al., arXiv:2001.01523",
+        ),
+        Method(
+            "fedpac",
+            "fedpac.FedPAC",
+            "fedpac.FedPACClient",
+            "Xu et al., ICLR 2023, arXiv:2306.11867",
+        ),
+        Method("fedpara", "fedpara.FedPara", "fedavg.FedAvgClient", _FEDPARA),
+        Method("pfedpara", "fedpara.PFedPara", "partial.PartialClient", _FEDPARA),
     )
 }
 

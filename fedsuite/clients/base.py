@@ -7,7 +7,7 @@ NumPyClient and the messages of the Message API, through :mod:`fedsuite.clients.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from fedsuite.clients.training import (
     TrainingSummary,
     cross_entropy,
     evaluate_model,
+    frozen_arrays,
     make_optimizer,
     mean_loss,
     mini_batches,
@@ -161,7 +162,14 @@ class FederatedClient(NumPyClient):
 
     # ----------------------------------------------------------------- for methods to use
 
-    def train_locally(self, request: Request, purpose: str = "batches") -> TrainingSummary:
+    def train_locally(
+        self,
+        request: Request,
+        purpose: str = "batches",
+        *,
+        training: TrainingOptions | None = None,
+        frozen: Collection[str] = (),
+    ) -> TrainingSummary:
         """Train ``self.model`` as the options say.
 
         Parameters
@@ -171,26 +179,36 @@ class FederatedClient(NumPyClient):
         purpose
             Name of the stream of mini-batches; methods with several trainings in a round
             give each its own.
+        training
+            Options of this training; None takes the client's.
+        frozen
+            Names of the arrays that stay as they are; where they are all that the model
+            has, no step is taken.
 
         Raises
         ------
         RunError
             If the loss is not finite.
         """
+        training = training or self.training
         server_round = request.server_round
         keys = (self.seed, purpose, server_round, self.client_id)
-        batches = mini_batches(len(self.train_data), self.training, torch_stream(*keys))
-        optimizer = make_optimizer(self.model, self.training, server_round)
-        with self.layer_stream(purpose, server_round):
-            summary = run_steps(
-                self.model,
-                self.train_data,
-                batches,
-                optimizer,
-                self.loss,
-                self.before_step if overrides(self, "before_step") else None,
-                self.after_step if overrides(self, "after_step") else None,
-            )
+        batches = mini_batches(len(self.train_data), training, torch_stream(*keys))
+        with frozen_arrays(self.model, frozen) as modules:
+            if not any(p.requires_grad for p in self.model.parameters()):
+                return TrainingSummary(0.0, 0)
+            optimizer = make_optimizer(self.model, training, server_round)
+            with self.layer_stream(purpose, server_round):
+                summary = run_steps(
+                    self.model,
+                    self.train_data,
+                    batches,
+                    optimizer,
+                    self.loss,
+                    self.before_step if overrides(self, "before_step") else None,
+                    self.after_step if overrides(self, "after_step") else None,
+                    modules,
+                )
         if not math.isfinite(summary.loss):
             raise RunError(
                 f"client {self.client_id}, round {server_round}: the training loss is "

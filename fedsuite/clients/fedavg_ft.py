@@ -19,10 +19,6 @@ class FedAvgFTClient(FederatedClient):
         load_arrays(self.model, request.arrays[ARRAYS])
         epochs = request.config.get("fine-tune-epochs", 0)
         if isinstance(epochs, int) and epochs > 0:
-            usual = self.training
-            self.training = replace(usual, local_epochs=epochs, local_steps=0)
-            try:
-                self.train_locally(request, purpose="fine-tune-batches")
-            finally:
-                self.training = usual
+            tuning = replace(self.training, local_epochs=epochs, local_steps=0)
+            self.train_locally(request, "fine-tune-batches", training=tuning)
         return self.evaluation(self.test_data)

@@ -35,6 +35,8 @@ class FedProxClient(FederatedClient):
     @torch.no_grad()
     def before_step(self, model: nn.Module) -> None:
         """Add the gradient of the proximal term."""
+        if self._proximal_mu == 0:
+            return
         for parameter, received in zip(model.parameters(), self._received, strict=True):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - received, alpha=self._proximal_mu)

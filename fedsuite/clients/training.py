@@ -1,6 +1,6 @@
 """The local work that all methods share: mini-batches, optimiser, probe, evaluation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -93,6 +93,12 @@ class TrainingSummary:
     loss: float
     num_steps: int
 
+    def then(self, second: "TrainingSummary") -> "TrainingSummary":
+        """Return the summary of this training and of one after it, weighted by steps."""
+        steps = self.num_steps + second.num_steps
+        total = self.loss * self.num_steps + second.loss * second.num_steps
+        return TrainingSummary(total / steps if steps else 0.0, steps)
+
 
 def make_optimizer(
     model: nn.Module, options: TrainingOptions, server_round: int
@@ -142,6 +148,7 @@ def run_steps(
     loss_function: LossFunction,
     before_step: Callable[[nn.Module], None] | None = None,
     after_step: Callable[[nn.Module, int], None] | None = None,
+    frozen: Sequence[nn.Module] = (),
 ) -> TrainingSummary:
     """Train on the given mini-batches: the one loop of all methods.
 
@@ -161,8 +168,12 @@ def run_steps(
         Called between gradient and step: corrects the gradients in place.
     after_step
         Called after each step with its number, from 1.
+    frozen
+        Modules that stay in evaluation mode, so that no statistic of theirs moves.
     """
     model.train()
+    for module in frozen:
+        module.training = False
     total = torch.zeros((), dtype=torch.float64)
     seen = steps = 0
     for batch in batches:
@@ -178,6 +189,36 @@ def run_steps(
         total += loss.detach().double().cpu() * len(batch)
         seen += len(batch)
     return TrainingSummary(float(total) / seen if seen else 0.0, steps)
+
+
+@contextmanager
+def frozen_arrays(model: nn.Module, names: Collection[str]) -> Iterator[list[nn.Module]]:
+    """Take the gradients of some parameters away, and give them back afterwards.
+
+    Yields the modules that hold any of the named parameters and buffers, for
+    :func:`run_steps`.
+    """
+    held = [
+        module
+        for prefix, module in model.named_modules()
+        if any(name in names for name in _own_names(module, prefix))
+    ]
+    taken = [p for n, p in model.named_parameters() if n in names and p.requires_grad]
+    for parameter in taken:
+        parameter.requires_grad_(False)
+    try:
+        yield held
+    finally:
+        for parameter in taken:
+            parameter.requires_grad_(True)
+
+
+def _own_names(module: nn.Module, prefix: str) -> Iterator[str]:
+    """Yield a module's own arrays, not its children's, as the whole model names them."""
+    for name, _ in module.named_parameters(prefix, recurse=False):
+        yield name
+    for name, _ in module.named_buffers(prefix, recurse=False):
+        yield name
 
 
 @contextmanager

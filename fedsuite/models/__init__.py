@@ -129,6 +129,26 @@ MODELS: dict[str, ModelSpec] = {
     ),
 }
 
+FEDPARA_KEYS: tuple[Key, ...] = (
+    Key(
+        "fedpara",
+        False,
+        "give the model's layers FedPara's low-rank factors in place of weights",
+    ),
+    Key(
+        "fedpara-gamma",
+        0.1,
+        "FedPara's rank: 0 is the least that allows full rank, 1 as large as dense",
+        minimum=0.0,
+        maximum=1.0,
+    ),
+    Key(
+        "fedpara-personal",
+        False,
+        "layers of pFedPara, W1 * (W2 + 1); false is FedPara's W1 * W2",
+    ),
+)
+
 MODEL = Key("model", "mlp", "network that clients train", choices=tuple(MODELS))
 
 DECOMPOSITION = Key(
@@ -153,6 +173,7 @@ KEYS: tuple[Key, ...] = (
     *(key for spec in MODELS.values() for key in spec.keys),
     DECOMPOSITION,
     *DECOMPOSITION_KEYS,
+    *FEDPARA_KEYS,
 )
 
 

@@ -27,12 +27,19 @@ class ParameterGroups:
         All that is in no other group: the body, and its buffers.
     atoms, coefficients
         Filter atoms and their coefficients; empty where no layer is decomposed.
+    personal
+        Second factors of FedPara's layers, which pFedPara keeps at the client.
+    layers
+        All names again, by layer and from the input up: a layer is a module with a matrix
+        or kernel, and what follows it up to the next, such as its normalisation.
     """
 
     head: tuple[str, ...]
     other: tuple[str, ...]
     atoms: tuple[str, ...] = ()
     coefficients: tuple[str, ...] = ()
+    personal: tuple[str, ...] = ()
+    layers: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         names = self.names
@@ -42,7 +49,13 @@ class ParameterGroups:
     @property
     def names(self) -> tuple[str, ...]:
         """All names, group by group."""
-        return (*self.atoms, *self.coefficients, *self.head, *self.other)
+        return (
+            *self.atoms,
+            *self.coefficients,
+            *self.personal,
+            *self.head,
+            *self.other,
+        )
 
     @property
     def body(self) -> frozenset[str]:
@@ -68,6 +81,7 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
     from torch import nn
 
     from fedsuite.models.decomposition import DecomposedConv2d
+    from fedsuite.models.fedpara import second_factors
 
     modules = dict(model.named_modules(remove_duplicate=False))
     if head is None:
@@ -82,13 +96,50 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
     factored = [name for name, m in modules.items() if isinstance(m, DecomposedConv2d)]
     atoms = {_joined(name, "atoms") for name in factored} - in_head
     coefficients = {_joined(name, "coefficients") for name in factored} - in_head
-    named = in_head | atoms | coefficients
+    personal = second_factors(model) - in_head
+    named = in_head | atoms | coefficients | personal
     return ParameterGroups(
         head=tuple(name for name in state if name in in_head),
         other=tuple(name for name in state if name not in named),
         atoms=tuple(name for name in state if name in atoms),
         coefficients=tuple(name for name in state if name in coefficients),
+        personal=tuple(name for name in state if name in personal),
+        layers=_layers(model),
     )
+
+
+def head_module(model: "nn.Module", groups: ParameterGroups) -> "nn.Module":
+    """Return the module whose arrays are the head.
+
+    Raises
+    ------
+    ConfigError
+        If no one module holds the head and nothing else.
+    """
+    fitting: list[nn.Module] = [
+        module
+        for name, module in model.named_modules()
+        if _names_of(module, name) == frozenset(groups.head)
+    ]
+    if not groups.head or not fitting:
+        raise ConfigError("the model's head is no module of its own: name another")
+    return fitting[-1]
+
+
+def _layers(model: "nn.Module") -> tuple[tuple[str, ...], ...]:
+    """Return the names of a model's arrays by layer; see :class:`ParameterGroups`."""
+    own: dict[str, list[str]] = {}
+    for name in model.state_dict():
+        own.setdefault(name.rpartition(".")[0], []).append(name)
+    layers: list[list[str]] = [[]]
+    weighted = False
+    for path, module in model.named_modules():
+        has_weight = any(p.dim() > 1 for p in module.parameters(recurse=False))
+        if has_weight and weighted:
+            layers.append([])
+        weighted |= has_weight
+        layers[-1] += own.get(path, [])
+    return tuple(map(tuple, layers))
 
 
 def _names_of(module: "nn.Module", prefix: str) -> frozenset[str]:
