@@ -190,6 +190,7 @@ class FederatedClient(NumPyClient):
                 self.loss,
                 self.before_step if overrides(self, "before_step") else None,
                 self.after_step if overrides(self, "after_step") else None,
+                self.training.clip_gradient_norm,
             )
         if not math.isfinite(summary.loss):
             raise RunError(
