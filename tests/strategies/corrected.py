@@ -4,8 +4,8 @@ Q2 is the quadratic problem of the specification: gradients w - 1 and 2 (w + 1),
 of 0.1 from w = 0.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,21 @@ Q2: Sequence[Curve] = ((0.5, 1.0), (1.0, -1.0))
 M4: Sequence[Curve] = (*Q2, (1.5, 2.0), (2.0, -3.0))
 
 
+FIRST_NODE = 1000
+"""Node of client 0: its number for strategies that know clients by their nodes."""
+
+
+class ComingAndGoing(TamperingGrid):
+    """A grid whose nodes come and go: round to the indices of those connected."""
+
+    present: Mapping[int, Sequence[int]] = {}
+
+    def get_node_ids(self) -> list[int]:
+        nodes = super().get_node_ids()
+        here = self.present.get(self._exchanges + 1, range(len(nodes)))
+        return [nodes[index] for index in here]
+
+
 class QuadraticLoss:
     """Gives a client the loss of the curve that is its sample."""
 
@@ -42,11 +57,12 @@ class Federation:
     store: MemoryStore
     trace: Trace
     grid: TamperingGrid
-    models: list[float] = field(default_factory=list)
+    models: list[float]
 
     def kept(self, client: int) -> dict[str, float]:
         """The numbers that a client keeps, by name; none if it was never asked."""
-        version = self.strategy.client_versions.get(client)
+        known = self.strategy.client_versions
+        version = known.get(client, known.get(FIRST_NODE + client))
         if version is None:
             return {}
         state = self.store.load(client, version)
@@ -68,6 +84,7 @@ def run_curves(
     tamper: Tamper | None = None,
     tampered_rounds: Sequence[int] = (1,),
     num_nodes: int | None = None,
+    present: Mapping[int, Sequence[int]] | None = None,
     **training: Any,
 ) -> Federation:
     """Run rounds from x; client k holds ``counts[k]`` samples of its curve."""
@@ -88,7 +105,8 @@ def run_curves(
         )
 
     app = make_client_app(client_fn, list(client_class.ACTIONS))
-    grid = TamperingGrid(app, num_nodes or len(curves), tamper, tampered_rounds)
+    grid = ComingAndGoing(app, num_nodes or len(curves), tamper, tampered_rounds)
+    grid.present = present or {}
     trace = run(strategy, grid, num_rounds, to_record({"x": np.array([x])}))
     models = [float(arrays["x"][0]) for arrays in trace.arrays]
     return Federation(strategy, store, trace, grid, models)
