@@ -174,10 +174,13 @@ class Experiment:
             raise ConfigError(
                 "keys local-epochs and local-steps are both 0: set one of them"
             )
-        for key, value in METHODS[self.text("method")].load_strategy().FIXED.items():
+        strategy = METHODS[self.text("method")].load_strategy()
+        reason = f": {strategy.FIXED_REASON}" if strategy.FIXED_REASON else ""
+        for key, value in strategy.FIXED.items():
             if self[key] != value:
                 raise ConfigError(
                     f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
+                    + reason
                 )
         name = self.text("run-name")
         if not _RUN_NAME.fullmatch(name):

@@ -62,6 +62,30 @@ METHODS: Mapping[str, Method] = {
             "fedavg_ft.FedAvgFTClient",
             "Collins et al., NeurIPS 2022, arXiv:2205.13692",
         ),
+        Method(
+            "scaffold",
+            "scaffold.Scaffold",
+            "scaffold.ScaffoldClient",
+            "Karimireddy et al., ICML 2020, arXiv:1910.06378",
+        ),
+        Method(
+            "feddyn",
+            "feddyn.FedDyn",
+            "feddyn.FedDynClient",
+            "Acar et al., ICLR 2021, arXiv:2111.04263",
+        ),
+        Method(
+            "feddc",
+            "feddc.FedDC",
+            "feddc.FedDCClient",
+            "Gao et al., CVPR 2022, arXiv:2203.11751",
+        ),
+        Method(
+            "ditto",
+            "ditto.Ditto",
+            "ditto.DittoClient",
+            "Li et al., ICML 2021, arXiv:2012.04221",
+        ),
         Method("fedeba", "fedeba.FedEBA", "fedeba.FedEBAClient", _FEDEBA),
         Method("fedeba-plus", "fedeba_plus.FedEBAPlus", "fedeba.FedEBAPlusClient", _FEDEBA),
         Method(

@@ -207,7 +207,8 @@ class FederatedClient(NumPyClient):
                     self.loss,
                     self.before_step if overrides(self, "before_step") else None,
                     self.after_step if overrides(self, "after_step") else None,
-                    modules,
+                    frozen=modules,
+                    clip_gradient_norm=training.clip_gradient_norm,
                 )
         if not math.isfinite(summary.loss):
             raise RunError(

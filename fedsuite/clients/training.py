@@ -40,6 +40,13 @@ KEYS: tuple[Key, ...] = (
     Key("optimizer", "sgd", "local optimiser", choices=("sgd", "adam")),
     Key("momentum", 0.0, "momentum of sgd; 0 is none", minimum=0.0, maximum=1.0),
     Key("weight-decay", 0.0, "L2 penalty of the optimiser; 0 is none", minimum=0.0),
+    Key(
+        "clip-gradient-norm",
+        0.0,
+        "largest norm of the gradient of a step, after a method's correction and before "
+        "weight decay; 0 does not clip",
+        minimum=0.0,
+    ),
 )
 
 LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -62,6 +69,9 @@ class TrainingOptions:
         Step size in round 1, and its factor from round to round.
     optimizer, momentum, weight_decay
         ``sgd`` or ``adam``, made anew in each round.
+    clip_gradient_norm
+        Largest norm, over all parameters, of the gradient that the optimiser gets: a
+        method's correction is in it, weight decay is not. 0 does not clip.
     """
 
     local_epochs: int = 1
@@ -72,6 +82,7 @@ class TrainingOptions:
     optimizer: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
+    clip_gradient_norm: float = 0.0
 
     def learning_rate_at(self, server_round: int) -> float:
         """Return the learning rate of a round, counted from 1."""
@@ -149,6 +160,7 @@ def run_steps(
     before_step: Callable[[nn.Module], None] | None = None,
     after_step: Callable[[nn.Module, int], None] | None = None,
     frozen: Sequence[nn.Module] = (),
+    clip_gradient_norm: float = 0.0,
 ) -> TrainingSummary:
     """Train on the given mini-batches: the one loop of all methods.
 
@@ -170,6 +182,8 @@ def run_steps(
         Called after each step with its number, from 1.
     frozen
         Modules that stay in evaluation mode, so that no statistic of theirs moves.
+    clip_gradient_norm
+        Largest norm of the gradient as ``before_step`` leaves it; 0 does not clip.
     """
     model.train()
     for module in frozen:
@@ -182,6 +196,8 @@ def run_steps(
         loss.backward()  # type: ignore[no-untyped-call]
         if before_step is not None:
             before_step(model)
+        if clip_gradient_norm > 0:
+            nn.utils.clip_grad_norm_(model.parameters(), clip_gradient_norm)
         optimizer.step()
         steps += 1
         if after_step is not None:

@@ -102,6 +102,9 @@ class FederatedStrategy(Strategy):
     FIXED: ClassVar[Mapping[str, Value]] = {}
     """Keys declared elsewhere that the method needs at these values: others are refused."""
 
+    FIXED_REASON: ClassVar[str] = ""
+    """Why other values are refused, for the error; empty says nothing."""
+
     NEEDS_GROUPS: ClassVar[bool] = False
     """Whether the constructor takes ``groups``, the model's ParameterGroups."""
 
