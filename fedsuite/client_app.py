@@ -19,10 +19,12 @@ from fedsuite.clients.store import ClientStore, FileStore
 from fedsuite.clients.training import KEYS as TRAINING_KEYS
 from fedsuite.clients.training import TrainingOptions, resolve_device
 from fedsuite.data import FederatedData, Split, load_federated_data
+from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
-from fedsuite.models import MODELS, build_model
+from fedsuite.models import DECOMPOSITION_KEYS, MODELS, build_model
 from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.decomposition import decompose
 from fedsuite.registry import METHODS
 
 STATE_VARIABLE = "FEDSUITE_STATE"
@@ -102,7 +104,19 @@ def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Mo
     name = experiment.text("model")
     options = experiment.arguments(MODELS[name].keys)
     seed = experiment.integer("seed")
-    return build_model(name, data.input_shape, data.num_classes, seed, **options)
+    model = build_model(name, data.input_shape, data.num_classes, seed, **options)
+    if not experiment["decomposition"]:
+        return model
+    factors = experiment.arguments(DECOMPOSITION_KEYS)
+    try:
+        return decompose(
+            model,
+            initialisation=factors.pop("atoms_initialisation"),  # type: ignore[arg-type]
+            seed=seed,
+            **factors,  # type: ignore[arg-type]
+        )
+    except ConfigError as error:
+        raise ConfigError(f"key decomposition = true: model {name}: {error}") from None
 
 
 def experiment_run_name(experiment: Experiment, flwr_run_id: int) -> str:

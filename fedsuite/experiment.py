@@ -286,7 +286,7 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     return {
         "run": KEYS,
         "data": data.KEYS,
-        "model": (models.MODEL,),
+        "model": (models.MODEL, models.DECOMPOSITION),
         "training": TRAINING_KEYS,
         "extras": (*SERVER_KEYS, *LSR_KEYS, *PRIVACY_KEYS),
     }
@@ -304,6 +304,7 @@ def _owned_keys() -> Iterator[tuple[str, str, Sequence[Key]]]:
         yield "partitioner", name, partitioner.keys
     for name, model in models.MODELS.items():
         yield "model", name, model.keys
+    yield models.DECOMPOSITION.name, "true", models.DECOMPOSITION_KEYS
     for name, method in METHODS.items():
         yield "method", name, method.load_strategy().KEYS
 
@@ -349,11 +350,11 @@ def _groups(given: Mapping[str, object]) -> Iterator[_Group]:
     yield _Group(_shared_keys(), defaults)
     chosen = {
         selector: defaults.get(selector) if given.get(selector, AUTO) == AUTO else None
-        for selector in ("partitioner", "model")
+        for selector in ("partitioner", "model", "decomposition")
     }
     for selector, name, keys in _owned_keys():
         wanted = chosen.get(selector) or _choice(selector, given)
-        if name == wanted:
+        if name == _selected(wanted):
             yield _Group(keys, defaults)
 
 
@@ -363,9 +364,12 @@ def _choice(selector: str, given: Mapping[str, object]) -> str:
     value = given.get(selector, key.default)
     if value == AUTO and selector in ambiguous_keys():
         value = key.default
-    parsed = key.parse(value)
-    assert isinstance(parsed, str)
-    return parsed
+    return _selected(key.parse(value))
+
+
+def _selected(value: Value) -> str:
+    """Return a selector's value as it stands in TOML."""
+    return value if isinstance(value, str) else str(value).lower()
 
 
 def unknown_key(name: str) -> ConfigError:

@@ -2,21 +2,42 @@
 
 A network is one class in a file of this package, a builder function beside it, and one
 entry of :data:`MODELS`. Its keys are declared here, so that they can be listed without
-importing torch.
+importing torch; for the same reason ``decompose`` and ``recompose`` are imported when they
+are first used.
 """
 
 import difflib
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Key, Value
+from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.rng import stream_seed
 
 if TYPE_CHECKING:
     import torch
+
+    from fedsuite.models.decomposition import decompose, recompose
+
+__all__ = [
+    "DECOMPOSITION",
+    "DECOMPOSITION_KEYS",
+    "KEYS",
+    "MODEL",
+    "MODELS",
+    "ModelSpec",
+    "ParameterGroups",
+    "build_model",
+    "count_parameters",
+    "decompose",
+    "model_spec",
+    "parameter_groups",
+    "recompose",
+]
 
 
 @dataclass(frozen=True)
@@ -86,7 +107,36 @@ MODELS: dict[str, ModelSpec] = {
 
 MODEL = Key("model", "mlp", "network that clients train", choices=tuple(MODELS))
 
-KEYS: tuple[Key, ...] = (MODEL, *(key for spec in MODELS.values() for key in spec.keys))
+DECOMPOSITION = Key(
+    "decomposition", False, "factor the convolutions into filter atoms and coefficients"
+)
+
+DECOMPOSITION_KEYS: tuple[Key, ...] = (
+    Key("atoms", 9, "filter atoms of each factored convolution", minimum=1),
+    Key(
+        "atoms-initialisation",
+        "kaiming-both",
+        "how factors start: keep is the nearest to the dense filters, others are drawn",
+        choices=("keep", "kaiming-both", "match-dense"),
+    ),
+    Key("decompose-stem", False, "factor a 7 x 7 first convolution too"),
+    Key("decompose-1x1", False, "factor 1 x 1 convolutions too"),
+)
+"""Keys that apply where ``decomposition`` is true."""
+
+KEYS: tuple[Key, ...] = (
+    MODEL,
+    *(key for spec in MODELS.values() for key in spec.keys),
+    DECOMPOSITION,
+    *DECOMPOSITION_KEYS,
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is first used (PEP 562)."""
+    if name not in ("decompose", "recompose"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("fedsuite.models.decomposition"), name)
 
 
 def build_model(

@@ -1,7 +1,8 @@
 """Which arrays of a model are its head, its filter atoms, its coefficients.
 
 Methods that share a part of a model, or send its parts at different times, name the parts
-through :class:`ParameterGroups`; nothing is ever guessed from the arrays' names.
+through :class:`ParameterGroups`; nothing is ever guessed from the arrays' names. Atoms and
+coefficients are those of the layers that :func:`fedsuite.models.decompose` made.
 """
 
 from collections.abc import Iterable
@@ -66,7 +67,9 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
     """
     from torch import nn
 
-    modules = dict(model.named_modules())
+    from fedsuite.models.decomposition import DecomposedConv2d
+
+    modules = dict(model.named_modules(remove_duplicate=False))
     if head is None:
         linear = [name for name, m in modules.items() if isinstance(m, nn.Linear)]
         if not linear:
@@ -76,13 +79,23 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
         raise ConfigError(f"the model has no module {head!r}, which is to be its head")
     state = list(model.state_dict())
     in_head = _names_of(modules[head], head)
+    factored = [name for name, m in modules.items() if isinstance(m, DecomposedConv2d)]
+    atoms = {_joined(name, "atoms") for name in factored} - in_head
+    coefficients = {_joined(name, "coefficients") for name in factored} - in_head
+    named = in_head | atoms | coefficients
     return ParameterGroups(
         head=tuple(name for name in state if name in in_head),
-        other=tuple(name for name in state if name not in in_head),
+        other=tuple(name for name in state if name not in named),
+        atoms=tuple(name for name in state if name in atoms),
+        coefficients=tuple(name for name in state if name in coefficients),
     )
 
 
 def _names_of(module: "nn.Module", prefix: str) -> frozenset[str]:
     """Return a module's arrays by the names that they have in the whole model."""
     names: Iterable[str] = module.state_dict()
-    return frozenset(f"{prefix}.{name}" if prefix else name for name in names)
+    return frozenset(_joined(prefix, name) for name in names)
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
