@@ -78,7 +78,11 @@ def command_group() -> typer.Typer:
 
 def _add(group: typer.Typer, analysis: Analysis) -> None:
     # Everything after the name, --help included, is for the command itself to read.
-    raw = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    raw = {
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "help_option_names": [],
+    }
 
     @group.command(analysis.name, help=analysis.help, context_settings=raw)
     def call(context: typer.Context) -> None:

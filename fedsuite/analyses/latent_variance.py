@@ -67,7 +67,7 @@ def exact_variances(factors: Factors, squared_weights: float) -> tuple[float, fl
 def simulated_variances(
     factors: Factors, num_clients: int, draws: int, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Return both variances over ``draws`` repetitions with ``num_clients`` equal clients."""
+    """Return both variances, with clients of one weight, over ``draws`` repetitions."""
     products, averages = [], []
     for start in range(0, draws, BLOCK):
         shape = (2, min(BLOCK, draws - start), num_clients)
@@ -119,9 +119,10 @@ def ratio_figure(
     points = [row[0] / row[1] for row in rows], [row[5] for row in rows]
     axes.plot(*points, "o", color=PALETTE[1], label="simulated", zorder=3)
     axes.axhline(1 / num_clients, color="black", linestyle="--", label="claimed: 1 / m")
-    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xscale("asinh", linear_width=0.3)
+    axes.set_xticks(points[0], [f"{point:g}" for point in points[0]])
     axes.set_ylim(0, 1.05)
-    axes.set_xlim(left=-0.05)
+    axes.set_xlim(left=-0.02)
     title = f"Variance left by averaging factors apart, {num_clients} clients"
     dress(axes, title, "mean / standard deviation of a factor", "ratio of variances")
     axes.legend(frameon=False)

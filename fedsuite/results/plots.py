@@ -139,7 +139,9 @@ def curves_figure(runs: Sequence[Run]) -> Figure:
         figure.suptitle(escape_dollars(_title(groups[0])))
     else:
         # All groups, though a panel may lack one: the legend stands for the whole figure.
-        handles = [grid.flat[0].plot([], [], **line_style(i))[0] for i in range(len(groups))]
+        handles = [
+            grid.flat[0].plot([], [], **line_style(i))[0] for i in range(len(groups))
+        ]
         labels = [escape_dollars(_with_seeds(group)) for group in groups]
         widest = max(len(label) for label in labels)
         figure.legend(
@@ -171,7 +173,9 @@ def client_accuracy_figure(run: Run) -> Figure:
     _draw_sorted_clients(left, history[last])
     dress(right, "Spread over clients", "round", "accuracy (%)")
     _draw_spread(right, history)
-    figure.suptitle(escape_dollars(_title(Group(str(run.experiment.get("method", "")), (run,)))))
+    figure.suptitle(
+        escape_dollars(_title(Group(str(run.experiment.get("method", "")), (run,))))
+    )
     return figure
 
 
