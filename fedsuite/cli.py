@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsuite.analyses import command_group
 from fedsuite.api import ENGINES, Engine
 from fedsuite.errors import ConfigError, FedsuiteError
 
@@ -19,6 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+app.add_typer(command_group(), name="analyse")
 
 FileArgument = Annotated[Path, typer.Argument(help="Experiment file (TOML).")]
 SetOption = Annotated[

@@ -40,14 +40,19 @@ class Worker:
         Says which method, model and data.
     store
         Keeps the clients' state.
+    client_seed
+        Seed of the clients' own draws; None is the experiment's. Data and initial model
+        always have the experiment's.
     """
 
-    def __init__(self, experiment: Experiment, store: ClientStore) -> None:
+    def __init__(
+        self, experiment: Experiment, store: ClientStore, client_seed: int | None = None
+    ) -> None:
         torch.set_num_threads(experiment.integer("threads"))
         self._experiment = experiment
         self._store = store
         self._device = resolve_device(experiment.text("device"))
-        self._seed = experiment.integer("seed")
+        self._seed = experiment.integer("seed") if client_seed is None else client_seed
         self._client_class = METHODS[experiment.text("method")].load_client()
         self._data = federated_data(experiment)
         self._model = experiment_model(experiment, self._data).to(self._device)

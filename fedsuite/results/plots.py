@@ -85,25 +85,25 @@ def plot_run(path: str | Path) -> list[Path]:
         if counts is not None:
             figures[f"partition_{part}.png"] = partition_figure(counts, part)
     for name, figure in figures.items():
-        _save(figure, folder / name)
+        save_figure(figure, folder / name)
     return [folder / name for name in figures]
 
 
 def plot_curves(runs: Sequence[Run], path: Path) -> None:
     """Write :func:`curves_figure` to a PNG file."""
-    _save(curves_figure(runs), path)
+    save_figure(curves_figure(runs), path)
 
 
 def plot_client_accuracy(run: Run, path: Path) -> None:
     """Write :func:`client_accuracy_figure` to a PNG file."""
-    _save(client_accuracy_figure(run), path)
+    save_figure(client_accuracy_figure(run), path)
 
 
 def plot_partition(
     class_counts: NDArray[np.int64], path: Path, part: str = "train"
 ) -> None:
     """Write :func:`partition_figure` to a PNG file."""
-    _save(partition_figure(class_counts, part), path)
+    save_figure(partition_figure(class_counts, part), path)
 
 
 def curves_figure(runs: Sequence[Run]) -> Figure:
@@ -131,16 +131,18 @@ def curves_figure(runs: Sequence[Run]) -> Figure:
     for axes, panel in zip(grid.flat, panels, strict=False):
         for index, group in enumerate(groups):
             _draw_curve(axes, group, panel, index)
-        _dress(axes, panel.title, "round", panel.label)
+        dress(axes, panel.title, "round", panel.label)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     if len(groups) == 1:
-        figure.suptitle(_escape(_title(groups[0])))
+        figure.suptitle(escape_dollars(_title(groups[0])))
     else:
         # All groups, though a panel may lack one: the legend stands for the whole figure.
-        handles = [grid.flat[0].plot([], [], **_line(i))[0] for i in range(len(groups))]
-        labels = [_escape(_with_seeds(group)) for group in groups]
+        handles = [
+            grid.flat[0].plot([], [], **line_style(i))[0] for i in range(len(groups))
+        ]
+        labels = [escape_dollars(_with_seeds(group)) for group in groups]
         widest = max(len(label) for label in labels)
         figure.legend(
             handles,
@@ -167,11 +169,13 @@ def client_accuracy_figure(run: Run) -> Figure:
     figure = Figure(figsize=(10.5, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     title = f"Each client after round {last}"
-    _dress(left, title, "client, sorted by accuracy", "accuracy (%)")
+    dress(left, title, "client, sorted by accuracy", "accuracy (%)")
     _draw_sorted_clients(left, history[last])
-    _dress(right, "Spread over clients", "round", "accuracy (%)")
+    dress(right, "Spread over clients", "round", "accuracy (%)")
     _draw_spread(right, history)
-    figure.suptitle(_escape(_title(Group(str(run.experiment.get("method", "")), (run,)))))
+    figure.suptitle(
+        escape_dollars(_title(Group(str(run.experiment.get("method", "")), (run,))))
+    )
     return figure
 
 
@@ -203,7 +207,7 @@ def partition_figure(class_counts: NDArray[np.int64], part: str = "train") -> Fi
             label=str(label),
         )
         bottom += class_counts[:, label]
-    _dress(
+    dress(
         axes,
         f"Who holds what: {part} samples of {num_clients} clients, {num_classes} classes",
         "client",
@@ -231,10 +235,10 @@ def _draw_curve(axes: Axes, group: Group, panel: Panel, index: int) -> None:
     values = panel.scale * np.array([[column[r] for r in rounds] for column in columns])
     mean = values.mean(axis=0)
     marker = "o" if len(rounds) <= 30 else ""
-    axes.plot(rounds, mean, marker=marker, markersize=3, **_line(index))
+    axes.plot(rounds, mean, marker=marker, markersize=3, **line_style(index))
     if len(columns) > 1:
         std = values.std(axis=0, ddof=1)
-        colour = _line(index)["color"]
+        colour = line_style(index)["color"]
         axes.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.2, lw=0)
 
 
@@ -257,7 +261,7 @@ def _draw_sorted_clients(axes: Axes, accuracies: dict[int | str, float]) -> None
     axes.grid(axis="x", visible=False)
     axes.set_xticks([])
     if few:
-        names = [_escape(str(client)) for client, _ in ordered]
+        names = [escape_dollars(str(client)) for client, _ in ordered]
         crowded = max(len(name) for name in names) > 3
         axes.set_xticks(positions, names, rotation=90 if crowded else 0)
 
@@ -316,7 +320,8 @@ def _class_key(figure: Figure, axes: Axes, colours: Sequence[Any]) -> None:
     bar.minorticks_off()
 
 
-def _dress(axes: Axes, title: str, x_label: str, y_label: str) -> None:
+def dress(axes: Axes, title: str, x_label: str, y_label: str) -> None:
+    """Give a panel its title, its labels, and the look that all figures share."""
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
@@ -325,7 +330,7 @@ def _dress(axes: Axes, title: str, x_label: str, y_label: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _line(index: int) -> dict[str, Any]:
+def line_style(index: int) -> dict[str, Any]:
     """Return the colour and style of a line: each pair comes once before any repeats."""
     style = LINE_STYLES[index // len(PALETTE) % len(LINE_STYLES)]
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": style, "linewidth": 1.6}
@@ -345,12 +350,13 @@ def _with_seeds(group: Group) -> str:
     return f"{group.label} ({count} seeds)" if count > 1 else group.label
 
 
-def _escape(text: str) -> str:
+def escape_dollars(text: str) -> str:
     """Keep matplotlib from reading dollar signs as mathematics."""
     return text.replace("$", r"\$")
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure to a PNG file, whole or not at all."""
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=DPI)
     atomic_write(path, image.getvalue())

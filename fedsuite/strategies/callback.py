@@ -80,6 +80,8 @@ class RoundReport:
         values["replies_rejected"] = sum(len(phase.rejections) for phase in self.phases)
         values["bytes_down"] = sum(phase.bytes_down for phase in self.phases)
         values["bytes_up"] = sum(phase.bytes_up for phase in self.phases)
+        # Evaluation is no part of what a method costs.
+        values["bytes_down_train"] = self.train.bytes_down if self.train else 0
         values["seconds"] = self.seconds
         values["cpu_seconds"] = self.cpu_seconds
         return values

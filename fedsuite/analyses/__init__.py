@@ -1,0 +1,92 @@
+"""Analyses of experiments and runs: each writes a table and a plot.
+
+An analysis is one module of this package with a function ``command``, whose parameters are
+typer's arguments and options, and one entry of :data:`ANALYSES`. The module is imported
+when its command is called, so it may import what it likes.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+import typer
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One command of ``fedsuite analyse``.
+
+    Parameters
+    ----------
+    name
+        Its name on the command line.
+    help
+        One line for the list of analyses.
+    module
+        Its module in this package.
+    """
+
+    name: str
+    help: str
+    module: str
+
+
+ANALYSES: tuple[Analysis, ...] = (
+    Analysis(
+        "aggregation-variance",
+        "How much the aggregate varies when a round is repeated, dense and factored.",
+        "aggregation_variance",
+    ),
+    Analysis(
+        "communication",
+        "Accuracy against parameters sent so far, from the folders of runs.",
+        "communication",
+    ),
+    Analysis(
+        "latent-variance",
+        "Variance of a product of averages and of an average of products: exact formula "
+        "and simulation.",
+        "latent_variance",
+    ),
+    Analysis(
+        "loss-plane",
+        "Training loss of a dense and a factored run, and their paths over its surface.",
+        "loss_plane",
+    ),
+    Analysis(
+        "participation",
+        "Accuracy against clients a round, dense and factored, by a sweep.",
+        "participation",
+    ),
+    Analysis(
+        "synthetic-landscape",
+        "Paths of FedAvg with few and many clients on a model of two weights.",
+        "synthetic_landscape",
+    ),
+)
+
+
+def command_group() -> typer.Typer:
+    """Return the command group; no analysis is imported before its command is called."""
+    group = typer.Typer(
+        help="Analyse experiments and runs: a table and a plot each.",
+        no_args_is_help=True,
+    )
+    for analysis in ANALYSES:
+        _add(group, analysis)
+    return group
+
+
+def _add(group: typer.Typer, analysis: Analysis) -> None:
+    # Everything after the name, --help included, is for the command itself to read.
+    raw = {
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "help_option_names": [],
+    }
+
+    @group.command(analysis.name, help=analysis.help, context_settings=raw)
+    def call(context: typer.Context) -> None:
+        module = import_module(f"{__name__}.{analysis.module}")
+        program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        program.command()(module.command)
+        program(args=context.args, prog_name=context.command_path)

@@ -1,0 +1,369 @@
+"""How much the aggregate varies when a round is repeated (figure 2b of the paper).
+
+W. Chen, Q. Qiu, arXiv:2503.08652, section 7.1. From one global state the training of a
+round is repeated N times, and the N aggregated filters have the population variance
+
+    Var = 1/N sum_i || theta_i - mean ||^2.
+
+Filters are the weights of a dense network, and coefficients times atoms of a factored one.
+The run then goes on with repeat 0, which is the run itself: its bits are those of
+``fedsuite run``. The other repeats are rounds of the same strategy and clients, restored
+from a checkpoint, whose draws have another seed.
+
+The paper does not say whether a repeat also samples its clients anew: both are measured.
+Since the two networks have filters of different size, the variance is also given relative
+to ||mean||^2 and to ||mean - start||^2. For a factored network the clients' own filters are
+averaged too, sum_k (n_k / n) A_k x D_k, from the same runs: the ratio of the two variances
+is what averaging factors apart does.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+from flwr.app import ArrayRecord, ConfigRecord
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedsuite.analyses.federation import Federation
+from fedsuite.analyses.filters import DenseSpace, Spread, Vector
+from fedsuite.analyses.options import (
+    FileArgument,
+    Models,
+    ModelsOption,
+    OutputOption,
+    OverwriteOption,
+    SetOption,
+    overrides,
+    variant,
+)
+from fedsuite.analyses.output import Output, Table
+from fedsuite.checkpoint import Checkpoint
+from fedsuite.errors import RunError
+from fedsuite.experiment import Experiment
+from fedsuite.records import ARRAYS, NUM_EXAMPLES, TRAIN, Arrays, Reply, Request, to_arrays
+from fedsuite.results.plots import LINE_STYLES, PALETTE, dress
+from fedsuite.rng import stream_seed
+from fedsuite.strategies.aggregation import WeightedMean
+from fedsuite.strategies.callback import Callback, RoundReport, RunState
+
+
+class Clients(StrEnum):
+    """Which clients a repeat trains."""
+
+    BOTH = "both"
+    SAME = "same"
+    RESAMPLED = "resampled"
+
+
+class Row(NamedTuple):
+    """What was measured in one round; see the module's docstring."""
+
+    server_round: int
+    model: str
+    clients: str
+    variance: float
+    relative_to_mean: float
+    relative_to_update: float
+    products_variance: float | None
+    ratio: float | None
+
+
+COLUMNS = (
+    *("round", "model", "clients", "variance", "variance / mean^2"),
+    *("variance / update^2", "variance of averaged products", "ratio"),
+)
+
+
+@dataclass
+class Repeats:
+    """Aggregates of one round, repeated.
+
+    Parameters
+    ----------
+    start
+        Filters before the round.
+    aggregates
+        Filters of the strategy's aggregate.
+    products
+        Averages of the clients' own filters; None for a dense network.
+    """
+
+    start: Vector
+    aggregates: Spread
+    products: Spread | None
+
+    def row(self, server_round: int, model: str, clients: str) -> Row:
+        """Return the numbers of the table."""
+        mean, variance = self.aggregates.mean, self.aggregates.variance
+        update = mean - self.start
+        other = None if self.products is None else self.products.variance
+        return Row(
+            server_round,
+            model,
+            clients,
+            variance,
+            variance / float(mean @ mean),
+            variance / float(update @ update),
+            other,
+            None if other is None else variance / other,
+        )
+
+
+class ProductAverage:
+    """Averages the filters that clients come back with, weighted by their examples.
+
+    Parameters
+    ----------
+    space
+        Computes filters.
+    """
+
+    def __init__(self, space: DenseSpace) -> None:
+        self._space = space
+        self._mean = WeightedMean()
+        self._start: Arrays = {}
+
+    def begin(self, start: Arrays) -> None:
+        """Forget what came, and take ``start`` for what clients do not send."""
+        self._mean, self._start = WeightedMean(), start
+
+    def watch(self, request: Request, reply: Reply) -> None:
+        """Take in a client's reply."""
+        if request.message_type != TRAIN or ARRAYS not in reply.arrays:
+            return
+        trained = {**self._start, **reply.arrays[ARRAYS]}
+        weight = reply.metrics[NUM_EXAMPLES]
+        assert isinstance(weight, int | float)
+        self._mean.add({"filters": self._space.filters(trained)}, weight)
+
+    def result(self) -> Vector:
+        """Return the average."""
+        mean = self._mean.result()
+        if mean is None:
+            raise RunError("no client came back with a model: the round has no average")
+        return mean["filters"]
+
+
+class RoundRepeater(Callback):
+    """Repeats rounds beside a run, which itself is repeat 0.
+
+    Parameters
+    ----------
+    federation
+        The run's.
+    products
+        Watches the run's own clients.
+    repeats
+        Number of repeats N, the run's own round among them.
+    every
+        Rounds 1, 1 + every, ... are measured.
+    clients
+        ``same``, ``resampled``, or both.
+    model
+        What the rows call the network.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        products: ProductAverage,
+        *,
+        repeats: int,
+        every: int,
+        clients: Sequence[str],
+        model: str,
+    ) -> None:
+        self.rows: list[Row] = []
+        self._federation = federation
+        self._space = DenseSpace(federation.model)
+        self._every, self._clients, self._model = every, clients, model
+        self._products = products
+        self._open: dict[str, Repeats] = {}
+        seed = federation.experiment.integer("seed")
+        self._repeats = [
+            _Repeat(federation, self._space, stream_seed(seed, f"repeat-{index}"))
+            for index in range(1, repeats)
+        ]
+
+    def on_start(self, state: RunState) -> None:
+        """Repeat the first round."""
+        self._repeat_next(state)
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        """Add the run's own round to its repeats, and repeat the next one."""
+        aggregate = self._space.filters(to_arrays(state.arrays))
+        for clients, repeats in self._open.items():
+            repeats.aggregates.add(aggregate)
+            if repeats.products is not None:
+                repeats.products.add(self._products.result())
+            self.rows.append(repeats.row(report.server_round, self._model, clients))
+        if self._open:
+            print(f"{self._model}: round {report.server_round} measured", flush=True)
+        self._open = {}
+        if state.server_round < state.num_rounds:
+            self._repeat_next(state)
+
+    def _repeat_next(self, state: RunState) -> None:
+        if state.server_round % self._every:
+            return
+        checkpoint = Checkpoint.capture(state, "", {})
+        start = self._space.filters(checkpoint.arrays)
+        for clients in self._clients:
+            products = Spread() if self._space.is_factored else None
+            self._open[clients] = Repeats(start, Spread(), products)
+            for repeat in self._repeats:
+                # The clients' states that it stores are those that the run stores next.
+                repeat.run(checkpoint, state.num_rounds, clients, self._open[clients])
+        self._products.begin(checkpoint.arrays)
+
+
+class _Repeat:
+    """One of the repeats beside the run; it has a seed, and so clients, of its own."""
+
+    def __init__(self, federation: Federation, space: DenseSpace, seed: int) -> None:
+        self._federation, self._space, self._seed = federation, space, seed
+        self._products = ProductAverage(space)
+        self._grid = federation.grid(self._products.watch, client_seed=seed)
+
+    def run(
+        self, checkpoint: Checkpoint, num_rounds: int, clients: str, into: Repeats
+    ) -> None:
+        """Train and aggregate the round after a checkpoint."""
+        strategy = self._federation.strategy(
+            self._seed if clients == Clients.RESAMPLED else None
+        )
+        state = RunState(strategy, self._grid, num_rounds, ArrayRecord())
+        # A strategy may change in place what it is given back.
+        copy.deepcopy(checkpoint).restore(state)
+        strategy.num_rounds = num_rounds
+        self._products.begin(checkpoint.arrays)
+        server_round = checkpoint.server_round + 1
+        messages = strategy.configure_train(
+            server_round, state.arrays, ConfigRecord(), self._grid
+        )
+        replies = self._grid.send_and_receive(messages)
+        arrays, _ = strategy.aggregate_train(server_round, replies)
+        if arrays is None:
+            raise RunError(f"a repeat of round {server_round} made no new model")
+        into.aggregates.add(self._space.filters(to_arrays(arrays)))
+        if into.products is not None:
+            into.products.add(self._products.result())
+
+
+def measure(
+    experiment: Experiment, *, repeats: int, every: int, clients: Clients, model: str
+) -> list[Row]:
+    """Run an experiment and measure the variance of its rounds.
+
+    Parameters
+    ----------
+    experiment
+        What to run.
+    repeats, every
+        As for :class:`RoundRepeater`.
+    clients
+        Which clients the repeats train. Where all train in each round, sampling changes
+        nothing, and ``both`` is ``same``.
+    model
+        What the rows call the network.
+    """
+    federation = Federation(experiment)
+    products = ProductAverage(DenseSpace(federation.model))
+    all_train = experiment.integer("clients-per-round") in (
+        0,
+        experiment.integer("num-clients"),
+    )
+    both = (Clients.SAME,) if all_train else (Clients.SAME, Clients.RESAMPLED)
+    chosen = both if clients is Clients.BOTH else (clients,)
+    repeater = RoundRepeater(
+        federation,
+        products,
+        repeats=repeats,
+        every=every,
+        clients=[choice.value for choice in chosen],
+        model=model,
+    )
+    federation.run(federation.grid(products.watch), [repeater])
+    return repeater.rows
+
+
+def command(
+    experiment: FileArgument,
+    output: OutputOption = Path("analysis"),
+    repeats: Annotated[int, typer.Option(min=2, help="Repeats of a round.")] = 10,
+    every: Annotated[int, typer.Option(min=1, help="Rounds between measurements.")] = 5,
+    clients: Annotated[
+        Clients, typer.Option(help="Clients of a repeat: the run's, sampled anew, or both.")
+    ] = Clients.BOTH,
+    models: ModelsOption = Models.BOTH,
+    settings: SetOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Measure how much the aggregated filters vary when a round is repeated."""
+    given = overrides(settings)
+    loaded = {n: Experiment.load(experiment, variant(n, given)) for n in models.names}
+    files = Output.claim(output, "aggregation_variance", overwrite=overwrite)
+    rows = [
+        row
+        for name, each in loaded.items()
+        for row in measure(each, repeats=repeats, every=every, clients=clients, model=name)
+    ]
+    note = (
+        f"Population variance of the filters after aggregation over {repeats} repeats of "
+        "a round from one global state; relative to the squared norm of their mean, and of "
+        "its distance from the state before. Clients: the same in each repeat, or sampled "
+        "anew. Ratio: variance over that of the average of the clients' own filters, "
+        "weighted by examples, in the same repeats."
+    )
+    files.write(Table(COLUMNS, rows, note), variance_figure(rows))
+
+
+PANELS = {
+    "variance": ("Variance of the aggregated filters", "variance"),
+    "relative_to_mean": ("Relative to the filters", "variance / ||mean||²"),
+    "relative_to_update": ("Relative to the round's step", "variance / ||mean - start||²"),
+    "ratio": ("Averaging factors instead of products", "ratio of variances"),
+}
+
+
+def variance_figure(rows: Sequence[Row]) -> Figure:
+    """Draw the measured numbers against rounds, a line a network and choice of clients."""
+    models = list(dict.fromkeys(row.model for row in rows))
+    choices = list(dict.fromkeys(row.clients for row in rows))
+    panels = [p for p in PANELS if any(getattr(row, p) is not None for row in rows)]
+    figure = Figure(figsize=(9.6, 3.2 * -(-len(panels) // 2) + 0.5), layout="constrained")
+    grid = figure.subplots(-(-len(panels) // 2), 2, squeeze=False)
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        for model in models:
+            for clients in choices:
+                points = [
+                    (row.server_round, getattr(row, panel))
+                    for row in rows
+                    if (row.model, row.clients) == (model, clients)
+                    and getattr(row, panel) is not None
+                ]
+                if points:
+                    axes.plot(
+                        *zip(*points, strict=True),
+                        color=PALETTE[models.index(model)],
+                        linestyle=LINE_STYLES[choices.index(clients)],
+                        marker="o",
+                        markersize=3,
+                        label=f"{model}, {clients} clients",
+                    )
+        dress(axes, PANELS[panel][0], "round", PANELS[panel][1])
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        if panel == "ratio":
+            axes.axhline(1, color="black", linewidth=0.8)
+        else:
+            axes.set_yscale("log")
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    return figure

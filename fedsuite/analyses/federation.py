@@ -1,0 +1,91 @@
+"""An experiment's federation in this process, without a run's folder."""
+
+from collections.abc import Callable, Sequence
+
+from flwr.app import Context
+
+from fedsuite.client_app import Worker, all_actions, experiment_model, federated_data
+from fedsuite.clients.app import Answering, make_client_app
+from fedsuite.clients.store import MemoryStore
+from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.experiment import Experiment
+from fedsuite.models.arrays import model_arrays
+from fedsuite.models.groups import parameter_groups
+from fedsuite.records import Reply, Request, to_record
+from fedsuite.server_app import build_strategy
+from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.callback import Callback
+
+Watch = Callable[[Request, Reply], None]
+"""Sees each request that a client got, and its reply."""
+
+
+class Federation:
+    """The parts of a local run, to be put together as an analysis needs them.
+
+    All its grids share the clients' stored state.
+
+    Parameters
+    ----------
+    experiment
+        What the federation does.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.data = federated_data(experiment)
+        self.model = experiment_model(experiment, self.data)
+        self._groups = parameter_groups(self.model)
+        self._store = MemoryStore()
+
+    def grid(self, watch: Watch | None = None, client_seed: int | None = None) -> LocalGrid:
+        """Return a grid with clients of its own.
+
+        Parameters
+        ----------
+        watch
+            Sees what clients are asked and answer.
+        client_seed
+            Seed of the clients' draws; None is the experiment's.
+        """
+        worker = Worker(self.experiment, self._store, client_seed)
+
+        def client(context: Context, client_id: int) -> Answering:
+            answering = worker.client(context, client_id)
+            return answering if watch is None else _Watched(answering, watch)
+
+        app = make_client_app(client, all_actions())
+        return LocalGrid(
+            app,
+            self.experiment.integer("num-clients"),
+            dict(self.experiment.values),
+            self._store,
+        )
+
+    def strategy(self, seed: int | None = None) -> FederatedStrategy:
+        """Return a new strategy; ``seed`` None is the experiment's."""
+        chosen = self.experiment if seed is None else self.experiment.replace(seed=seed)
+        return build_strategy(chosen, self._groups)
+
+    def run(self, grid: LocalGrid, callbacks: Sequence[Callback]) -> None:
+        """Run the experiment, the same bits as ``fedsuite run``."""
+        with flower_identity():
+            self.strategy().start(
+                grid,
+                to_record(model_arrays(self.model)),
+                num_rounds=self.experiment.integer("num-rounds"),
+                callbacks=callbacks,
+            )
+
+
+class _Watched:
+    """A client that somebody looks over the shoulder of."""
+
+    def __init__(self, client: Answering, watch: Watch) -> None:
+        self._client = client
+        self._watch = watch
+
+    def answer(self, request: Request) -> Reply:
+        reply = self._client.answer(request)
+        self._watch(request, reply)
+        return reply

@@ -1,0 +1,103 @@
+"""Dense and factored networks in one space: the filters of their convolutions."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from fedsuite.errors import ConfigError
+from fedsuite.models.decomposition import DecomposedConv2d
+from fedsuite.records import Arrays
+
+Vector = NDArray[np.float64]
+
+
+class DenseSpace:
+    """Names of a network's filters, and how to compute them from its arrays.
+
+    A factored network and the dense one that it came from have the same space.
+
+    Parameters
+    ----------
+    model
+        Any network.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = dict(model.named_modules())
+        self._factored = [n for n, m in modules.items() if isinstance(m, DecomposedConv2d)]
+        self._filters = [
+            _joined(name, "weight")
+            for name, module in modules.items()
+            if isinstance(module, nn.Conv2d | DecomposedConv2d)
+        ]
+
+    @property
+    def is_factored(self) -> bool:
+        """Whether any convolution is factored."""
+        return bool(self._factored)
+
+    def dense(self, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return a network's arrays with filters, in float64, in the place of factors."""
+        dense = dict(arrays)
+        for name in self._factored:
+            atoms = dense.pop(_joined(name, "atoms")).astype(np.float64)
+            coefficients = dense.pop(_joined(name, "coefficients")).astype(np.float64)
+            dense[_joined(name, "weight")] = np.tensordot(coefficients, atoms, axes=1)
+        return dense
+
+    def filters(self, arrays: Mapping[str, NDArray[Any]]) -> Vector:
+        """Return the filters of all convolutions, one after the other.
+
+        Raises
+        ------
+        ConfigError
+            If the network has no convolution.
+        """
+        if not self._filters:
+            raise ConfigError(
+                "the model has no convolutions, whose filters are looked at here: choose "
+                "another model, such as cnn"
+            )
+        dense = self.dense(arrays)
+        return flat(dense[name] for name in self._filters)
+
+
+def flat(arrays: Iterable[NDArray[Any]]) -> Vector:
+    """Return arrays as one vector, float64."""
+    vector: Vector = np.concatenate([a.ravel() for a in arrays], dtype=np.float64)
+    return vector
+
+
+class Spread:
+    """Mean and population variance of vectors that come one at a time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._mean = np.zeros(0)
+        self._squares = 0.0
+
+    def add(self, vector: Vector) -> None:
+        """Take in one vector; all have the same length."""
+        if self.count == 0:
+            self._mean = np.zeros_like(vector)
+        self.count += 1
+        difference = vector - self._mean
+        self._mean += difference / self.count
+        self._squares += float(difference @ (vector - self._mean))
+
+    @property
+    def mean(self) -> Vector:
+        """Mean of the vectors; at least one must have come."""
+        return self._mean
+
+    @property
+    def variance(self) -> float:
+        """Mean of ||x - mean||^2 over the vectors."""
+        return self._squares / self.count
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name

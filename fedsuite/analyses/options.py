@@ -1,0 +1,64 @@
+"""Arguments and options that several analyses share."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsuite.experiment import known_keys, parse_assignment, table_default
+from fedsuite.keys import Value
+from fedsuite.models import DECOMPOSITION
+
+FileArgument = Annotated[Path, typer.Argument(help="Experiment file (TOML).")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key; may be repeated."),
+]
+OutputOption = Annotated[Path, typer.Option(help="Folder for table and plot.")]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace table and plot of an earlier call.")
+]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the draws.")]
+
+
+class Models(StrEnum):
+    """Which networks an analysis compares."""
+
+    BOTH = "both"
+    DENSE = "dense"
+    FACTORED = "factored"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """``dense``, ``factored``, or both."""
+        return ("dense", "factored") if self is Models.BOTH else (self.value,)
+
+
+ModelsOption = Annotated[
+    Models, typer.Option(help="The network as it is, with decomposition, or both.")
+]
+
+
+def overrides(settings: Sequence[str] | None) -> dict[str, Value]:
+    """Return what ``--set`` says."""
+    return dict(parse_assignment(setting) for setting in settings or [])
+
+
+def variant(name: str, given: Mapping[str, Value]) -> dict[str, Value]:
+    """Return overrides that make an experiment dense or factored.
+
+    Parameters
+    ----------
+    name
+        ``dense`` or ``factored``.
+    given
+        Overrides of the user.
+    """
+    if name == "factored":
+        return {**given, DECOMPOSITION.name: True}
+    # Keys of the decomposition, which the file may set, do not apply to a dense network.
+    owner = f"{DECOMPOSITION.name} true"
+    idle = [key for key, known in known_keys().items() if known.owners == (owner,)]
+    return {**given, DECOMPOSITION.name: False, **{key: table_default(key) for key in idle}}

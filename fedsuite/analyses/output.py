@@ -1,0 +1,139 @@
+"""What an analysis leaves behind: a table as CSV and Markdown, and a plot."""
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsuite.errors import RunError
+from fedsuite.files import atomic_write, write_error
+from fedsuite.results.compare import markdown_table
+from fedsuite.results.plots import save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers with headings.
+
+    Parameters
+    ----------
+    columns
+        Headings.
+    rows
+        One cell a heading; None where there is no number.
+    note
+        What the numbers are, in a sentence or two.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def to_csv(self) -> str:
+        """Return the table as CSV, numbers in full."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown, numbers rounded, the note below."""
+        rule = ["---:" if numeric else "---" for numeric in self._numeric()]
+        text = markdown_table([self.columns, rule, *map(_cells, self.rows)])
+        return f"{text}\n{self.note}\n" if self.note else text
+
+    def show(self) -> None:
+        """Print the table."""
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        shown = RichTable(caption=Text(self.note), caption_justify="left")
+        for name, numeric in zip(self.columns, self._numeric(), strict=True):
+            justify = "right" if numeric else "left"
+            shown.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        for row in self.rows:
+            shown.add_row(*map(Text, _cells(row)))
+        # Output that goes to a file or a pipe has no width of its own.
+        Console(width=None if sys.stdout.isatty() else 140).print(shown)
+
+    def _numeric(self) -> list[bool]:
+        return [
+            not any(isinstance(row[index], str) for row in self.rows)
+            for index in range(len(self.columns))
+        ]
+
+
+@dataclass(frozen=True)
+class Output:
+    """The files of one analysis; made by :meth:`claim`.
+
+    Parameters
+    ----------
+    folder
+        Where they go.
+    name
+        What they are called, without ending.
+    """
+
+    folder: Path
+    name: str
+
+    @classmethod
+    def claim(cls, folder: Path, name: str, *, overwrite: bool) -> "Output":
+        """Return the output before the work starts; the folder is made.
+
+        Raises
+        ------
+        RunError
+            If one of the files is there and ``overwrite`` is false, or the folder cannot
+            be made.
+        """
+        output = cls(folder, name)
+        for path in output.paths:
+            if path.exists() and not overwrite:
+                raise RunError(
+                    f"{path} is there already: choose another --output, or replace it with "
+                    "--overwrite"
+                )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(folder, error) from error
+        return output
+
+    @property
+    def paths(self) -> tuple[Path, Path, Path]:
+        """The files: CSV, Markdown, PNG."""
+        csv_path, markdown, image = (
+            self.folder / f"{self.name}.{ending}" for ending in ("csv", "md", "png")
+        )
+        return csv_path, markdown, image
+
+    def write(self, table: Table, figure: "Figure") -> None:
+        """Write the files and print the table."""
+        csv_path, markdown, image = self.paths
+        atomic_write(csv_path, table.to_csv().encode())
+        atomic_write(markdown, table.to_markdown().encode())
+        save_figure(figure, image)
+        table.show()
+        print(f"table and plot: {csv_path}, {markdown.name}, {image.name}", flush=True)
+
+
+def _cells(row: Sequence[Cell]) -> list[str]:
+    return [_text(cell) for cell in row]
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return "–"
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
