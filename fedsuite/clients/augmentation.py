@@ -1,4 +1,7 @@
-"""Random views of images, for self-regularisation: torch alone, draws from given streams.
+"""Random views of images: torch alone, draws from given streams.
+
+:func:`crop_and_flip` is the usual augmentation of training; :func:`augment` makes the views
+of self-regularisation.
 
 Pixels are in 0 to 1, batches are ``[n, channels, height, width]``. Grey images are turned;
 colour images are flipped, their colours changed, some made grey. Strengths are those of
@@ -23,6 +26,40 @@ HUE_TURNS = 0.1
 _LUMA = (0.299, 0.587, 0.114)
 # Chroma axes of YIQ: hue is the angle in their plane, and grey is its origin.
 _CHROMA = ((0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
+
+
+def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
+    """Return images shifted at random by up to ``padding`` pixels, half of them mirrored.
+
+    Parameters
+    ----------
+    images
+        Batch ``[n, channels, height, width]`` in any scaling; what comes in is 0.
+    generator
+        CPU generator of all draws.
+    padding
+        Largest shift, in pixels; 0 only mirrors.
+
+    Raises
+    ------
+    ConfigError
+        If the inputs are no images.
+    """
+    if images.ndim != 4:
+        raise ConfigError(
+            f"crop-and-flip needs images, got inputs of shape {tuple(images.shape[1:])}: "
+            "set it to false, or choose another data set"
+        )
+    count, _, height, width = images.shape
+    padded = functional.pad(images, (padding,) * 4)
+    starts = torch.randint(2 * padding + 1, (2, count, 1), generator=generator)
+    starts = starts.to(images.device)
+    rows = starts[0] + torch.arange(height, device=images.device)
+    columns = starts[1] + torch.arange(width, device=images.device)
+    each = torch.arange(count, device=images.device)[:, None, None]
+    # Indices on both sides of the slice put the channels last.
+    shifted = padded[each, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return flip(shifted, _uniform(images, generator) < 0.5)
 
 
 def augment(pixels: Tensor, generator: torch.Generator) -> Tensor:

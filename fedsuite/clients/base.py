@@ -16,10 +16,12 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedsuite.clients.augmentation import crop_and_flip
 from fedsuite.clients.privacy import PrivacyOptions, privatise
 from fedsuite.clients.self_regularisation import SelfRegularisation
 from fedsuite.clients.store import ClientStore, MemoryStore
 from fedsuite.clients.training import (
+    LossFunction,
     TrainingOptions,
     TrainingSummary,
     cross_entropy,
@@ -204,7 +206,7 @@ class FederatedClient(NumPyClient):
                     self.train_data,
                     batches,
                     optimizer,
-                    self.loss,
+                    self._loss_in_training(training, purpose, server_round),
                     self.before_step if overrides(self, "before_step") else None,
                     self.after_step if overrides(self, "after_step") else None,
                     frozen=modules,
@@ -216,6 +218,20 @@ class FederatedClient(NumPyClient):
                 f"{summary.loss}: lower learning-rate, or look at the client's data"
             )
         return summary
+
+    def _loss_in_training(
+        self, training: TrainingOptions, purpose: str, server_round: int
+    ) -> LossFunction:
+        """Return the hook ``loss``, on augmented images where the options say so."""
+        if not training.crop_and_flip:
+            return self.loss
+        keys = (self.seed, f"{purpose}-augmentation", server_round, self.client_id)
+        stream = torch_stream(*keys)
+
+        def augmented(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+            return self.loss(model, crop_and_flip(features, stream), labels)
+
+        return augmented
 
     @contextmanager
     def layer_stream(self, purpose: str, server_round: int) -> Iterator[None]:

@@ -47,6 +47,11 @@ KEYS: tuple[Key, ...] = (
         "weight decay; 0 does not clip",
         minimum=0.0,
     ),
+    Key(
+        "crop-and-flip",
+        False,
+        "shift training images by up to 4 pixels and mirror half of them, anew each time",
+    ),
 )
 
 LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -72,6 +77,8 @@ class TrainingOptions:
     clip_gradient_norm
         Largest norm, over all parameters, of the gradient that the optimiser gets: a
         method's correction is in it, weight decay is not. 0 does not clip.
+    crop_and_flip
+        Whether training images are shifted and mirrored at random.
     """
 
     local_epochs: int = 1
@@ -83,6 +90,7 @@ class TrainingOptions:
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip_gradient_norm: float = 0.0
+    crop_and_flip: bool = False
 
     def learning_rate_at(self, server_round: int) -> float:
         """Return the learning rate of a round, counted from 1."""
