@@ -4,16 +4,24 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
-from fedsuite.clients.base import FederatedClient
 from fedsuite.errors import FedsuiteError
-from fedsuite.records import Request, pack_replies, pack_reply, unpack_requests
+from fedsuite.records import Reply, Request, pack_replies, pack_reply, unpack_requests
 
-ClientFn = Callable[[Context, int], FederatedClient]
+
+class Answering(Protocol):
+    """A client, or what stands in front of one."""
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request."""
+
+
+ClientFn = Callable[[Context, int], Answering]
 """Makes the client of a number, for a context."""
 
 logger = logging.getLogger(__name__)
