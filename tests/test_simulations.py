@@ -3,17 +3,18 @@
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from fedsuite.client_app import experiment_model
 from fedsuite.data import DATASETS
 from fedsuite.experiment import Experiment, parse_assignment, read_file
-from fedsuite.models import MODELS, build_model
-from fedsuite.models.groups import parameter_groups
+from fedsuite.keys import Value
+from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.server_app import build_strategy
 from fedsuite.sweep_points import make_points
-from tests.helpers import SOME_GROUPS
 
 ROOT = Path(__file__).parents[1]
 FILES = [
@@ -38,6 +39,21 @@ def options(words: list[str], name: str) -> Iterator[str]:
     return (words[i + 1] for i, word in enumerate(words) if word == name)
 
 
+def groups_of(experiment: Experiment) -> ParameterGroups:
+    """Return the parts of the experiment's model, built without its data."""
+    fixed = {"seed": 0, "method": "fedavg", "dataset": experiment["dataset"]}
+    telling = ("model", "decomposition", "atoms", "fedpara")
+    names = {key: experiment[key] for key in telling if key in experiment.values}
+    return _groups(tuple(sorted({**fixed, **names}.items())))
+
+
+@cache
+def _groups(keys: tuple[tuple[str, Value], ...]) -> ParameterGroups:
+    experiment = Experiment.from_values(dict(keys))
+    dataset = DATASETS[experiment.text("dataset")]
+    return parameter_groups(experiment_model(experiment, dataset))
+
+
 COMMANDS = [(path, words) for path in FILES for words in commands(path)]
 
 
@@ -50,11 +66,7 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("path", FILES)
 def test_file_can_be_built(path: str) -> None:
     experiment = Experiment.load(ROOT / path)
-    dataset = DATASETS[experiment.text("dataset")]
-    model = experiment.text("model")
-    arguments = experiment.arguments(MODELS[model].keys)
-    built = build_model(model, dataset.input_shape, dataset.num_classes, 0, **arguments)
-    build_strategy(experiment, parameter_groups(built))
+    build_strategy(experiment, groups_of(experiment))
 
 
 @pytest.mark.parametrize(
@@ -68,9 +80,8 @@ def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
     base = {**read_file(ROOT / path), **given}
     seeds = int(next(options(words, "--seeds"), "1"))
     for point in make_points(base, list(options(words, "--grid")), seeds):
-        build_strategy(
-            Experiment.from_values({**base, **dict(point.settings)}), SOME_GROUPS
-        )
+        experiment = Experiment.from_values({**base, **dict(point.settings)})
+        build_strategy(experiment, groups_of(experiment))
     known = {"--set", "--grid", "--seeds", "--seed", "--output"}
     assert {word for word in words if word.startswith("--")} <= known
 
