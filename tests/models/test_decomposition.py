@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedsuite.client_app import experiment_model, federated_data
 from fedsuite.errors import ConfigError
 from fedsuite.models import (
     MODELS,
@@ -21,7 +20,7 @@ from fedsuite.models import (
     recompose,
 )
 from fedsuite.models.decomposition import DecomposedConv2d
-from tests.helpers import bits, digits_experiment, final_bits, run_digits
+from tests.helpers import bits
 
 CIFAR = (3, 32, 32)
 FRESH = ("kaiming-both", "match-dense")
@@ -183,10 +182,10 @@ def test_sign_of_kept_atoms_is_settled():
     torch.testing.assert_close(factored.coefficients, -negative.coefficients)
 
 
-@pytest.mark.parametrize(("initialisation", "gain"), [("kaiming-both", 4), (FRESH[1], 3)])
+@pytest.mark.parametrize("initialisation", FRESH)
 @pytest.mark.parametrize("atoms", [3, 9])
 @pytest.mark.parametrize("kernel", [3, 5])
-def test_scale_of_fresh_factors(initialisation, gain, atoms, kernel):
+def test_scale_of_fresh_factors(initialisation, atoms, kernel):
     """Filters: 4 / (channels m k^2) and 1 / (3 channels k^2); factors as documented."""
     dense = nn.Conv2d(16, 64, kernel)
     drawn = [
@@ -367,59 +366,6 @@ def test_what_cannot_be_decomposed_is_refused(model, options, message):
 def test_convolutions_that_stay_dense_may_be_anything():
     model = nn.Sequential(OwnConv(1, 2, 1), nn.Conv2d(2, 2, 3))
     assert set(factored_layers(decompose(model))) == {"1"}
-
-
-def model_of(**changes) -> nn.Module:
-    experiment = digits_experiment(model="cnn-shallow", **changes)
-    return experiment_model(experiment, federated_data(experiment))
-
-
-def test_experiment_decides_the_factors():
-    assert not factored_layers(model_of())
-    model = model_of(decomposition=True, seed=3)
-    dense = build_model("cnn-shallow", (1, 8, 8), 10, 3)
-    expected = decompose(dense, 9, initialisation="kaiming-both", seed=3)
-    found = model.state_dict()
-    assert found.keys() == expected.state_dict().keys()
-    assert all(torch.equal(found[k], v) for k, v in expected.state_dict().items())
-    kept = model_of(decomposition=True, atoms=25, atoms_initialisation="keep", seed=3)
-    assert factored_layers(kept)["0"].atoms.shape == (25, 5, 5)
-    torch.testing.assert_close(recompose(kept)[0].weight, dense[0].weight)
-
-
-def test_switches_reach_the_layers():
-    keys = {"dataset": "digits", "decomposition": True, "atoms": 1}
-    experiment = digits_experiment(**keys).replace(model="resnet18-imagenet")
-    data = federated_data(experiment)
-    plain = factored_layers(experiment_model(experiment, data))
-    experiment = experiment.replace(decompose_stem=True, decompose_1x1=True)
-    assert len(plain) == 16
-    assert len(factored_layers(experiment_model(experiment, data))) == 20
-
-
-def test_keys_of_factors_need_decomposition():
-    with pytest.raises(
-        ConfigError, match=r"atoms = 6 does not apply .* decomposition true"
-    ):
-        digits_experiment(atoms=6)
-    with pytest.raises(ConfigError, match="atoms = 0"):
-        digits_experiment(decomposition=True, atoms=0)
-    with pytest.raises(ConfigError, match="atoms-initialisation = 'kaiming'"):
-        digits_experiment(decomposition=True, atoms_initialisation="kaiming")
-    with pytest.raises(
-        ConfigError, match=r"decomposition = true: model mlp: .* without conv"
-    ):
-        experiment = digits_experiment(decomposition=True, model="mlp")
-        experiment_model(experiment, federated_data(experiment))
-
-
-def test_factors_are_trained_and_averaged():
-    changes = {"model": "cnn-shallow", "decomposition": True, "num_rounds": 2}
-    trace = run_digits(digits_experiment(**changes))
-    first, last = trace.arrays[0], trace.arrays[-1]
-    assert {"0.atoms", "0.coefficients", "0.bias"} < set(last)
-    assert all((first[name] != last[name]).any() for name in last)
-    assert final_bits(**changes) == bits(last)
 
 
 def test_torch_is_not_imported_with_the_names():

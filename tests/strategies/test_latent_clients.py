@@ -148,7 +148,7 @@ def test_identities_hold_for_any_weights(counts, seed):
     np.testing.assert_allclose(product + gap, average, rtol=0, atol=1e-12)
 
 
-# m = 10 equal clients; the first is (2 + 0.1) / 3 by hand, the last the paper's 1 / m.
+# Of 10 equal clients: (2 + 0.1) / 3 by hand first, the paper's 1 / 10 last.
 RATIOS = [
     ((1.0, 1.0), (1.0, 1.0), 0.70),
     ((1.0, 1.0), (0.1, 0.1), 0.9955),
