@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.training import TrainingSummary
-from fedsuite.errors import RunError
+from fedsuite.errors import ConfigError, RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import (
     ARRAYS,
@@ -38,6 +38,11 @@ class CorrectedClient(FederatedClient):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        if self.training.optimizer != "sgd" or self.training.momentum:
+            raise ConfigError(
+                f"{type(self).__name__} needs optimizer = 'sgd' and momentum = 0.0: its "
+                "equations are those of plain SGD steps"
+            )
         self._offsets: dict[str, Tensor] = {}
         self._received: dict[str, Tensor] = {}
         self._pull = 0.0

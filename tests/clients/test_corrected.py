@@ -19,6 +19,10 @@ from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.models.arrays import model_arrays
 from fedsuite.records import ARRAYS, CONTROL, CONTROL_CHANGE, Arrays, Reply, Request
+from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.ditto import Ditto
+from fedsuite.strategies.feddc import FedDC
+from fedsuite.strategies.feddyn import FedDyn
 from fedsuite.strategies.scaffold import Scaffold
 from fedsuite.strategies.validation import ClientReply
 from tests.helpers import bits, digits_experiment
@@ -127,7 +131,10 @@ def test_of_a_part_of_the_model_the_rest_stays_as_it_was(
 def test_other_names_are_trained_without_correction(
     client_class: type[CorrectedClient],
 ) -> None:
-    """A vector that the client keeps of an array that was not sent takes no part."""
+    """A vector that the client keeps of an array that was not sent takes no part.
+
+    Nor does what an earlier message made of it.
+    """
     client = client_of(client_class, MemoryStore())
     whole = model_arrays(client.model)
     keys = [f"{kind}/norm.bias" for kind in CLIENTS[client_class]]
@@ -135,6 +142,8 @@ def test_other_names_are_trained_without_correction(
     reached = []
     for start in ("1.1", "1.2"):
         client.store.save(0, "1.2", {}, {"1.1"})
+        if start == "1.1":
+            train(client, whole, 5.0, "1.1")
         client.model.load_state_dict({n: torch.tensor(a) for n, a in whole.items()})
         train(client, {"weight": whole["weight"]}, 0.0, start)
         reached.append(model_arrays(client.model))
@@ -220,6 +229,23 @@ def test_what_the_equations_do_not_hold_for_is_refused(
     words = f"method {method} needs .*: its equations are those of plain SGD steps"
     with pytest.raises(ConfigError, match=words):
         digits_experiment(method=method, **{key: value})
+
+
+@each_client
+@pytest.mark.parametrize("options", [{"momentum": 0.9}, {"optimizer": "adam"}])
+def test_clients_take_plain_sgd_steps_only(
+    client_class: type[CorrectedClient], options: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"needs optimizer = 'sgd' and momentum = 0\.0"):
+        client_of(client_class, MemoryStore(), **options)
+
+
+@pytest.mark.parametrize("strategy", [Scaffold, FedDyn, FedDC, Ditto])
+def test_legacy_clients_cannot_keep_what_these_methods_need(
+    strategy: type[FederatedStrategy],
+) -> None:
+    with pytest.raises(ValueError, match="a legacy NumPyClient app stores nothing"):
+        strategy(wire="numpy")
 
 
 @pytest.mark.parametrize("method", ["feddyn", "feddc"])
