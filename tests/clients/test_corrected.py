@@ -20,6 +20,7 @@ from fedsuite.errors import ConfigError
 from fedsuite.models.arrays import model_arrays
 from fedsuite.records import ARRAYS, CONTROL, CONTROL_CHANGE, Arrays, Reply, Request
 from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.corrected import CorrectedStrategy
 from fedsuite.strategies.ditto import Ditto
 from fedsuite.strategies.feddc import FedDC
 from fedsuite.strategies.feddyn import FedDyn
@@ -135,19 +136,36 @@ def test_other_names_are_trained_without_correction(
 
     Nor does what an earlier message made of it.
     """
+    fresh = client_of(client_class, MemoryStore())
+    whole = model_arrays(fresh.model)
+    fresh.store.save(0, "1.1", {}, set())
+    train(fresh, {"weight": whole["weight"]}, 0.0, "1.1")
+    used = client_of(client_class, MemoryStore())
+    keys = [f"{kind}/norm.bias" for kind in CLIENTS[client_class]]
+    used.store.save(0, "1.1", {k: np.full(3, 9.0, np.float32) for k in keys}, set())
+    train(used, whole, 5.0, "1.1")
+    used.model.load_state_dict({n: torch.tensor(a) for n, a in whole.items()})
+    train(used, {"weight": whole["weight"]}, 0.0, "1.1")
+    assert bits(model_arrays(used.model)) == bits(model_arrays(fresh.model))
+
+
+@each_client
+def test_the_plain_mean_is_scored_beside_the_model(
+    client_class: type[CorrectedClient],
+) -> None:
     client = client_of(client_class, MemoryStore())
     whole = model_arrays(client.model)
-    keys = [f"{kind}/norm.bias" for kind in CLIENTS[client_class]]
-    client.store.save(0, "1.1", {k: np.full(3, 9.0, np.float32) for k in keys}, set())
-    reached = []
-    for start in ("1.1", "1.2"):
-        client.store.save(0, "1.2", {}, {"1.1"})
-        if start == "1.1":
-            train(client, whole, 5.0, "1.1")
-        client.model.load_state_dict({n: torch.tensor(a) for n, a in whole.items()})
-        train(client, {"weight": whole["weight"]}, 0.0, start)
-        reached.append(model_arrays(client.model))
-    assert bits(reached[0]) == bits(reached[1])
+    other = {**whole, "weight": -3 * whole["weight"]}
+
+    def score(**records: Arrays) -> Mapping[str, Any]:
+        return client.answer(Request("evaluate", 0, records)).metrics
+
+    alone, mean = score(arrays=whole), score(arrays=other)
+    assert alone["loss"] != mean["loss"]
+    both = score(**{ARRAYS: whole, "plain-mean": other})
+    assert bits(model_arrays(client.model)) == bits(whole)
+    more = {f"plain-mean-{name}": mean[name] for name in ("loss", "accuracy")}
+    assert both == {**alone, **more}
 
 
 @each_client
@@ -216,6 +234,25 @@ def test_statistics_get_the_plain_mean_at_any_server_rate() -> None:
     assert found is not None
     assert found["w"] == pytest.approx(0.9)
     assert found["n.running_var"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("strategy_class", [Scaffold, FedDyn, FedDC])
+def test_replies_with_a_part_of_the_model_leave_the_rest_as_it_was(
+    strategy_class: type[CorrectedStrategy],
+) -> None:
+    strategy = strategy_class()
+    arrays = {name: np.full(1, 0.5, np.float32) for name in ("fast", "slow")}
+    part = {"fast": np.full(1, 0.75, np.float32)}
+    records = {ARRAYS: part, CONTROL_CHANGE: {"fast": np.full(1, 2.0, np.float32)}}
+    replies = iter([ClientReply(0, records, {}, num_examples=1)])
+    found = strategy.aggregate(arrays, replies)
+    assert found is not None
+    assert list(found) == ["fast", "slow"]
+    assert found["slow"] == 0.5
+    assert found["fast"] == (0.75 if strategy_class is Scaffold else 1.0)
+    strategy.commit()
+    assert all(set(vectors) == {"fast"} for vectors in strategy.sums.values())
+    assert set(strategy.mean_vector(CONTROL, arrays)) == {"fast", "slow"}
 
 
 @pytest.mark.parametrize("method", ["scaffold", "feddyn", "feddc"])

@@ -166,6 +166,22 @@ def test_personal_buffers_are_its_own_and_the_model_is_the_global_one_afterwards
     assert bits(model_arrays(model)) == bits(far)
 
 
+def test_personal_mini_batches_are_its_own() -> None:
+    """From the same start, with lambda 0, the same ones would give the same model."""
+    store = MemoryStore()
+    client = client_of(Normalised(), store)
+    client.training = TrainingOptions(local_steps=2, batch_size=2)
+    request = Request(
+        "train",
+        0,
+        {ARRAYS: model_arrays(client.model)},
+        {**WORK, "ditto-lambda": 0.0},
+        new_version="1.1",
+    )
+    reply = client.answer(request)
+    assert bits(store.load(0, "1.1")) != bits(dict(reply.arrays[ARRAYS]))
+
+
 def test_a_message_with_a_part_of_the_model_holds_the_anchor_for_the_rest_too() -> None:
     """The rest of w_t is what the model holds when the message comes."""
     store, model = MemoryStore(), Normalised()

@@ -238,7 +238,7 @@ def test_members_that_come_later_join_with_zero_and_leavers_keep_their_share() -
         ScaffoldClient,
         4,
         curves=M4,
-        present={1: [0, 1], 2: [0, 1], 3: [0, 1, 2, 3]},
+        present={1: [0, 1], 2: [0, 1], 3: [0, 1, 2, 3], 4: [0, 1, 2]},
     )
     assert strategy.num_known_clients == 4
     own = [found.kept(k).get("control/x", 0.0) for k in range(4)]
