@@ -133,16 +133,30 @@ def compare(
     output: Annotated[
         Path | None, typer.Option(help="Folder for table and curves.")
     ] = None,
+    evaluations: Annotated[
+        int, typer.Option(min=1, help="Last evaluations that the numbers are means of.")
+    ] = 1,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="Label of the experiment to take away, seed by seed."),
+    ] = None,
 ) -> None:
-    """Compare runs: mean and spread over seeds, overlaid curves."""
+    """Compare runs: mean and spread over seeds, paired differences, overlaid curves."""
+    from fedsuite.results import paired
     from fedsuite.results.compare import compare as compare_runs
     from fedsuite.results.compare import table, write_comparison
 
-    comparison = compare_runs(runs)
+    comparison = compare_runs(runs, evaluations)
     _print(table(comparison))
+    if baseline is not None:
+        differences = paired.paired_differences(comparison, baseline)
+        _print(paired.table(differences, baseline))
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         write_comparison(comparison, output)
+        if baseline is not None:
+            text = paired.to_markdown(differences, baseline)
+            (output / "differences.md").write_text(text)
         print(f"table and curves: {output}")
 
 

@@ -61,7 +61,8 @@ def test_run_resume_and_compare(command, small):
     command("run", small, "--set", "run-name=two", "--set", "num-rounds=3", "--seed", 2)
     assert final_model(Path("runs/one")) == final_model(Path("runs/two"))
     command("run", small, "--set", "run-name=three", "--set", "num-rounds=2")
-    code, out, _ = command("compare", "runs/one", "runs/three", "--output", "new/folder")
+    compared = ("runs/one", "runs/three", "--output", "new/folder", "--evaluations", "2")
+    code, out, _ = command("compare", *compared)
     assert code == 0
     assert "±" in out
     assert out.count("runs end at different rounds, 2 to 3") == 1

@@ -22,17 +22,16 @@ LAST = 10
 
 COLUMNS = {
     "mean": "accuracy",
+    "worst_5": "worst 5 %",
     "worst_10": "worst 10 %",
+    "best_5": "best 5 %",
     "variance": "variance",
     "last": f"last {LAST}",
 }
 """Headings of the metrics by name."""
 
-LEGEND = (
-    "Over clients at the last evaluation, accuracies in per cent; "
-    f"last {LAST}: mean accuracy of the last {LAST} evaluations. "
-    "Spread: sample standard deviation over seeds."
-)
+OVER_CLIENTS = tuple(name for name in COLUMNS if name != "last")
+"""The metrics that come from one accuracy a client."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +66,23 @@ class Row:
         Number of seeds that the spreads are over.
     num_rounds
         Fewest and most rounds that its runs have.
-    metrics
-        Spread over seeds by name in :data:`COLUMNS`, at the last evaluation, of
-        accuracies in per cent; None where no run has accuracies.
+    by_seed
+        For each seed the metrics by name in :data:`COLUMNS`, of accuracies in per cent;
+        none of a run without accuracies.
     """
 
     label: str
     num_seeds: int
     num_rounds: tuple[int, int]
-    metrics: dict[str, Spread | None]
+    by_seed: dict[object, dict[str, float]]
+
+    @property
+    def metrics(self) -> dict[str, Spread | None]:
+        """Spread over seeds by metric; None where no run has it."""
+        return {
+            name: spread([run[name] for run in self.by_seed.values() if name in run])
+            for name in COLUMNS
+        }
 
 
 @dataclass(frozen=True)
@@ -90,20 +97,40 @@ class Comparison:
         One line for each thing that makes the rows hard to compare.
     groups
         The runs of each row, one per seed.
+    evaluations
+        Number of last evaluations that the metrics are means of.
     """
 
     rows: tuple[Row, ...]
     warnings: tuple[str, ...]
     groups: tuple[Group, ...]
+    evaluations: int
+
+    @property
+    def legend(self) -> str:
+        """What the numbers are."""
+        when = (
+            "at the last evaluation"
+            if self.evaluations == 1
+            else f"means of the last {self.evaluations} evaluations"
+        )
+        return (
+            f"Over clients, {when}, accuracies in per cent; "
+            f"last {LAST}: mean accuracy of the last {LAST} evaluations. "
+            "Spread: sample standard deviation over seeds."
+        )
 
 
-def compare(paths: Sequence[str | Path]) -> Comparison:
+def compare(paths: Sequence[str | Path], evaluations: int = 1) -> Comparison:
     """Read runs and compare their experiments, over seeds.
 
     Parameters
     ----------
     paths
         Folders of runs. Of several runs of one experiment and seed the first counts.
+    evaluations
+        Number of last evaluations over which each run's metrics are averaged, at least 1;
+        all of them where a run has fewer.
 
     Raises
     ------
@@ -115,9 +142,10 @@ def compare(paths: Sequence[str | Path]) -> Comparison:
     repeated: list[str] = []
     runs = [load_run(path) for path in paths]
     groups = tuple(_one_per_seed(group, repeated) for group in group_runs(runs))
-    rows = tuple(_row(group) for group in groups)
+    rows = tuple(_row(group, evaluations) for group in groups)
     warnings = repeated + _unfinished(groups) + _different_rounds(runs)
-    return Comparison(rows, tuple(warnings + _different_partitions(groups)), groups)
+    warnings += _different_partitions(groups)
+    return Comparison(rows, tuple(warnings), groups, evaluations)
 
 
 def table(comparison: Comparison) -> "Table":
@@ -125,7 +153,7 @@ def table(comparison: Comparison) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    notes = [LEGEND, *(f"warning: {line}" for line in comparison.warnings)]
+    notes = [comparison.legend, *(f"warning: {line}" for line in comparison.warnings)]
     # Text, not str: labels and paths may hold brackets, which a console takes for markup.
     result = Table(caption=Text("\n".join(notes)), caption_justify="left")
     for index, name in enumerate(_header()):
@@ -141,12 +169,17 @@ def to_markdown(comparison: Comparison) -> str:
     header = _header()
     lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
     lines += [_cells(row) for row in comparison.rows]
-    text = "".join(
+    text = markdown_table(lines)
+    notes = [comparison.legend, *(f"- warning: {line}" for line in comparison.warnings)]
+    return text + "".join(f"\n{note}\n" for note in notes)
+
+
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as a Markdown table; the second is the rule."""
+    return "".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n"
         for line in lines
     )
-    notes = [LEGEND, *(f"- warning: {line}" for line in comparison.warnings)]
-    return text + "".join(f"\n{note}\n" for note in notes)
 
 
 def to_csv(comparison: Comparison) -> str:
@@ -157,8 +190,8 @@ def to_csv(comparison: Comparison) -> str:
     writer.writerow(["label", "seeds", "rounds_min", "rounds_max", *names])
     for row in comparison.rows:
         numbers: list[float | None] = []
-        for spread in row.metrics.values():
-            numbers += [None, None] if spread is None else [spread.mean, spread.std]
+        for found in row.metrics.values():
+            numbers += [None, None] if found is None else [found.mean, found.std]
         writer.writerow([row.label, row.num_seeds, *row.num_rounds, *numbers])
     return text.getvalue()
 
@@ -182,30 +215,30 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
     )
 
 
-def _row(group: Group) -> Row:
-    finals = [_final_metrics(run) for run in group.runs]
+def _row(group: Group, evaluations: int) -> Row:
     rounds = [_last_round(run) for run in group.runs]
     return Row(
         label=group.label,
         num_seeds=len(group.runs),
         num_rounds=(min(rounds), max(rounds)),
-        metrics={
-            name: _spread([final[name] for final in finals if name in final])
-            for name in COLUMNS
+        by_seed={
+            run.experiment.get(SEED): _final_metrics(run, evaluations) for run in group.runs
         },
     )
 
 
-def _final_metrics(run: Run) -> dict[str, float]:
+def _final_metrics(run: Run, evaluations: int) -> dict[str, float]:
     """Return the numbers of one run by name in COLUMNS, in per cent; empty without any."""
     metrics: dict[str, float] = {}
-    accuracies = run.client_values("evaluate", "accuracy").values()
-    if accuracies:
-        report = fairness_report([100 * accuracy for accuracy in accuracies])
-        metrics |= {
-            "mean": report.mean,
-            "worst_10": report.worst_10,
-            "variance": report.variance,
+    history = run.client_history("evaluate", "accuracy")
+    reports = [
+        fairness_report([100 * accuracy for accuracy in history[server_round].values()])
+        for server_round in sorted(history)[-evaluations:]
+    ]
+    if reports:
+        metrics = {
+            name: fmean(getattr(report, name) for report in reports)
+            for name in OVER_CLIENTS
         }
     _, means = run.column("accuracy_mean")
     if means.size:
@@ -213,7 +246,8 @@ def _final_metrics(run: Run) -> dict[str, float]:
     return metrics
 
 
-def _spread(values: Sequence[float]) -> Spread | None:
+def spread(values: Sequence[float]) -> Spread | None:
+    """Return mean and spread of one number a seed, None of none."""
     if not values:
         return None
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
@@ -271,8 +305,8 @@ def _header() -> list[str]:
 
 
 def _cells(row: Row) -> list[str]:
-    spreads = ["–" if spread is None else str(spread) for spread in row.metrics.values()]
-    return [row.label, str(row.num_seeds), _rounds_text(row), *spreads]
+    numbers = ["–" if number is None else str(number) for number in row.metrics.values()]
+    return [row.label, str(row.num_seeds), _rounds_text(row), *numbers]
 
 
 def _rounds_text(row: Row) -> str:

@@ -117,12 +117,26 @@ def test_numbers_by_hand(make):
     assert (row.label, row.num_seeds, row.num_rounds) == ("fedavg", 2, (2, 2))
     means = {name: spread.mean for name, spread in row.metrics.items()}
     assert means == pytest.approx(
-        {"mean": 80.5, "worst_10": 40, "variance": 184.5, "last": 67.75}
+        {
+            "mean": 80.5,
+            "worst_5": 40,
+            "worst_10": 40,
+            "best_5": 85,
+            "variance": 184.5,
+            "last": 67.75,
+        }
     )
     # The sample standard deviation of two values is their distance over the root of 2.
     deviations = {name: spread.std * 2**0.5 for name, spread in row.metrics.items()}
     assert deviations == pytest.approx(
-        {"mean": 11, "worst_10": 20, "variance": 81, "last": 10.5}
+        {
+            "mean": 11,
+            "worst_5": 20,
+            "worst_10": 20,
+            "best_5": 10,
+            "variance": 81,
+            "last": 10.5,
+        }
     )
     assert comparison.warnings == ()
 
@@ -134,6 +148,18 @@ def test_only_the_last_ten_evaluations_enter_their_mean(make):
     assert row.metrics["mean"].mean == pytest.approx(80)
 
 
+def test_metrics_are_means_of_as_many_evaluations_as_asked_for(make):
+    # Variances 100, 25 and 0: the mean of the last two is 12.5.
+    run = make([[0.4, 0.6], [0.6, 0.7], [0.8, 0.8]])
+    (row,) = compare([run], evaluations=2).rows
+    assert row.metrics["mean"].mean == pytest.approx(72.5)
+    assert row.metrics["variance"].mean == pytest.approx(12.5)
+    assert row.metrics["best_5"].mean == pytest.approx(75)
+    assert "means of the last 2 evaluations" in compare([run], evaluations=2).legend
+    (all_of_them,) = compare([run], evaluations=9).rows
+    assert all_of_them.metrics["variance"].mean == pytest.approx(125 / 3)
+
+
 def test_one_seed_has_no_spread(make):
     (row,) = compare([make()]).rows
     assert str(row.metrics["mean"]) == "60.00"
@@ -143,8 +169,8 @@ def test_one_seed_has_no_spread(make):
 def test_a_run_without_accuracies_has_dashes(make):
     comparison = compare([make(), make((), method="fedsgd")])
     assert set(comparison.rows[1].metrics.values()) == {None}
-    assert "| fedsgd | 1 | 0 | – | – | – | – |" in to_markdown(comparison)
-    assert to_csv(comparison).splitlines()[2] == "fedsgd,1,0,0,,,,,,,,"
+    assert "| fedsgd | 1 | 0 | – | – | – | – | – | – |" in to_markdown(comparison)
+    assert to_csv(comparison).splitlines()[2] == "fedsgd,1,0,0" + "," * 12
 
 
 def test_a_repeated_seed_counts_once(make):
@@ -201,12 +227,14 @@ def comparison(make):
 
 def test_markdown(comparison):
     lines = to_markdown(comparison).splitlines()
-    assert lines[0].split(" | ")[3:6] == ["accuracy", "worst 10 %", "variance"]
-    assert lines[1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    assert lines[0].split(" | ")[3:6] == ["accuracy", "worst 5 %", "worst 10 %"]
+    assert lines[1] == "| --- " + "| ---: " * 8 + "|"
     assert lines[2].startswith(
         r"| fedavg, note=[red]a\|b | 2 | 1 | 65.00 ± 7.07 | 50.00 ± 0"
     )
-    assert lines[3] == "| fedavg, note=c | 1 | 1 | 30.00 | 20.00 | 100.00 | 30.00 |"
+    assert lines[3] == (
+        "| fedavg, note=c | 1 | 1 | 30.00 | 20.00 | 20.00 | 40.00 | 100.00 | 30.00 |"
+    )
     assert lines[4] == ""
 
 
@@ -220,7 +248,7 @@ def test_csv(comparison):
 
 
 def test_table_shows_brackets_as_they_are(comparison):
-    console = Console(width=120, file=io.StringIO())
+    console = Console(width=160, file=io.StringIO())
     console.print(table(comparison))
     text = console.file.getvalue()
     assert "note=[red]a|b" in text
@@ -234,9 +262,9 @@ def test_a_narrow_table_does_not_cut_labels_off(comparison):
 
 
 def test_table_ends_with_the_warnings(make):
-    console = Console(width=120, file=io.StringIO())
+    console = Console(width=160, file=io.StringIO())
     console.print(table(compare([make(status="failed")])))
-    text = console.file.getvalue().replace("\n", " ")
+    text = " ".join(console.file.getvalue().split())
     assert "warning: " in text
     assert "its status is failed" in text
 
