@@ -71,14 +71,14 @@ def run_and_kill(method: str, output: Path, name: str, chance: random.Random) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "standalone"])
+@pytest.mark.parametrize("method", ["fedavg", "standalone", "feddc"])
 def test_killed_and_resumed_equals_uninterrupted(method: str, tmp_path: Path) -> None:
     subprocess.run(
         command(method, tmp_path, "whole"), check=True, stdout=subprocess.DEVNULL
     )
     expected = outcome(tmp_path / "whole")
     assert len(expected[1]) == ROUNDS
-    assert bool(expected[2]) == (method == "standalone")
+    assert bool(expected[2]) == (method != "fedavg")
     chance = random.Random(method)
     for kill in range(KILLS):
         run_and_kill(method, tmp_path, f"kill-{kill}", chance)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.training import TrainingSummary
-from fedsuite.errors import RunError
+from fedsuite.errors import ConfigError, RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import (
     ARRAYS,
@@ -38,9 +38,15 @@ class CorrectedClient(FederatedClient):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        if self.training.optimizer != "sgd" or self.training.momentum:
+            raise ConfigError(
+                f"{type(self).__name__} needs optimizer = 'sgd' and momentum = 0.0: its "
+                "equations are those of plain SGD steps"
+            )
         self._offsets: dict[str, Tensor] = {}
         self._received: dict[str, Tensor] = {}
         self._pull = 0.0
+        self._corrected: set[str] = set()
 
     # --------------------------------------------------------------------------- actions
 
@@ -95,6 +101,7 @@ class CorrectedClient(FederatedClient):
                 self._offsets[name] = offset.to(parameter.device, parameter.dtype)
                 self._received[name] = parameter.detach().clone()
         self._pull = pull
+        self._corrected = set()
         try:
             summary = self.train_locally(request)
         finally:
@@ -107,6 +114,7 @@ class CorrectedClient(FederatedClient):
         for name, parameter in model.named_parameters():
             if parameter.grad is None or name not in self._offsets:
                 continue
+            self._corrected.add(name)
             parameter.grad.add_(self._offsets[name])
             if self._pull:
                 parameter.grad.add_(parameter - self._received[name], alpha=self._pull)
@@ -119,19 +127,19 @@ class CorrectedClient(FederatedClient):
         trained: Arrays,
         summary: TrainingSummary,
     ) -> Arrays:
-        """Return c_k - c + (w_t - w_k) / (K_k eta) in float64; c_k where no step was taken.
+        """Return c_k - c + (w_t - w_k) / (K_k eta) in float64.
 
         The quotient is the mean gradient of plain SGD's steps; K_k is the client's own
-        number of steps, eta its rate of this round.
+        number of steps, eta its rate of this round. A parameter that no step gave a
+        gradient keeps its c_k.
         """
-        if summary.num_steps == 0:
-            return own
         scale = summary.num_steps * self.training.learning_rate_at(request.server_round)
         moved = model_change(request.arrays[ARRAYS], trained, own)
         return {
-            name: np.subtract(own[name], control[name], dtype=np.float64)
-            - moved[name] / scale
-            for name in own
+            name: np.subtract(array, control[name], dtype=np.float64) - moved[name] / scale
+            if name in self._corrected
+            else array
+            for name, array in own.items()
         }
 
     def size_factor(self, request: Request) -> float:

@@ -73,6 +73,11 @@ class CorrectedStrategy(FederatedStrategy):
 
     def __init__(self, **options: Unpack[StrategyOptions]) -> None:
         super().__init__(**options)
+        if self.wire == "numpy":
+            raise ValueError(
+                "wire='numpy' cannot go with clients that keep vectors between rounds: a "
+                "legacy NumPyClient app stores nothing"
+            )
         self.sums: dict[str, Arrays] = {}
         self._made: dict[str, Arrays] = {}
         self._clients: set[int] = set()

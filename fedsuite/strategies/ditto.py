@@ -86,6 +86,11 @@ class Ditto(FedAvg):
         **options: Unpack[FedAvgOptions],
     ) -> None:
         super().__init__(**options)
+        if self.wire == "numpy":
+            raise ValueError(
+                "wire='numpy' cannot go with clients that keep a personal model between "
+                "rounds: a legacy NumPyClient app stores nothing"
+            )
         self.personal = {
             "ditto-lambda": ditto_lambda,
             "ditto-local-epochs": ditto_local_epochs,

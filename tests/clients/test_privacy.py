@@ -159,7 +159,13 @@ DIGITS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+# The others refuse noise, and tests of theirs say so.
+NOISY = [
+    m for m in METHODS if "dp-noise-multiplier" not in METHODS[m].load_strategy().FIXED
+]
+
+
+@pytest.mark.parametrize("method", NOISY)
 def test_every_methods_uploads_pass_through(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,50 @@ def test_two_steps_by_hand(options: dict[str, object], expected: float) -> None:
     assert seen == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("norm", "expected"), [(0.0, [-3.0, -4.0]), (100.0, [-3.0, -4.0]), (5.0, [-1.5, -2.0])]
+)
+def test_clipping_is_of_all_parameters_together_and_after_the_correction(
+    norm: float, expected: list[float]
+) -> None:
+    """The gradient (1, 1) is corrected to (6, 8), of norm 10; a step of 0.5."""
+    model = nn.Sequential(one_parameter(0.0), one_parameter(0.0))
+    frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+    model.register_parameter("frozen", frozen)
+
+    def correct(corrected: nn.Module) -> None:
+        for parameter, more in zip(corrected.parameters(), (0.0, 5.0, 7.0), strict=True):
+            if parameter.grad is not None:
+                parameter.grad += more
+
+    run_steps(
+        model,
+        Split(torch.ones(1, 1), torch.zeros(1)),
+        iter([torch.tensor([0])]),
+        make_optimizer(model, TrainingOptions(learning_rate=0.5), 1),
+        lambda m, x, y: m[0].weight.sum() + m[1].weight.sum(),
+        correct,
+        clip_gradient_norm=norm,
+    )
+    found = [model[0].weight.item(), model[1].weight.item()]
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_weight_decay_is_not_clipped() -> None:
+    """Gradient 2 clipped to 1, and 3 x 1 of weight decay: 1 - 0.1 x 4."""
+    model = one_parameter()
+    options = TrainingOptions(weight_decay=3.0, clip_gradient_norm=1.0)
+    run_steps(
+        model,
+        Split(torch.full((1, 1), 2.0), torch.zeros(1)),
+        iter([torch.tensor([0])]),
+        make_optimizer(model, options, 1),
+        lambda m, x, y: m(x).mean(),
+        clip_gradient_norm=options.clip_gradient_norm,
+    )
+    assert model.weight.item() == pytest.approx(0.6)
+
+
 def test_frozen_parameters_stay() -> None:
     model = nn.Sequential(one_parameter(), one_parameter())
     model[0].weight.requires_grad_(False)

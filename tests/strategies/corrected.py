@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Context
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedsuite.clients.app import make_client_app
@@ -20,6 +21,7 @@ from fedsuite.clients.training import TrainingOptions
 from fedsuite.data import Split
 from fedsuite.records import Arrays, to_arrays, to_record
 from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.membership import sample_clients
 from tests.helpers import Tamper, TamperingGrid, Trace, run
 from tests.strategies.quadratic import Curve, Point, quadratic_loss
 
@@ -29,6 +31,12 @@ M4: Sequence[Curve] = (*Q2, (1.5, 2.0), (2.0, -3.0))
 
 FIRST_NODE = 1000
 """Node of client 0: its number for strategies that know clients by their nodes."""
+
+
+CURVES = st.lists(
+    st.tuples(st.floats(0.1, 2.0), st.floats(-3.0, 3.0)), min_size=4, max_size=4
+)
+"""Four curves, none steeper than steps of 0.1 can follow."""
 
 
 class ComingAndGoing(TamperingGrid):
@@ -132,3 +140,49 @@ def sent(federation: Federation, record: str) -> list[float]:
             server_round = int(message.content["config"]["server-round"])
             by_round[server_round] = float(arrays["x"][0])
     return [by_round[key] for key in sorted(by_round)]
+
+
+def drift_reference(
+    federation: Federation,
+    curves: Sequence[Curve],
+    alpha: float,
+    *,
+    gradient_terms: bool,
+    factors: Sequence[float] = (1, 1, 1, 1),
+) -> list[float]:
+    """FedDC by its equations for one number, with the clients that the run drew.
+
+    ``factors`` are the omega_k. Without the gradient terms it is FedDyn.
+    """
+    w = total = mean_g = 0.0
+    h, g = [0.0] * len(curves), [0.0] * len(curves)
+    models = []
+    for report in federation.trace.reports:
+        assert report.train is not None
+        reached, step = [], 0.0
+        for k in [int(row["client"]) for row in report.train.rows]:
+            (a, c), weight = curves[k], alpha / factors[k]
+            seen = mean_g / factors[k] if gradient_terms else 0.0
+            y = w
+            for _ in range(2):
+                y -= 0.1 * (2 * a * (y - c) + weight * (y - (w - h[k])) + seen - g[k])
+            reached.append(y)
+            h[k] += y - w
+            total += y - w
+            if gradient_terms:
+                new = g[k] - seen - (y - w) / 0.2
+                step += factors[k] * (new - g[k])
+                g[k] = new
+        w = sum(reached) / len(reached) + total / len(curves)
+        mean_g += step / len(curves)
+        models.append(w)
+    return models
+
+
+def seed_that_draws(wanted: list[int]) -> int:
+    """Return a seed with which these two of four clients train in round 1."""
+    return next(
+        seed
+        for seed in range(100)
+        if sample_clients(range(4), 2, seed, 1, "sample-train") == wanted
+    )
