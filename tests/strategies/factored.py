@@ -203,9 +203,18 @@ def payload(messages: Iterable[Message]) -> int:
     )
 
 
+def no_evaluation(**options: Any) -> FedAvg:
+    return FedAvg(min_available_nodes=1, fraction_evaluate=0.0, **options)
+
+
+def total(trace: Trace, name: str) -> float:
+    """Return the sum of a metric over the rounds."""
+    return sum(report.metrics[name] for report in trace.reports)
+
+
 def wrap(strategy: FederatedStrategy | None = None, **options: Any) -> FilterDecomposition:
     """Return the wrapper around FedAvg, unless another strategy is given."""
-    inner = strategy or FedAvg(min_available_nodes=1, fraction_evaluate=0.0)
+    inner = strategy or no_evaluation()
     return FilterDecomposition(inner, options.pop("groups", GROUPS), **options)
 
 

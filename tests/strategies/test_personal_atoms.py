@@ -18,6 +18,7 @@ from tests.strategies.factored import (
     ATOMS,
     CLIENTS,
     Recorder,
+    Told,
     arrays_in,
     client_data,
     federate,
@@ -31,10 +32,15 @@ HEAD = ["5.weight", "5.bias"]
 
 
 def personal_run(
-    num_rounds: int = 3, *, reuse: bool = True, inner: Any = None, **options: Any
+    num_rounds: int = 3,
+    *,
+    reuse: bool = True,
+    inner: Any = None,
+    client_class: type[FedAvgClient] = FedAvgClient,
+    **options: Any,
 ) -> tuple[Trace, Recorder, MemoryStore, Any]:
     store = MemoryStore()
-    grid = Recorder(make_app(store=store, reuse=reuse))
+    grid = Recorder(make_app(client_class, store=store, reuse=reuse))
     strategy = wrap(
         inner or FedAvg(min_available_nodes=1), **{"personal_atoms": True, **options}
     )
@@ -85,16 +91,22 @@ def test_personal_atoms_differ_and_never_leave() -> None:
 
 def test_they_survive_a_round_without_the_client() -> None:
     inner = FedAvg(min_available_nodes=1, clients_per_round=1, seed=2)
-    trace, grid, store, strategy = personal_run(4, inner=inner)
+    trace, _, store, strategy = personal_run(4, inner=inner)
     trained = {
         row["client"]: report.server_round
         for report in trace.reports
         for row in report.train.rows
     }
     assert len(trained) > 1
+    rows = {row["client"]: row for row in trace.reports[-1].evaluate.rows}
+    assert min(trained.values()) < 4
     for client, server_round in trained.items():
         assert strategy.client_versions[client] == f"{server_round}.1"
-        assert store.load(client - 1000, f"{server_round}.1")
+        model = tiny_model()
+        own = personal(store, strategy, client - 1000)
+        load_arrays(model, {**trace.arrays[-1], **own})
+        loss, _ = evaluate_model(model, client_data(client - 1000))
+        assert rows[client]["loss"] == loss
 
 
 def test_training_starts_from_the_personal_atoms_against_received_coefficients() -> None:
@@ -191,21 +203,19 @@ def test_the_methods_correction_belongs_to_the_shared_model() -> None:
 
 
 def test_persisting_clients_train_personal_atoms_on_what_was_received() -> None:
-    """The client's own drifted coefficients are no part of the personal model."""
-    _, _, store, strategy = personal_run(
-        4, coefficient_period=4, local_coefficients="persist"
-    )
-    _, _, kept, others = personal_run(4, coefficient_period=4)
-    for k in range(CLIENTS):
-        both = personal(store, strategy, k), personal(kept, others, k)
-        # Round 2 is the first with another shared model; up to then all is equal.
-        assert set(both[0]) == set(both[1])
-    _, _, store, strategy = personal_run(
-        2, coefficient_period=4, local_coefficients="persist"
-    )
-    _, _, kept, others = personal_run(2, coefficient_period=4)
-    for k in range(CLIENTS):
-        assert bits(personal(store, strategy, k)) == bits(personal(kept, others, k))
+    """The client's own drifted coefficients are no part of the personal model.
+
+    Clients move the shared model by what they are told, so that it is the same in both.
+    """
+    found = []
+    for mode in ("discard", "persist"):
+        _, _, store, strategy = personal_run(
+            4, client_class=Told, coefficient_period=4, local_coefficients=mode
+        )
+        found.append([bits(personal(store, strategy, k)) for k in range(CLIENTS)])
+        drifted = store.load(0, strategy.client_versions[1000]).get("drifted/0.bias")
+        assert (drifted is None) == (mode == "discard")
+    assert found[0] == found[1]
 
 
 def test_evaluation_stores_nothing() -> None:
