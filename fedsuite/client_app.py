@@ -9,8 +9,8 @@ import torch
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
-from fedsuite.clients.app import make_client_app
-from fedsuite.clients.base import FederatedClient
+from fedsuite.clients.app import Answering, make_client_app
+from fedsuite.clients.filter_decomposition import DecomposedClient
 from fedsuite.clients.privacy import KEYS as PRIVACY_KEYS
 from fedsuite.clients.privacy import PrivacyOptions
 from fedsuite.clients.self_regularisation import KEYS as LSR_KEYS
@@ -19,12 +19,14 @@ from fedsuite.clients.store import ClientStore, FileStore
 from fedsuite.clients.training import KEYS as TRAINING_KEYS
 from fedsuite.clients.training import TrainingOptions, resolve_device
 from fedsuite.data import FederatedData, Split, load_federated_data
+from fedsuite.decomposition import clients_take_part
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
 from fedsuite.models import DECOMPOSITION_KEYS, MODELS, build_model
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.decomposition import decompose
+from fedsuite.models.groups import parameter_groups
 from fedsuite.registry import METHODS
 
 STATE_VARIABLE = "FEDSUITE_STATE"
@@ -62,15 +64,19 @@ class Worker:
             **experiment.arguments(PRIVACY_KEYS)  # type: ignore[arg-type]
         )
         self._self_regularisation = _self_regularisation(experiment, self._data)
-        self._clients: dict[int, FederatedClient] = {}
+        # None where the strategy stands alone: its clients do too.
+        self._groups = (
+            parameter_groups(self._model) if clients_take_part(experiment.values) else None
+        )
+        self._clients: dict[int, Answering] = {}
 
-    def client(self, context: Context, client_id: int) -> FederatedClient:
+    def client(self, context: Context, client_id: int) -> Answering:
         """Return the client of that number."""
         if client_id not in self._clients:
             data = self._data.client(client_id)
             # The clients share a model, which others may have trained by now.
             load_arrays(self._model, self._initial)
-            self._clients[client_id] = self._client_class(
+            client = self._client_class(
                 self._model,
                 self._on_device(data.train),
                 self._on_device(data.test),
@@ -80,6 +86,9 @@ class Worker:
                 store=self._store,
                 self_regularisation=self._self_regularisation,
                 privacy=self._privacy,
+            )
+            self._clients[client_id] = (
+                client if self._groups is None else DecomposedClient(client, self._groups)
             )
         return self._clients[client_id]
 
@@ -164,7 +173,7 @@ def _worker(
     return Worker(experiment, FileStore(folder))
 
 
-def client_from_context(context: Context, client_id: int) -> FederatedClient:
+def client_from_context(context: Context, client_id: int) -> Answering:
     """Return a client of the experiment in a run config.
 
     Processes that serve many messages (Ray's actors) keep model and data between them.

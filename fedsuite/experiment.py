@@ -298,13 +298,14 @@ def _shared_keys() -> tuple[Key, ...]:
 
 def _owned_keys() -> Iterator[tuple[str, str, Sequence[Key]]]:
     """Yield selector, its value, and the keys that apply when it is chosen."""
-    from fedsuite import data, models
+    from fedsuite import data, decomposition, models
 
     for name, partitioner in data.PARTITIONERS.items():
         yield "partitioner", name, partitioner.keys
     for name, model in models.MODELS.items():
         yield "model", name, model.keys
-    yield models.DECOMPOSITION.name, "true", models.DECOMPOSITION_KEYS
+    factor_keys = (*models.DECOMPOSITION_KEYS, *decomposition.KEYS)
+    yield models.DECOMPOSITION.name, "true", factor_keys
     for name, method in METHODS.items():
         yield "method", name, method.load_strategy().KEYS
 

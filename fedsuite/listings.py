@@ -35,6 +35,7 @@ def method_keys_table(name: str) -> Table:
     ConfigError
         If there is no such method.
     """
+    from fedsuite.decomposition import KEYS as DECOMPOSITION_KEYS
     from fedsuite.experiment import shared_groups
     from fedsuite.models import KEYS as MODEL_KEYS
 
@@ -51,6 +52,7 @@ def method_keys_table(name: str) -> Table:
         ("training", shared["training"]),
         ("extras", shared["extras"]),
         ("model", MODEL_KEYS),
+        ("factored models", DECOMPOSITION_KEYS),
         ("data", shared["data"]),
         ("partitioners", partitioner_keys),
         ("run", shared["run"]),

@@ -130,7 +130,16 @@ def _load(package: str, path: str) -> type:
     return loaded
 
 
+_WRAPPERS = {
+    "strategies": {"FilterDecomposition": "filter_decomposition"},
+    "clients": {"DecomposedClient": "filter_decomposition"},
+}
+"""What goes around any method, by side: class to file."""
+
+
 def exported_classes(side: str) -> dict[str, str]:
     """Return class name to module for one side, ``strategies`` or ``clients``."""
     paths = [m.strategy if side == "strategies" else m.client for m in METHODS.values()]
-    return {p.partition(".")[2]: f"fedsuite.{side}.{p.partition('.')[0]}" for p in paths}
+    files = {path.partition(".")[2]: path.partition(".")[0] for path in paths}
+    files |= _WRAPPERS[side]
+    return {name: f"fedsuite.{side}.{file}" for name, file in files.items()}

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 from safetensors.numpy import save
 
+from fedsuite import decomposition
 from fedsuite.callbacks.best_model import BestModel
 from fedsuite.callbacks.checkpoint import CHECKPOINTS, CheckpointWriter
 from fedsuite.callbacks.early_stop import EarlyStop
@@ -33,6 +34,8 @@ from fedsuite.results.writer import RunFolder
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.callback import Callback
 from fedsuite.strategies.extras import KEYS as SERVER_KEYS
+from fedsuite.strategies.filter_decomposition import FilterDecomposition
+from fedsuite.strategies.wrapper import StrategyWrapper
 
 RUNS_VARIABLE = "FEDSUITE_RUNS"
 
@@ -149,7 +152,9 @@ def run_experiment(
     return Run(folder, result)
 
 
-def build_strategy(experiment: Experiment, groups: ParameterGroups) -> FederatedStrategy:
+def build_strategy(
+    experiment: Experiment, groups: ParameterGroups
+) -> FederatedStrategy | StrategyWrapper:
     """Return the experiment's strategy; ``groups`` are those of the experiment's model.
 
     Raises
@@ -158,7 +163,11 @@ def build_strategy(experiment: Experiment, groups: ParameterGroups) -> Federated
         If the strategy refuses values that their keys allow one by one.
     """
     try:
-        return _make_strategy(experiment, groups)
+        strategy = _make_strategy(experiment, groups)
+        if not decomposition.server_takes_part(experiment.values):
+            return strategy
+        options = experiment.arguments(decomposition.KEYS)
+        return FilterDecomposition(strategy, groups, **options)  # type: ignore[arg-type]
     except ValueError as error:
         raise ConfigError(f"method {experiment['method']}: {error}") from error
 

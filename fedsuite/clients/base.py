@@ -106,7 +106,11 @@ class FederatedClient(NumPyClient):
     # --------------------------------------------------------------------------- actions
 
     def answer(self, request: Request) -> Reply:
-        """Answer a request: its action, then privacy.
+        """Answer a request: its action, then privacy."""
+        return self.protect(request, self.act(request))
+
+    def act(self, request: Request) -> Reply:
+        """Do what a request asks for; :meth:`answer` without privacy.
 
         Raises
         ------
@@ -120,7 +124,7 @@ class FederatedClient(NumPyClient):
                 "strategy that belongs to it"
             )
         handler: Callable[[Request], Reply] = getattr(self, action)
-        return self._privatise(request, handler(request))
+        return handler(request)
 
     def on_train(self, request: Request) -> Reply:
         """Train the received arrays on the client's data and send them back.
@@ -261,8 +265,16 @@ class FederatedClient(NumPyClient):
         self.store.save(self.client_id, request.new_version, arrays, needed)
         return {STORED_STATE: 1}
 
-    def _privatise(self, request: Request, reply: Reply) -> Reply:
-        """Clip what is about to leave, and add noise; centrally, so none is forgotten."""
+    def protect(self, request: Request, reply: Reply) -> Reply:
+        """Clip what is about to leave, and add noise; centrally, so none is forgotten.
+
+        Parameters
+        ----------
+        request
+            As the client got it: holds the model that the change is measured from.
+        reply
+            All that leaves.
+        """
         if self.privacy.dp_noise_multiplier == 0 or not reply.arrays:
             return reply
         received = request.arrays.get(ARRAYS, {})

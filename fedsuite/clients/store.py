@@ -115,7 +115,7 @@ class MemoryStore:
         known = self._versions.setdefault(client_id, {})
         for other in set(known) - needed:
             del known[other]
-        known[version] = {name: _frozen_copy(array) for name, array in arrays.items()}
+        known[version] = {name: _frozen(array) for name, array in arrays.items()}
 
     def persist(self, versions: Mapping[int, str]) -> None:
         """Write these versions to files; those of the last checkpoint stay."""
@@ -135,7 +135,10 @@ class MemoryStore:
                 self._files.prune(client_id, {version})
 
 
-def _frozen_copy(array: NDArray[Any]) -> NDArray[Any]:
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that stays as it is; many clients may keep one received array."""
+    if not array.flags.writeable:
+        return array
     copy = array.copy()
     copy.flags.writeable = False
     return copy

@@ -438,6 +438,7 @@ class FederatedStrategy(Strategy):
         def accept(reply: ClientReply) -> None:
             if reply.stored_state:
                 self.client_versions[reply.client_id] = group_id
+            self.layer.accepted(exchange, reply)
 
         reader = ReplyReader(exchange, self._members, self.wire, group_id, accept, reject)
         return reader, messages

@@ -14,7 +14,7 @@ from fedsuite.metrics import fairness_report
 from fedsuite.strategies.report import PhaseReport
 
 if TYPE_CHECKING:
-    from fedsuite.strategies.base import FederatedStrategy
+    from fedsuite.strategies.protocol import RoundStrategy
 
 
 @dataclass
@@ -24,7 +24,7 @@ class RunState:
     A callback that sets ``stop_reason`` ends the run after the current round.
     """
 
-    strategy: "FederatedStrategy"
+    strategy: "RoundStrategy"
     grid: Grid
     num_rounds: int
     arrays: ArrayRecord

@@ -24,3 +24,6 @@ class Layer:
         They come one at a time, in client-id order.
         """
         return replies
+
+    def accepted(self, exchange: Exchange, reply: ClientReply) -> None:
+        """Hear of a good reply to an exchange of whatever type, as it was sent."""

@@ -13,13 +13,13 @@ from fedsuite.records import EVALUATE, TRAIN
 from fedsuite.strategies.callback import Callback, RoundReport, RunState
 
 if TYPE_CHECKING:
-    from fedsuite.strategies.base import FederatedStrategy
+    from fedsuite.strategies.protocol import RoundStrategy
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 def run_rounds(
-    strategy: "FederatedStrategy",
+    strategy: "RoundStrategy",
     grid: Grid,
     initial_arrays: ArrayRecord,
     *,
