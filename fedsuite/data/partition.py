@@ -90,8 +90,9 @@ def shards(
 ) -> Partition:
     """Sort by label, cut into equal shards, deal each client the same number at random.
 
-    Where the rows of each class divide into whole shards, every shard holds one class;
-    where all rows do not divide equally, shards differ by one row. The test part is
+    Where the rows of each class divide into whole shards, every shard holds one class, and
+    a client may get several of one; :func:`pathological` deals it different ones. Where
+    all rows do not divide equally, shards differ by one row. The test part is
     dealt class by class in the proportions of the training shards, which is the same
     deal of test shards wherever these divide exactly.
     """

@@ -95,9 +95,29 @@ MODELS: dict[str, ModelSpec] = {
         "The cnn with three 3 x 3 convolutions of 64, 128 and 128.",
         "fedsuite.models.cnn:cnn_deep",
     ),
+    "lenet-b": ModelSpec(
+        "FedRep's CNN: two 5 x 5 convolutions of 64, then 120 and 64 units.",
+        "fedsuite.models.lenet:lenet_b",
+    ),
+    "lenet-b100": ModelSpec(
+        "FedRep's CNN for 100 classes: 64 and 128, then 256 and 128 units, dropout.",
+        "fedsuite.models.lenet:lenet_b100",
+    ),
+    "lenet-c": ModelSpec(
+        "FedPAC's CNN: convolutions of 16, 32 and 64, then 128 units, leaky ReLU.",
+        "fedsuite.models.lenet:lenet_c",
+    ),
+    "lenet-m": ModelSpec(
+        "McMahan's CNN without padding: 5 x 5 convolutions of 32 and 64, 512 units.",
+        "fedsuite.models.lenet:lenet_m",
+    ),
     "resnet18": ModelSpec(
         "ResNet-18 in its 32 x 32 form: 3 x 3 stem, no max-pooling.",
         "fedsuite.models.resnet:resnet18",
+    ),
+    "resnet18-imagenet": ModelSpec(
+        "ResNet-18 as published: 7 x 7 stem of stride 2 and max-pooling.",
+        "fedsuite.models.resnet:resnet18_imagenet",
     ),
     "mobilenet-v2": ModelSpec(
         "MobileNet-v2 in its form for images of 32 to 64 pixels.",

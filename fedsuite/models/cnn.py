@@ -5,12 +5,11 @@ the paper's tables 21 and 22, which print some sizes that do not fit together; w
 instead stands with each function.
 """
 
-from collections.abc import Sequence
-
 from torch import nn
 
-from fedsuite.errors import ConfigError
-from fedsuite.models.shapes import image_shape
+from fedsuite.models.stages import Stage, staged_network
+
+UNITS = (384, 192)
 
 
 def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -18,12 +17,14 @@ def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
     797,962 parameters.
     """
-    return _network("cnn", input_shape, num_classes, (64, 64))
+    stages = (Stage(64), Stage(64))
+    return staged_network("cnn", input_shape, num_classes, stages, UNITS)
 
 
 def cnn_narrow(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Return a CNN of half the channels and a third of the units: 139,498 parameters."""
-    return _network("cnn-narrow", input_shape, num_classes, (32, 32), units=(128, 64))
+    stages = (Stage(32), Stage(32))
+    return staged_network("cnn-narrow", input_shape, num_classes, stages, (128, 64))
 
 
 def cnn_wide(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -31,7 +32,8 @@ def cnn_wide(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
     The paper prints 1600 inputs of its first layer of units; 128 channels make 3200.
     """
-    return _network("cnn-wide", input_shape, num_classes, (128, 128))
+    stages = (Stage(128), Stage(128))
+    return staged_network("cnn-wide", input_shape, num_classes, stages, UNITS)
 
 
 def cnn_shallow(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -39,7 +41,9 @@ def cnn_shallow(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
     The paper prints 64 inputs of its first layer of units: one number a channel.
     """
-    return _network("cnn-shallow", input_shape, num_classes, (64,), average=True)
+    return staged_network(
+        "cnn-shallow", input_shape, num_classes, (Stage(64),), UNITS, average=True
+    )
 
 
 def cnn_deep(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -48,62 +52,5 @@ def cnn_deep(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     The paper does not name the kernel; 3 x 3 without padding gives the 512 inputs that it
     prints for its first layer of units.
     """
-    return _network("cnn-deep", input_shape, num_classes, (64, 128, 128), kernel=3)
-
-
-def _network(
-    name: str,
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    channels: Sequence[int],
-    *,
-    kernel: int = 5,
-    units: Sequence[int] = (384, 192),
-    average: bool = False,
-) -> nn.Module:
-    """Return stages of convolution, ReLU and pooling, then layers of units.
-
-    Parameters
-    ----------
-    name
-        Name of the network, for errors.
-    input_shape, num_classes
-        What goes in and out.
-    channels
-        Of each stage.
-    kernel
-        Side of the convolutions; there is no padding.
-    units
-        Of each hidden layer after the stages.
-    average
-        Whether each channel is averaged to one number after the stages.
-    """
-    channels_in, height, width = image_shape(name, input_shape)
-    smallest = _smallest(kernel, len(channels))
-    if min(height, width) < smallest:
-        raise ConfigError(
-            f"model {name} needs images of at least {smallest} x {smallest} pixels, "
-            f"got {height} x {width}: choose another model, such as mlp"
-        )
-    layers: list[nn.Module] = []
-    for count in channels:
-        layers += [nn.Conv2d(channels_in, count, kernel), nn.ReLU(), nn.MaxPool2d(2)]
-        height, width = (height - kernel + 1) // 2, (width - kernel + 1) // 2
-        channels_in = count
-    if average:
-        layers.append(nn.AdaptiveAvgPool2d(1))
-        height = width = 1
-    layers.append(nn.Flatten())
-    features = channels_in * height * width
-    for count in units:
-        layers += [nn.Linear(features, count), nn.ReLU()]
-        features = count
-    return nn.Sequential(*layers, nn.Linear(features, num_classes))
-
-
-def _smallest(kernel: int, stages: int) -> int:
-    """Return the least side of an image of which one pixel is left after the stages."""
-    size = 1
-    for _ in range(stages):
-        size = 2 * size + kernel - 1
-    return size
+    stages = (Stage(64, kernel=3), Stage(128, kernel=3), Stage(128, kernel=3))
+    return staged_network("cnn-deep", input_shape, num_classes, stages, UNITS)

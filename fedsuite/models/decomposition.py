@@ -225,7 +225,8 @@ def decompose(
     ------
     ConfigError
         If there is no such convolution, or one that cannot be replaced: a subclass of
-        ``Conv2d``, or one whose weight is computed or shared with another layer.
+        ``Conv2d``, or one whose weight is computed, shared with another layer, or not
+        finite.
     """
     if atoms < 1:
         raise ConfigError(f"atoms = {atoms}: expected at least 1")
@@ -286,6 +287,8 @@ def _check_replaceable(model: nn.Module, names: list[str]) -> None:
             reason = "its weight is computed from other parameters"
         elif owners[id(weight)] == "several":
             reason = "it shares its weight with another layer"
+        elif not bool(weight.isfinite().all()):
+            reason = "its weight is not finite"
         else:
             continue
         raise ConfigError(f"convolution {name or 'model'} cannot be decomposed: {reason}")

@@ -1,8 +1,8 @@
-"""Residual networks in their CIFAR form.
+"""Residual networks, in their CIFAR form and their first one.
 
 K. He, X. Zhang, S. Ren, J. Sun: Deep Residual Learning for Image Recognition, CVPR 2016.
-The form that federated papers use on 32 x 32 images keeps ResNet-18's four groups of
-basic blocks, and replaces the 7 x 7 stem of stride 2 and its max-pooling, made for
+The CIFAR form, which federated papers use on 32 x 32 images, keeps ResNet-18's four groups
+of basic blocks, and replaces the 7 x 7 stem of stride 2 and its max-pooling, made for
 224 x 224 images, by one 3 x 3 convolution of stride 1.
 """
 
@@ -45,15 +45,28 @@ def resnet18(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     one pixel, and batch normalisation cannot train on a batch of a single sample.
     """
     channels, _, _ = image_shape("resnet18", input_shape)
-    layers: list[nn.Module] = [
-        nn.Conv2d(channels, WIDTHS[0], 3, padding=1, bias=False),
-        nn.BatchNorm2d(WIDTHS[0]),
-        nn.ReLU(),
-    ]
+    stem = nn.Conv2d(channels, WIDTHS[0], 3, padding=1, bias=False)
+    return nn.Sequential(stem, *_after_stem(num_classes))
+
+
+def resnet18_imagenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return the published form, for large images: 11,279,112 parameters at 200 classes.
+
+    Five halvings leave an image of 32 pixels a single one in the last group, and batch
+    normalisation cannot train there on a batch of a single sample.
+    """
+    channels, _, _ = image_shape("resnet18-imagenet", input_shape)
+    stem = nn.Conv2d(channels, WIDTHS[0], 7, stride=2, padding=3, bias=False)
+    return nn.Sequential(stem, *_after_stem(num_classes, nn.MaxPool2d(3, 2, padding=1)))
+
+
+def _after_stem(num_classes: int, *pooling: nn.Module) -> list[nn.Module]:
+    """Return all layers but the first convolution."""
+    layers: list[nn.Module] = [nn.BatchNorm2d(WIDTHS[0]), nn.ReLU(), *pooling]
     width_in = WIDTHS[0]
     for width in WIDTHS:
         stride = 1 if width == WIDTHS[0] else 2
         layers += [BasicBlock(width_in, width, stride), BasicBlock(width, width, 1)]
         width_in = width
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width_in, num_classes)]
-    return nn.Sequential(*layers)
+    return layers

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.stats import hypergeom
 
 from fedsuite.data import PARTITIONERS, Samples, partition_indices
 from fedsuite.data.partition import match_test, power_law_sizes
@@ -157,6 +158,53 @@ def test_shards_of_few_rows_still_give_each_client_its_test_rows():
     parts = partition_indices("shards", train, test, 100, {"shards-per-client": 50}, 0)
     assert {len(rows) for rows in parts.train} == {100}
     assert {len(rows) for rows in parts.test} == {10}
+
+
+# Rows, classes, clients and shards of the filter decomposition paper's appendix G; then
+# rows a shard, shards a class, and the mean number of distinct classes of a client.
+DECOMPOSITION = [
+    (50_000, 10, 100, 2, 250, 20, 1.92),
+    (50_000, 10, 100, 5, 100, 50, 4.10),
+    (50_000, 100, 100, 5, 100, 5, 4.93),
+    (50_000, 100, 100, 20, 25, 20, 18.3),
+    (100_000, 200, 20, 20, 250, 2, 19.6),
+    (100_000, 200, 20, 50, 100, 5, 45.4),
+    (100_000, 200, 1000, 20, 5, 100, 19.1),
+    (100_000, 200, 1000, 50, 2, 250, 44.4),
+]
+
+
+@pytest.mark.parametrize("row", DECOMPOSITION)
+def test_shards_are_those_of_the_decomposition_paper(row):
+    """Its pool of labels, dealt and redeemed at random, is a deal of pure shards."""
+    num_rows, num_classes, num_clients, per_client, size, of_class, distinct = row
+    labels = np.random.default_rng(0).permutation(np.arange(num_rows) % num_classes)
+    options = {"shards-per-client": per_client}
+    parts = partition_training_part("shards", labels, num_clients, options, 0)
+    held = counts(labels, parts, num_classes)
+    assert (held % size == 0).all()
+    assert (held.sum(axis=1) == per_client * size).all()
+    assert (held.sum(axis=0) == of_class * size).all()
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(num_rows))
+    # A class is missed if none of its shards is among those dealt.
+    shards = num_clients * per_client
+    missed = hypergeom(shards, of_class, per_client).pmf(0)
+    expected = num_classes * (1 - missed)
+    assert expected == pytest.approx(distinct, abs=0.1)
+    found = (held > 0).sum(axis=1)
+    standard_error = found.std() / num_clients**0.5
+    assert found.mean() == pytest.approx(expected, abs=4 * standard_error)
+
+
+@pytest.mark.parametrize("row", DECOMPOSITION)
+def test_pathological_deals_such_shards_of_different_classes(row):
+    num_rows, num_classes, num_clients, per_client, size, _, _ = row
+    labels = np.random.default_rng(0).permutation(np.arange(num_rows) % num_classes)
+    options = {"classes-per-client": per_client}
+    parts = partition_training_part("pathological", labels, num_clients, options, 0)
+    held = counts(labels, parts, num_classes)
+    assert set(held.ravel().tolist()) == {0, size}
+    assert ((held > 0).sum(axis=1) == per_client).all()
 
 
 def test_dirichlet_holds_the_least_size_and_follows_alpha():

@@ -16,7 +16,12 @@ SHAPES = {
     "cnn-wide": (1, 16, 16),
     "cnn-shallow": (1, 28, 28),
     "cnn-deep": (1, 28, 28),
+    "lenet-b": (1, 28, 28),
+    "lenet-b100": (1, 16, 16),
+    "lenet-c": (1, 28, 28),
+    "lenet-m": (1, 28, 28),
     "resnet18": (3, 16, 16),
+    "resnet18-imagenet": (3, 33, 33),
     "mobilenet-v2": (3, 16, 16),
 }
 
@@ -50,6 +55,19 @@ def state(name, seed, **options):
         ("mobilenet-v2", (3, 64, 64), 200, 2_480_072),
         ("resnet18", (3, 32, 32), 10, 11_173_962),
         ("resnet18", (3, 32, 32), 100, 11_220_132),
+        # Convolutions 10,985,472 + 172,032 + 9,408, norms 9,600, classifier 102,600.
+        ("resnet18-imagenet", (3, 64, 64), 200, 11_279_112),
+        # torchvision's published count.
+        ("resnet18-imagenet", (3, 224, 224), 1000, 11_689_512),
+        ("cnn", (3, 32, 32), 100, 815_332),
+        ("lenet-b", (3, 32, 32), 10, 307_842),
+        ("lenet-b100", (3, 32, 32), 100, 1_075_044),
+        ("lenet-c", (3, 32, 32), 10, 107_690),
+        ("lenet-c", (3, 32, 32), 100, 119_300),
+        # 64 channels of 2 x 2 pixels: 416 + 12,832 + 18,496 + 32,896 + 1,290.
+        ("lenet-c", (1, 28, 28), 10, 65_930),
+        ("lenet-m", (3, 32, 32), 10, 878_538),
+        ("lenet-m", (3, 32, 32), 100, 924_708),
     ],
 )
 def test_parameter_counts(name, input_shape, num_classes, expected):
@@ -170,6 +188,8 @@ def test_hidden_width_sets_both_layers():
         ("cnn", (3, 32, 15), {}, "got 32 x 15"),
         ("cnn-deep", (3, 21, 32), {}, "cnn-deep needs images of at least 22 x 22"),
         ("cnn-shallow", (3, 5, 5), {}, "at least 6 x 6"),
+        ("lenet-b", (3, 32, 15), {}, "lenet-b needs images of at least 16 x 16"),
+        ("lenet-c", (3, 15, 32), {}, "lenet-c needs images of at least 16 x 16"),
         ("mobilenet-v2", (64,), {}, "model mobilenet-v2 needs images"),
         ("cnn", (784,), {}, r"model cnn needs images .* got inputs of shape \(784,\)"),
         ("resnet18", (8, 8), {}, "model resnet18 needs images"),

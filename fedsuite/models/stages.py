@@ -1,0 +1,96 @@
+"""What the plain convolutional networks have in common."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from fedsuite.errors import ConfigError
+from fedsuite.models.shapes import image_shape
+
+
+class Stage(NamedTuple):
+    """A convolution of stride 1, then the activation, then max-pooling by 2.
+
+    Parameters
+    ----------
+    channels
+        Filters of the convolution.
+    kernel, padding
+        Its side, and the zeros put around its input.
+    """
+
+    channels: int
+    kernel: int = 5
+    padding: int = 0
+
+
+def staged_network(
+    name: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    stages: Sequence[Stage],
+    units: Sequence[int],
+    *,
+    activation: type[nn.Module] = nn.ReLU,
+    average: bool = False,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Return convolutional stages, then layers of units, then the classifier.
+
+    Parameters
+    ----------
+    name
+        Name of the network, for errors.
+    input_shape, num_classes
+        What goes in and out.
+    stages
+        From the input on.
+    units
+        Of each hidden layer after the stages.
+    activation
+        After each convolution and each hidden layer.
+    average
+        Whether each channel is averaged to one number after the stages.
+    dropout
+        Share of the classifier's inputs that training leaves out; 0 is none.
+    """
+    channels, height, width = image_shape(name, input_shape)
+    smallest = _smallest(stages)
+    if min(height, width) < smallest:
+        raise ConfigError(
+            f"model {name} needs images of at least {smallest} x {smallest} pixels, "
+            f"got {height} x {width}: choose another model, such as mlp"
+        )
+    layers: list[nn.Module] = []
+    for stage in stages:
+        convolution = nn.Conv2d(
+            channels, stage.channels, stage.kernel, padding=stage.padding
+        )
+        layers += [convolution, activation(), nn.MaxPool2d(2)]
+        channels = stage.channels
+        height, width = _after(stage, height), _after(stage, width)
+    if average:
+        layers.append(nn.AdaptiveAvgPool2d(1))
+        height = width = 1
+    layers.append(nn.Flatten())
+    features = channels * height * width
+    for count in units:
+        layers += [nn.Linear(features, count), activation()]
+        features = count
+    if dropout:
+        layers.append(nn.Dropout(dropout))
+    return nn.Sequential(*layers, nn.Linear(features, num_classes))
+
+
+def _after(stage: Stage, size: int) -> int:
+    """Return the side of an image after a stage."""
+    return (size + 2 * stage.padding - stage.kernel + 1) // 2
+
+
+def _smallest(stages: Sequence[Stage]) -> int:
+    """Return the least side of an image of which one pixel is left after the stages."""
+    size = 1
+    for stage in reversed(stages):
+        size = 2 * size + stage.kernel - 1 - 2 * stage.padding
+    return size
