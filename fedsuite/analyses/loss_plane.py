@@ -282,7 +282,7 @@ def _draw_surface(
     ys: Vector,
     losses: NDArray[np.float64],
 ) -> None:
-    """Draw contours, spaced evenly in the logarithm of the loss above its least."""
+    """Draw contours, spaced evenly in the logarithm of the loss."""
     levels = np.geomspace(max(losses.min(), 1e-6), losses.max(), 16)
     levels[-1] *= 1.001
     filled = axes.contourf(xs, ys, losses, levels=levels, cmap="Greys", alpha=0.6)
