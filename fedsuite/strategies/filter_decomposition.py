@@ -313,6 +313,16 @@ class FilterDecomposition(StrategyWrapper):
                 f"clients train one shared model and send it back: "
                 f"{type(self.strategy).__name__} is none"
             )
+        records = [exchange.shared, *exchange.own.values()]
+        others = {n for record in records for n in record if n != ARRAYS}
+        if self._fast and others and self._orders.local_coefficients != "freeze":
+            # Between uploads these hold nothing for the slow arrays, and what a client
+            # would make of that differs from method to method.
+            raise ConfigError(
+                f"{type(self.strategy).__name__} sends {', '.join(sorted(others))} beside "
+                "the model: with coefficient-period > 1 it needs local-coefficients = "
+                "'freeze', which trains what travels and nothing else"
+            )
 
     def _cut(self, exchange: Exchange) -> Exchange:
         fast = {n: a for n, a in exchange.shared[ARRAYS].items() if self._is_fast(n)}

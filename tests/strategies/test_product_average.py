@@ -1,0 +1,228 @@
+"""Control C1, and the cross terms that it takes out."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsuite.errors import ConfigError
+from fedsuite.models.groups import ParameterGroups
+from fedsuite.records import Arrays
+from fedsuite.strategies.fedavg import FedAvg
+from fedsuite.strategies.fedprox import FedProx
+from fedsuite.strategies.latent_clients import (
+    average_of_products,
+    covariance_gap,
+)
+from fedsuite.strategies.product_average import multiply, refactor
+from fedsuite.strategies.qffl import QFFL
+from tests.helpers import Trace, bits
+from tests.strategies.factored import (
+    ATOMS,
+    CLIENTS,
+    COEFFICIENTS,
+    Recorder,
+    Told,
+    arrays_in,
+    federate,
+    initial,
+    make_app,
+    wrap,
+)
+
+SHARES = np.array([10, 20, 30, 40]) / 100
+"""Told clients claim 1, 2, 3, 4 examples."""
+
+
+def in_float64() -> Arrays:
+    return {name: array.astype(np.float64) for name, array in initial().items()}
+
+
+class Noisy(Told):
+    """Moves each array by noise of its own, times a scale."""
+
+    scale = 1.0
+    still: tuple[str, ...] = ()
+
+    def on_train(self, request: Any) -> Any:
+        stream = np.random.default_rng([self.client_id, request.server_round])
+        moved = {
+            name: array
+            if name in self.still
+            else array + self.scale * stream.normal(size=array.shape)
+            for name, array in request.arrays["arrays"].items()
+        }
+        reply = super().on_train(request)
+        return type(reply)({"arrays": moved}, reply.metrics)
+
+
+def noisy(scale: float = 1.0, still: tuple[str, ...] = ()) -> type[Noisy]:
+    return type("Scaled", (Noisy,), {"scale": scale, "still": still})
+
+
+def one_round(client_class: type[Noisy], **options: Any) -> tuple[Trace, Any, Any]:
+    """Run a round in float64; returns also the clients' coefficients and atoms."""
+    grid = Recorder(make_app(client_class, wrapped=False))
+    trace = federate(wrap(**options), grid, 1, in_float64())
+    replies = [arrays_in(reply)["arrays"] for reply in grid.replies_of(1)]
+    factors = (np.array([r[name] for r in replies]) for name in (COEFFICIENTS, ATOMS))
+    return trace, *factors
+
+
+def filters(arrays: Arrays) -> Any:
+    return np.tensordot(arrays[COEFFICIENTS], arrays[ATOMS], axes=1)
+
+
+def norm_ratio(gap: Any, update: Any) -> float:
+    return float(np.linalg.norm(gap) / np.linalg.norm(update))
+
+
+def test_averaging_factors_is_the_sum_of_real_and_latent_clients() -> None:
+    """Specification's test 4, on the model that FedAvg made."""
+    trace, coefficients, atoms = one_round(noisy())
+    total = np.zeros_like(filters(trace.arrays[0]))
+    for i in range(CLIENTS):
+        for j in range(CLIENTS):
+            product = np.tensordot(coefficients[i], atoms[j], axes=1)
+            total += SHARES[i] * SHARES[j] * product
+    np.testing.assert_allclose(filters(trace.arrays[0]), total, atol=1e-12)
+
+
+def test_control_averages_the_products() -> None:
+    """Specification's test 5: the two differ by the covariance over clients."""
+    trace, coefficients, atoms = one_round(noisy(), decomposition_average="products")
+    factors, *_ = one_round(noisy())
+    mean = average_of_products(coefficients, atoms, SHARES)
+    gap = covariance_gap(coefficients, atoms, SHARES)
+    assert np.abs(gap).max() > 0.1
+    np.testing.assert_allclose(filters(trace.arrays[0]), mean, atol=1e-12)
+    np.testing.assert_allclose(mean - filters(factors.arrays[0]), gap, atol=1e-12)
+    for name in in_float64():
+        if name != COEFFICIENTS:
+            assert bits(trace.arrays[0])[name] == bits(factors.arrays[0])[name]
+    metrics = trace.reports[0].metrics
+    update = mean - filters(in_float64())
+    assert metrics["cross_term_ratio"] == pytest.approx(norm_ratio(gap, update), rel=1e-9)
+    assert metrics["cross_term_ratio_largest"] == metrics["cross_term_ratio"]
+
+
+def test_measuring_changes_nothing() -> None:
+    measured, coefficients, atoms = one_round(noisy(), measure_cross_terms=True)
+    plain, *_ = one_round(noisy())
+    assert bits(measured.arrays[0]) == bits(plain.arrays[0])
+    update = filters(plain.arrays[0]) - filters(in_float64())
+    ratio = norm_ratio(covariance_gap(coefficients, atoms, SHARES), update)
+    found = measured.reports[0].metrics["cross_term_ratio"]
+    assert found == pytest.approx(ratio, rel=1e-9)
+    assert "cross_term_ratio" not in plain.reports[0].metrics
+
+
+@pytest.mark.parametrize("still", [ATOMS, COEFFICIENTS])
+def test_equal_atoms_or_coefficients_make_no_difference(still: str) -> None:
+    """Specification's test 6."""
+    products, *_ = one_round(noisy(still=(still,)), decomposition_average="products")
+    factors, *_ = one_round(noisy(still=(still,)))
+    np.testing.assert_allclose(
+        filters(products.arrays[0]), filters(factors.arrays[0]), atol=1e-12
+    )
+    assert products.reports[0].metrics["cross_term_ratio"] < 1e-12
+
+
+def test_one_client_is_taken_as_it_is() -> None:
+    app = make_app(noisy(), wrapped=False)
+    grid = Recorder(app, 1)
+    strategy = wrap(decomposition_average="products")
+    trace = federate(strategy, grid, 1, in_float64())
+    (reply,) = (arrays_in(reply)["arrays"] for reply in grid.replies_of(1))
+    for name, array in reply.items():
+        np.testing.assert_allclose(trace.arrays[0][name], array, atol=1e-12)
+
+
+def test_the_gap_is_of_second_order() -> None:
+    """Specification's test 7: a tenth of the noise, a tenth of the ratio."""
+    ratios = [
+        one_round(noisy(scale), measure_cross_terms=True)[0].reports[0].metrics
+        for scale in (1e-2, 1e-3, 1e-4)
+    ]
+    found = [ratio["cross_term_ratio"] for ratio in ratios]
+    assert found[0] / found[1] == pytest.approx(10, rel=0.2)
+    assert found[1] / found[2] == pytest.approx(10, rel=0.02)
+
+
+def test_weights_are_over_those_who_answered() -> None:
+    """Specification's test 8: three of four clients, with the shares of these three."""
+    inner = FedAvg(
+        min_available_nodes=1, fraction_evaluate=0.0, clients_per_round=3, seed=1
+    )
+    grid = Recorder(make_app(noisy(), wrapped=False))
+    strategy = wrap(inner, decomposition_average="products")
+    trace = federate(strategy, grid, 1, in_float64())
+    rows = trace.reports[0].train.rows
+    assert len(rows) == 3
+    counts = np.array([row["num_examples"] for row in rows], dtype=float)
+    replies = [arrays_in(reply)["arrays"] for reply in grid.replies_of(1)]
+    mean = average_of_products(
+        np.array([reply[COEFFICIENTS] for reply in replies]),
+        np.array([reply[ATOMS] for reply in replies]),
+        counts / counts.sum(),
+    )
+    np.testing.assert_allclose(filters(trace.arrays[0]), mean, atol=1e-12)
+
+
+def test_between_uploads_there_are_no_cross_terms() -> None:
+    grid = Recorder(make_app(noisy()))
+    options = {"decomposition_average": "products", "coefficient_period": 2}
+    trace = federate(wrap(**options), grid, 3, in_float64())
+    assert ["cross_term_ratio" in r.metrics for r in trace.reports] == [True, False, True]
+    first, second = (arrays[COEFFICIENTS] for arrays in trace.arrays[:2])
+    assert first.tobytes() == second.tobytes()
+
+
+def test_more_atoms_than_pixels_keep_coefficients_that_need_no_change() -> None:
+    stream = np.random.default_rng(0)
+    coefficients, atoms = stream.normal(size=(4, 3, 12)), stream.normal(size=(12, 3, 3))
+    same = refactor(multiply(coefficients, atoms), coefficients, atoms)
+    np.testing.assert_allclose(same, coefficients, atol=1e-12)
+    wanted = stream.normal(size=(4, 3, 3, 3))
+    found = refactor(wanted, coefficients, atoms)
+    np.testing.assert_allclose(multiply(found, atoms), wanted, atol=1e-12)
+    square = atoms[:9]
+    direct = wanted.reshape(12, 9) @ np.linalg.pinv(square.reshape(9, 9))
+    found = refactor(wanted, coefficients[..., :9], square)
+    np.testing.assert_allclose(found, direct.reshape(4, 3, 9), atol=1e-9)
+
+
+def test_too_few_atoms_are_refused() -> None:
+    start = {
+        "c.atoms": np.zeros((8, 3, 3)),
+        "c.coefficients": np.zeros((2, 1, 8)),
+        "h": np.zeros(2),
+    }
+    groups = ParameterGroups(
+        head=("h",), other=(), atoms=("c.atoms",), coefficients=("c.coefficients",)
+    )
+    strategy = wrap(groups=groups, decomposition_average="products")
+    with pytest.raises(ConfigError, match=r"c.atoms has 8 atoms of 3 x 3.*at least 9"):
+        federate(strategy, Recorder(make_app(wrapped=False)), 1, start)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        QFFL(),
+        FedAvg(server_learning_rate=0.5),
+        FedAvg(server_momentum=0.9),
+        FedAvg(fedvarp=True),
+    ],
+    ids=["qffl", "rate", "momentum", "fedvarp"],
+)
+@pytest.mark.parametrize(
+    "options", [{"decomposition_average": "products"}, {"measure_cross_terms": True}]
+)
+def test_other_means_are_refused(inner: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be FedAvg or FedProx"):
+        wrap(inner, **options)
+
+
+def test_fedprox_is_taken() -> None:
+    assert wrap(FedProx(), decomposition_average="products").average == "products"
