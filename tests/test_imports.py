@@ -13,6 +13,8 @@ PROGRAMS = {
     "assert CliRunner().invoke(app, ['--help']).exit_code == 0",
     "command's help": "from typer.testing import CliRunner; from fedsuite.cli import app\n"
     "assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0",
+    "analyses": "from typer.testing import CliRunner; from fedsuite.cli import app\n"
+    "assert CliRunner().invoke(app, ['analyse', '--help']).exit_code == 0",
 }
 
 

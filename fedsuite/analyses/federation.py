@@ -15,6 +15,7 @@ from fedsuite.records import Reply, Request, to_record
 from fedsuite.server_app import build_strategy
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.callback import Callback
+from fedsuite.strategies.wrapper import StrategyWrapper
 
 Watch = Callable[[Request, Reply], None]
 """Sees each request that a client got, and its reply."""
@@ -62,7 +63,7 @@ class Federation:
             self._store,
         )
 
-    def strategy(self, seed: int | None = None) -> FederatedStrategy:
+    def strategy(self, seed: int | None = None) -> FederatedStrategy | StrategyWrapper:
         """Return a new strategy; ``seed`` None is the experiment's."""
         chosen = self.experiment if seed is None else self.experiment.replace(seed=seed)
         return build_strategy(chosen, self._groups)

@@ -1,0 +1,245 @@
+"""Accuracy against what was sent so far (figure 2d of the paper), from runs' folders.
+
+W. Chen, Q. Qiu, arXiv:2503.08652, section 7.2. The paper plots "parameters transmitted" and
+does not say in which direction; here it is an option. Counted is training, all clients
+together, never evaluation. Ledgers of a run:
+
+- ``sent``: the bytes of the messages, over four for parameters (float32);
+- ``true``, ``nominal``: of filter decomposition, what was sent, and the paper's account, in
+  which coefficients cost something only in the rounds of their upload.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fedsuite.analyses.options import OutputOption, OverwriteOption
+from fedsuite.analyses.output import Output, Table
+from fedsuite.errors import RunError
+from fedsuite.results.groups import Group, group_runs
+from fedsuite.results.plots import LINE_STYLES, PALETTE, dress, escape_dollars
+from fedsuite.results.reader import Run, load_run
+
+BYTES_PER_PARAMETER = 4
+SHARES = (0.5, 0.75, 0.9, 1.0)
+"""Targets, unless told, as shares of the best accuracy that all experiments reach."""
+
+Vector = NDArray[np.float64]
+
+
+class Direction(StrEnum):
+    """Which way counts."""
+
+    BOTH = "both"
+    UP = "up"
+    DOWN = "down"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """``up``, ``down``, or both."""
+        return ("down", "up") if self is Direction.BOTH else (self.value,)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy of an experiment against its cost: means over seeds.
+
+    Parameters
+    ----------
+    label
+        The experiment.
+    ledger
+        ``sent``, ``true`` or ``nominal``.
+    rounds, parameters, accuracies
+        Evaluated rounds, parameters sent until their end, accuracies (fractions).
+    """
+
+    label: str
+    ledger: str
+    rounds: NDArray[np.int64]
+    parameters: Vector
+    accuracies: Vector
+
+
+class Row(NamedTuple):
+    """When an experiment first reaches a target (a fraction), and at what cost."""
+
+    label: str
+    ledger: str
+    target: float
+    server_round: int
+    parameters: float
+    times_less: float
+
+
+def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
+    """Return, by ledger, the parameters sent from the start to the end of each round.
+
+    Raises
+    ------
+    RunError
+        If the run's rounds do not say what was sent.
+    """
+    ledgers = {
+        name: tuple(f"{name}_parameters_{way}" for way in direction.names)
+        for name in ("true", "nominal")
+    }
+    if not run.column("true_parameters_up")[0].size:
+        sent = {"up": "bytes_up", "down": "bytes_down_train"}
+        ledgers = {"sent": tuple(sent[way] for way in direction.names)}
+    found = {}
+    for ledger, columns in ledgers.items():
+        scale = BYTES_PER_PARAMETER if ledger == "sent" else 1
+        missing = [name for name in columns if not run.column(name)[0].size]
+        if missing:
+            raise RunError(
+                f"{run.path}: no column {missing[0]} in its rounds: run it again with this "
+                "fedsuite, or give --direction up"
+            )
+        total, sums = 0.0, {}
+        for row in run.rounds:
+            total += sum(row[name] or 0 for name in columns) / scale
+            sums[row["round"]] = total
+        found[ledger] = sums
+    return found
+
+
+def curves(group: Group, metric: str, direction: Direction) -> list[Curve]:
+    """Return an experiment's curve for each of its ledgers.
+
+    Raises
+    ------
+    RunError
+        If a run has no such metric, or its seeds have no evaluated round in common.
+    """
+    scores = []
+    for run in group.runs:
+        scores.append(dict(zip(*run.column(metric), strict=True)))
+        if not scores[-1]:
+            raise RunError(
+                f"{run.path}: no column {metric} in its rounds: name another by --metric"
+            )
+    rounds = sorted(set.intersection(*map(set, scores)))
+    if not rounds:
+        raise RunError(f"{group.label}: its seeds have no evaluated round in common")
+    spent = [costs(run, direction) for run in group.runs]
+    ledgers = [name for name in spent[0] if all(name in each for each in spent)]
+    return [
+        Curve(
+            group.label,
+            ledger,
+            np.array(rounds),
+            np.mean([[each[ledger][r] for r in rounds] for each in spent], axis=0),
+            np.mean([[each[r] for r in rounds] for each in scores], axis=0),
+        )
+        for ledger in ledgers
+    ]
+
+
+def common_targets(found: Sequence[Curve]) -> list[float]:
+    """Return shares of the best accuracy that all curves reach, rounded down to 0.1 %."""
+    best = min(float(curve.accuracies.max()) for curve in found)
+    # The epsilon keeps 0.7 from being 0.699 because of its binary form.
+    targets = {np.floor(1000 * share * best + 1e-9) / 1000 for share in SHARES}
+    return sorted(float(target) for target in targets if target > 0)
+
+
+def reached(found: Sequence[Curve], targets: Sequence[float]) -> list[Row]:
+    """Return the first evaluated round and the cost at which each curve has each target.
+
+    The last number says how many times less that is than what the first curve needs.
+
+    Raises
+    ------
+    RunError
+        If a curve never reaches a target.
+    """
+    rows = []
+    for target in targets:
+        base = None
+        for curve in found:
+            hits = np.flatnonzero(curve.accuracies >= target)
+            if not hits.size:
+                raise RunError(
+                    f"{curve.label} never reaches {100 * target:g} %, its best is "
+                    f"{100 * curve.accuracies.max():.2f} %: give a lower --target"
+                )
+            cost = float(curve.parameters[hits[0]])
+            base = cost if base is None else base
+            first = int(curve.rounds[hits[0]])
+            ratio = base / cost if cost else float("inf")
+            rows.append(Row(curve.label, curve.ledger, target, first, cost, ratio))
+    return rows
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    output: OutputOption = Path("analysis"),
+    target: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Accuracy in per cent; may be repeated; default: what all reach."
+        ),
+    ] = None,
+    metric: Annotated[
+        str, typer.Option(help="Column of rounds.jsonl, a fraction.")
+    ] = "accuracy_mean",
+    direction: Annotated[
+        Direction, typer.Option(help="Count uploads, downloads, or both.")
+    ] = Direction.BOTH,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Plot accuracy against parameters sent, and tell what each target costs."""
+    groups = group_runs([load_run(path) for path in runs])
+    found = [c for group in groups for c in curves(group, metric, direction)]
+    targets = [t / 100 for t in target] if target else common_targets(found)
+    rows = reached(found, targets)
+    files = Output.claim(output, "communication", overwrite=overwrite)
+    columns = (
+        *("experiment", "ledger", "target %", "round", "parameters (M)", "MB"),
+        "times less than the first",
+    )
+    cells = [
+        (
+            *(row.label, row.ledger, round(100 * row.target, 3), row.server_round),
+            *(row.parameters / 1e6, row.parameters * BYTES_PER_PARAMETER / 1e6),
+            row.times_less,
+        )
+        for row in rows
+    ]
+    words = {"both": "down and up", "up": "up", "down": "down"}[direction]
+    note = (
+        f"Parameters sent {words} in training, by all clients together, until {metric} "
+        "first reaches the target; means over seeds. Ledgers: sent, bytes of the messages "
+        "over 4; true, what filter decomposition sent; nominal, the paper's account of it."
+    )
+    files.write(Table(columns, cells, note), cost_figure(found, metric, words))
+
+
+def cost_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
+    """Draw accuracy against parameters, a colour an experiment and a style a ledger."""
+    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
+    axes = figure.subplots()
+    labels = list(dict.fromkeys(curve.label for curve in found))
+    for curve in found:
+        axes.plot(
+            curve.parameters / 1e6,
+            100 * curve.accuracies,
+            color=PALETTE[labels.index(curve.label) % len(PALETTE)],
+            linestyle=LINE_STYLES[("sent", "true", "nominal").index(curve.ledger)],
+            marker="o" if len(curve.rounds) <= 30 else "",
+            markersize=3,
+            label=escape_dollars(f"{curve.label} ({curve.ledger})"),
+        )
+    axes.set_xlim(left=0)
+    label = f"parameters sent {words}, millions"
+    dress(axes, "Accuracy against communication", label, f"{metric} (%)")
+    figure.legend(loc="outside lower center", ncols=1, frameon=False)
+    return figure

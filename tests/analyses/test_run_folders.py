@@ -1,0 +1,161 @@
+"""Analyses of runs' folders: costs, targets, and gains by hand."""
+
+import numpy as np
+import pytest
+
+from fedsuite.analyses import participation
+from fedsuite.analyses.communication import (
+    Curve,
+    Direction,
+    common_targets,
+    costs,
+    curves,
+    reached,
+)
+from fedsuite.errors import RunError
+from fedsuite.experiment import Experiment
+from fedsuite.results.groups import group_runs
+from fedsuite.results.reader import load_run
+from fedsuite.results.writer import RunFolder
+from tests.analyses.test_commands import written
+
+EXPERIMENT = {"method": "fedavg", "dataset": "digits", "seed": 0, "clients-per-round": 2}
+
+
+def made(path, rounds, **experiment):
+    """Write a run whose rounds have these columns, and read it."""
+    changes = {name.replace("_", "-"): value for name, value in experiment.items()}
+    folder = RunFolder.create(path, EXPERIMENT | changes, {"seed": 0})
+    rows = [{"round": number, **row} for number, row in enumerate(rounds, start=1)]
+    folder.append("rounds", rows)
+    folder.finish("finished")
+    return load_run(path)
+
+
+def sent(up, down, accuracy=None):
+    return {
+        "bytes_up": up,
+        "bytes_down_train": down,
+        "bytes_down": down + 4000,
+        "accuracy_mean": accuracy,
+    }
+
+
+def ledgers(true, nominal, accuracy):
+    return {
+        **sent(1, 1, accuracy),
+        "true_parameters_up": true,
+        "true_parameters_down": 10 * true,
+        "nominal_parameters_up": nominal,
+        "nominal_parameters_down": nominal,
+    }
+
+
+def test_bytes_sent_add_up(tmp_path):
+    run = made(tmp_path / "a", [sent(40, 80), sent(4, 8)])
+    assert costs(run, Direction.UP) == {"sent": {1: 10, 2: 11}}
+    assert costs(run, Direction.DOWN) == {"sent": {1: 20, 2: 22}}
+    assert costs(run, Direction.BOTH) == {"sent": {1: 30, 2: 33}}
+
+
+def test_two_ledgers(tmp_path):
+    run = made(tmp_path / "a", [ledgers(5, 3, 0.5), ledgers(7, 1, 0.6)])
+    assert costs(run, Direction.BOTH) == {
+        "true": {1: 55, 2: 132},
+        "nominal": {1: 6, 2: 8},
+    }
+    assert costs(run, Direction.UP)["true"] == {1: 5, 2: 12}
+
+
+def test_older_runs_know_only_uploads(tmp_path):
+    run = made(tmp_path / "a", [{"bytes_up": 40, "accuracy_mean": 0.5}])
+    assert costs(run, Direction.UP) == {"sent": {1: 10}}
+    with pytest.raises(RunError, match="no column bytes_down_train"):
+        costs(run, Direction.BOTH)
+
+
+def test_curves_are_means_over_seeds_at_common_evaluations(tmp_path):
+    made(tmp_path / "a", [sent(40, 0, 0.2), sent(40, 0), sent(40, 0, 0.4)])
+    made(tmp_path / "b", [sent(80, 0, 0.4), sent(80, 0, 0.5), sent(80, 0, 0.8)], seed=1)
+    (group,) = group_runs([load_run(tmp_path / name) for name in "ab"])
+    (curve,) = curves(group, "accuracy_mean", Direction.BOTH)
+    assert curve.rounds.tolist() == [1, 3]
+    assert curve.parameters.tolist() == [15, 45]
+    assert curve.accuracies == pytest.approx([0.3, 0.6])
+
+
+def curve(label, accuracies, per_round):
+    rounds = np.arange(1, len(accuracies) + 1)
+    return Curve(label, "sent", rounds, rounds * float(per_round), np.array(accuracies))
+
+
+def test_what_targets_cost():
+    found = [curve("dense", (0.3, 0.5, 0.7), 100), curve("factored", (0.5, 0.4, 0.8), 50)]
+    assert common_targets(found) == pytest.approx([0.35, 0.525, 0.63, 0.7])
+    assert reached(found, [0.5, 0.7]) == [
+        ("dense", "sent", 0.5, 2, 200, 1),
+        ("factored", "sent", 0.5, 1, 50, 4),
+        ("dense", "sent", 0.7, 3, 300, 1),
+        ("factored", "sent", 0.7, 3, 150, 2),
+    ]
+    with pytest.raises(RunError, match=r"dense never reaches 75 %, its best is 70\.00 %"):
+        reached(found, [0.75])
+
+
+def test_communication_command(analyse, tmp_path):
+    made(tmp_path / "a", [sent(4_000_000, 0, 0.2), sent(4_000_000, 0, 0.8)])
+    made(
+        tmp_path / "b",
+        [ledgers(100_000, 10_000, 0.8), ledgers(100_000, 10_000, 0.9)],
+        clients_per_round=3,
+    )
+    folders = (tmp_path / "a", tmp_path / "b")
+    code, out, err = analyse("communication", *folders, "--target", 80)
+    assert (code, err) == (0, "")
+    assert "down and up" in out
+    rows = written("communication")
+    assert [(row["ledger"], row["round"]) for row in rows] == [
+        ("sent", "2"),
+        ("true", "1"),
+        ("nominal", "1"),
+    ]
+    assert [float(row["parameters (M)"]) for row in rows] == [2, 1.1, 0.02]
+    assert [float(row["MB"]) for row in rows] == pytest.approx([8, 4.4, 0.08])
+    assert float(rows[2]["times less than the first"]) == pytest.approx(100)
+
+
+def test_gains_are_paired_by_seed():
+    scores = {
+        "dense": {2: {0: 50.0, 1: 60.0}, 5: {0: 70.0}},
+        "factored": {2: {0: 53.0, 1: 61.0, 2: 90.0}, 5: {0: 69.0}},
+    }
+    rows = participation.summarise(scores)
+    assert rows[0] == (2, None, "dense", 2, 55, pytest.approx(50**0.5), None, None)
+    clients, latent, model, seeds, accuracy, _, gain, deviation = rows[1]
+    assert (clients, latent, model, seeds, accuracy) == (2, 2, "factored", 3, 68)
+    assert (gain, deviation) == (2, pytest.approx(2**0.5))
+    assert rows[3] == (5, 20, "factored", 1, 69, None, -1, None)
+
+
+def test_participation_command(analyse, tmp_path, experiment_file, monkeypatch):
+    """The sweep itself has tests of its own."""
+    asked = []
+
+    def run_sweep(file, *, grid, seeds, workers, output, overrides):
+        experiment = Experiment.load(file, overrides)
+        asked.append((grid, seeds, output.name, experiment["decomposition"]))
+        accuracies = (0.1, 0.7) if experiment["decomposition"] else (0.9, 0.6)
+        rows = [sent(0, 0, accuracy) for accuracy in accuracies]
+        made(output / "run", rows, clients_per_round=3)
+        return [output / "run"]
+
+    monkeypatch.setattr(participation, "run_sweep", run_sweep)
+    file = experiment_file(decomposition=True, atoms=4)
+    code, _, err = analyse("participation", file, "--clients", "3", "--seeds", 1)
+    assert (code, err) == (0, "")
+    grid = ["clients-per-round=3"]
+    assert asked == [(grid, 1, "sweep_dense", False), (grid, 1, "sweep_factored", True)]
+    dense, factored = written("participation")
+    assert float(dense["accuracy %"]) == pytest.approx(60)
+    assert float(factored["gain over dense"]) == pytest.approx(10)
+    assert factored["latent clients"] == "6"
