@@ -133,8 +133,9 @@ class _Upload:
     @property
     def counts(self) -> Vector:
         """Examples of each class, together at most those that the server grants."""
-        counts: Vector = self.statistics["counts"].astype(np.float64)
-        return counts * min(1.0, self.num_examples / max(counts.sum(), 1.0))
+        counts = self.statistics["counts"].astype(np.float64)
+        granted: Vector = counts * min(1.0, self.num_examples / max(counts.sum(), 1.0))
+        return granted
 
 
 class FedPAC(FedPer):
