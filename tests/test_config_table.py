@@ -40,7 +40,7 @@ def test_lines_fit_and_say_what_keys_mean():
     text = render()
     assert max(map(len, text.splitlines())) <= 92
     assert "\n# rounds of the federation\nnum-rounds = 10\n" in text
-    assert "# method fedprox: weight mu" in text
+    assert "# method fedprox, method fedprox-ft: weight mu" in text
 
 
 PROJECT = f'[project]\nname = "x"\n\n{BEGIN}\nold = 1\n{END}\n\n[tool.x]\ny = 1\n'

@@ -167,7 +167,7 @@ class FedPAC(FedPer):
         Key("head-learning-rate", 0.1, "step size of a client's head", above=0.0),
     )
 
-    FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0, "lsr-gamma": 0.0}
+    FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0}
 
     def __init__(
         self,

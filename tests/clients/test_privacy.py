@@ -159,7 +159,11 @@ DIGITS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+def takes_noise(method: str) -> bool:
+    return "dp-noise-multiplier" not in METHODS[method].load_strategy().FIXED
+
+
+@pytest.mark.parametrize("method", filter(takes_noise, METHODS))
 def test_every_methods_uploads_pass_through(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
