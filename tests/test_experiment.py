@@ -155,7 +155,8 @@ def test_wrong_values_are_named_with_what_is_allowed(key, value, allowed):
 
 def test_a_key_that_does_not_apply_is_refused_unless_it_is_the_default():
     assert refused(proximal_mu=0.5) == (
-        "key proximal-mu = 0.5 does not apply here: it belongs to method fedprox"
+        "key proximal-mu = 0.5 does not apply here: it belongs to method fedprox, "
+        "method fedprox-ft"
     )
     assert "belongs to partitioner shards" in refused(shards_per_client=5)
     assert "belongs to model mlp" in refused(model="cnn", hidden_width=5)
@@ -331,8 +332,9 @@ PATHS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x0
 def experiments(draw):
     num_clients = draw(st.integers(1, 10_000))
     per_round = draw(st.integers(0, num_clients))
+    method = draw(st.sampled_from(sorted(METHODS)))
     values = {
-        "method": draw(st.sampled_from(sorted(METHODS))),
+        "method": method,
         "partitioner": draw(
             st.sampled_from(known_keys()["partitioner"].declarations[0].choices)
         ),
@@ -347,6 +349,7 @@ def experiments(draw):
         "run-name": draw(NAMES),
         "output-dir": draw(PATHS),
         "early-stop-metric": draw(PATHS),
+        **METHODS[method].load_strategy().FIXED,
     }
     return Experiment.from_values(values)
 

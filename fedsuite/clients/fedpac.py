@@ -102,6 +102,7 @@ class FedPACClient(FederatedClient):
 
         The alignment is the mean over batch and feature dimension.
         """
+        self._features = None
         mean = super().loss(model, features, labels)
         if self._targets is None or self._features is None:
             return mean
@@ -115,6 +116,7 @@ class FedPACClient(FederatedClient):
         found = [np.zeros((0, self._num_features()))]
         with evaluation_mode(self.model), self._watched():
             for start in range(0, len(self.train_data), EVALUATION_BATCH):
+                self._features = None
                 self.model(self.train_data.features[start : start + EVALUATION_BATCH])
                 assert self._features is not None
                 found.append(self._features.cpu().numpy().astype(np.float64))
@@ -149,10 +151,14 @@ class FedPACClient(FederatedClient):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Keep what enters the head in each forward pass."""
+        """Keep what enters the head in the first forward pass after a reset.
+
+        A loss may make more passes, on other views of the batch.
+        """
 
         def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            self._features = inputs[0]
+            if self._features is None:
+                self._features = inputs[0]
 
         handle = self._module.register_forward_pre_hook(keep)
         try:

@@ -14,6 +14,8 @@ Choices: the classifier stays dense, and so do layers that would not shrink at r
 grouped convolutions, and those that pad with anything but zeros. Factors are normal with
 variance 2 / fan-out, as Flower's baseline has them, which reports that with fan-in training
 does not converge: the fan-out of X, Y, O and I is the rank, of T rank times kernel area.
+In pFedPara that makes W too large to train, as W_1 enters it by itself: there one factor of
+W_1 is scaled so that W_1 has the variance that He's rule gives the dense weight.
 """
 
 import copy
@@ -72,6 +74,16 @@ class _Factored(nn.Module):
             factor = self.get_parameter(name)
             deviation = math.sqrt(2.0 / fan_out)
             factor.copy_(torch.randn(factor.shape, generator=generator) * deviation)
+        if self.personal:
+            self._scale_first()
+
+    def _scale_first(self) -> None:
+        """Give W_1 the variance that He's rule has for the dense weight."""
+        fan_outs = {n: f for n, f in self.fan_outs().items() if n not in self.SECOND}
+        drawn = math.prod(2.0 / fan_out for fan_out in fan_outs.values())
+        drawn *= self.rank ** (len(fan_outs) - 1)
+        wanted = 2.0 / math.prod(self.shape[1:])
+        self.get_parameter(next(iter(fan_outs))).mul_(math.sqrt(wanted / drawn))
 
 
 class FedParaLinear(_Factored):

@@ -133,8 +133,9 @@ class _Upload:
     @property
     def counts(self) -> Vector:
         """Examples of each class, together at most those that the server grants."""
-        counts: Vector = self.statistics["counts"].astype(np.float64)
-        return counts * min(1.0, self.num_examples / max(counts.sum(), 1.0))
+        counts = self.statistics["counts"].astype(np.float64)
+        granted: Vector = counts * min(1.0, self.num_examples / max(counts.sum(), 1.0))
+        return granted
 
 
 class FedPAC(FedPer):
@@ -166,7 +167,7 @@ class FedPAC(FedPer):
         Key("head-learning-rate", 0.1, "step size of a client's head", above=0.0),
     )
 
-    FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0, "lsr-gamma": 0.0}
+    FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0}
 
     def __init__(
         self,
