@@ -31,7 +31,10 @@ Deviations, and what the paper leaves open:
   head or (``personal_head="local"``) one of its own. It starts from the model that all
   started from, and trains with the client's own loss but without the method's corrections
   of gradients (proximal terms, control variates), which belong to the shared model.
-- ``average="products"`` is control C1; see :mod:`fedsuite.strategies.product_average`.
+- Methods that send clients more than the model (control variates, gradients) need
+  ``freeze`` where the period is above 1.
+- ``decomposition_average="products"`` is control C1; see
+  :mod:`fedsuite.strategies.product_average`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -298,7 +301,7 @@ class FilterDecomposition(StrategyWrapper):
 
     def accepted(self, exchange: Exchange, reply: ClientReply) -> None:
         """Note which version of the slow arrays a client holds now, and what it cost."""
-        self._ledger.received(exchange, reply)
+        self._ledger.received(reply)
         if self._fast and reply.stored_state and self._sends_fast(exchange):
             self._held[reply.client_id] = self._slow_version
 

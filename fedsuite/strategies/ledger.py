@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedsuite.records import EVALUATE, Arrays, num_bytes
+from fedsuite.records import Arrays, num_bytes
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.validation import ClientReply
 
@@ -15,7 +15,8 @@ from fedsuite.strategies.validation import ClientReply
 class Ledger:
     """Numbers of array entries ("parameters", buffers included) and bytes of a round.
 
-    Evaluation is a measurement, not part of the method: it is not counted here.
+    It is read after the training of a round, before the evaluation, which is a measurement
+    and no part of the method.
     """
 
     parameters_down: int = 0
@@ -25,18 +26,14 @@ class Ledger:
 
     def sent(self, exchange: Exchange) -> None:
         """Count an exchange as it leaves."""
-        if exchange.message_type == EVALUATE:
-            return
         shared = sum(num_entries(arrays) for arrays in exchange.shared.values())
         own = [a for records in exchange.own.values() for a in records.values()]
         self.parameters_down += shared * len(exchange.client_ids)
         self.parameters_down += sum(map(num_entries, own))
         self.bytes_down += exchange.bytes_down()
 
-    def received(self, exchange: Exchange, reply: ClientReply) -> None:
+    def received(self, reply: ClientReply) -> None:
         """Count a good reply."""
-        if exchange.message_type == EVALUATE:
-            return
         self.parameters_up += sum(map(num_entries, reply.arrays.values()))
         self.bytes_up += sum(map(num_bytes, reply.arrays.values()))
 

@@ -208,3 +208,15 @@ def test_client_keeps_the_version_that_the_last_checkpoint_needs(
         Request("train", 0, start_version="3.1", keep_version="3.1", new_version="4.1")
     )
     assert held(store, 0) == {"3.1", "4.1"}
+
+
+def test_memory_shares_what_nobody_can_write_and_copies_the_rest() -> None:
+    store = MemoryStore()
+    shared, own = np.zeros(2), np.zeros(2)
+    shared.flags.writeable = False
+    store.save(0, "1.1", {"shared": shared, "own": own}, set())
+    own[:] = 5
+    found = store.load(0, "1.1")
+    assert found["shared"] is shared
+    assert found["own"].tolist() == [0, 0]
+    assert not found["own"].flags.writeable

@@ -223,6 +223,17 @@ def test_a_reply_that_is_lost_leaves_the_server_sure_of_nothing() -> None:
     assert downloads(grid, 4) == [[0, 1, 2, 3], [0, 1, 2, 3], [2], []]
 
 
+def test_a_client_that_does_not_say_that_it_stored_holds_nothing() -> None:
+    def tamper(server_round: int, replies: list[Message]) -> list[Message]:
+        if server_round == 2:
+            del replies[0].content["metrics"]["stored-state"]
+        return replies
+
+    grid = Recorder(make_app(), tamper=tamper)
+    federate(wrap(coefficient_period=5), grid, 3)
+    assert downloads(grid, 3)[2] == [0]
+
+
 def test_a_client_killed_in_the_round_of_an_upload() -> None:
     grid = Recorder(make_app(), tamper=lose(1, in_round=1))
     trace = federate(wrap(coefficient_period=3), grid, 3)

@@ -162,6 +162,15 @@ def test_before_its_first_training_a_client_has_the_initial_atoms() -> None:
             assert row["loss"] == evaluate_model(model, client_data(k))[0]
 
 
+def test_epochs_of_the_personal_atoms() -> None:
+    """0 is what the shared model gets: two steps of four samples, less than an epoch."""
+    atoms = []
+    for epochs in (0, 1, 2):
+        _, _, store, strategy = personal_run(1, personal_epochs=epochs)
+        atoms.append(personal(store, strategy, 1)[ATOMS].tobytes())
+    assert len(set(atoms)) == 3
+
+
 def test_refreshing_is_scored_and_not_kept() -> None:
     plain, *_ = personal_run(3)
     refreshed, _, store, strategy = personal_run(3, refresh_epochs=5)
