@@ -210,7 +210,7 @@ class FederatedClient(NumPyClient):
                     self.train_data,
                     batches,
                     optimizer,
-                    self._loss_in_training(training, purpose, server_round),
+                    self.training_loss(training, purpose, server_round),
                     self.before_step if overrides(self, "before_step") else None,
                     self.after_step if overrides(self, "after_step") else None,
                     frozen=modules,
@@ -223,7 +223,7 @@ class FederatedClient(NumPyClient):
             )
         return summary
 
-    def _loss_in_training(
+    def training_loss(
         self, training: TrainingOptions, purpose: str, server_round: int
     ) -> LossFunction:
         """Return the hook ``loss``, on augmented images where the options say so."""

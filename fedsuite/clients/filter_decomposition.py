@@ -266,7 +266,14 @@ class DecomposedClient:
             client.layer_stream(purpose, server_round),
         ):
             optimizer = make_optimizer(model, options, server_round)
-            summary = run_steps(model, client.train_data, batches, optimizer, client.loss)
+            summary = run_steps(
+                model,
+                client.train_data,
+                batches,
+                optimizer,
+                client.training_loss(options, purpose, server_round),
+                clip_gradient_norm=options.clip_gradient_norm,
+            )
         if not math.isfinite(summary.loss):
             raise RunError(
                 f"client {client.client_id}, round {server_round}: the personal model's "

@@ -92,6 +92,7 @@ def test_metrics_by_hand() -> None:
         "replies_rejected": 1,
         "bytes_down": 48,
         "bytes_up": 32,
+        "bytes_down_train": 48,
         "seconds": 0.25,
         "cpu_seconds": 0.125,
     }
