@@ -17,6 +17,7 @@ from fedsuite.analyses.federation import Federation
 from fedsuite.analyses.filters import DenseSpace, Spread
 from fedsuite.models.decomposition import DecomposedConv2d
 from fedsuite.records import ARRAYS, EVALUATE, NUM_EXAMPLES, TRAIN, Reply, Request
+from fedsuite.strategies.fedavg import FedAvg
 from tests.analyses.test_commands import written
 from tests.helpers import Trace, bits, digits_experiment, run_digits
 
@@ -113,6 +114,18 @@ def test_without_chance_only_sampling_varies(keys):
         else:
             assert row.relative_to_update > 1e-3
     assert [row.server_round for row in rows] == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_repeat_may_change_what_it_is_given_back(monkeypatch):
+    memory = np.zeros(2)
+
+    def spoil(self, arrays, scalars):
+        arrays["memory"] += 1
+
+    monkeypatch.setattr(FedAvg, "state", lambda self: ({"memory": memory}, {}))
+    monkeypatch.setattr(FedAvg, "restore", spoil)
+    measured(digits_experiment(**SMALL, num_rounds=1), repeats=2)
+    assert memory.tolist() == [0, 0]
 
 
 def test_rounds_that_share_the_coefficients_have_no_cross_terms():
