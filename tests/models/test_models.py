@@ -142,6 +142,32 @@ def test_resnet18_keeps_integer_buffers():
     assert {value.dtype for value in counts} == {torch.int64}
 
 
+def test_published_resnet18_quarters_the_image_before_its_blocks():
+    model = build_model("resnet18-imagenet", (3, 64, 64), 10, 0).eval()
+    inputs = torch.zeros(1, 3, 64, 64)
+    assert model[:1](inputs).shape == (1, 64, 32, 32)
+    assert model[:4](inputs).shape == (1, 64, 16, 16)
+    assert isinstance(model[3], torch.nn.MaxPool2d)
+
+
+@pytest.mark.parametrize(
+    ("name", "activation", "dropout"),
+    [
+        ("lenet-b", "ReLU", []),
+        ("lenet-b100", "ReLU", [0.6]),
+        ("lenet-c", "LeakyReLU", []),
+        ("lenet-m", "ReLU", []),
+    ],
+)
+def test_what_stands_between_the_layers_of_the_lenets(name, activation, dropout):
+    layers = list(build_model(name, (3, 32, 32), 10, 0))
+    kinds = {type(layer).__name__ for layer in layers if not list(layer.parameters())}
+    assert kinds - {"MaxPool2d", "Flatten", "Dropout"} == {activation}
+    assert [layer.p for layer in layers if isinstance(layer, torch.nn.Dropout)] == dropout
+    if dropout:
+        assert isinstance(layers[-2], torch.nn.Dropout)
+
+
 def test_hidden_layers_by_hand():
     """64-7-10, then 64-10, then 64-7-7-7-10."""
     for layers, expected in ((1, 65 * 7 + 80), (0, 650), (3, 65 * 7 + 2 * 56 + 80)):
