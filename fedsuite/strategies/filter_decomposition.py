@@ -233,13 +233,13 @@ class FilterDecomposition(StrategyWrapper):
         merged = ArrayRecord()
         for name, array in self._record.items():
             merged[name] = record.get(name, array)
-        self._take(merged)
         return merged, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Give the strategy the whole model."""
+        # In rounds without evaluation too: a checkpoint after an upload must know of it.
         self._take(arrays)
         return super().configure_evaluate(server_round, arrays, config, grid)
 

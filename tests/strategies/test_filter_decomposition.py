@@ -408,7 +408,9 @@ class Counting(Told):
         times = (0.0 if state is None else float(state["times"][0])) + 1
         self.move = lambda k, server_round, name: times  # type: ignore[method-assign]
         reply = super().on_train(request)
-        stored = self.save_state(request, {"times": np.array([times])})
+        kept = {"times": np.array([times])}
+        stored = self.save_state(request, kept)
+        kept["times"][:] = -1  # What is stored stays as it was.
         return Reply(reply.arrays, {**reply.metrics, **stored})
 
 
@@ -535,3 +537,15 @@ def test_a_client_that_does_not_hold_what_the_server_thinks() -> None:
     words = r"counts on version 0 of 4 slow arrays, held is version -1 of 0"
     with pytest.raises(RunError, match=words):
         federate(strategy, Recorder(make_app()), 1)
+
+
+def test_a_checkpoint_right_after_an_upload_knows_of_the_new_version() -> None:
+    """Whether or not the round is evaluated: resumed, it sends the new arrays to all."""
+    strategy = wrap(coefficient_period=3)
+    trace = federate(strategy, Recorder(make_app()), 1)
+    resumed = wrap(coefficient_period=3)
+    resumed.restore(*strategy.state())
+    resumed.client_versions = dict(strategy.client_versions)
+    grid = Recorder(make_app())
+    federate(resumed, grid, 1, trace.arrays[0])
+    assert downloads(grid, 1) == [[0, 1, 2, 3]]
