@@ -204,6 +204,13 @@ def test_biases_stay_and_factors_are_seeded() -> None:
         assert changed == (name[-1] in "12")
 
 
+def test_layers_of_one_shape_start_differently() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 2))
+    state = fedpara(model).state_dict()
+    assert state["0.x1"].shape == state["1.x1"].shape
+    assert not torch.equal(state["0.x1"], state["1.x1"])
+
+
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
 def test_initial_variances(kind: str) -> None:
     """FedPara: 2 / fan-out a factor. pFedPara: W1 as He's rule has it for the weight."""

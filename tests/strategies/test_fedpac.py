@@ -9,7 +9,7 @@ import torch
 from flwr.app import Message
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsuite.client_app import Worker, client_app_for, experiment_model, federated_data
@@ -205,6 +205,41 @@ def test_head_comes_with_the_message_else_it_is_the_initial_one() -> None:
         assert found.metrics["loss"] == evaluate_model(model, data)[0]
         scores.append(found.metrics["loss"])
     assert scores[0] != scores[1]
+
+
+def test_features_are_those_of_evaluation_and_move_no_statistic() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    _, _, data = small_client()
+    client = FedPACClient(model, data, data)
+    model.train()
+    before = model_arrays(model)
+    found = client.features()
+    assert bits(model_arrays(model)) == bits(before)
+    assert model.training
+    model.eval()
+    with torch.no_grad():
+        expected = model[1](model[0](data.features)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+class TwoPasses:
+    """Stands in for LSR: looks at another view of the batch after the batch itself."""
+
+    def loss(
+        self, model: nn.Module, features: Tensor, labels: Tensor, *rest: Any
+    ) -> Tensor:
+        mean = functional.cross_entropy(model(features), labels)
+        model(-features)
+        return mean
+
+
+def test_alignment_is_that_of_the_batch_whatever_else_a_loss_looks_at() -> None:
+    replies = []
+    for views in (None, TwoPasses()):
+        client, model, _ = small_client()
+        client.self_regularisation = views  # type: ignore[assignment]
+        replies.append(client.answer(asked(model, prototypes=PROTOTYPES)))
+    assert bits(replies[0].arrays[ARRAYS]) == bits(replies[1].arrays[ARRAYS])
 
 
 def test_watching_features_leaves_no_trace() -> None:
