@@ -50,7 +50,7 @@ def a_report(
         {"client": "north", "num_examples": 3, "loss": 2.0},
     ]
     train.rejections = [Rejection(server_round, 2, "metric loss is nan")]
-    evaluate = PhaseReport("evaluate")
+    evaluate = PhaseReport("evaluate", bytes_down=16)
     evaluate.rows = [
         {"client": k, "num_examples": 1, "accuracy": accuracy}
         for k, accuracy in enumerate(accuracies)
@@ -90,7 +90,7 @@ def test_metrics_by_hand() -> None:
         "spread": 0.5,
         "clients_trained": 2,
         "replies_rejected": 1,
-        "bytes_down": 48,
+        "bytes_down": 64,
         "bytes_up": 32,
         "bytes_down_train": 48,
         "seconds": 0.25,
