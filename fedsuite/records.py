@@ -226,6 +226,22 @@ class Request:
         value = self.config.get(SERVER_ROUND, 1)
         return value if isinstance(value, int) else 1
 
+    def number(self, name: str) -> float:
+        """Return a number that the strategy must have sent along.
+
+        Raises
+        ------
+        RecordError
+            If the config has none of that name.
+        """
+        value = self.config.get(name)
+        if not isinstance(value, int | float):
+            raise RecordError(
+                f"client {self.client_id}: the message has no number {name}: use the "
+                "strategy that belongs to this client, or put it into the config"
+            )
+        return float(value)
+
 
 @dataclass(frozen=True)
 class Reply:

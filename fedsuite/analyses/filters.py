@@ -10,6 +10,7 @@ from torch import nn
 from fedsuite.errors import ConfigError
 from fedsuite.models.decomposition import DecomposedConv2d
 from fedsuite.records import Arrays
+from fedsuite.strategies.product_average import multiply
 
 Vector = NDArray[np.float64]
 
@@ -43,9 +44,9 @@ class DenseSpace:
         """Return a network's arrays with filters, in float64, in the place of factors."""
         dense = dict(arrays)
         for name in self._factored:
-            atoms = dense.pop(_joined(name, "atoms")).astype(np.float64)
-            coefficients = dense.pop(_joined(name, "coefficients")).astype(np.float64)
-            dense[_joined(name, "weight")] = np.tensordot(coefficients, atoms, axes=1)
+            atoms = dense.pop(_joined(name, "atoms"))
+            coefficients = dense.pop(_joined(name, "coefficients"))
+            dense[_joined(name, "weight")] = multiply(coefficients, atoms)
         return dense
 
     def filters(self, arrays: Mapping[str, NDArray[Any]]) -> Vector:

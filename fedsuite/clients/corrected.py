@@ -146,26 +146,16 @@ class CorrectedClient(FederatedClient):
         """Return omega_k, the client's number of examples over the mean; 1 if not asked."""
         if MEAN_EXAMPLES not in request.config or not len(self.train_data):
             return 1.0
-        return len(self.train_data) / self.number(request, MEAN_EXAMPLES)
+        return len(self.train_data) / request.number(MEAN_EXAMPLES)
 
     def record(self, request: Request, name: str) -> Arrays:
         """Return a record that must stand in the message."""
         if name not in request.arrays:
-            raise self._stranger(f"record {name}")
+            raise RunError(
+                f"client {self.client_id}: the message has no record {name}: use the "
+                f"strategy that belongs to {type(self).__name__}"
+            )
         return request.arrays[name]
-
-    def number(self, request: Request, key: str) -> float:
-        """Return a number that must stand in the message."""
-        value = request.config.get(key)
-        if not isinstance(value, int | float):
-            raise self._stranger(f"number {key}")
-        return float(value)
-
-    def _stranger(self, missing: str) -> RunError:
-        return RunError(
-            f"client {self.client_id}: the message has no {missing}: use the strategy that "
-            f"belongs to {type(self).__name__}"
-        )
 
 
 def vector_of(

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.training import TrainingOptions
-from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import ARRAYS, Reply, Request
 
@@ -70,7 +69,7 @@ class DittoClient(FederatedClient):
         usual = self.training
         try:
             self.training = self._personal_training(request)
-            self._lambda = self._number(request, "ditto-lambda")
+            self._lambda = request.number("ditto-lambda")
             self._anchor = anchor
             yield
         finally:
@@ -78,18 +77,9 @@ class DittoClient(FederatedClient):
 
     def _personal_training(self, request: Request) -> TrainingOptions:
         options = self.training
-        epochs = int(self._number(request, "ditto-local-epochs"))
-        steps = int(self._number(request, "ditto-local-steps"))
-        rate = self._number(request, "ditto-learning-rate")
+        epochs = int(request.number("ditto-local-epochs"))
+        steps = int(request.number("ditto-local-steps"))
+        rate = request.number("ditto-learning-rate")
         if epochs or steps:
             options = replace(options, local_epochs=epochs, local_steps=steps)
         return replace(options, learning_rate=rate) if rate else options
-
-    def _number(self, request: Request, key: str) -> float:
-        value = request.config.get(key)
-        if not isinstance(value, int | float):
-            raise RunError(
-                f"client {self.client_id}: the message has no number {key}: use the "
-                "strategy Ditto"
-            )
-        return float(value)

@@ -21,7 +21,7 @@ class FedDCClient(CorrectedClient):
     def on_train(self, request: Request) -> Reply:
         """Train with the correction, renew h_k and g_k, send the change of g_k along."""
         factor = self.size_factor(request)
-        alpha = self.number(request, "feddc-alpha") / factor
+        alpha = request.number("feddc-alpha") / factor
         received = request.arrays[ARRAYS]
         state = self.load_state(request) or {}
         names = self.trainable(received)

@@ -20,7 +20,7 @@ class FedDynClient(CorrectedClient):
 
     def on_train(self, request: Request) -> Reply:
         """Train with the correction, then renew lambda_k."""
-        alpha = self.number(request, "feddyn-alpha") / self.size_factor(request)
+        alpha = request.number("feddyn-alpha") / self.size_factor(request)
         received = request.arrays[ARRAYS]
         state = self.load_state(request) or {}
         own = vector_of(state, LAMBDA, received, self.trainable(received))

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.partial import number_in
 from fedsuite.clients.training import EVALUATION_BATCH, TrainingSummary, evaluation_mode
 from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
@@ -125,9 +124,9 @@ class FedPACClient(FederatedClient):
     def _train_in_turns(self, request: Request) -> TrainingSummary:
         options = replace(
             self.training,
-            local_epochs=int(number_in(request, "head-epochs")),
+            local_epochs=int(request.number("head-epochs")),
             local_steps=0,
-            learning_rate=number_in(request, "head-learning-rate"),
+            learning_rate=request.number("head-learning-rate"),
         )
         first = self.train_locally(
             request, "head-batches", training=options, frozen=self._body
@@ -139,7 +138,7 @@ class FedPACClient(FederatedClient):
     def _aligned(self, request: Request) -> Iterator[None]:
         """Add the alignment to the loss where there are prototypes."""
         sent = request.arrays.get("prototypes")
-        self._alignment = number_in(request, "alignment")
+        self._alignment = request.number("alignment")
         if sent is not None and self._alignment > 0:
             device = self.train_data.features.device
             means = torch.from_numpy(sent["means"].copy()).to(device)

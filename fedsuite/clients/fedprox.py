@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays
 from fedsuite.records import ARRAYS, Reply, Request
 
@@ -21,13 +20,7 @@ class FedProxClient(FederatedClient):
 
     def on_train(self, request: Request) -> Reply:
         """Remember the received model, then train."""
-        mu = request.config.get("proximal-mu")
-        if not isinstance(mu, int | float):
-            raise RunError(
-                f"client {self.client_id}: the message has no number proximal-mu: use the "
-                "strategy FedProx, or put it into the config"
-            )
-        self._proximal_mu = float(mu)
+        self._proximal_mu = request.number("proximal-mu")
         load_arrays(self.model, request.arrays[ARRAYS])
         self._received = [p.detach().clone() for p in self.model.parameters()]
         return super().on_train(request)

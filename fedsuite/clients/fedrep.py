@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fedsuite.clients.partial import PartialClient, number_in
+from fedsuite.clients.partial import PartialClient
 from fedsuite.clients.training import TrainingSummary
 from fedsuite.records import ARRAYS, Request
 
@@ -17,9 +17,9 @@ class FedRepClient(PartialClient):
         """Train head and body in turns, with a fresh optimiser each."""
         body = frozenset(request.arrays[ARRAYS])
         head = frozenset(self._names) - body
-        epochs = int(number_in(request, "head-epochs"))
+        epochs = int(request.number("head-epochs"))
         options = replace(self.training, local_epochs=epochs, local_steps=0)
         first = self.train_locally(request, "head-batches", training=options, frozen=body)
-        epochs = int(number_in(request, "body-epochs"))
+        epochs = int(request.number("body-epochs"))
         options = replace(self.training, local_epochs=epochs, local_steps=0)
         return first.then(self.train_locally(request, training=options, frozen=head))

@@ -1,15 +1,13 @@
 """Client side of filter decomposition: completes the model, and trains personal atoms."""
 
 import math
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from torch import nn
 
 from fedsuite.clients.base import STORED_STATE, FederatedClient
-from fedsuite.clients.training import make_optimizer, mini_batches, run_steps
+from fedsuite.clients.training import frozen_arrays, make_optimizer, mini_batches, run_steps
 from fedsuite.decomposition import SLOW, SLOW_VERSION, Orders
 from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
@@ -149,7 +147,7 @@ class DecomposedClient:
         frozen = set(self._groups.atoms) if orders.freeze_atoms else set()
         if orders.local_coefficients == "freeze" and not orders.sync:
             frozen |= set(slow)
-        with _frozen(self.client.model, frozen):
+        with frozen_arrays(self.client.model, frozen):
             reply = self._inside(whole, memory)
         if request.message_type == TRAIN:
             if orders.local_coefficients == "persist":
@@ -262,7 +260,7 @@ class DecomposedClient:
         model = client.model
         load_arrays(model, {**received, **start})
         with (
-            _frozen(model, set(self._names) - set(start)),
+            frozen_arrays(model, set(self._names) - set(start)),
             client.layer_stream(purpose, server_round),
         ):
             optimizer = make_optimizer(model, options, server_round)
@@ -280,17 +278,3 @@ class DecomposedClient:
                 f"loss is {summary.loss}: lower learning-rate, or look at its data"
             )
         return model_arrays(model, start), summary.loss
-
-
-@contextmanager
-def _frozen(model: nn.Module, names: Collection[str]) -> Iterator[None]:
-    """Take parameters out of training for a while."""
-    parameters = [p for n, p in model.named_parameters() if n in names and p.requires_grad]
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-        parameter.grad = None
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)

@@ -4,7 +4,6 @@ from typing import Any
 
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.training import TrainingSummary
-from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import ARRAYS, Reply, Request
 
@@ -41,20 +40,3 @@ class PartialClient(FederatedClient):
     def _load_whole(self, request: Request) -> None:
         own = self.load_state(request) or {}
         load_arrays(self.model, {**self._initial, **own, **request.arrays[ARRAYS]})
-
-
-def number_in(request: Request, name: str) -> float:
-    """Return a number that the strategy sent along.
-
-    Raises
-    ------
-    RunError
-        If the message has none of that name.
-    """
-    value = request.config.get(name)
-    if not isinstance(value, int | float):
-        raise RunError(
-            f"client {request.client_id}: the message has no number {name}: use the "
-            "strategy that belongs to this client, or put it into the config"
-        )
-    return value

@@ -230,6 +230,7 @@ def frozen_arrays(model: nn.Module, names: Collection[str]) -> Iterator[list[nn.
     taken = [p for n, p in model.named_parameters() if n in names and p.requires_grad]
     for parameter in taken:
         parameter.requires_grad_(False)
+        parameter.grad = None
     try:
         yield held
     finally:

@@ -20,6 +20,7 @@ W_1 is scaled so that W_1 has the variance that He's rule gives the dense weight
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -31,7 +32,7 @@ from fedsuite.models.groups import parameter_groups
 from fedsuite.rng import torch_stream
 
 
-class _Factored(nn.Module):
+class _Factored(nn.Module, ABC):
     """Parts that both kinds of layer share.
 
     Parameters
@@ -54,13 +55,13 @@ class _Factored(nn.Module):
         self.personal = personal
         self.bias: nn.Parameter | None = None
 
+    @abstractmethod
     def products(self) -> tuple[Tensor, Tensor]:
         """Return W_1 and W_2 in the shape of the weight."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fan_outs(self) -> dict[str, int]:
         """Return parameter to fan-out, which decides its initial variance."""
-        raise NotImplementedError
 
     def weight(self) -> Tensor:
         """Return the dense weight."""

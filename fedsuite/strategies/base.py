@@ -10,11 +10,10 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
 
 from fedsuite.keys import Key, Value
 from fedsuite.records import (
@@ -39,18 +38,15 @@ from fedsuite.strategies.exchange import (
 from fedsuite.strategies.extras import ServerExtras
 from fedsuite.strategies.layer import Layer
 from fedsuite.strategies.membership import Directory, Identity, Members, Sampling
+from fedsuite.strategies.protocol import StartableStrategy
 from fedsuite.strategies.quorum import Quorum, QuorumMissed
 from fedsuite.strategies.report import PhaseReport, metric_record
 from fedsuite.strategies.validation import ClientReply, Expected, all_finite, spec_of
 
-if TYPE_CHECKING:
-    from fedsuite.checkpoint import Checkpoint
-    from fedsuite.strategies.callback import Callback
-
 logger = logging.getLogger(__name__)
 
 
-class FederatedStrategy(Strategy):
+class FederatedStrategy(StartableStrategy):
     """Base of all strategies.
 
     Parameters
@@ -313,48 +309,6 @@ class FederatedStrategy(Strategy):
             type(self).__name__,
             self.seed,
             self.quorum.needed,
-        )
-
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-        *,
-        callbacks: Sequence["Callback"] = (),
-        resume: "Checkpoint | None" = None,
-    ) -> Result:
-        """Run the rounds, as Flower's own ``start``, with callbacks and resume.
-
-        Parameters
-        ----------
-        grid, initial_arrays, num_rounds, timeout
-            As in Flower.
-        train_config, evaluate_config, evaluate_fn
-            As in Flower.
-        callbacks
-            Called at the start, after each round, and at the end.
-        resume
-            Checkpoint to go on from.
-        """
-        from fedsuite.strategies.loop import run_rounds
-
-        self.exchange_timeout = timeout
-        return run_rounds(
-            self,
-            grid,
-            initial_arrays,
-            num_rounds=num_rounds,
-            timeout=timeout,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate_fn=evaluate_fn,
-            callbacks=callbacks,
-            resume=resume,
         )
 
     # --------------------------------------------------------------------------- machinery

@@ -1,27 +1,22 @@
 """Base of strategies that go around one of ours, as Flower's own wrappers do."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
 
 from fedsuite.records import Arrays, ConfigValue
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.extras import ServerExtras
 from fedsuite.strategies.layer import Layer
+from fedsuite.strategies.protocol import StartableStrategy
 from fedsuite.strategies.quorum import Quorum
 from fedsuite.strategies.report import PhaseReport
-
-if TYPE_CHECKING:
-    from fedsuite.checkpoint import Checkpoint
-    from fedsuite.strategies.callback import Callback
 
 _INNER = "strategy/"
 
 
-class StrategyWrapper(Strategy):
+class StrategyWrapper(StartableStrategy):
     """Passes everything on; a wrapper overrides what it changes.
 
     Parameters
@@ -81,6 +76,15 @@ class StrategyWrapper(Strategy):
     @num_rounds.setter
     def num_rounds(self, value: int) -> None:
         self.strategy.num_rounds = value
+
+    @property
+    def exchange_timeout(self) -> float:
+        """Seconds to wait for replies in the exchanges of a round."""
+        return self.strategy.exchange_timeout
+
+    @exchange_timeout.setter
+    def exchange_timeout(self, value: float) -> None:
+        self.strategy.exchange_timeout = value
 
     @property
     def client_versions(self) -> dict[int, str]:
@@ -152,33 +156,3 @@ class StrategyWrapper(Strategy):
     def summary(self) -> None:
         """Log the strategy's settings."""
         self.strategy.summary()
-
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-        *,
-        callbacks: Sequence["Callback"] = (),
-        resume: "Checkpoint | None" = None,
-    ) -> Result:
-        """Run the rounds; see :meth:`FederatedStrategy.start`."""
-        from fedsuite.strategies.loop import run_rounds
-
-        self.strategy.exchange_timeout = timeout
-        return run_rounds(
-            self,
-            grid,
-            initial_arrays,
-            num_rounds=num_rounds,
-            timeout=timeout,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate_fn=evaluate_fn,
-            callbacks=callbacks,
-            resume=resume,
-        )

@@ -208,4 +208,7 @@ def test_a_client_without_lambda_says_so() -> None:
     found = run_curves(FedAvg(**options()), DittoClient, 1)
     assert found.trace.reports[0].train is not None
     reason = found.trace.reports[0].train.rejections[0].reason
-    assert "the message has no number ditto-local-epochs: use the strategy Ditto" in reason
+    assert (
+        "the message has no number ditto-local-epochs: use the strategy that belongs to this client"
+        in reason
+    )

@@ -63,7 +63,10 @@ def test_client_without_mu_says_so() -> None:
     trace: Trace = run(FedAvg(), TamperingGrid(matrix_app(MatrixProxClient), 3))
     reasons = [rejection.reason for rejection in trace.reports[0].train.rejections]
     assert len(reasons) == 3
-    assert "the message has no number proximal-mu: use the strategy FedProx" in reasons[0]
+    assert (
+        "the message has no number proximal-mu: use the strategy that belongs to this client"
+        in reasons[0]
+    )
 
 
 def test_term_pulls_towards_the_model_just_received() -> None:
