@@ -209,6 +209,6 @@ def test_a_client_without_lambda_says_so() -> None:
     assert found.trace.reports[0].train is not None
     reason = found.trace.reports[0].train.rejections[0].reason
     assert (
-        "the message has no number ditto-local-epochs: use the strategy that belongs to this client"
+        "the message has no number ditto-local-epochs: use the strategy that belongs"
         in reason
     )
