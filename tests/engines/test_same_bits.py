@@ -1,13 +1,15 @@
 """The same experiment gives the same bits in this process, in Ray, in real processes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import fedsuite
 from fedsuite.api import Engine
+from fedsuite.keys import Value
 
-EXPERIMENT = {
+EXPERIMENT: Mapping[str, Value] = {
     "method": "fedavg",
     "dataset": "digits",
     "num-clients": 4,
@@ -17,13 +19,34 @@ EXPERIMENT = {
     "evaluate-every": 3,
     "seed": 11,
 }
+DECOMPOSED: Mapping[str, Value] = {
+    "model": "cnn-shallow",
+    "decomposition": True,
+    "coefficient-period": 2,
+    "evaluate-every": 1,
+}
+# Methods whose clients keep something from one round to the next.
+STATEFUL: Mapping[str, Mapping[str, Value]] = {
+    "decomposed-scaffold": {
+        **DECOMPOSED,
+        "method": "scaffold",
+        "local-coefficients": "freeze",
+    },
+    "personal-atoms": {**DECOMPOSED, "personal-atoms": True},
+    "ditto": {"method": "ditto"},
+}
 
 
-def run(folder: Path, name: str, engine: Engine, num_supernodes: int) -> tuple[bytes, str]:
+def run(
+    folder: Path, name: str, engine: Engine, num_supernodes: int, **changes: Value
+) -> tuple[bytes, str]:
     """Return model and per-client rows of a run."""
     places = {"output-dir": str(folder), "run-name": name}
     result = fedsuite.run(
-        EXPERIMENT, engine=engine, overrides=places, num_supernodes=num_supernodes
+        {**EXPERIMENT, **changes},
+        engine=engine,
+        overrides=places,
+        num_supernodes=num_supernodes,
     )
     assert result.manifest["status"] == "finished"
     assert result.manifest["engine"] == engine
@@ -50,3 +73,13 @@ def test_other_engines(
     reference: tuple[bytes, str], tmp_path: Path, engine: Engine, num_supernodes: int
 ) -> None:
     assert run(tmp_path, "run", engine, num_supernodes) == reference
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [*((name, "ray") for name in STATEFUL), ("decomposed-scaffold", "deployment")],
+)
+def test_methods_with_client_state(name: str, engine: Engine, tmp_path: Path) -> None:
+    local = run(tmp_path, "local", "local", 0, **STATEFUL[name])
+    assert run(tmp_path, "other", engine, 2, **STATEFUL[name]) == local
