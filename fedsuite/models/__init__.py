@@ -99,6 +99,14 @@ MODELS: dict[str, ModelSpec] = {
         "Small CNN: 3 x 3 convolutions of 16, 32 and 64, then 128 units.",
         "fedsuite.models.cnn:cnn_3x3",
     ),
+    "cnn-celeba": ModelSpec(
+        "LEAF's CNN for CelebA: four 3 x 3 convolutions of 32, normalised.",
+        "fedsuite.models.celeba:cnn_celeba",
+    ),
+    "lenet-5": ModelSpec(
+        "LeNet-5: 5 x 5 convolutions of 6 and 16, then 120 and 84 units.",
+        "fedsuite.models.lenet:lenet5",
+    ),
     "lenet-b": ModelSpec(
         "FedRep's CNN: two 5 x 5 convolutions of 64, then 120 and 64 units.",
         "fedsuite.models.lenet:lenet_b",
@@ -119,9 +127,25 @@ MODELS: dict[str, ModelSpec] = {
         "ResNet-18 in its 32 x 32 form: 3 x 3 stem, no max-pooling.",
         "fedsuite.models.resnet:resnet18",
     ),
+    "resnet34": ModelSpec(
+        "ResNet-34 in the same form.",
+        "fedsuite.models.resnet:resnet34",
+    ),
     "resnet18-imagenet": ModelSpec(
         "ResNet-18 as published: 7 x 7 stem of stride 2 and max-pooling.",
         "fedsuite.models.resnet:resnet18_imagenet",
+    ),
+    "wide-resnet-10-1": ModelSpec(
+        "Wide ResNet of 10 layers, 16 to 64 channels.",
+        "fedsuite.models.wide_resnet:wide_resnet_10_1",
+    ),
+    "wide-resnet-10-2": ModelSpec(
+        "Wide ResNet of 10 layers, 32 to 128 channels.",
+        "fedsuite.models.wide_resnet:wide_resnet_10_2",
+    ),
+    "wide-resnet-16-1": ModelSpec(
+        "Wide ResNet of 16 layers, 16 to 64 channels.",
+        "fedsuite.models.wide_resnet:wide_resnet_16_1",
     ),
     "mobilenet-v2": ModelSpec(
         "MobileNet-v2 in its form for images of 32 to 64 pixels.",

@@ -11,6 +11,16 @@ from torch import nn
 from fedsuite.models.stages import Stage, staged_network
 
 
+def lenet5(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return LeNet-5: 61,706 parameters on 28 x 28 grey images and 10 classes.
+
+    LeCun et al., Proc. IEEE 1998, in the form in use today (ReLU, max-pooling): 5 x 5
+    convolutions of 6, padded by 2, and 16, then 120 and 84 units.
+    """
+    stages = (Stage(6, padding=2), Stage(16))
+    return staged_network("lenet-5", input_shape, num_classes, stages, (120, 84))
+
+
 def lenet_b(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Return FedRep's network for CIFAR-10: 307,842 parameters at 10 classes.
 

@@ -24,6 +24,17 @@ from tests.helpers import bits
 
 CIFAR = (3, 32, 32)
 FRESH = ("kaiming-both", "match-dense")
+NETWORKS_OF_3X3 = (
+    "cnn-deep",
+    "cnn-3x3",
+    "cnn-celeba",
+    "resnet18",
+    "resnet34",
+    "wide-resnet-10-1",
+    "wide-resnet-10-2",
+    "wide-resnet-16-1",
+    "mobilenet-v2",
+)
 LENETS = ("cnn", "lenet-b", "lenet-b100", "lenet-c", "lenet-m")
 
 
@@ -107,7 +118,7 @@ def test_7x7_is_dense_only_at_the_start():
 @pytest.mark.parametrize(
     ("name", "atoms"),
     [
-        *((name, 9) for name in ("cnn-deep", "resnet18", "mobilenet-v2")),
+        *((name, 9) for name in NETWORKS_OF_3X3),
         *((name, 12) for name in ("cnn-deep", "resnet18", "mobilenet-v2")),
         ("resnet18-imagenet", 9),
         ("resnet18-imagenet", 12),

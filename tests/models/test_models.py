@@ -17,12 +17,18 @@ SHAPES = {
     "cnn-shallow": (1, 28, 28),
     "cnn-deep": (1, 28, 28),
     "cnn-3x3": (1, 28, 28),
+    "cnn-celeba": (3, 42, 42),
+    "lenet-5": (1, 28, 28),
     "lenet-b": (1, 28, 28),
     "lenet-b100": (1, 16, 16),
     "lenet-c": (1, 28, 28),
     "lenet-m": (1, 28, 28),
     "resnet18": (3, 16, 16),
+    "resnet34": (3, 16, 16),
     "resnet18-imagenet": (3, 33, 33),
+    "wide-resnet-10-1": (3, 16, 16),
+    "wide-resnet-10-2": (3, 16, 16),
+    "wide-resnet-16-1": (3, 16, 16),
     "mobilenet-v2": (3, 16, 16),
 }
 
@@ -64,6 +70,14 @@ def state(name, seed, **options):
         # torchvision's published count.
         ("resnet18-imagenet", (3, 224, 224), 1000, 11_689_512),
         ("cnn", (3, 32, 32), 100, 815_332),
+        # 6 x 6 pixels left: 896 + 3 x 9,248, norms 256, classifier 2,306.
+        ("cnn-celeba", (3, 84, 84), 2, 31_202),
+        # 156 + 2,416, then 400 inputs: 48,120 + 10,164 + 850.
+        ("lenet-5", (1, 28, 28), 10, 61_706),
+        ("resnet34", (3, 32, 32), 10, 21_282_122),
+        ("wide-resnet-10-1", (3, 32, 32), 10, 77_850),
+        ("wide-resnet-10-2", (3, 32, 32), 10, 303_706),
+        ("wide-resnet-16-1", (3, 32, 32), 10, 175_066),
         ("lenet-b", (3, 32, 32), 10, 307_842),
         ("lenet-b100", (3, 32, 32), 100, 1_075_044),
         ("lenet-c", (3, 32, 32), 10, 107_690),
