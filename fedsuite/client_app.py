@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -96,7 +97,10 @@ class Worker:
     def _on_device(self, split: Split) -> Split:
         if self._device.type == "cpu":
             return split
-        return Split(split.features.to(self._device), split.labels.to(self._device))
+        features, labels = (
+            tensor.to(self._device) for tensor in (split.features, split.labels)
+        )
+        return replace(split, features=features, labels=labels)
 
 
 def _self_regularisation(
@@ -106,6 +110,16 @@ def _self_regularisation(
     options = LSROptions(**experiment.arguments(LSR_KEYS))  # type: ignore[arg-type]
     if options.lsr_gamma == 0:
         return None
+    if not data.spec.is_image:
+        raise ConfigError(
+            f"key lsr-gamma = {options.lsr_gamma}: dataset {data.spec.name} has no images, "
+            "which it takes random views of; set 0"
+        )
+    if experiment["loss"] != "cross-entropy":
+        raise ConfigError(
+            f"key loss = {experiment['loss']!r}: local self-regularisation, which "
+            "lsr-gamma above 0 turns on, has a loss of its own; leave one of them out"
+        )
     return SelfRegularisation(options, *data.standardisation)
 
 

@@ -23,6 +23,7 @@ END = "# END GENERATED"
 
 _WIDTH = 92
 _OWNERS = {
+    "dataset": "data",
     "partitioner": "data",
     "model": "model",
     "decomposition": "model",

@@ -303,6 +303,8 @@ def _owned_keys() -> Iterator[tuple[str, str, Sequence[Key]]]:
     """Yield selector, its value, and the keys that apply when it is chosen."""
     from fedsuite import data, decomposition, models
 
+    for name, dataset in data.DATASETS.items():
+        yield "dataset", name, dataset.keys
     for name, partitioner in data.PARTITIONERS.items():
         yield "partitioner", name, partitioner.keys
     for name, model in models.MODELS.items():
@@ -354,7 +356,7 @@ def _groups(given: Mapping[str, object]) -> Iterator[_Group]:
     yield _Group(_shared_keys(), defaults)
     chosen = {
         selector: defaults.get(selector) if given.get(selector, AUTO) == AUTO else None
-        for selector in ("partitioner", "model", "decomposition")
+        for selector in ("dataset", "partitioner", "model", "decomposition")
     }
     for selector, name, keys in _owned_keys():
         wanted = chosen.get(selector) or _choice(selector, given)

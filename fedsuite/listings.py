@@ -54,6 +54,7 @@ def method_keys_table(name: str) -> Table:
         ("model", MODEL_KEYS),
         ("factored models", DECOMPOSITION_KEYS),
         ("data", shared["data"]),
+        ("data sets", [key for spec in DATASETS.values() for key in spec.keys]),
         ("partitioners", partitioner_keys),
         ("run", shared["run"]),
     )

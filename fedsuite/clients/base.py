@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsuite.clients.augmentation import crop_and_flip
+from fedsuite.clients.losses import count_targets
 from fedsuite.clients.privacy import PrivacyOptions, privatise
 from fedsuite.clients.self_regularisation import SelfRegularisation
 from fedsuite.clients.store import ClientStore, MemoryStore
@@ -24,7 +25,6 @@ from fedsuite.clients.training import (
     LossFunction,
     TrainingOptions,
     TrainingSummary,
-    cross_entropy,
     evaluate_model,
     frozen_arrays,
     make_optimizer,
@@ -69,7 +69,7 @@ class FederatedClient(NumPyClient):
     store
         Keeps what must survive between rounds.
     self_regularisation
-        Replaces the cross-entropy of the hook ``loss`` by LSR's; None is plain.
+        Replaces the loss of ``training`` in the hook ``loss`` by LSR's; None is plain.
     privacy
         Clips what leaves the client and adds noise; off unless given.
     """
@@ -98,6 +98,7 @@ class FederatedClient(NumPyClient):
         self.train_data = train
         self.test_data = test
         self.training = training or TrainingOptions()
+        self._plain_loss = self.training.loss_function
         self.client_id = client_id
         self.seed = seed
         self.store = store if store is not None else MemoryStore()
@@ -149,13 +150,13 @@ class FederatedClient(NumPyClient):
     # ----------------------------------------------------------------------------- hooks
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of a mini-batch; cross-entropy unless overridden.
+        """Return the mean loss of a mini-batch; that of the options unless overridden.
 
         An override builds on ``super().loss``, which is LSR's loss where that is on. For
         use inside :meth:`train_locally` and :meth:`layer_stream`.
         """
         if self.self_regularisation is None:
-            return cross_entropy(model, features, labels)
+            return self._plain_loss(model, features, labels)
         if self._views is None:
             raise RuntimeError("loss() with LSR is for use inside layer_stream()")
         return self.self_regularisation.loss(model, features, labels, *self._views)
@@ -278,7 +279,8 @@ class FederatedClient(NumPyClient):
     def evaluation(self, data: Split) -> Reply:
         """Evaluate ``self.model`` and return the reply."""
         loss, accuracy = evaluate_model(self.model, data)
-        return Reply(metrics={NUM_EXAMPLES: len(data), "loss": loss, "accuracy": accuracy})
+        count = count_targets(data.labels)
+        return Reply(metrics={NUM_EXAMPLES: count, "loss": loss, "accuracy": accuracy})
 
     def load_state(self, request: Request) -> Arrays | None:
         """Return the stored state to start from, or None if there is none yet."""

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.training import evaluation_mode
+from fedsuite.data.specs import IGNORED
 from fedsuite.errors import RunError
 from fedsuite.records import Reply, Request
 
@@ -56,5 +57,6 @@ class FedDISCOClient(FederatedClient):
         """Return the client's training examples of each class."""
         with evaluation_mode(self.model):
             outputs = self.model(self.train_data.features[:1]).shape[-1]
-        labels = self.train_data.labels.cpu().numpy()
-        return np.bincount(labels, minlength=outputs).astype(np.int64)
+        labels = self.train_data.labels.cpu().numpy().ravel()
+        counted = labels[labels != IGNORED]
+        return np.bincount(counted, minlength=outputs).astype(np.int64)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.training import EVALUATION_BATCH, TrainingSummary, evaluation_mode
-from fedsuite.errors import RunError
+from fedsuite.errors import ConfigError, RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.groups import head_module, parameter_groups
 from fedsuite.records import ARRAYS, Reply, Request
@@ -61,6 +61,11 @@ class FedPACClient(FederatedClient):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        if self.train_data.labels.ndim > 1:
+            raise ConfigError(
+                "method fedpac: its prototypes need one class a row, which this data set "
+                "of sequences does not have; choose another method or data set"
+            )
         groups = parameter_groups(self.model)
         self._body = groups.body
         self._head = frozenset(groups.head)

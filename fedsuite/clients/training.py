@@ -3,13 +3,22 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
+from fedsuite.clients.losses import KEYS as LOSS_KEYS
+from fedsuite.clients.losses import (
+    count_targets,
+    cross_entropy,
+    focal_loss,
+    right_rows,
+    right_targets,
+    summed_cross_entropy,
+)
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Key
@@ -37,6 +46,12 @@ KEYS: tuple[Key, ...] = (
         above=0.0,
         maximum=1.0,
     ),
+    Key(
+        "learning-rate-decay-every",
+        1,
+        "rounds between two decays of the learning rate",
+        minimum=1,
+    ),
     Key("optimizer", "sgd", "local optimiser", choices=("sgd", "adam")),
     Key("momentum", 0.0, "momentum of sgd; 0 is none", minimum=0.0, maximum=1.0),
     Key("weight-decay", 0.0, "L2 penalty of the optimiser; 0 is none", minimum=0.0),
@@ -52,13 +67,14 @@ KEYS: tuple[Key, ...] = (
         False,
         "shift training images by up to 4 pixels and mirror half of them, anew each time",
     ),
+    *LOSS_KEYS,
 )
 
 LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """Mean loss of a mini-batch from model, features and labels."""
 
 EVALUATION_BATCH = 1024
-"""Samples in a forward pass that needs no gradient: bounds the memory, not the result."""
+"""Targets in a forward pass over all data: bounds the memory, not the result."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +86,8 @@ class TrainingOptions:
     local_epochs, local_steps, batch_size
         Amount of work: ``local_steps`` mini-batches, or ``local_epochs`` passes where it
         is 0. ``batch_size`` 0 is the full batch.
-    learning_rate, learning_rate_decay
-        Step size in round 1, and its factor from round to round.
+    learning_rate, learning_rate_decay, learning_rate_decay_every
+        Step size in round 1, its factor, and every how many rounds it is applied.
     optimizer, momentum, weight_decay
         ``sgd`` or ``adam``, made anew in each round.
     clip_gradient_norm
@@ -79,6 +95,8 @@ class TrainingOptions:
         method's correction is in it, weight decay is not. 0 does not clip.
     crop_and_flip
         Whether training images are shifted and mirrored at random.
+    loss, focal_gamma
+        ``cross-entropy``, or ``focal`` with its exponent.
     """
 
     local_epochs: int = 1
@@ -86,15 +104,26 @@ class TrainingOptions:
     batch_size: int = 32
     learning_rate: float = 0.1
     learning_rate_decay: float = 1.0
+    learning_rate_decay_every: int = 1
     optimizer: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip_gradient_norm: float = 0.0
     crop_and_flip: bool = False
+    loss: str = "cross-entropy"
+    focal_gamma: float = 2.0
 
     def learning_rate_at(self, server_round: int) -> float:
         """Return the learning rate of a round, counted from 1."""
-        return self.learning_rate * self.learning_rate_decay ** (server_round - 1)
+        decays = (server_round - 1) // self.learning_rate_decay_every
+        return self.learning_rate * self.learning_rate_decay**decays
+
+    @property
+    def loss_function(self) -> LossFunction:
+        """The loss that the options name."""
+        if self.loss == "focal":
+            return partial(focal_loss, gamma=self.focal_gamma)
+        return cross_entropy
 
 
 @dataclass(frozen=True)
@@ -104,7 +133,7 @@ class TrainingSummary:
     Parameters
     ----------
     loss
-        Mean loss over the samples seen, before each step; 0 if there were none.
+        Mean loss over the targets seen, before each step; 0 if there were none.
     num_steps
         Optimiser steps taken.
     """
@@ -200,7 +229,8 @@ def run_steps(
     seen = steps = 0
     for batch in batches:
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_function(model, data.features[batch], data.labels[batch])
+        labels = data.labels[batch]
+        loss = loss_function(model, data.features[batch], labels)
         loss.backward()  # type: ignore[no-untyped-call]
         if before_step is not None:
             before_step(model)
@@ -210,8 +240,9 @@ def run_steps(
         steps += 1
         if after_step is not None:
             after_step(model, steps)
-        total += loss.detach().double().cpu() * len(batch)
-        seen += len(batch)
+        count = count_targets(labels)
+        total += loss.detach().double().cpu() * count
+        seen += count
     return TrainingSummary(float(total) / seen if seen else 0.0, steps)
 
 
@@ -260,8 +291,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield data in parts that bound the memory of a forward pass."""
-    for start in range(0, len(data), EVALUATION_BATCH):
-        part = slice(start, start + EVALUATION_BATCH)
+    targets_of_a_row = data.labels[:1].numel() or 1
+    rows = max(EVALUATION_BATCH // targets_of_a_row, 1)
+    for start in range(0, len(data), rows):
+        part = slice(start, start + rows)
         yield data.features[part], data.labels[part]
 
 
@@ -269,52 +302,49 @@ def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
 def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
     """Return mean cross-entropy and accuracy (a fraction) in evaluation mode.
 
-    The model keeps the mode that it had. Of no samples both are 0.
+    The model keeps the mode that it had. Of no targets both are 0.
     """
-    if len(data) == 0:
+    count = count_targets(data.labels)
+    if count == 0:
         return 0.0, 0.0
     loss = 0.0
     correct = 0
     with evaluation_mode(model):
         for features, labels in _parts(data):
-            logits = model(features)
-            loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
-            correct += int((logits.argmax(dim=1) == labels).sum())
-    return loss / len(data), correct / len(data)
-
-
-def cross_entropy(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of a model's outputs."""
-    return functional.cross_entropy(model(features), labels)
+            outputs = model(features)
+            loss += float(summed_cross_entropy(outputs, labels))
+            correct += int(right_targets(outputs, labels, data.never_right).sum())
+    return loss / count, correct / count
 
 
 @torch.no_grad()
 def mean_loss(
     model: nn.Module, data: Split, loss_function: LossFunction = cross_entropy
 ) -> float:
-    """Return the mean loss over all of ``data``, in evaluation mode; 0 of no samples.
+    """Return the mean loss over all of ``data``, in evaluation mode; 0 of no targets.
 
     The model keeps the mode that it had.
     """
     was_training = model.training
     model.eval()
     loss = sum(
-        float(loss_function(model, features, labels)) * len(labels)
+        float(loss_function(model, features, labels)) * count_targets(labels)
         for features, labels in _parts(data)
     )
     model.train(was_training)
-    return loss / max(len(data), 1)
+    return loss / max(count_targets(data.labels), 1)
 
 
 @torch.no_grad()
 def correct_predictions(model: nn.Module, data: Split) -> NDArray[np.uint8]:
     """Return 1 for each sample that the model gets right in evaluation mode, else 0.
 
+    A sequence is right where all its targets are.
     The model keeps the mode that it had.
     """
     with evaluation_mode(model):
         right = [
-            (model(features).argmax(dim=1) == labels).byte().cpu().numpy()
+            right_rows(model(features), labels, data.never_right).byte().cpu().numpy()
             for features, labels in _parts(data)
         ]
     return np.concatenate(right) if right else np.zeros(0, np.uint8)
@@ -340,12 +370,12 @@ def probe_model(
     loss = 0.0
     with evaluation_mode(model):
         for features, labels in _parts(data):
-            part = loss_function(model, features, labels) * len(labels)
+            part = loss_function(model, features, labels) * count_targets(labels)
             gradients = torch.autograd.grad(part, parameters, materialize_grads=True)
             for total, gradient in zip(sums, gradients, strict=True):
                 total += gradient
             loss += float(part.detach())
-    count = max(len(data), 1)
+    count = max(count_targets(data.labels), 1)
     return loss / count, {
         name: np.array((total / count).cpu().numpy())
         for name, total in zip(named, sums, strict=True)

@@ -8,6 +8,7 @@ the published values, not recomputed here.
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from fedsuite.data import reddit
 from fedsuite.data.digits import load_digits
 from fedsuite.data.parquet import load_parquet
 from fedsuite.data.specs import DatasetSpec
@@ -143,6 +144,18 @@ _SPECS = (
         test_splits=(),
         label_column="character",
         id_column="writer_id",
+    ),
+    DatasetSpec(
+        name="reddit",
+        description="LEAF's comments, ten words in, the next word of each out, owner: user",
+        num_classes=reddit.VOCABULARY,
+        input_shape=(reddit.LENGTH,),
+        load=reddit.load_reddit,
+        prepare=reddit.prepare_reddit,
+        folder="reddit",
+        test_splits=(),
+        files=("*.json",),
+        keys=reddit.KEYS,
     ),
 )
 

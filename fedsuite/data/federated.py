@@ -19,7 +19,7 @@ from fedsuite.data.label_noise import flip_labels
 from fedsuite.data.partition import Partition
 from fedsuite.data.partition_specs import PARTITIONERS, partition_indices
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
-from fedsuite.errors import DataError
+from fedsuite.errors import ConfigError, DataError
 from fedsuite.keys import AUTO, Value
 from fedsuite.rng import numpy_stream
 
@@ -39,13 +39,17 @@ class Split:
     Parameters
     ----------
     features
-        float32 ``[rows, *input_shape]``, scaled.
+        ``[rows, *input_shape]``: float32, or int64 where they are numbers of words.
     labels
-        int64 ``[rows]``.
+        int64 ``[rows]``; of sequences ``[rows, length]``, one target a position, which is
+        :data:`~fedsuite.data.specs.IGNORED` where there is none.
+    never_right
+        Label that no prediction counts as right; None where there is none.
     """
 
     features: "torch.Tensor"
     labels: "torch.Tensor"
+    never_right: int | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -127,6 +131,7 @@ class FederatedData:
         )
         self._label_noise = label_noise
         self._scaling = scaling
+        self._by_class = raw.labels.ndim == 1
         self._clients: OrderedDict[int, ClientData] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -147,7 +152,7 @@ class FederatedData:
 
     @property
     def standardisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each channel that inputs were scaled with.
+        """Mean and standard deviation of each channel that images were scaled with.
 
         Inputs times deviation plus mean lie in 0..1.
         """
@@ -184,8 +189,19 @@ class FederatedData:
             "test-rows": used_test,
             "unused-train-rows": len(self._train_rows) - used_train,
             "unused-test-rows": len(self._test_rows) - used_test,
+            **self._majority(),
             **noise,
             "fingerprint": self.fingerprint,
+        }
+
+    def _majority(self) -> dict[str, Value]:
+        """Return how unbalanced the classes are: the accuracy of always guessing one."""
+        if not self._by_class:
+            return {}
+        counts = {"train": self.class_counts(), "test": self.test_class_counts()}
+        return {
+            f"largest-class-{part}": float(held.sum(axis=0).max() / held.sum())
+            for part, held in counts.items()
         }
 
     def client(self, client_id: int) -> ClientData:
@@ -217,7 +233,8 @@ class FederatedData:
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return training rows by client and class, ``[num_clients, num_classes]``.
 
-        Labels with noise count as their holders see them.
+        Labels with noise count as their holders see them. Where labels are sequences, rows
+        have no class, and all are counted in one column.
         """
         return self._counts(self.partition.train, self._train_labels)
 
@@ -238,6 +255,8 @@ class FederatedData:
     def _counts(
         self, part: tuple[IntArray, ...], labels: IntArray
     ) -> npt.NDArray[np.int64]:
+        if not self._by_class:
+            return np.array([[len(positions)] for positions in part])
         return np.stack([np.bincount(labels[p], minlength=self.num_classes) for p in part])
 
     def _held_bytes(self) -> int:
@@ -251,16 +270,19 @@ class FederatedData:
         """Gather and scale rows, in memory that torch allocated, for its alignment."""
         import torch
 
-        features = torch.empty((len(rows), *self.input_shape), dtype=torch.float32)
+        words = not self.spec.is_image and self._raw.features.dtype.kind in "iu"
+        kind = torch.int64 if words else torch.float32
+        features = torch.empty((len(rows), *self.input_shape), dtype=kind)
         features.copy_(torch.from_numpy(self._raw.features[rows]))
-        features.div_(self.spec.max_value)
-        if self._scaling == "standard":
-            per_channel = (-1, *[1] * (len(self.input_shape) - 1))
-            features.sub_(torch.tensor(self.spec.mean).reshape(per_channel))
-            features.div_(torch.tensor(self.spec.std).reshape(per_channel))
-        labels = torch.empty(len(rows), dtype=torch.int64)
+        if self.spec.is_image:
+            features.div_(self.spec.max_value)
+            if self._scaling == "standard":
+                per_channel = (-1, *[1] * (len(self.input_shape) - 1))
+                features.sub_(torch.tensor(self.spec.mean).reshape(per_channel))
+                features.div_(torch.tensor(self.spec.std).reshape(per_channel))
+        labels = torch.empty(row_labels.shape, dtype=torch.int64)
         labels.copy_(torch.from_numpy(row_labels))
-        return Split(features, labels)
+        return Split(features, labels, self._raw.never_right)
 
 
 def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData:
@@ -288,8 +310,11 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
     dataset = DATASETS[str(known["dataset"])]
     partitioner = PARTITIONERS[str(known["partitioner"])]
     return _divided(
-        dataset.name,
-        _data_folder(str(known["data-dir"])) if dataset.folder else None,
+        (
+            dataset.name,
+            _data_folder(str(known["data-dir"])) if dataset.folder else None,
+            tuple(dataset.options(values).items()),
+        ),
         float(known["test-fraction"]),
         str(known["scaling"]),
         float(known["label-noise"]),
@@ -316,21 +341,32 @@ def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
     """Return the rows of the training part and of the test part, ascending.
 
     The published split where there is one. Otherwise a fixed random ``test_fraction`` of
-    the rows of each natural owner, or of each class where rows have no owner; a group of
-    at least two rows has at least one in each part.
+    the rows of each natural owner, or of each class where rows have no owner; of at least
+    two rows there is at least one in each part. Where rows belong to groups, groups are
+    drawn instead of rows, each as one of its first row's owner or class.
     """
     num_rows = len(raw.labels)
     if raw.num_train is not None:
         return np.arange(raw.num_train), np.arange(raw.num_train, num_rows)
-    rng = numpy_stream(_SPLIT_SEED, "split")
-    shuffled = rng.permutation(num_rows)
-    groups = (raw.labels if raw.ids is None else raw.ids)[shuffled]
-    order = shuffled[np.argsort(groups, kind="stable")]
-    is_test = np.zeros(num_rows, np.bool_)
-    for group in np.split(order, np.cumsum(np.bincount(groups))[:-1]):
-        size = min(max(round(test_fraction * len(group)), 1), len(group) - 1)
-        is_test[group[: max(size, 0)]] = True
+    strata = raw.labels if raw.ids is None else raw.ids
+    if raw.groups is None:
+        is_test = _draw_test(strata, test_fraction)
+    else:
+        first, group_of = np.unique(raw.groups, return_index=True, return_inverse=True)[1:]
+        is_test = _draw_test(strata[first], test_fraction)[group_of]
     return np.flatnonzero(~is_test), np.flatnonzero(is_test)
+
+
+def _draw_test(strata: IntArray, test_fraction: float) -> npt.NDArray[np.bool_]:
+    """Return which things belong to the test part, the same share of each stratum."""
+    shuffled = numpy_stream(_SPLIT_SEED, "split").permutation(len(strata))
+    numbers = strata[shuffled]
+    order = shuffled[np.argsort(numbers, kind="stable")]
+    is_test = np.zeros(len(strata), np.bool_)
+    for part in np.split(order, np.cumsum(np.bincount(numbers))[:-1]):
+        size = min(max(round(test_fraction * len(part)), 1), len(part) - 1)
+        is_test[part[: max(size, 0)]] = True
+    return is_test
 
 
 def _data_folder(data_dir: str) -> Path | None:
@@ -344,16 +380,27 @@ def _data_folder(data_dir: str) -> Path | None:
     return folder
 
 
+_Source = tuple[str, Path | None, tuple[tuple[str, Value], ...]]
+"""Name of a data set, the data folder, and the values of the data set's keys."""
+
+
 @functools.lru_cache(maxsize=2)
-def _loaded(dataset: str, data_dir: Path | None) -> RawData:
+def _loaded(
+    source: _Source, test_fraction: float
+) -> tuple[RawData, tuple[IntArray, IntArray]]:
+    """Return the rows of a data set, prepared, and which are for training and tests."""
+    dataset, data_dir, options = source
     spec = DATASETS[dataset]
-    return spec.load(spec, data_dir)
+    raw = spec.load(spec, data_dir, **dict(options))
+    rows = split_rows(raw, test_fraction)
+    if spec.prepare is not None:
+        raw = spec.prepare(raw, rows[0], **dict(options))
+    return raw, rows
 
 
 @functools.lru_cache(maxsize=4)
 def _divided(
-    dataset: str,
-    data_dir: Path | None,
+    source: _Source,
     test_fraction: float,
     scaling: str,
     label_noise: float,
@@ -362,8 +409,10 @@ def _divided(
     options: tuple[tuple[str, Value], ...],
     seed: int,
 ) -> FederatedData:
-    spec, raw = DATASETS[dataset], _loaded(dataset, data_dir)
-    train_rows, test_rows = rows = split_rows(raw, test_fraction)
+    spec = DATASETS[source[0]]
+    raw, rows = _loaded(source, test_fraction)
+    train_rows, test_rows = rows
+    _check_sequences(raw, partitioner, label_noise)
     partition = partition_indices(
         partitioner,
         raw.labels[train_rows],
@@ -377,6 +426,22 @@ def _divided(
     return FederatedData(
         spec, raw, rows, partition, scaling, partitioner, labels, label_noise
     )
+
+
+def _check_sequences(raw: RawData, partitioner: str, label_noise: float) -> None:
+    """Refuse what needs one class a row where labels are sequences."""
+    if raw.labels.ndim == 1:
+        return
+    if PARTITIONERS[partitioner].by_class:
+        usable = ", ".join(name for name, p in PARTITIONERS.items() if not p.by_class)
+        raise ConfigError(
+            f"key partitioner = {partitioner!r}: rows of this data set have no class; "
+            f"choose one of {usable}"
+        )
+    if label_noise:
+        raise ConfigError(
+            f"key label-noise = {label_noise}: rows of this data set have no class to flip"
+        )
 
 
 def _with_noise(

@@ -284,22 +284,27 @@ def natural_id(
         ``"group"`` deals all owners at random into ``num_clients`` groups whose numbers
         of owners differ by at most one (as many owners as clients: one each).
         ``"sample"`` makes clients of ``num_clients`` owners drawn at random among those
-        with training and test rows, and leaves the others unused.
+        with training and test rows, and leaves the others unused. ``"largest"`` takes
+        those of them with most rows: client 0 is the largest, whatever the seed.
     natural_min_size
         Owners with fewer rows, training and test together, are left out.
     """
     if samples.train_ids is None or samples.test_ids is None:
         raise DataError(
-            "partitioner natural-id: this data set names no owner of its rows; use celeba "
-            "or femnist, or another partitioner"
+            "partitioner natural-id: this data set names no owner of its rows; use one "
+            "that does, such as femnist, or another partitioner"
         )
     sizes = np.bincount(np.concatenate([samples.train_ids, samples.test_ids]))
     usable = (sizes >= natural_min_size) & (sizes > 0)
-    if natural_ids == "sample":
+    if natural_ids != "group":
         usable[np.setdiff1d(np.arange(len(sizes)), samples.train_ids)] = False
         if len(samples.test_ids):
             usable[np.setdiff1d(np.arange(len(sizes)), samples.test_ids)] = False
-    owners = rng.permutation(np.flatnonzero(usable))
+    owners = np.flatnonzero(usable)
+    if natural_ids == "largest":
+        owners = owners[np.argsort(-sizes[owners], kind="stable")]
+    else:
+        owners = rng.permutation(owners)
     if num_clients > len(owners):
         raise DataError(
             f"partitioner natural-id: num-clients = {num_clients} is more than the "

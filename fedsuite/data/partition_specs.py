@@ -32,6 +32,8 @@ class PartitionerSpec:
     exhaustive
         Whether every row goes to a client. Where it need not, the number of unused rows
         is recorded with the data.
+    by_class
+        Whether it looks at the rows' classes, so that rows must have one each.
     """
 
     name: str
@@ -39,6 +41,7 @@ class PartitionerSpec:
     function: Callable[..., Partition]
     keys: tuple[Key, ...] = ()
     exhaustive: bool = True
+    by_class: bool = True
 
     def options(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Return the values of this partitioner's keys, by kebab-case name."""
@@ -46,7 +49,7 @@ class PartitionerSpec:
 
 
 _SPECS = (
-    PartitionerSpec("iid", "equal sizes at random", partition.iid),
+    PartitionerSpec("iid", "equal sizes at random", partition.iid, by_class=False),
     PartitionerSpec(
         "shards",
         "sort by label, deal each client the same number of equal shards",
@@ -110,6 +113,7 @@ _SPECS = (
                 minimum=0,
             ),
         ),
+        by_class=False,
     ),
     PartitionerSpec(
         "class-count",
@@ -119,14 +123,15 @@ _SPECS = (
     ),
     PartitionerSpec(
         "natural-id",
-        "by the natural owner of the rows (celeba, femnist)",
+        "by the natural owner of the rows: person, hospital, state",
         partition.natural_id,
         (
             Key(
                 "natural-ids",
                 "group",
-                "group deals all owners to the clients; sample: one owner a client",
-                choices=("group", "sample"),
+                "group deals all owners to the clients; sample: one owner a client, drawn; "
+                "largest: the largest owners, one a client, in order of size",
+                choices=("group", "sample", "largest"),
             ),
             Key(
                 "natural-min-size",
@@ -136,6 +141,7 @@ _SPECS = (
             ),
         ),
         exhaustive=False,
+        by_class=False,
     ),
 )
 

@@ -1,13 +1,18 @@
 """What a data set is: its description and the arrays that its loader returns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.keys import Key, Value
+
 IntArray = npt.NDArray[np.int64]
+
+IGNORED = -100
+"""Label of a target that counts neither in the loss nor in the accuracy."""
 
 
 @dataclass(frozen=True)
@@ -20,19 +25,28 @@ class RawData:
         Unscaled values ``[rows, *input_shape]``, 8-bit for images. May be mapped from a
         file: never write into it.
     labels
-        Class of each row, ``0 .. num_classes - 1``.
+        Class of each row, ``0 .. num_classes - 1``. Of sequences ``[rows, length]``, one
+        target a position, or :data:`IGNORED`.
     ids
         Natural owner of each row (a writer, a celebrity) as a number ``0, 1, ...``;
         ``None`` where the data set names none.
     num_train
         Number of training rows of the published split; ``None`` where there is no
         published split that separates rows of one owner.
+    groups
+        Number of what a row is part of (a patient, a comment): rows of one group are
+        never divided between training and test part. ``None`` where rows stand alone.
+    never_right
+        Label that no prediction counts as right, such as that of unknown words; ``None``
+        where there is none.
     """
 
-    features: npt.NDArray[np.uint8]
+    features: npt.NDArray[Any]
     labels: IntArray
     ids: IntArray | None = None
     num_train: int | None = None
+    groups: IntArray | None = None
+    never_right: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,11 +64,12 @@ class DatasetSpec:
     input_shape
         Shape of one input, channels first, without the batch.
     load
-        Reads the data: called with this description and the data folder (``None`` for
-        the hub).
+        Reads the data: called with this description, the data folder (``None`` for
+        the hub), and one keyword per key.
     mean, std
-        Per-channel constants of the training part, in units of ``value / max_value``;
-        what the key ``scaling = "standard"`` applies.
+        Per-channel constants of the training part of images, in units of
+        ``value / max_value``; what the key ``scaling = "standard"`` applies. Empty where
+        rows are no images: they are used as they are, whatever ``scaling`` says.
     max_value
         Largest raw value: 255 for 8-bit images, 16 for digits.
     hub_id
@@ -70,15 +85,24 @@ class DatasetSpec:
         Column names; ``id_column`` names the natural owner and may be empty.
     resize
         Whether images of another size are resized; otherwise they are an error.
+    files
+        Files below ``folder`` that are needed, where they are not the Parquet files of
+        the splits.
+    prepare
+        What is done once the training part is known, such as standardising: called with
+        the rows, the positions of the training part, and one keyword per key. Whatever it
+        learns from the data it learns from the training part.
+    keys
+        Keys that only this data set has.
     """
 
     name: str
     description: str
     num_classes: int
     input_shape: tuple[int, ...]
-    load: Callable[["DatasetSpec", Path | None], RawData]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    load: Callable[..., RawData]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     max_value: int = 255
     hub_id: str = ""
     hub_folder: str = "data"
@@ -89,8 +113,24 @@ class DatasetSpec:
     label_column: str = "label"
     id_column: str = ""
     resize: bool = False
+    files: tuple[str, ...] = ()
+    prepare: Callable[..., RawData] | None = None
+    keys: tuple[Key, ...] = ()
 
     @property
     def file_patterns(self) -> tuple[str, ...]:
-        """Names of the Parquet files that a local folder must hold, with wildcards."""
-        return tuple(f"{s}-*.parquet" for s in self.train_splits + self.test_splits)
+        """Names of the files that a local folder must hold, with wildcards."""
+        return self.files or tuple(
+            f"{s}-*.parquet" for s in self.train_splits + self.test_splits
+        )
+
+    @property
+    def is_image(self) -> bool:
+        """Whether rows are images, which can be scaled, cropped and turned."""
+        return bool(self.mean)
+
+    def options(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the values of this data set's keys, by argument name."""
+        return {
+            key.argument: key.parse(values.get(key.name, key.default)) for key in self.keys
+        }

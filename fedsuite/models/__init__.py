@@ -151,6 +151,10 @@ MODELS: dict[str, ModelSpec] = {
         "MobileNet-v2 in its form for images of 32 to 64 pixels.",
         "fedsuite.models.mobilenet:mobilenet_v2",
     ),
+    "lstm-reddit": ModelSpec(
+        "Next words: embedding of 200, two LSTM layers of 256, scores for all words.",
+        "fedsuite.models.recurrent:lstm_reddit",
+    ),
 }
 
 FEDPARA_KEYS: tuple[Key, ...] = (

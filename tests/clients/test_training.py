@@ -81,6 +81,14 @@ def one_parameter(value: float = 1.0) -> nn.Module:
     return model
 
 
+def test_learning_rate_decays_every_so_many_rounds() -> None:
+    options = TrainingOptions(
+        learning_rate=0.8, learning_rate_decay=0.5, learning_rate_decay_every=3
+    )
+    rates = [options.learning_rate_at(t) for t in range(1, 8)]
+    assert rates == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]
+
+
 def test_learning_rate_decays_from_round_2_on() -> None:
     options = TrainingOptions(learning_rate=0.8, learning_rate_decay=0.5)
     rates = [

@@ -160,6 +160,12 @@ def test_description_records_unused_rows():
     assert data.description["fingerprint"] == data.fingerprint
 
 
+def test_description_tells_what_always_guessing_one_class_gives():
+    data = load_federated_data({"partitioner": "class-count", "num-clients": 2}, 0)
+    counts = data.test_class_counts().sum(axis=0)
+    assert data.description["largest-class-test"] == counts.max() / counts.sum() > 0.5
+
+
 def test_fingerprint_sees_indices_and_labels():
     spec = DATASETS["digits"]
     rows = (np.arange(6), np.arange(6))
@@ -221,7 +227,8 @@ def test_bad_values_are_named(values, message):
 
 
 def test_keys_are_unique_and_their_defaults_allowed():
-    keys = [*KEYS, *(key for spec in PARTITIONERS.values() for key in spec.keys)]
+    specs = (*PARTITIONERS.values(), *DATASETS.values())
+    keys = [*KEYS, *(key for spec in specs for key in spec.keys)]
     assert len({key.name for key in keys}) == len(keys)
     for key in keys:
         assert key.parse(key.default) == key.default
@@ -230,6 +237,7 @@ def test_keys_are_unique_and_their_defaults_allowed():
 
 @pytest.mark.parametrize("spec", DATASETS.values(), ids=lambda s: s.name)
 def test_specs_are_consistent(spec):
-    assert spec.input_shape[0] == len(spec.mean) == len(spec.std)
-    assert bool(spec.hub_id) == bool(spec.folder)
+    channels = spec.input_shape[0] if spec.is_image else 0
+    assert channels == len(spec.mean) == len(spec.std)
+    assert bool(spec.hub_id or spec.files) == bool(spec.folder)
     assert not spec.id_column or not spec.test_splits  # owners need rows in both parts

@@ -316,6 +316,18 @@ def test_natural_sample_makes_clients_of_owners_with_both_parts():
     assert [np.unique(test_ids[rows]).tolist() for rows in parts.test] == owners
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_natural_largest_takes_the_largest_first(seed):
+    (train_ids, test_ids), parts = natural(2, "largest", seed=seed)
+    sizes = np.bincount(np.concatenate([train_ids, test_ids]))
+    both = np.intersect1d(train_ids, test_ids)
+    wanted = sorted(both, key=lambda owner: (-sizes[owner], owner))[:2]
+    found = [np.unique(train_ids[rows]).tolist() for rows in parts.train]
+    assert found == [[owner] for owner in wanted]
+    assert [np.unique(test_ids[rows]).tolist() for rows in parts.test] == found
+    assert sizes[wanted[0]] > sizes[wanted[1]]
+
+
 def test_natural_min_size_leaves_small_owners_out():
     (train_ids, _), parts = natural(1, min_size=4)
     assert train_ids[parts.train[0]].tolist() == [0, 0, 0]

@@ -30,7 +30,10 @@ SHAPES = {
     "wide-resnet-10-2": (3, 16, 16),
     "wide-resnet-16-1": (3, 16, 16),
     "mobilenet-v2": (3, 16, 16),
+    "lstm-reddit": (10,),
 }
+SEQUENCES = ("lstm-reddit",)
+CLASSIFIERS = [name for name in MODELS if name not in SEQUENCES]
 
 
 def state(name, seed, **options):
@@ -86,6 +89,8 @@ def state(name, seed, **options):
         ("lenet-c", (1, 28, 28), 10, 65_930),
         ("lenet-m", (3, 32, 32), 10, 878_538),
         ("lenet-m", (3, 32, 32), 100, 924_708),
+        # Embedding 2,000,000; cells 468,992 + 526,336; scores 2,570,000.
+        ("lstm-reddit", (10,), 10_000, 5_565_328),
     ],
 )
 def test_parameter_counts(name, input_shape, num_classes, expected):
@@ -98,13 +103,32 @@ def test_frozen_parameters_and_buffers_are_not_counted():
     assert count_parameters(model) == 8
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("num_classes", [2, 10])
 def test_output_has_one_logit_per_class(name, num_classes):
     model = build_model(name, SHAPES[name], num_classes, 0)
     logits = model(torch.zeros(3, *SHAPES[name]))
     assert logits.shape == (3, num_classes)
     assert logits.dtype == torch.float32
+
+
+def test_lstm_scores_each_next_word_from_what_came_before():
+    model = build_model("lstm-reddit", (10,), 12, 0)
+    words = torch.arange(20).reshape(2, 10) % 12
+    scores = model(words)
+    assert scores.shape == (2, 10, 12)
+    changed = words.clone()
+    changed[0, 6] = 11
+    moved = (model(changed) != scores).any(dim=-1)
+    assert moved[0].tolist() == [False] * 6 + [True] * 4
+    assert not moved[1].any()
+    functional.cross_entropy(scores.flatten(0, 1), words.flatten()).backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+def test_lstm_refuses_images():
+    with pytest.raises(ConfigError, match=r"takes sequences of words, .* \(1, 8, 8\)"):
+        build_model("lstm-reddit", (1, 8, 8), 10, 0)
 
 
 @pytest.mark.parametrize("input_shape", [(1, 16, 16), (3, 17, 40)])
@@ -143,7 +167,7 @@ def test_global_generator_is_untouched(name):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_gradients_reach_every_parameter(name):
     model = build_model(name, SHAPES[name], 10, 0)
     inputs = torch.randn(4, *SHAPES[name], generator=torch.Generator().manual_seed(0))
