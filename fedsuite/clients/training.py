@@ -258,6 +258,33 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@torch.no_grad()
+def chosen_rows(
+    model: nn.Module, data: Split, choose: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return the rows that ``choose`` takes by the model's outputs in evaluation mode.
+
+    Parameters
+    ----------
+    model
+        Keeps the mode that it had.
+    data
+        On the model's device.
+    choose
+        Which of some samples, as booleans, by their logits and labels.
+
+    Returns
+    -------
+    Tensor
+        Ascending row numbers, on the CPU.
+    """
+    with evaluation_mode(model):
+        masks = [choose(model(features), labels) for features, labels in _parts(data)]
+    if not masks:
+        return torch.zeros(0, dtype=torch.int64)
+    return torch.cat(masks).cpu().nonzero().flatten()
+
+
 def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield data in parts that bound the memory of a forward pass."""
     for start in range(0, len(data), EVALUATION_BATCH):

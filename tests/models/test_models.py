@@ -17,6 +17,9 @@ SHAPES = {
     "cnn-shallow": (1, 28, 28),
     "cnn-deep": (1, 28, 28),
     "cnn-3x3": (1, 28, 28),
+    "cnn-fedakd": (1, 28, 28),
+    "cnn-plain-2": (1, 28, 28),
+    "cnn-plain-3": (3, 16, 16),
     "lenet-b": (1, 28, 28),
     "lenet-b100": (1, 16, 16),
     "lenet-c": (1, 28, 28),
@@ -53,6 +56,12 @@ def state(name, seed, **options):
         ("cnn-3x3", (3, 32, 32), 10, 57_770),
         # conv 160 + 4,640 + 18,496; 64 inputs: 8,320 + 1,290.
         ("cnn-3x3", (1, 28, 28), 10, 32_906),
+        # conv 320 + 18,496, norms 64 + 128; 3,136 inputs: 31,370.
+        ("cnn-fedakd", (1, 28, 28), 10, 50_378),
+        ("cnn-fedakd", (3, 32, 32), 10, 60_554),
+        # conv 160 + 4,640; 32 channels of 28 x 28: 250,890.
+        ("cnn-plain-2", (1, 28, 28), 10, 255_690),
+        ("cnn-plain-3", (3, 32, 32), 10, 1_403_978),
         ("mlp", (3, 32, 32), 10, 656_810),
         # The published 3,504,872 at 1,000 classes, less 990 rows of 1,281 at the end.
         ("mobilenet-v2", (3, 32, 32), 10, 2_236_682),
