@@ -52,13 +52,17 @@ class WholeTest:
         self._scores: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
 
     def scores(self, model: nn.Module) -> dict[str, MetricValue]:
-        """Return loss and accuracy of a model, by metric."""
+        """Return loss and accuracy of a model, and of how many samples, by metric."""
         digest = _digest(model)
         found = self._scores.pop(digest, None) or evaluate_model(model, self.data)
         self._scores[digest] = found
         while len(self._scores) > _REMEMBERED:
             self._scores.popitem(last=False)
-        return {"whole-test-loss": found[0], "whole-test-accuracy": found[1]}
+        return {
+            "whole-test-loss": found[0],
+            "whole-test-accuracy": found[1],
+            "whole-test-examples": len(self.data),
+        }
 
 
 @dataclass(frozen=True)
