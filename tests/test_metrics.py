@@ -206,9 +206,11 @@ def test_interval_over_tests_closes_in_on_what_was_measured():
     for size in (100, 10_000, 1_000_000):
         found = interval_over_tests(ALONE, TOGETHER, [size] * 5)
         widths.append(found.high - found.low)
-    assert widths[0] > 5 * widths[1] > 25 * widths[2] > 0
-    assert found.low == pytest.approx(measured, abs=0.1)
-    assert found.high == pytest.approx(measured, abs=0.1)
+    # The noise falls as the root of the size.
+    assert widths[0] > 5 * widths[1] > 0
+    assert widths[1] == pytest.approx(10 * widths[2], rel=0.3)
+    assert found.low < measured < found.high
+    assert found.high - found.low < 1
 
 
 def test_interval_over_tests_knows_who_has_how_many():

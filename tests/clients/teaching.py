@@ -59,15 +59,21 @@ class Watched(FedAKDClient):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.teachers: list[tuple[Arrays, Arrays]] = []
+        self.questions = 0
         self.rows: list[list[int] | None] = []
         self.starts: list[Arrays] = []
 
     @contextmanager
     def _taught(self, teacher: nn.Module, *options: Any) -> Iterator[None]:
         before = model_arrays(teacher)
+        hook = teacher.register_forward_hook(self._count)
         with super()._taught(teacher, *options):
             yield
+        hook.remove()
         self.teachers.append((before, model_arrays(teacher)))
+
+    def _count(self, *_: Any) -> None:
+        self.questions += 1
 
     def train_locally(self, *args: Any, **options: Any) -> Any:
         rows: Tensor | None = options.get("rows")

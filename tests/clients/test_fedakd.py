@@ -164,6 +164,15 @@ def test_without_a_teacher_the_local_model_is_standalones_whatever_comes() -> No
             assert bits(kept(taught)) != bits(kept(other))
 
 
+def test_a_teacher_without_weight_is_not_asked() -> None:
+    both, neither = client(), client()
+    selected = train(both, received()).metrics[SELECTED]
+    train(neither, received(), global_to_local_weight=0.0, local_to_global_weight=0.0)
+    assert isinstance(selected, int)
+    # Five mini-batches of all samples, then those of the selected ones.
+    assert (both.questions, neither.questions) == (5 + -(-selected // 8), 0)
+
+
 def test_rate_0_moves_statistics_alone() -> None:
     who = client(training=TrainingOptions(batch_size=8, learning_rate=0.0))
     reply = train(who, received())
