@@ -273,8 +273,10 @@ def shift_figure(shift: Shift, fits: dict[int, tuple[float, float]], line: Line)
         right.plot(sizes, simulated, "o", color=colour, label=f"{name}, simulated")
     law = [law_of_samples(dimensions, int(n)) for n in sizes]
     right.plot(sizes, law, color="black", linestyle="--", label="M (M + 3) / 4 A")
-    fitted = f"{line.a:.3g} / A + {line.b:.2g}"
-    right.plot(sizes, line.at(sizes), color=PALETTE[2], linestyle=":", label=fitted)
+    fitted = f"{line.a:.3g} / A {line.b:+.2g}"
+    # A logarithmic axis has no place for what is below 0, as such a fit may be.
+    shown = np.where(line.at(sizes) > 0, line.at(sizes), np.nan)
+    right.plot(sizes, shown, color=PALETTE[2], linestyle=":", label=fitted)
     right.set_xscale("log")
     right.set_yscale("log")
     dress(right, "Divergence by few samples", "samples A", "divergence (nats)")
