@@ -33,7 +33,8 @@ well; here no test sample is touched. Where I is empty the received model goes b
 came, with weight |D_k|; of ``correct-agg`` the weight is then 0, and the model stays as it
 was if all are. Clients are scored with w_k, and beside it with the global model: which of
 both the paper means is not clear. The confidence threshold is ours; 0 has none, as the
-paper.
+paper. Where not all clients take part, which the paper does not consider, an absent one
+keeps its w_k, and the mean is over those that answered.
 """
 
 from collections.abc import Iterator, Sequence
