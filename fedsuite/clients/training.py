@@ -60,6 +60,10 @@ LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
 EVALUATION_BATCH = 1024
 """Samples in a forward pass that needs no gradient: bounds the memory, not the result."""
 
+SELECTION_BATCH = 128
+"""The same where samples are selected, each round and by each client. A processor takes
+small ones through a convolution more than twice as fast: what is between stays in cache."""
+
 
 @dataclass(frozen=True)
 class TrainingOptions:
@@ -279,16 +283,19 @@ def chosen_rows(
         Ascending row numbers, on the CPU.
     """
     with evaluation_mode(model):
-        masks = [choose(model(features), labels) for features, labels in _parts(data)]
+        masks = [
+            choose(model(features), labels)
+            for features, labels in _parts(data, SELECTION_BATCH)
+        ]
     if not masks:
         return torch.zeros(0, dtype=torch.int64)
     return torch.cat(masks).cpu().nonzero().flatten()
 
 
-def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
+def _parts(data: Split, size: int = EVALUATION_BATCH) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield data in parts that bound the memory of a forward pass."""
-    for start in range(0, len(data), EVALUATION_BATCH):
-        part = slice(start, start + EVALUATION_BATCH)
+    for start in range(0, len(data), size):
+        part = slice(start, start + size)
         yield data.features[part], data.labels[part]
 
 
