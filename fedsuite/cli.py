@@ -164,6 +164,44 @@ def compare(
 
 
 @app.command()
+def fairness(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    standalone: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder of a run of Standalone; may be repeated. Default: found beside "
+            "the run, or made."
+        ),
+    ] = None,
+    settings: SetOption = None,
+    evaluations: Annotated[
+        int, typer.Option(min=1, help="Last evaluations that accuracies are means of.")
+    ] = 1,
+    output: Annotated[Path | None, typer.Option(help="Folder for tables and plot.")] = None,
+) -> None:
+    """Set clients' accuracies against those they reach alone; --set is for Standalone."""
+    from fedsuite.results.fairness import (
+        by_seed_table,
+        fairness_rows,
+        notes,
+        over_seeds_table,
+        write_fairness,
+    )
+    from fedsuite.results.reader import load_run
+    from fedsuite.standalone_runs import standalone_runs
+
+    loaded = [load_run(path) for path in runs]
+    given = [load_run(path) for path in standalone or []]
+    alone = standalone_runs(loaded, given, _overrides(settings))
+    rows = fairness_rows(loaded, alone, evaluations)
+    _print(_lines_table(over_seeds_table(rows), []))
+    _print(_lines_table(by_seed_table(rows), notes(rows)))
+    if output is not None:
+        write_fairness(rows, output)
+        print(f"tables and plot: {output}")
+
+
+@app.command()
 def sweep(
     file: FileArgument,
     grid: Annotated[
@@ -214,6 +252,19 @@ def _overrides(settings: list[str] | None) -> dict[str, bool | int | float | str
     from fedsuite.experiment import parse_assignment
 
     return dict(parse_assignment(setting) for setting in settings or [])
+
+
+def _lines_table(lines: list[list[str]], notes: list[str]) -> "Table":
+    """Return a heading and cells as a table for a console, with notes below it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(caption=Text("\n".join(notes)), caption_justify="left")
+    for index, name in enumerate(lines[0]):
+        result.add_column(name, justify="right" if index > 1 else "left", overflow="fold")
+    for cells in lines[1:]:
+        result.add_row(*map(Text, cells))
+    return result
 
 
 def _print(table: "Table") -> None:

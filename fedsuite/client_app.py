@@ -14,6 +14,7 @@ from fedsuite.clients.app import Answering, make_client_app
 from fedsuite.clients.filter_decomposition import DecomposedClient
 from fedsuite.clients.privacy import KEYS as PRIVACY_KEYS
 from fedsuite.clients.privacy import PrivacyOptions
+from fedsuite.clients.scoring import Scoring, WholeTest
 from fedsuite.clients.self_regularisation import KEYS as LSR_KEYS
 from fedsuite.clients.self_regularisation import LSROptions, SelfRegularisation
 from fedsuite.clients.store import ClientStore, FileStore
@@ -66,6 +67,7 @@ class Worker:
             **experiment.arguments(PRIVACY_KEYS)  # type: ignore[arg-type]
         )
         self._self_regularisation = _self_regularisation(experiment, self._data)
+        self._scoring = self._scores_asked_for()
         # None where the strategy stands alone: its clients do too.
         self._groups = (
             parameter_groups(self._model) if clients_take_part(experiment.values) else None
@@ -88,11 +90,20 @@ class Worker:
                 store=self._store,
                 self_regularisation=self._self_regularisation,
                 privacy=self._privacy,
+                scoring=self._scoring,
             )
             self._clients[client_id] = (
                 client if self._groups is None else DecomposedClient(client, self._groups)
             )
         return self._clients[client_id]
+
+    def _scores_asked_for(self) -> Scoring:
+        experiment = self._experiment
+        whole = None
+        if experiment["score-whole-test"]:
+            whole = WholeTest(self._on_device(self._data.test_set()))
+        every = experiment.integer("evaluate-every") if experiment["score-trained"] else 0
+        return Scoring(whole, every, experiment.integer("num-rounds"))
 
     def _on_device(self, split: Split) -> Split:
         if self._device.type == "cpu":

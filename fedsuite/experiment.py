@@ -282,12 +282,13 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     """Return the keys that every experiment has, by what they are about."""
     from fedsuite import data, models
     from fedsuite.clients.privacy import KEYS as PRIVACY_KEYS
+    from fedsuite.clients.scoring import KEYS as SCORE_KEYS
     from fedsuite.clients.self_regularisation import KEYS as LSR_KEYS
     from fedsuite.clients.training import KEYS as TRAINING_KEYS
     from fedsuite.strategies.extras import KEYS as SERVER_KEYS
 
     return {
-        "run": KEYS,
+        "run": (*KEYS, *SCORE_KEYS),
         "data": data.KEYS,
         "model": (models.MODEL, models.DECOMPOSITION, *models.FEDPARA_KEYS),
         "training": TRAINING_KEYS,

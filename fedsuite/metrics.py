@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedsuite.rng import numpy_stream
+
 
 @dataclass(frozen=True)
 class FairnessReport:
@@ -147,6 +149,163 @@ def collaborative_fairness(
     x, y = x - x.mean(), y - y.mean()
     x, y = x / np.abs(x).max(), y / np.abs(y).max()
     return float(100 * np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A bootstrap interval of collaborative fairness.
+
+    Parameters
+    ----------
+    low, high
+        Its ends, between -100 and 100.
+    num_undefined
+        Resamples that were left out because their correlation is undefined.
+    """
+
+    low: float
+    high: float
+    num_undefined: int
+
+
+def interval_over_tests(
+    standalone: Sequence[float],
+    federated: Sequence[float],
+    sizes: Sequence[int],
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval | None:
+    """Return where CF would come to lie if the same clients were tested anew.
+
+    The ends are percentiles of :func:`collaborative_fairness` over resamples, in each of
+    which a client's accuracy is a share of ``sizes[k]`` samples, drawn around what was
+    measured (with half a hit and half a miss added, so that 100 % is not certain). Noise
+    lowers a correlation, that of the resamples once more than the measured one: where
+    clients differ by little more than their noise the interval lies low.
+
+    The two accuracies of a client are drawn independently. Where both were measured on the
+    same samples they share luck, which raises the measured value and is not in here.
+
+    Parameters
+    ----------
+    standalone, federated
+        Accuracies by client, fractions.
+    sizes
+        Test samples by client.
+    level
+        Share of the resamples within the interval.
+    resamples, seed
+        Number of bootstrap resamples, and the seed of their draws.
+
+    Returns
+    -------
+    Interval or None
+        None where the correlation, or that of every resample, is undefined.
+    """
+    stream = numpy_stream(seed, "bootstrap-tests")
+    counts = np.asarray(sizes, dtype=np.int64)
+    if (counts < 1).any():
+        raise ValueError(f"test sizes {counts.tolist()}: expected at least 1 each")
+    x, y = (
+        stream.binomial(counts, chance, (resamples, len(counts))) / counts
+        for chance in (
+            (_fractions(values) * counts + 0.5) / (counts + 1)
+            for values in (standalone, federated)
+        )
+    )
+    return _interval(collaborative_fairness(standalone, federated), x, y, level)
+
+
+def interval_over_clients(
+    standalone: Sequence[float],
+    federated: Sequence[float],
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval | None:
+    """Return an interval for other clients, drawn as these were.
+
+    Resamples clients with replacement. With ten clients it is wide, and says what can be
+    told from ten; where their sizes are fixed by design, they are no random draw, and
+    :func:`interval_over_tests` answers the narrower question. Parameters and result as
+    there.
+    """
+    stream = numpy_stream(seed, "bootstrap-clients")
+    x, y = _finite_vector(standalone), _finite_vector(federated)
+    chosen = stream.integers(len(x), size=(resamples, len(x)))
+    return _interval(collaborative_fairness(x, y), x[chosen], y[chosen], level)
+
+
+def critical_fairness(num_clients: int, level: float = 0.95) -> float:
+    """Return what unrelated accuracies exceed in size with probability ``1 - level``.
+
+    Parameters
+    ----------
+    num_clients
+        At least 3; of 10 it is 63.2.
+    level
+        Between 0 and 1.
+    """
+    from scipy.stats import t
+
+    if num_clients < 3:
+        raise ValueError(f"num_clients = {num_clients}: expected at least 3")
+    free = num_clients - 2
+    quantile = float(t.ppf((1 + level) / 2, free))
+    return 100 * quantile / float(np.sqrt(free + quantile**2))
+
+
+def participation_incentive(
+    standalone: Sequence[float], federated: Sequence[float]
+) -> float:
+    """Return the share of clients that the federation serves no worse than being alone.
+
+    Parameters
+    ----------
+    standalone, federated
+        Accuracies by client, in any unit.
+    """
+    x, y = _finite_vector(standalone), _finite_vector(federated)
+    if len(x) != len(y):
+        raise ValueError(f"accuracies of {len(x)} and {len(y)} clients: expected the same")
+    return float(np.mean(y >= x))
+
+
+def _interval(
+    measured: float | None,
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    level: float,
+) -> Interval | None:
+    """Return the percentile interval of the rows' correlations."""
+    found = _row_correlations(x, y)
+    defined = found[np.isfinite(found)]
+    if measured is None or not defined.size:
+        return None
+    low, high = 100 * np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high), len(found) - len(defined))
+
+
+def _row_correlations(
+    x: NDArray[np.float64], y: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return Pearson's correlation of each pair of rows, NaN where one is constant."""
+    constant = (np.ptp(x, axis=1) == 0) | (np.ptp(y, axis=1) == 0)
+    x = x - x.mean(axis=1, keepdims=True)
+    y = y - y.mean(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
+    return np.where(constant, np.nan, np.clip(found, -1, 1))
+
+
+def _fractions(values: ArrayLike) -> NDArray[np.float64]:
+    vector = _finite_vector(values)
+    if (vector < 0).any() or (vector > 1).any():
+        raise ValueError("an accuracy is outside 0 to 1: expected fractions")
+    return vector
 
 
 def _mean(values: NDArray[np.float64]) -> float:

@@ -175,6 +175,12 @@ METHODS: Mapping[str, Method] = {
             "fedpac.FedPACClient",
             "Xu et al., ICLR 2023, arXiv:2306.11867",
         ),
+        Method(
+            "fedakd",
+            "fedakd.FedAKD",
+            "fedakd.FedAKDClient",
+            "Yu et al., KDD 2025, arXiv:2507.08617",
+        ),
         Method("fedpara", "fedpara.FedPara", "fedavg.FedAvgClient", _FEDPARA),
         Method("pfedpara", "fedpara.PFedPara", "partial.PartialClient", _FEDPARA),
     )

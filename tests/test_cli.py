@@ -70,6 +70,26 @@ def test_run_resume_and_compare(command, small):
     assert names == {"by_seed.csv", "comparison.csv", "comparison.md", "curves.png"}
 
 
+def test_fairness_makes_standalone_and_uses_it_again(command, small):
+    command("run", small, "--set", "run-name=one", "--set", "clients-per-round=0")
+    code, out, err = command("fairness", "runs/one", "--output", "out")
+    assert (code, err) == (0, "")
+    assert "run folder" in out
+    assert "client's model, own test rows" in out
+    assert {path.name for path in Path("out").iterdir()} == {
+        *("fairness.csv", "fairness.md", "fairness.png"),
+    }
+    (alone,) = Path("runs").glob("standalone-*")
+    code, out, _ = command("fairness", "runs/one")
+    assert code == 0 and "run folder" not in out
+    code, out, _ = command("fairness", "runs/one", "--standalone", alone)
+    assert code == 0
+    code, _, err = command("fairness", "runs/one", "--standalone", "runs/one")
+    assert (code, "is no run of Standalone" in err) == (1, True)
+    code, _, err = command("fairness", "runs/one", "--set", "method=fedavg")
+    assert (code, "the run is of Standalone" in err) == (1, True)
+
+
 def test_methods(command):
     code, out, _ = command("methods")
     assert code == 0

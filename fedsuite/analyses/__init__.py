@@ -42,6 +42,12 @@ ANALYSES: tuple[Analysis, ...] = (
         "communication",
     ),
     Analysis(
+        "gaussian-shift",
+        "FedAKD's divergence by shift and sample size: as printed, corrected, exact, "
+        "simulated.",
+        "gaussian_shift",
+    ),
+    Analysis(
         "latent-variance",
         "Variance of a product of averages and of an average of products: exact formula "
         "and simulation.",

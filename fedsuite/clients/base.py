@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedsuite.clients.augmentation import crop_and_flip
 from fedsuite.clients.losses import count_targets
 from fedsuite.clients.privacy import PrivacyOptions, privatise
+from fedsuite.clients.scoring import Scoring
 from fedsuite.clients.self_regularisation import SelfRegularisation
 from fedsuite.clients.store import ClientStore, MemoryStore
 from fedsuite.clients.training import (
@@ -72,6 +73,8 @@ class FederatedClient(NumPyClient):
         Replaces the loss of ``training`` in the hook ``loss`` by LSR's; None is plain.
     privacy
         Clips what leaves the client and adds noise; off unless given.
+    scoring
+        Scores beside that on the own test data; none unless given.
     """
 
     ACTIONS: ClassVar[Mapping[str, str]] = {TRAIN: "on_train", EVALUATE: "on_evaluate"}
@@ -93,6 +96,7 @@ class FederatedClient(NumPyClient):
         store: ClientStore | None = None,
         self_regularisation: SelfRegularisation | None = None,
         privacy: PrivacyOptions | None = None,
+        scoring: Scoring | None = None,
     ) -> None:
         self.model = model
         self.train_data = train
@@ -104,6 +108,7 @@ class FederatedClient(NumPyClient):
         self.store = store if store is not None else MemoryStore()
         self.self_regularisation = self_regularisation
         self.privacy = privacy or PrivacyOptions()
+        self.scoring = scoring or Scoring()
         self._views: tuple[int, torch.Generator] | None = None
         self._names = list(model.state_dict())
 
@@ -128,7 +133,12 @@ class FederatedClient(NumPyClient):
                 "strategy that belongs to it"
             )
         handler: Callable[[Request], Reply] = getattr(self, action)
-        return handler(request)
+        reply = handler(request)
+        scored = self.scoring.scores_trained(request.server_round)
+        if scored and request.message_type == TRAIN:
+            trained = prefixed("trained", self.evaluation(self.test_data).metrics)
+            return Reply(reply.arrays, {**reply.metrics, **trained})
+        return reply
 
     def on_train(self, request: Request) -> Reply:
         """Train the received arrays on the client's data and send them back.
@@ -176,6 +186,7 @@ class FederatedClient(NumPyClient):
         *,
         training: TrainingOptions | None = None,
         frozen: Collection[str] = (),
+        rows: Tensor | None = None,
     ) -> TrainingSummary:
         """Train ``self.model`` as the options say.
 
@@ -191,6 +202,8 @@ class FederatedClient(NumPyClient):
         frozen
             Names of the arrays that stay as they are; where they are all that the model
             has, no step is taken.
+        rows
+            Numbers of the training samples to train on, on the CPU; None is all.
 
         Raises
         ------
@@ -200,7 +213,10 @@ class FederatedClient(NumPyClient):
         training = training or self.training
         server_round = request.server_round
         keys = (self.seed, purpose, server_round, self.client_id)
-        batches = mini_batches(len(self.train_data), training, torch_stream(*keys))
+        count = len(self.train_data) if rows is None else len(rows)
+        batches = mini_batches(count, training, torch_stream(*keys))
+        if rows is not None:
+            batches = (rows[batch] for batch in batches)
         with frozen_arrays(self.model, frozen) as modules:
             if not any(p.requires_grad for p in self.model.parameters()):
                 return TrainingSummary(0.0, 0)
@@ -280,7 +296,9 @@ class FederatedClient(NumPyClient):
         """Evaluate ``self.model`` and return the reply."""
         loss, accuracy = evaluate_model(self.model, data)
         count = count_targets(data.labels)
-        return Reply(metrics={NUM_EXAMPLES: count, "loss": loss, "accuracy": accuracy})
+        metrics = {NUM_EXAMPLES: count, "loss": loss, "accuracy": accuracy}
+        whole = self.scoring.whole_test
+        return Reply(metrics={**metrics, **(whole.scores(self.model) if whole else {})})
 
     def load_state(self, request: Request) -> Arrays | None:
         """Return the stored state to start from, or None if there is none yet."""
@@ -372,6 +390,11 @@ class FederatedClient(NumPyClient):
             )
         arrays = dict(zip(self._names, parameters, strict=True))
         return Request(message_type, self.client_id, {ARRAYS: arrays}, config)
+
+
+def prefixed(prefix: str, scores: Mapping[str, MetricValue]) -> dict[str, MetricValue]:
+    """Return an evaluation's scores under names that say whose they are."""
+    return {f"{prefix}-{key}": v for key, v in scores.items() if key != NUM_EXAMPLES}
 
 
 def overrides(client: FederatedClient, hook: str) -> bool:

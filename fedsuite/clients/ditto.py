@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsuite.clients.base import FederatedClient
+from fedsuite.clients.base import FederatedClient, prefixed
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import ARRAYS, Reply, Request
@@ -53,8 +53,7 @@ class DittoClient(FederatedClient):
         load_arrays(self.model, self.load_state(request) or self._initial)
         own = self.evaluation(self.test_data)
         load_arrays(self.model, received)
-        more = {f"global-{name}": shared[name] for name in ("loss", "accuracy")}
-        return Reply(metrics={**own.metrics, **more})
+        return Reply(metrics={**own.metrics, **prefixed("global", shared)})
 
     @torch.no_grad()
     def before_step(self, model: nn.Module) -> None:

@@ -76,6 +76,10 @@ LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
 EVALUATION_BATCH = 1024
 """Targets in a forward pass over all data: bounds the memory, not the result."""
 
+SELECTION_BATCH = 128
+"""The same where samples are selected, each round and by each client. A processor takes
+small ones through a convolution more than twice as fast: what is between stays in cache."""
+
 
 @dataclass(frozen=True)
 class TrainingOptions:
@@ -289,10 +293,40 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
+@torch.no_grad()
+def chosen_rows(
+    model: nn.Module, data: Split, choose: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return the rows that ``choose`` takes by the model's outputs in evaluation mode.
+
+    Parameters
+    ----------
+    model
+        Keeps the mode that it had.
+    data
+        On the model's device.
+    choose
+        Which of some samples, as booleans, by their logits and labels.
+
+    Returns
+    -------
+    Tensor
+        Ascending row numbers, on the CPU.
+    """
+    with evaluation_mode(model):
+        masks = [
+            choose(model(features), labels)
+            for features, labels in _parts(data, SELECTION_BATCH)
+        ]
+    if not masks:
+        return torch.zeros(0, dtype=torch.int64)
+    return torch.cat(masks).cpu().nonzero().flatten()
+
+
+def _parts(data: Split, size: int = EVALUATION_BATCH) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield data in parts that bound the memory of a forward pass."""
     targets_of_a_row = data.labels[:1].numel() or 1
-    rows = max(EVALUATION_BATCH // targets_of_a_row, 1)
+    rows = max(size // targets_of_a_row, 1)
     for start in range(0, len(data), rows):
         part = slice(start, start + rows)
         yield data.features[part], data.labels[part]

@@ -107,6 +107,18 @@ MODELS: dict[str, ModelSpec] = {
         "LeNet-5: 5 x 5 convolutions of 6 and 16, then 120 and 84 units.",
         "fedsuite.models.lenet:lenet5",
     ),
+    "cnn-fedakd": ModelSpec(
+        "FedAKD's CNN: 3 x 3 convolutions of 32 and 64, normalised; no hidden units.",
+        "fedsuite.models.cnn:cnn_fedakd",
+    ),
+    "cnn-plain-2": ModelSpec(
+        "FedAKD's appendix D, grey images: 3 x 3 convolutions of 16 and 32, no pooling.",
+        "fedsuite.models.cnn:cnn_plain_2",
+    ),
+    "cnn-plain-3": ModelSpec(
+        "FedAKD's appendix D, colour: 3 x 3 convolutions of 32, 64 and 128, no pooling.",
+        "fedsuite.models.cnn:cnn_plain_3",
+    ),
     "lenet-b": ModelSpec(
         "FedRep's CNN: two 5 x 5 convolutions of 64, then 120 and 64 units.",
         "fedsuite.models.lenet:lenet_b",

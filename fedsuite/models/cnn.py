@@ -1,8 +1,8 @@
-"""The convolutional network of FedEBA+'s CIFAR-10 experiments, and its variants.
+"""The convolutional networks of FedEBA+'s CIFAR-10 experiments, and those of FedAKD.
 
-Parameter counts are those of 3 x 32 x 32 images and 10 classes. The variants are those of
-the paper's tables 21 and 22, which print some sizes that do not fit together; what is built
-instead stands with each function.
+Parameter counts are those of 3 x 32 x 32 images and 10 classes. The variants of FedEBA+'s
+are those of its paper's tables 21 and 22, which print some sizes that do not fit together;
+what is built instead stands with each function.
 """
 
 from torch import nn
@@ -64,3 +64,34 @@ def cnn_3x3(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """
     stages = (Stage(16, kernel=3), Stage(32, kernel=3), Stage(64, kernel=3))
     return staged_network("cnn-3x3", input_shape, num_classes, stages, (128,))
+
+
+def cnn_fedakd(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return FedAKD's network: 60,554 parameters, 50,378 on 1 x 28 x 28.
+
+    The paper says two convolutions with batch normalisation, pooling and one linear layer;
+    the channels are those of its authors' code.
+    """
+    stages = (
+        Stage(32, kernel=3, padding=1, normalised=True),
+        Stage(64, kernel=3, padding=1, normalised=True),
+    )
+    return staged_network("cnn-fedakd", input_shape, num_classes, stages, ())
+
+
+def cnn_plain_2(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return a CNN of two convolutions without pooling: 255,690 on 1 x 28 x 28.
+
+    What FedAKD's appendix D calls a 2-layer CNN, as an older script of its authors has it.
+    """
+    stages = tuple(Stage(count, kernel=3, padding=1, pooling=1) for count in (16, 32))
+    return staged_network("cnn-plain-2", input_shape, num_classes, stages, ())
+
+
+def cnn_plain_3(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return a CNN of three convolutions without pooling: 1,403,978 parameters.
+
+    What FedAKD's appendix D calls a 3-layer CNN, as an older script of its authors has it.
+    """
+    stages = tuple(Stage(count, kernel=3, padding=1, pooling=1) for count in (32, 64, 128))
+    return staged_network("cnn-plain-3", input_shape, num_classes, stages, ())

@@ -10,7 +10,7 @@ from fedsuite.models.shapes import image_shape
 
 
 class Stage(NamedTuple):
-    """A convolution of stride 1, then the activation, then max-pooling by 2.
+    """A convolution of stride 1, then the activation, then pooling.
 
     Parameters
     ----------
@@ -18,11 +18,17 @@ class Stage(NamedTuple):
         Filters of the convolution.
     kernel, padding
         Its side, and the zeros put around its input.
+    pooling
+        Factor of the max-pooling; 1 does not pool.
+    normalised
+        Whether batch normalisation follows the convolution.
     """
 
     channels: int
     kernel: int = 5
     padding: int = 0
+    pooling: int = 2
+    normalised: bool = False
 
 
 def staged_network(
@@ -67,7 +73,12 @@ def staged_network(
         convolution = nn.Conv2d(
             channels, stage.channels, stage.kernel, padding=stage.padding
         )
-        layers += [convolution, activation(), nn.MaxPool2d(2)]
+        layers.append(convolution)
+        if stage.normalised:
+            layers.append(nn.BatchNorm2d(stage.channels))
+        layers.append(activation())
+        if stage.pooling > 1:
+            layers.append(nn.MaxPool2d(stage.pooling))
         channels = stage.channels
         height, width = _after(stage, height), _after(stage, width)
     if average:
@@ -85,12 +96,12 @@ def staged_network(
 
 def _after(stage: Stage, size: int) -> int:
     """Return the side of an image after a stage."""
-    return (size + 2 * stage.padding - stage.kernel + 1) // 2
+    return (size + 2 * stage.padding - stage.kernel + 1) // stage.pooling
 
 
 def _smallest(stages: Sequence[Stage]) -> int:
     """Return the least side of an image of which one pixel is left after the stages."""
     size = 1
     for stage in reversed(stages):
-        size = 2 * size + stage.kernel - 1 - 2 * stage.padding
+        size = stage.pooling * size + stage.kernel - 1 - 2 * stage.padding
     return size

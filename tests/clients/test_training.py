@@ -13,7 +13,9 @@ from torch.nn import functional
 
 from fedsuite.clients import training
 from fedsuite.clients.training import (
+    SELECTION_BATCH,
     TrainingOptions,
+    chosen_rows,
     evaluate_model,
     make_optimizer,
     mini_batches,
@@ -23,6 +25,7 @@ from fedsuite.clients.training import (
 )
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
+from fedsuite.models.arrays import model_arrays
 from fedsuite.rng import torch_stream
 
 sizes = st.integers(1, 40)
@@ -321,3 +324,20 @@ def test_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="device = 'cuda': this process sees no GPU"):
         resolve_device("cuda")
+
+
+def test_chosen_rows_are_those_of_all_parts_in_evaluation_mode() -> None:
+    count = 2 * SELECTION_BATCH + 5
+    features = torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(count) % 2
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)).train()
+    with torch.no_grad():
+        model[0].running_mean.fill_(0.3)  # type: ignore[union-attr, operator]
+    before = model_arrays(model)
+    found = chosen_rows(model, Split(features, labels), lambda z, y: z.argmax(1) == y)
+    assert model.training and model[0].training
+    assert all(np.array_equal(before[k], v) for k, v in model_arrays(model).items())
+    with torch.no_grad():
+        right = model.eval()(features).argmax(dim=1) == labels
+    assert found.tolist() == [i for i in range(count) if right[i]]
+    assert 0 < len(found) < count

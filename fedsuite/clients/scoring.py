@@ -1,0 +1,95 @@
+"""Scores beside the usual one: on the whole test part, and of models before averaging.
+
+A score's name says which model and which data: no prefix for the model that the method
+gives a client, ``global-`` for the received one where that is another, ``trained-`` for
+what local training left of it; ``whole-test-`` for all test rows of the data set, else the
+client's own.
+"""
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedsuite.clients.training import evaluate_model
+from fedsuite.data import Split
+from fedsuite.keys import Key
+from fedsuite.records import MetricValue
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "score-whole-test",
+        False,
+        "clients also score their models on the whole test part, not their own rows alone",
+    ),
+    Key(
+        "score-trained",
+        False,
+        "clients also score, in rounds that are evaluated, what local training left of "
+        "the received model, before it is averaged",
+    ),
+)
+
+_REMEMBERED = 2
+"""Models whose scores are kept: clients take turns of their own and the shared one."""
+
+
+class WholeTest:
+    """The whole test part, for all clients of a process.
+
+    Clients that score the same model, as the one that all received, get the scores of the
+    first of them: they are remembered by a digest of the model.
+
+    Parameters
+    ----------
+    data
+        On the models' device.
+    """
+
+    def __init__(self, data: Split) -> None:
+        self.data = data
+        self._scores: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+
+    def scores(self, model: nn.Module) -> dict[str, MetricValue]:
+        """Return loss and accuracy of a model, and of how many samples, by metric."""
+        digest = _digest(model)
+        found = self._scores.pop(digest, None) or evaluate_model(model, self.data)
+        self._scores[digest] = found
+        while len(self._scores) > _REMEMBERED:
+            self._scores.popitem(last=False)
+        return {
+            "whole-test-loss": found[0],
+            "whole-test-accuracy": found[1],
+            "whole-test-examples": len(self.data),
+        }
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What a client scores beside the usual.
+
+    Parameters
+    ----------
+    whole_test
+        None scores the client's own test rows alone.
+    trained_every, num_rounds
+        Trained models are scored every so many rounds, and in the last; 0 never.
+    """
+
+    whole_test: WholeTest | None = None
+    trained_every: int = 0
+    num_rounds: int = 0
+
+    def scores_trained(self, server_round: int) -> bool:
+        """Return whether a round's trained models are scored."""
+        if self.trained_every == 0:
+            return False
+        return server_round % self.trained_every == 0 or server_round == self.num_rounds
+
+
+def _digest(model: nn.Module) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in model.state_dict().values():
+        digest.update(tensor.detach().cpu().numpy().tobytes())
+    return digest.digest()

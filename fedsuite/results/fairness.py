@@ -1,0 +1,334 @@
+"""Collaborative fairness of runs: whether who brings more gets more.
+
+What a client brings is measured by the accuracy that it reaches alone: by a run of
+Standalone on the same partition with the same seed. Which model's accuracy is set against
+it, and on which test rows, makes a difference: each score is a row of its own.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedsuite.errors import RunError
+from fedsuite.files import atomic_write
+from fedsuite.metrics import (
+    Interval,
+    collaborative_fairness,
+    critical_fairness,
+    interval_over_clients,
+    interval_over_tests,
+    participation_incentive,
+)
+from fedsuite.results.compare import markdown_table, spread
+from fedsuite.results.groups import SEED, Group, group_runs
+from fedsuite.results.plots import PALETTE, dress, escape_dollars, save_figure
+from fedsuite.results.reader import Client, Run
+
+UNDEFINED = "undefined"
+
+
+class Score(NamedTuple):
+    """One kind of accuracy per client.
+
+    Parameters
+    ----------
+    name
+        Model and test rows, for tables.
+    phase, column
+        Where it stands in ``clients.jsonl``.
+    alone, examples
+        Columns of the evaluation with Standalone's accuracy on the same kind of rows, and
+        with their number.
+    """
+
+    name: str
+    phase: str
+    column: str
+    alone: str
+    examples: str
+
+
+_OWN = ("accuracy", "num_examples")
+_WHOLE = ("whole_test_accuracy", "whole_test_examples")
+
+SCORES: tuple[Score, ...] = (
+    Score("client's model, own test rows", "evaluate", "accuracy", *_OWN),
+    Score("client's model, whole test part", "evaluate", "whole_test_accuracy", *_WHOLE),
+    Score("global model, own test rows", "evaluate", "global_accuracy", *_OWN),
+    Score(
+        "global model, whole test part", "evaluate", "global_whole_test_accuracy", *_WHOLE
+    ),
+    Score("trained model, own test rows", "train", "trained_accuracy", *_OWN),
+    Score(
+        "trained model, whole test part", "train", "trained_whole_test_accuracy", *_WHOLE
+    ),
+)
+
+LEGEND = (
+    "Accuracies in per cent at the last evaluation. Client's model: what the method gives "
+    "a client (its private model, or where it has none the global one). Trained model: "
+    "what local training left of the global one, before it was averaged. CF: 100 x Pearson "
+    "of these accuracies with Standalone's, over clients; undefined where all clients have "
+    "one accuracy. Incentive: share of clients that are served no worse than alone."
+)
+
+
+@dataclass(frozen=True)
+class Collaboration:
+    """Collaborative fairness of one run by one score.
+
+    Parameters
+    ----------
+    seed
+        The run's seed.
+    alone, together
+        Accuracies by client (fractions), Standalone's and the run's, in one order.
+    cf
+        None where it is undefined.
+    over_tests, over_clients
+        95 % intervals; see :mod:`fedsuite.metrics`.
+    """
+
+    seed: object
+    alone: tuple[float, ...]
+    together: tuple[float, ...]
+    cf: float | None
+    over_tests: Interval | None
+    over_clients: Interval | None
+
+    @property
+    def maximum(self) -> float:
+        """Accuracy of the best client, in per cent."""
+        return 100 * max(self.together)
+
+    @property
+    def mean(self) -> float:
+        """Plain mean over clients, in per cent."""
+        return 100 * fmean(self.together)
+
+    @property
+    def incentive(self) -> float:
+        """Share of clients with at least their accuracy alone."""
+        return participation_incentive(self.alone, self.together)
+
+
+@dataclass(frozen=True)
+class FairnessRow:
+    """One experiment and one score, over seeds."""
+
+    label: str
+    score: str
+    runs: tuple[Collaboration, ...]
+
+
+def fairness_rows(
+    runs: Sequence[Run], alone: Mapping[Path, Run], evaluations: int = 1
+) -> tuple[FairnessRow, ...]:
+    """Return collaborative fairness by experiment and score.
+
+    Parameters
+    ----------
+    runs
+        The runs; those of one experiment differ in the seed alone.
+    alone
+        Path of a run to the run of Standalone that belongs to it.
+    evaluations
+        Last evaluations of which a client's accuracy is the mean.
+
+    Raises
+    ------
+    RunError
+        If clients differ between a run and its Standalone, or a run has no accuracies.
+    """
+    rows = []
+    for group in group_runs(runs):
+        found = list(_scored(group, alone, evaluations))
+        if not found:
+            raise RunError(f"{group.runs[0].path}: no accuracies per client to compare")
+        rows += found
+    return tuple(rows)
+
+
+def _scored(
+    group: Group, alone: Mapping[Path, Run], evaluations: int
+) -> Iterator[FairnessRow]:
+    """Yield a row for each score that all runs of an experiment have."""
+    for score in SCORES:
+        each = [
+            _collaboration(run, alone[run.path], score, evaluations) for run in group.runs
+        ]
+        complete = [one for one in each if one is not None]
+        if len(complete) == len(each):
+            yield FairnessRow(group.label, score.name, tuple(complete))
+
+
+def _collaboration(
+    run: Run, alone: Run, score: Score, evaluations: int
+) -> Collaboration | None:
+    """Return the fairness of a run by a score, None if it or Standalone lacks it."""
+    theirs = _last_values(run, score.phase, score.column, evaluations)
+    own = _last_values(alone, "evaluate", score.alone, evaluations)
+    if not theirs or not own:
+        return None
+    if set(theirs) != set(own):
+        raise RunError(
+            f"{run.path} and {alone.path} have other clients in {score.column}: compare "
+            "runs in which all clients are scored"
+        )
+    sizes = _last_values(run, "evaluate", score.examples, 1)
+    # One without test rows has no accuracy to compare.
+    tested = [client for client in theirs if sizes.get(client, 0) >= 1]
+    if not tested:
+        return None
+    clients = sorted(tested, key=str)
+    x, y = ([values[client] for client in clients] for values in (own, theirs))
+    counts = [int(sizes[client]) for client in clients]
+    return Collaboration(
+        run.experiment.get(SEED),
+        tuple(x),
+        tuple(y),
+        collaborative_fairness(x, y),
+        interval_over_tests(x, y, counts),
+        interval_over_clients(x, y),
+    )
+
+
+def _last_values(
+    run: Run, phase: str, column: str, evaluations: int
+) -> dict[Client, float]:
+    """Return the mean of each client's last values, of clients that have all of them."""
+    history = run.client_history(phase, column)
+    last = [history[server_round] for server_round in sorted(history)[-evaluations:]]
+    if not last:
+        return {}
+    shared = set.intersection(*map(set, last))
+    return {client: fmean(values[client] for values in last) for client in shared}
+
+
+def over_seeds_table(rows: Sequence[FairnessRow]) -> list[list[str]]:
+    """Return heading and cells of the means and spreads over seeds."""
+    header = ["experiment", "score", "seeds", "CF", "max", "average", "incentive"]
+    return [header, *(_seed_cells(row) for row in rows)]
+
+
+def by_seed_table(rows: Sequence[FairnessRow]) -> list[list[str]]:
+    """Return heading and cells of each run, with intervals."""
+    header = [
+        *("experiment", "score", "seed", "CF", "95 % over test samples"),
+        *("95 % over clients", "max", "average", "incentive"),
+    ]
+    return [
+        header,
+        *(
+            [
+                *(row.label, row.score, str(run.seed), _number(run.cf)),
+                *(_ends(run.over_tests), _ends(run.over_clients)),
+                *(f"{run.maximum:.2f}", f"{run.mean:.2f}", f"{run.incentive:.2f}"),
+            ]
+            for row in rows
+            for run in row.runs
+        ),
+    ]
+
+
+def notes(rows: Sequence[FairnessRow]) -> list[str]:
+    """Return what a reader of the tables must know."""
+    sizes = sorted({len(run.alone) for row in rows for run in row.runs})
+    null = [
+        f"With {size} clients, unrelated accuracies have a CF beyond +-"
+        f"{critical_fairness(size):.1f} in one run of twenty."
+        for size in sizes
+        if size > 2
+    ]
+    return [LEGEND, *null]
+
+
+def to_markdown(rows: Sequence[FairnessRow]) -> str:
+    """Return both tables and the notes as Markdown."""
+    parts = []
+    for lines in (over_seeds_table(rows), by_seed_table(rows)):
+        rule = ["---", "---"] + ["---:"] * (len(lines[0]) - 2)
+        parts.append(markdown_table([lines[0], rule, *lines[1:]]))
+    return "\n".join([*parts, *(f"{note}\n" for note in notes(rows))])
+
+
+def to_csv(rows: Sequence[FairnessRow]) -> str:
+    """Return each client of each run as CSV: what the plot shows."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["label", "score", SEED, "client", "standalone", "federated"])
+    for row in rows:
+        for run in row.runs:
+            for client, pair in enumerate(zip(run.alone, run.together, strict=True)):
+                writer.writerow([row.label, row.score, run.seed, client, *pair])
+    return text.getvalue()
+
+
+def write_fairness(rows: Sequence[FairnessRow], folder: Path) -> None:
+    """Write ``fairness.md``, ``fairness.csv`` and ``fairness.png`` into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / "fairness.md", to_markdown(rows).encode())
+    atomic_write(folder / "fairness.csv", to_csv(rows).encode())
+    save_figure(fairness_figure(rows), folder / "fairness.png")
+
+
+def fairness_figure(rows: Sequence[FairnessRow]) -> Figure:
+    """Draw accuracy together against accuracy alone: a panel a score, a colour a label."""
+    present = {row.score for row in rows}
+    scores = [score.name for score in SCORES if score.name in present]
+    labels = list(dict.fromkeys(row.label for row in rows))
+    columns = min(2, len(scores))
+    lines = -(-len(scores) // columns)
+    figure = Figure(figsize=(4.8 * columns, 4.2 * lines + 0.4), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes, score in zip(grid.flat, scores, strict=False):
+        dress(axes, score, "accuracy alone (%)", "accuracy together (%)")
+        shown = [row for row in rows if row.score == score]
+        values = [
+            100 * v for row in shown for r in row.runs for v in (*r.alone, *r.together)
+        ]
+        ends = (min(values) - 1, max(values) + 1)
+        axes.plot(ends, ends, color="0.6", linestyle="--", linewidth=1.0)
+        for row in shown:
+            x, y = (
+                100 * np.concatenate([getattr(run, side) for run in row.runs])
+                for side in ("alone", "together")
+            )
+            colour = PALETTE[labels.index(row.label) % len(PALETTE)]
+            axes.plot(x, y, "o", color=colour, markersize=4, alpha=0.8)
+    for axes in grid.flat[len(scores) :]:
+        axes.remove()
+    handles = [
+        grid.flat[0].plot([], [], "o", color=PALETTE[i % len(PALETTE)])[0]
+        for i in range(len(labels))
+    ]
+    names = [escape_dollars(label) for label in labels]
+    figure.legend(handles, names, loc="outside lower center", ncols=1, frameon=False)
+    return figure
+
+
+def _seed_cells(row: FairnessRow) -> list[str]:
+    known = [run.cf for run in row.runs if run.cf is not None]
+    fairness = str(spread(known)) if known else UNDEFINED
+    if known and len(known) < len(row.runs):
+        fairness += f" ({len(row.runs) - len(known)} {UNDEFINED})"
+    numbers = [
+        str(spread([getattr(run, name) for run in row.runs]))
+        for name in ("maximum", "mean", "incentive")
+    ]
+    return [row.label, row.score, str(len(row.runs)), fairness, *numbers]
+
+
+def _number(value: float | None) -> str:
+    return UNDEFINED if value is None else f"{value:.2f}"
+
+
+def _ends(interval: Interval | None) -> str:
+    return UNDEFINED if interval is None else f"{interval.low:.1f} to {interval.high:.1f}"

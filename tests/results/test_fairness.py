@@ -1,0 +1,191 @@
+"""Collaborative fairness of run folders: scores apart, seeds together, numbers by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsuite.errors import RunError
+from fedsuite.results.fairness import (
+    UNDEFINED,
+    FairnessRow,
+    by_seed_table,
+    fairness_rows,
+    notes,
+    over_seeds_table,
+    to_csv,
+    to_markdown,
+    write_fairness,
+)
+from fedsuite.results.reader import Run, load_run
+from fedsuite.results.writer import RunFolder
+from tests.results.made_runs import make_run
+
+ALONE = (0.9, 0.85, 0.8, 0.7, 0.6)
+TOGETHER = (0.95, 0.93, 0.92, 0.90, 0.89)
+
+EXTRA = {
+    "whole_test_accuracy": (0.5, 0.4, 0.3, 0.2, 0.1),
+    "whole_test_examples": (1000,) * 5,
+}
+
+
+def made(
+    path: Path,
+    accuracies: Any = (TOGETHER,),
+    *,
+    seed: int = 0,
+    method: str = "fedakd",
+    extra: dict[str, Any] | None = None,
+    trained: tuple[float, ...] = (),
+) -> Run:
+    folder = make_run(
+        path,
+        experiment={"method": method, "seed": seed},
+        accuracies=accuracies,
+        status="running",
+    )
+    last = len(accuracies)
+    if extra:
+        rewrite(folder, last, extra)
+    rows = [
+        {
+            "round": last,
+            "phase": "train",
+            "client": k,
+            "num_examples": 7,
+            "trained_accuracy": v,
+        }
+        for k, v in enumerate(trained)
+    ]
+    folder.append("clients", rows)
+    folder.finish("finished")
+    return load_run(path)
+
+
+def rewrite(folder: RunFolder, last: int, extra: dict[str, Any]) -> None:
+    """Replace the rows of the last round by ones with more columns."""
+    rows = load_run(folder.path).clients()
+    folder.truncate_after(last - 1)
+    more = [
+        {**row, **{name: values[int(row["client"])] for name, values in extra.items()}}
+        for row in rows
+        if row["round"] == last
+    ]
+    folder.append("clients", more)
+
+
+def rows_of(
+    tmp_path: Path, *runs: Run, alone: Run | None = None
+) -> tuple[FairnessRow, ...]:
+    alone = alone or made(tmp_path / "alone", (ALONE,), method="standalone", extra=EXTRA)
+    return fairness_rows(runs, {run.path: alone for run in runs})
+
+
+def test_golden_numbers_of_one_run(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, made(tmp_path / "a"))
+    (found,) = row.runs
+    assert row.label == "fedakd" and row.score == "client's model, own test rows"
+    assert found.cf == pytest.approx(97.39499, abs=1e-5)
+    assert found.maximum == pytest.approx(95)
+    assert found.mean == pytest.approx((95 + 93 + 92 + 90 + 89) / 5)
+    assert found.incentive == 1.0
+    assert found.over_tests is not None and found.over_clients is not None
+    # 20 samples a client, as the made run says: the interval is wide.
+    assert found.over_tests.high - found.over_tests.low > 50
+
+
+def test_mean_counts_each_client_once_whatever_its_test_rows(tmp_path: Path) -> None:
+    many = {"num_examples": (1000, 10, 10, 10, 10)}
+    (row,) = rows_of(tmp_path, made(tmp_path / "a", extra=many))
+    assert row.runs[0].mean == pytest.approx(91.8)
+
+
+def test_scores_are_rows_of_their_own_with_the_standalone_of_their_kind(
+    tmp_path: Path,
+) -> None:
+    extra = {
+        **EXTRA,
+        "global_accuracy": TOGETHER[::-1],
+        "global_whole_test_accuracy": (0.8,) * 5,
+    }
+    run = made(tmp_path / "a", extra=extra, trained=ALONE[::-1])
+    found = {row.score: row.runs[0] for row in rows_of(tmp_path, run)}
+    cfs = {score: one.cf for score, one in found.items()}
+    assert cfs == {
+        "client's model, own test rows": pytest.approx(97.39499, abs=1e-5),
+        "client's model, whole test part": pytest.approx(100),
+        "global model, own test rows": pytest.approx(-98.26458, abs=1e-5),
+        "global model, whole test part": None,
+        # Deviations .13, .08, .03, -.07, -.17 against themselves backwards.
+        "trained model, own test rows": pytest.approx(-100 * 0.0545 / 0.058),
+    }
+    whole = found["client's model, whole test part"]
+    assert whole.alone == EXTRA["whole_test_accuracy"]
+    lines = {line[1]: line[3] for line in over_seeds_table(rows_of(tmp_path / "b", run))}
+    assert lines["global model, whole test part"] == UNDEFINED
+
+
+def test_a_score_that_standalone_lacks_is_left_out(tmp_path: Path) -> None:
+    alone = made(tmp_path / "alone", (ALONE,), method="standalone")
+    (row,) = rows_of(tmp_path, made(tmp_path / "a", extra=EXTRA), alone=alone)
+    assert row.score == "client's model, own test rows"
+
+
+def test_spread_is_over_seeds_and_undefined_ones_are_counted(tmp_path: Path) -> None:
+    runs = [
+        made(tmp_path / f"s{seed}", (values,), seed=seed)
+        for seed, values in enumerate((TOGETHER, TOGETHER[::-1], (0.5,) * 5))
+    ]
+    (row,) = rows_of(tmp_path, *runs)
+    line = over_seeds_table([row])[1]
+    # Mean and deviation of 97.39499 and -98.26458; of 95, 95 and 50.
+    assert line[2:5] == ["3", "-0.43 ± 138.35 (1 undefined)", "80.00 ± 25.98"]
+    assert [cells[3] for cells in by_seed_table([row])[1:]] == [
+        "97.39",
+        "-98.26",
+        UNDEFINED,
+    ]
+    assert [cells[2] for cells in by_seed_table([row])[1:]] == ["0", "1", "2"]
+
+
+def test_evaluations_are_averaged_client_by_client(tmp_path: Path) -> None:
+    alone = made(tmp_path / "alone", (ALONE,), method="standalone")
+    run = made(tmp_path / "a", ((0.1, 0.2, 0.3, 0.4, 0.5), (0.3, 0.2, 0.5, 0.4, 0.7)))
+    for evaluations, expected in ((1, 0.3), (2, 0.2), (9, 0.2)):
+        (row,) = fairness_rows([run], {run.path: alone}, evaluations)
+        assert row.runs[0].together[0] == pytest.approx(expected)
+        assert row.runs[0].alone == ALONE
+
+
+def test_clients_without_test_rows_are_left_out(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", extra={"num_examples": (20, 20, 20, 20, 0)})
+    (row,) = rows_of(tmp_path, run)
+    assert row.runs[0].alone == ALONE[:4]
+
+
+def test_other_clients_are_refused(tmp_path: Path) -> None:
+    alone = made(tmp_path / "alone", (ALONE[:4],), method="standalone")
+    with pytest.raises(RunError, match="have other clients in accuracy"):
+        rows_of(tmp_path, made(tmp_path / "a"), alone=alone)
+
+
+def test_runs_without_accuracies_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no accuracies per client"):
+        rows_of(tmp_path, made(tmp_path / "a", accuracies=()))
+
+
+def test_files_hold_tables_and_points(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, made(tmp_path / "a"))
+    write_fairness(rows, tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("fairness.csv", "fairness.md", "fairness.png"),
+    ]
+    text = to_markdown(rows)
+    assert "| fedakd | client's model, own test rows | 1 | 97.39 | 95.00 |" in text
+    assert "beyond +-87.8 in one run of twenty" in text
+    assert to_csv(rows).splitlines()[1:3] == [
+        'fedakd,"client\'s model, own test rows",0,0,0.9,0.95',
+        'fedakd,"client\'s model, own test rows",0,1,0.85,0.93',
+    ]
+    assert notes(rows)[0].startswith("Accuracies in per cent")
