@@ -71,7 +71,9 @@ LOSS_BATCH = Key(
 
 
 def loss_divergence(client: Vector, server: Vector) -> float:
-    """Return KL_k of two sequences of losses; NaN if the shorter has fewer than two.
+    """Return KL_k of two sequences of losses; NaN if unknown.
+
+    That is where the shorter has fewer than two, or a loss is not finite.
 
     Parameters
     ----------
@@ -79,10 +81,10 @@ def loss_divergence(client: Vector, server: Vector) -> float:
         Losses >= 0 on mini-batches; cut to the shorter of the two.
     """
     length = min(client.size, server.size)
-    if length < 2:
+    both = np.stack([client[:length], server[:length]])
+    if length < 2 or not np.isfinite(both).all():
         return float("nan")
-    left = shares_of(np.maximum(client[:length], LEAST_LOSS))
-    right = shares_of(np.maximum(server[:length], LEAST_LOSS))
+    left, right = map(shares_of, np.maximum(both, LEAST_LOSS))
     return max(float((left * np.log(left / right)).sum()), LEAST_LOSS)
 
 

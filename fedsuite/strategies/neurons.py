@@ -87,9 +87,10 @@ def scaled_importance(losses: Vector, loss: float) -> Vector:
     losses
         Validation loss without each neuron.
     loss
-        That of the whole model.
+        That of the whole model. Where a loss is not finite the neuron counts as useless.
     """
-    importance = np.maximum(losses - loss, 0.0)
+    rise = np.subtract(losses, loss, where=np.isfinite(losses), out=np.zeros(losses.shape))
+    importance = np.maximum(np.nan_to_num(rise, posinf=0.0, neginf=0.0), 0.0)
     if importance.sum() <= 0:
         importance = np.ones(losses.shape)
     scaled: Vector = WHOLE * importance / importance.sum()

@@ -17,7 +17,7 @@ which is sent to it alone. Here once:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Protocol, Unpack
+from typing import Protocol, Unpack
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -173,9 +173,6 @@ class RewardStrategy(GatheredStrategy):
 
     Takes the keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
-
-    NEEDS_VALIDATION: ClassVar[bool] = False
-    """Whether the constructor takes ``validation``, which scores models on the server."""
 
     def __init__(self, **options: Unpack[StrategyOptions]) -> None:
         super().__init__(**options)
