@@ -163,6 +163,8 @@ class FedSAC(RewardStrategy):
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Measure contributions that are not known yet; send each client its submodel."""
+        # A model that cannot be divided is refused before anybody trains.
+        self.layers_of(arrays)
         if not self.initial:
             self.initial = dict(arrays)
         self._measure_contributions(client_ids)
