@@ -23,11 +23,15 @@ from fedsuite.strategies.base import FederatedStrategy
 from tests.helpers import FULL_STEP, Matrix, MatrixLoss, Tamper, TamperingGrid, Trace, run
 
 Row = Sequence[float]
+Samples = Sequence[Row] | Sequence[Sequence[Row]]
+"""One sample a client, or several."""
 
 
 @dataclass
 class Judge:
     """A server's validation that knows the answers, or judges by the distance to a goal.
+
+    Its losses on mini-batches are ``batches``, the first the larger the further the model.
 
     Parameters
     ----------
@@ -35,7 +39,7 @@ class Judge:
         Answers one after the other, again from the start when they are used up; none
         judges by distance.
     batches
-        The server's losses on its mini-batches, whatever the model.
+        Losses on the mini-batches of a model at the goal.
     """
 
     accuracies: Sequence[float] = ()
@@ -54,7 +58,8 @@ class Judge:
         return float(np.square(values[: len(self.goal)] - np.array(self.goal)).sum())
 
     def batch_losses(self, arrays: Arrays, batch_size: int) -> list[float]:
-        return [loss * (1 + self.loss(arrays)) for loss in self.batches]
+        first, *others = self.batches
+        return [first * (1 + self.loss(arrays)), *others]
 
 
 @dataclass
@@ -87,7 +92,7 @@ class Rewarded:
 def federate(
     strategy: FederatedStrategy,
     client_class: type[FederatedClient],
-    samples: Sequence[Row],
+    samples: Samples,
     num_rounds: int = 1,
     *,
     counts: Sequence[int] | None = None,
@@ -97,7 +102,7 @@ def federate(
     store: MemoryStore | None = None,
     initial: ArrayRecord | None = None,
 ) -> Rewarded:
-    """Run rounds; client k holds ``counts[k]`` copies of ``samples[k]``."""
+    """Run rounds; client k holds ``samples[k]``, ``counts[k]`` times."""
     counts = counts or [1] * len(samples)
     kept = store or MemoryStore()
     scored: dict[int, dict[int, list[float]]] = {}
@@ -110,9 +115,9 @@ def federate(
             return reply
 
     def client_fn(context: Context, client_id: int) -> FederatedClient:
-        rows = torch.tensor([samples[client_id]] * counts[client_id], dtype=torch.float32)
-        labels = torch.zeros(counts[client_id], dtype=torch.int64)
-        data = Split(rows.reshape(-1, 2, 2), labels)
+        own = torch.tensor([samples[client_id]] * counts[client_id], dtype=torch.float32)
+        rows = own.reshape(-1, 2, 2)
+        data = Split(rows, torch.zeros(len(rows), dtype=torch.int64))
         client: FederatedClient = Watched(
             Matrix(), data, data, training=training, client_id=client_id, store=kept
         )

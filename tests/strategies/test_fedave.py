@@ -17,19 +17,21 @@ from fedsuite.records import ARRAYS, Request
 from fedsuite.strategies.fedave import FedAVE, data_values, loss_divergence
 from fedsuite.strategies.reputation import reward_shares, smoothed, top_share
 from tests.helpers import FULL_STEP, Matrix, MatrixLoss
-from tests.strategies.rewards import Judge, Rewarded, federate, options
+from tests.strategies.rewards import Judge, Rewarded, Samples, federate, options
 
-SAMPLES = ((0.3, -0.4, 0.1, 0.2), (0.1, 0.2, 0.2, 0.4), (0.2, 0.1, 0.3, 0.1))
-COUNTS = (2, 3, 4)
+SAMPLES = (
+    [(0.3, -0.4, 0.1, 0.2)] * 2,
+    [(0.1, 0.2, 0.2, 0.4)] * 2 + [(0.4, -0.1, 0.3, 0.2)],
+    [(0.2, 0.1, 0.3, 0.1)] * 2 + [(0.3, 0.4, -0.2, 0.1)] * 2,
+)
+MEANS = [np.mean(rows, axis=0).tolist() for rows in SAMPLES]
 
 
-def fedave(rounds: int, judge: Judge, samples=SAMPLES, counts=COUNTS, **changes: Any):
+def fedave(rounds: int, judge: Judge, samples: Samples = SAMPLES, **changes: Any):
     given_keys = {"fedave_loss_batch": 2, **changes}
     strategy = FedAVE(validation=judge, **options(len(samples), **given_keys))
     training = TrainingOptions(local_steps=1, batch_size=0)
-    return federate(
-        strategy, FedAVEClient, samples, rounds, counts=counts, training=training
-    )
+    return federate(strategy, FedAVEClient, samples, rounds, training=training)
 
 
 def test_golden_numbers() -> None:
@@ -86,18 +88,18 @@ def test_values_are_up_to_1_and_fall_with_the_divergence(divergences: np.ndarray
 def by_the_equations(rounds: int, judge: Judge) -> tuple[np.ndarray, list[float]]:
     """Models and reputations after some rounds, in plain loops."""
     number = range(3)
-    n = np.array(COUNTS)
+    n = np.array([len(rows) for rows in SAMPLES])
     models = [np.zeros(4) for _ in number]
     r: list[float] = []
     for t in range(rounds):
-        trained = [w + 0.1 * (np.array(SAMPLES[k]) - w) for k, w in enumerate(models)]
+        trained = [w + 0.1 * (np.array(MEANS[k]) - w) for k, w in enumerate(models)]
         u = [b - a for a, b in zip(models, trained, strict=True)]
         u = [0.5 * d / (np.linalg.norm(d) + 1e-7) for d in u]
         total = sum(n[k] / n.sum() * u[k] for k in number)
         kl: list[float] = []
         for k in number:
-            one = 0.5 * ((models[k] - np.array(SAMPLES[k])) ** 2).sum()
-            mine = np.array([one] * -(-COUNTS[k] // 2))[:2]
+            each = [0.5 * ((models[k] - np.array(x)) ** 2).sum() for x in SAMPLES[k]]
+            mine = np.array([np.mean(each[i : i + 2]) for i in range(0, n[k], 2)])
             theirs = np.array(judge.batch_losses({"w": models[k]}, 2))[: len(mine)]
             p, s = mine / mine.sum(), theirs / theirs.sum()
             kl.append(float((p * np.log(p / s)).sum()) if len(mine) > 1 else np.nan)
@@ -120,6 +122,9 @@ def test_rounds_by_the_equations(rounds: int) -> None:
     models, reputation = by_the_equations(rounds, Judge())
     np.testing.assert_allclose(found.models(rounds), models, atol=1e-6)
     assert found.column("reputation", rounds) == pytest.approx(reputation, abs=1e-6)
+    values = found.column("data_value", rounds)
+    assert max(values) == 1
+    assert min(values) < 0.9
 
 
 def test_the_first_round_measures_only() -> None:
@@ -132,7 +137,7 @@ def test_the_first_round_measures_only() -> None:
 
 def test_with_values_of_1_and_endless_altruism_all_have_the_servers_model() -> None:
     """One sample a client: no sequence to compare, so D is 1."""
-    found = fedave(3, Judge(), counts=(1, 1, 1), altruism=1e7)
+    found = fedave(3, Judge(), MEANS, altruism=1e7)
     assert found.column("data_value", 3) == [1, 1, 1]
     server = found.trace.arrays[2]["weight"].reshape(-1).tolist()
     assert found.models(3) == [server] * 3
@@ -143,7 +148,7 @@ def test_the_trained_model_is_judged() -> None:
     judge = Judge(goal=(1.0, 0, 0, 0))
     found = fedave(1, judge)
     reached = [model["weight"].reshape(-1) for model in judge.seen]
-    np.testing.assert_allclose(reached, 0.1 * np.array(SAMPLES), atol=1e-7)
+    np.testing.assert_allclose(reached, 0.1 * np.array(MEANS), atol=1e-7)
     assert len(found.column("validation_accuracy", 1)) == 3
 
 

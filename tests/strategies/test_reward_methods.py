@@ -14,6 +14,7 @@ from fedsuite.clients.fedavg import FedAvgClient
 from fedsuite.clients.fedsac import FedSACClient
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
+from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import parameter_groups
 from fedsuite.records import ARRAYS, STATISTICS
 from fedsuite.registry import METHODS as REGISTRY
@@ -103,6 +104,16 @@ def test_resumed_is_uninterrupted(
         found = longer.client_values(phase, name)
         assert found == whole.client_values(phase, name)
         assert found
+
+
+@pytest.mark.parametrize("method", CLIENTS)
+def test_all_that_is_remembered_is_restored(method: str) -> None:
+    strategy, _, _ = run_tiny(method, 2, clients_per_round=2)
+    again = strategy_of(method)
+    again.restore(*strategy.state())
+    again.client_versions = strategy.client_versions
+    assert state_bits(again) == state_bits(strategy)
+    assert bits(again.initial) == bits(model_arrays(tiny()))
 
 
 @pytest.mark.parametrize("method", CLIENTS)
