@@ -181,6 +181,25 @@ METHODS: Mapping[str, Method] = {
             "fedakd.FedAKDClient",
             "Yu et al., KDD 2025, arXiv:2507.08617",
         ),
+        Method(
+            "cffl",
+            "cffl.CFFL",
+            "cffl.CFFLClient",
+            "Lyu et al., Federated Learning (LNCS 12500), 2020, arXiv:2008.12161",
+        ),
+        Method("cgsv", "cgsv.CGSV", "fedavg.FedAvgClient", "Xu et al., NeurIPS 2021"),
+        Method(
+            "fedave",
+            "fedave.FedAVE",
+            "fedave.FedAVEClient",
+            "Wang et al., Neurocomputing 574:127227, 2024",
+        ),
+        Method(
+            "fedsac",
+            "fedsac.FedSAC",
+            "fedsac.FedSACClient",
+            "Wang et al., KDD 2024, arXiv:2405.18291 (our reading)",
+        ),
         Method("fedpara", "fedpara.FedPara", "fedavg.FedAvgClient", _FEDPARA),
         Method("pfedpara", "fedpara.PFedPara", "partial.PartialClient", _FEDPARA),
     )

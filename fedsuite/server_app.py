@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 from safetensors.numpy import save
+from torch import nn
 
 from fedsuite import decomposition
 from fedsuite.callbacks.best_model import BestModel
@@ -20,7 +22,8 @@ from fedsuite.callbacks.recorder import Recorder
 from fedsuite.checkpoint import Checkpoint, load_latest
 from fedsuite.client_app import experiment_model, experiment_run_name, federated_data
 from fedsuite.clients.app import source_hash
-from fedsuite.data import FederatedData
+from fedsuite.clients.training import resolve_device
+from fedsuite.data import FederatedData, Split
 from fedsuite.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
@@ -31,6 +34,7 @@ from fedsuite.registry import METHODS
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, MODEL, read_manifest
 from fedsuite.results.summary import finish_folder
 from fedsuite.results.writer import RunFolder
+from fedsuite.server_validation import ServerValidation
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.callback import Callback
 from fedsuite.strategies.extras import KEYS as SERVER_KEYS
@@ -130,7 +134,9 @@ def run_experiment(
     try:
         data = federated_data(experiment)
         model = experiment_model(experiment, data)
-        strategy = build_strategy(experiment, parameter_groups(model))
+        strategy = build_strategy(
+            experiment, parameter_groups(model), server_validation(experiment, data, model)
+        )
         if run_folder is None:
             run_folder = _new_folder(folder, experiment, data, flwr_run_id)
         callbacks = build_callbacks(experiment, run_folder, checkpoint, write)
@@ -152,10 +158,44 @@ def run_experiment(
     return Run(folder, result)
 
 
+def server_validation(
+    experiment: Experiment, data: FederatedData, model: nn.Module
+) -> ServerValidation | None:
+    """Return what the method scores models with on the server, None if it does not.
+
+    Raises
+    ------
+    ConfigError
+        If it does, and no rows are held out for it.
+    """
+    method = experiment.text("method")
+    if not METHODS[method].load_strategy().NEEDS_VALIDATION:
+        return None
+    split = data.validation_set()
+    if not len(split):
+        raise ConfigError(
+            f"method {method} validates on the server: set server-validation-fraction "
+            "above 0, such as 0.1"
+        )
+    # The key names the clients' device; the server takes the same kind where it has one.
+    device = resolve_device("cpu" if experiment["device"] == "cpu" else "auto")
+    on_device = Split(split.features.to(device), split.labels.to(device))
+    return ServerValidation(deepcopy(model).to(device), on_device)
+
+
 def build_strategy(
-    experiment: Experiment, groups: ParameterGroups
+    experiment: Experiment,
+    groups: ParameterGroups,
+    validation: ServerValidation | None = None,
 ) -> FederatedStrategy | StrategyWrapper:
-    """Return the experiment's strategy; ``groups`` are those of the experiment's model.
+    """Return the experiment's strategy.
+
+    Parameters
+    ----------
+    groups
+        Those of the experiment's model.
+    validation
+        From :func:`server_validation`, for a method that needs one.
 
     Raises
     ------
@@ -163,7 +203,7 @@ def build_strategy(
         If the strategy refuses values that their keys allow one by one.
     """
     try:
-        strategy = _make_strategy(experiment, groups)
+        strategy = _make_strategy(experiment, groups, validation)
         if not decomposition.server_takes_part(experiment.values):
             return strategy
         options = experiment.arguments(decomposition.KEYS)
@@ -172,9 +212,13 @@ def build_strategy(
         raise ConfigError(f"method {experiment['method']}: {error}") from error
 
 
-def _make_strategy(experiment: Experiment, groups: ParameterGroups) -> FederatedStrategy:
+def _make_strategy(
+    experiment: Experiment, groups: ParameterGroups, validation: ServerValidation | None
+) -> FederatedStrategy:
     strategy = METHODS[experiment.text("method")].load_strategy()
-    needed = {"groups": groups} if strategy.NEEDS_GROUPS else {}
+    needed: dict[str, object] = {"groups": groups} if strategy.NEEDS_GROUPS else {}
+    if strategy.NEEDS_VALIDATION:
+        needed["validation"] = validation
     return strategy(
         **experiment.arguments((*strategy.KEYS, *SERVER_KEYS)),  # type: ignore[arg-type]
         **needed,  # type: ignore[arg-type]
@@ -257,10 +301,12 @@ def _new_folder(
         "flwr_run_id": flwr_run_id,
     }
     run_folder = RunFolder.create(folder, experiment.values, manifest)
-    counts = {
+    counts: dict[str, Any] = {
         "train": data.class_counts().tolist(),
         "test": data.test_class_counts().tolist(),
     }
+    if data.partition.shifts:
+        counts["shift"] = [asdict(shift) for shift in data.partition.shifts]
     run_folder.write_json("partition.json", counts)
     return run_folder
 

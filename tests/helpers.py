@@ -38,7 +38,7 @@ from fedsuite.keys import Value
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.records import ARRAYS, METRICS, TRAIN, client_record, to_arrays, to_record
-from fedsuite.server_app import build_strategy
+from fedsuite.server_app import build_strategy, server_validation
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.fedavg import FedAvg
 
@@ -304,10 +304,12 @@ def run_digits(
     """Run a small experiment on digits in this process, without a run's folder."""
     store = store or MemoryStore()
     worker = Worker(experiment, store)
-    model = experiment_model(experiment, federated_data(experiment))
+    data = federated_data(experiment)
+    model = experiment_model(experiment, data)
     initial = model_arrays(model)
     grid = TamperingGrid(client_app_for(worker), 4, tamper, rounds=range(1, 100))
-    strategy = build_strategy(experiment, parameter_groups(model))
+    validation = server_validation(experiment, data, model)
+    strategy = build_strategy(experiment, parameter_groups(model), validation)
     return run(strategy, grid, experiment.integer("num-rounds"), to_record(initial))
 
 

@@ -12,7 +12,7 @@ from fedsuite.experiment import Experiment
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import parameter_groups
 from fedsuite.records import Reply, Request, to_record
-from fedsuite.server_app import build_strategy
+from fedsuite.server_app import build_strategy, server_validation
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.callback import Callback
 from fedsuite.strategies.wrapper import StrategyWrapper
@@ -66,7 +66,8 @@ class Federation:
     def strategy(self, seed: int | None = None) -> FederatedStrategy | StrategyWrapper:
         """Return a new strategy; ``seed`` None is the experiment's."""
         chosen = self.experiment if seed is None else self.experiment.replace(seed=seed)
-        return build_strategy(chosen, self._groups)
+        validation = server_validation(chosen, self.data, self.model)
+        return build_strategy(chosen, self._groups, validation)
 
     def run(self, grid: LocalGrid, callbacks: Sequence[Callback]) -> None:
         """Run the experiment, the same bits as ``fedsuite run``."""

@@ -23,6 +23,21 @@ KEYS = (
         maximum=0.9,
     ),
     Key(
+        "client-test-fraction",
+        0.0,
+        "share of the training part split off for the clients' own tests, the test part "
+        "then being a global test set alone; 0 tests clients on rows of the test part",
+        minimum=0.0,
+        maximum=0.9,
+    ),
+    Key(
+        "server-validation-fraction",
+        0.0,
+        "share of the training part that the server keeps to validate on; 0 is none",
+        minimum=0.0,
+        maximum=0.9,
+    ),
+    Key(
         "scaling",
         "standard",
         "unit maps inputs to 0..1; standard then takes off the mean of each channel and "

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,13 @@ from fedsuite.data.catalog import DATASETS
 from fedsuite.data.experiment_keys import KEYS
 from fedsuite.data.label_noise import flip_labels
 from fedsuite.data.partition import Partition
-from fedsuite.data.partition_specs import PARTITIONERS, partition_indices
+from fedsuite.data.partition_specs import (
+    PARTITIONERS,
+    PartitionerSpec,
+    partition_indices,
+)
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
+from fedsuite.data.splits import Parts, split_parts
 from fedsuite.errors import ConfigError, DataError
 from fedsuite.keys import AUTO, Value
 from fedsuite.rng import numpy_stream
@@ -29,7 +34,9 @@ if TYPE_CHECKING:
 CLIENT_CACHE_BYTES = 1 << 30
 """Scaled inputs of recently used clients that a process keeps."""
 
-_SPLIT_SEED = 0  # one test part for all seeds of an experiment
+AnyNumber = TypeVar("AnyNumber", bound=np.generic)
+
+_MOST_HELD_OUT = 0.9
 
 
 @dataclass(frozen=True)
@@ -63,29 +70,6 @@ class ClientData:
     test: Split
 
 
-@dataclass(frozen=True)
-class PartitionRow:
-    """Who holds what: one client's line of the partition table.
-
-    Parameters
-    ----------
-    client_id
-        Number of the client, from 0.
-    train_size, test_size
-        Rows held.
-    num_classes
-        Classes with at least one training row.
-    class_counts
-        Training rows of each class.
-    """
-
-    client_id: int
-    train_size: int
-    test_size: int
-    num_classes: int
-    class_counts: tuple[int, ...]
-
-
 class FederatedData:
     """A data set divided among clients; one decoded copy serves all of them.
 
@@ -95,10 +79,10 @@ class FederatedData:
         The data set.
     raw
         Its decoded rows.
-    rows
-        Rows of the training part and of the test part.
+    parts
+        Rows of the data set by what they are for.
     partition
-        Positions of each client's rows within the two parts.
+        Positions of each client's rows within ``parts.train`` and ``parts.client_test``.
     scaling
         ``"standard"`` or ``"unit"``, as the key ``scaling``.
     partitioner
@@ -113,7 +97,7 @@ class FederatedData:
         self,
         spec: DatasetSpec,
         raw: RawData,
-        rows: tuple[IntArray, IntArray],
+        parts: Parts,
         partition: Partition,
         scaling: str,
         partitioner: str,
@@ -124,10 +108,10 @@ class FederatedData:
         self.partition = partition
         self.partitioner = partitioner
         self._raw = raw
-        self._train_rows, self._test_rows = rows
-        self._test_labels = raw.labels[self._test_rows]
+        self._rows = parts
+        self._test_labels = raw.labels[parts.client_test]
         self._train_labels = (
-            raw.labels[self._train_rows] if train_labels is None else train_labels
+            raw.labels[parts.train] if train_labels is None else train_labels
         )
         self._label_noise = label_noise
         self._scaling = scaling
@@ -167,6 +151,11 @@ class FederatedData:
         Labels with noise count as their holders see them.
         """
         digest = hashlib.sha256()
+        if not self._rows.is_plain:
+            # Positions alone would not tell which rows were held out.
+            for rows in (self._rows.train, self._rows.client_test, self._rows.validation):
+                digest.update(f"{len(rows)};".encode())
+                digest.update(rows.astype("<i8").tobytes())
         for part, labels in self._parts():
             for client, positions in enumerate(part):
                 digest.update(f"{client}/{len(positions)};".encode())
@@ -177,19 +166,30 @@ class FederatedData:
     @property
     def description(self) -> dict[str, Value]:
         """What the run's folder records of the data: names, sizes, fingerprint."""
-        used_train, used_test = (sum(map(len, part)) for part, _ in self._parts())
+        held = [np.concatenate(part) for part, _ in self._parts()]
+        unused_train, unused_test = (
+            len(rows) - len(np.unique(used))
+            for rows, used in zip(
+                (self._rows.train, self._rows.client_test), held, strict=True
+            )
+        )
         noise = {"label-noise": self._label_noise} if self._label_noise else {}
+        held_out = {
+            "global-test-rows": len(self._rows.test),
+            "validation-rows": len(self._rows.validation),
+        }
         return {
             "dataset": self.spec.name,
             "partitioner": self.partitioner,
             "num-clients": self.num_clients,
             "num-classes": self.num_classes,
             "input-shape": "x".join(map(str, self.input_shape)),
-            "train-rows": used_train,
-            "test-rows": used_test,
-            "unused-train-rows": len(self._train_rows) - used_train,
-            "unused-test-rows": len(self._test_rows) - used_test,
+            "train-rows": len(held[0]),
+            "test-rows": len(held[1]),
+            "unused-train-rows": unused_train,
+            "unused-test-rows": unused_test,
             **self._majority(),
+            **({} if self._rows.is_plain else held_out),
             **noise,
             "fingerprint": self.fingerprint,
         }
@@ -217,8 +217,8 @@ class FederatedData:
         train = self.partition.train[client_id]
         test = self.partition.test[client_id]
         data = ClientData(
-            self._split(self._train_rows[train], self._train_labels[train]),
-            self._split(self._test_rows[test], self._test_labels[test]),
+            self._split(self._rows.train[train], self._train_labels[train]),
+            self._split(self._rows.client_test[test], self._test_labels[test]),
         )
         with self._lock:
             self._clients[client_id] = data
@@ -227,8 +227,12 @@ class FederatedData:
         return data
 
     def test_set(self) -> Split:
-        """Return the whole test part, rows that no client holds included."""
+        """Return the global test set: the whole test part, whoever holds its rows."""
         return self._test_set
+
+    def validation_set(self) -> Split:
+        """Return what the server keeps of the training part; no rows unless asked for."""
+        return self._validation_set
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return training rows by client and class, ``[num_clients, num_classes]``.
@@ -244,7 +248,12 @@ class FederatedData:
 
     @functools.cached_property
     def _test_set(self) -> Split:
-        return self._split(self._test_rows, self._test_labels)
+        return self._split(self._rows.test, self._raw.labels[self._rows.test])
+
+    @functools.cached_property
+    def _validation_set(self) -> Split:
+        rows = self._rows.validation
+        return self._split(rows, self._raw.labels[rows])
 
     def _parts(self) -> tuple[tuple[tuple[IntArray, ...], IntArray], ...]:
         return (
@@ -309,13 +318,18 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
     known = {key.name: key.parse(values.get(key.name, key.default)) for key in KEYS}
     dataset = DATASETS[str(known["dataset"])]
     partitioner = PARTITIONERS[str(known["partitioner"])]
+    _refuse_mixtures(known, partitioner)
     return _divided(
         (
             dataset.name,
             _data_folder(str(known["data-dir"])) if dataset.folder else None,
             tuple(dataset.options(values).items()),
         ),
-        float(known["test-fraction"]),
+        (
+            float(known["test-fraction"]),
+            float(known["client-test-fraction"]),
+            float(known["server-validation-fraction"]),
+        ),
         str(known["scaling"]),
         float(known["label-noise"]),
         partitioner.name,
@@ -323,50 +337,6 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
         tuple(partitioner.options(values).items()),
         seed,
     )
-
-
-def partition_table(data: FederatedData) -> list[PartitionRow]:
-    """Return who holds what, one row per client."""
-    return [
-        PartitionRow(
-            k, len(train), len(test), int((counts > 0).sum()), tuple(counts.tolist())
-        )
-        for k, (train, test, counts) in enumerate(
-            zip(data.partition.train, data.partition.test, data.class_counts(), strict=True)
-        )
-    ]
-
-
-def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
-    """Return the rows of the training part and of the test part, ascending.
-
-    The published split where there is one. Otherwise a fixed random ``test_fraction`` of
-    the rows of each natural owner, or of each class where rows have no owner; of at least
-    two rows there is at least one in each part. Where rows belong to groups, groups are
-    drawn instead of rows, each as one of its first row's owner or class.
-    """
-    num_rows = len(raw.labels)
-    if raw.num_train is not None:
-        return np.arange(raw.num_train), np.arange(raw.num_train, num_rows)
-    strata = raw.labels if raw.ids is None else raw.ids
-    if raw.groups is None:
-        is_test = _draw_test(strata, test_fraction)
-    else:
-        first, group_of = np.unique(raw.groups, return_index=True, return_inverse=True)[1:]
-        is_test = _draw_test(strata[first], test_fraction)[group_of]
-    return np.flatnonzero(~is_test), np.flatnonzero(is_test)
-
-
-def _draw_test(strata: IntArray, test_fraction: float) -> npt.NDArray[np.bool_]:
-    """Return which things belong to the test part, the same share of each stratum."""
-    shuffled = numpy_stream(_SPLIT_SEED, "split").permutation(len(strata))
-    numbers = strata[shuffled]
-    order = shuffled[np.argsort(numbers, kind="stable")]
-    is_test = np.zeros(len(strata), np.bool_)
-    for part in np.split(order, np.cumsum(np.bincount(numbers))[:-1]):
-        size = min(max(round(test_fraction * len(part)), 1), len(part) - 1)
-        is_test[part[: max(size, 0)]] = True
-    return is_test
 
 
 def _data_folder(data_dir: str) -> Path | None:
@@ -386,22 +356,22 @@ _Source = tuple[str, Path | None, tuple[tuple[str, Value], ...]]
 
 @functools.lru_cache(maxsize=2)
 def _loaded(
-    source: _Source, test_fraction: float
-) -> tuple[RawData, tuple[IntArray, IntArray]]:
-    """Return the rows of a data set, prepared, and which are for training and tests."""
+    source: _Source, fractions: tuple[float, float, float]
+) -> tuple[RawData, Parts]:
+    """Return the rows of a data set, prepared, and what they are for."""
     dataset, data_dir, options = source
     spec = DATASETS[dataset]
     raw = spec.load(spec, data_dir, **dict(options))
-    rows = split_rows(raw, test_fraction)
+    parts = split_parts(raw, *fractions)
     if spec.prepare is not None:
-        raw = spec.prepare(raw, rows[0], **dict(options))
-    return raw, rows
+        raw = spec.prepare(raw, parts.train, **dict(options))
+    return raw, parts
 
 
 @functools.lru_cache(maxsize=4)
 def _divided(
     source: _Source,
-    test_fraction: float,
+    fractions: tuple[float, float, float],
     scaling: str,
     label_noise: float,
     partitioner: str,
@@ -410,21 +380,23 @@ def _divided(
     seed: int,
 ) -> FederatedData:
     spec = DATASETS[source[0]]
-    raw, rows = _loaded(source, test_fraction)
-    train_rows, test_rows = rows
+    raw, parts = _loaded(source, fractions)
     _check_sequences(raw, partitioner, label_noise)
+    held = parts.train, parts.client_test
+    uses_features = PARTITIONERS[partitioner].uses_features
     partition = partition_indices(
         partitioner,
-        raw.labels[train_rows],
-        raw.labels[test_rows],
+        raw.labels[parts.train],
+        raw.labels[parts.client_test],
         num_clients,
         dict(options),
         seed,
-        (raw.ids[train_rows], raw.ids[test_rows]) if raw.ids is not None else None,
+        _pair(raw.ids, held) if raw.ids is not None else None,
+        _pair(raw.features, held) if uses_features else None,
     )
-    labels = _with_noise(raw.labels[train_rows], spec, partition, label_noise, seed)
+    labels = _with_noise(raw.labels[parts.train], spec, partition, label_noise, seed)
     return FederatedData(
-        spec, raw, rows, partition, scaling, partitioner, labels, label_noise
+        spec, raw, parts, partition, scaling, partitioner, labels, label_noise
     )
 
 
@@ -441,6 +413,31 @@ def _check_sequences(raw: RawData, partitioner: str, label_noise: float) -> None
     if label_noise:
         raise ConfigError(
             f"key label-noise = {label_noise}: rows of this data set have no class to flip"
+        )
+
+
+def _pair(
+    values: npt.NDArray[AnyNumber], parts: tuple[IntArray, IntArray]
+) -> tuple[npt.NDArray[AnyNumber], npt.NDArray[AnyNumber]]:
+    train, test = parts
+    return values[train], values[test]
+
+
+def _refuse_mixtures(values: Mapping[str, Value], partitioner: PartitionerSpec) -> None:
+    """Refuse values that their keys allow one by one."""
+    if values["label-noise"] and partitioner.shares_rows:
+        raise ConfigError(
+            f"key label-noise = {values['label-noise']}: partitioner {partitioner.name} "
+            "gives rows to several clients, whose wrong labels would mix; set one of the "
+            "two otherwise"
+        )
+    held_out = [
+        float(values[f"{n}-fraction"]) for n in ("client-test", "server-validation")
+    ]
+    if sum(held_out) > _MOST_HELD_OUT:
+        raise ConfigError(
+            f"keys client-test-fraction = {held_out[0]:g} and server-validation-fraction = "
+            f"{held_out[1]:g}: expected at most {_MOST_HELD_OUT:g} together"
         )
 
 

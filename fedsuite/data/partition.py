@@ -8,9 +8,12 @@ tested on the classes that it trains on, in the same proportions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from fedsuite.data.shift_report import ClientShift
 from fedsuite.data.specs import IntArray
 from fedsuite.errors import DataError
 
@@ -20,7 +23,7 @@ MAX_REDRAWS = 500
 
 @dataclass(frozen=True)
 class Samples:
-    """What partitioners look at: the labels and, where there are any, natural owners.
+    """What partitioners look at: labels, natural owners where there are any, and inputs.
 
     Parameters
     ----------
@@ -28,30 +31,42 @@ class Samples:
         Class of each row of the two parts, >= 0.
     train_ids, test_ids
         Natural owner of each row, or ``None`` where the data set names none.
+    train_features, test_features
+        Inputs, ``[rows, ...]``; only partitioners that go by them get them.
     """
 
     train_labels: IntArray
     test_labels: IntArray
     train_ids: IntArray | None = None
     test_ids: IntArray | None = None
+    train_features: npt.NDArray[Any] | None = None
+    test_features: npt.NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Positions of each client's rows in the training part and in the test part."""
+    """Who holds what.
+
+    Parameters
+    ----------
+    train, test
+        Positions of each client's rows in the training part and in the test part.
+    shifts
+        What came of each client's covariate shift; empty where none was asked for.
+    """
 
     train: tuple[IntArray, ...]
     test: tuple[IntArray, ...]
+    shifts: tuple[ClientShift, ...] = ()
 
 
 def iid(samples: Samples, num_clients: int, rng: np.random.Generator) -> Partition:
     """Divide both parts at random into equal sizes (to within one row)."""
-    return Partition(
-        *(
-            tuple(np.array_split(rng.permutation(len(labels)), num_clients))
-            for labels in (samples.train_labels, samples.test_labels)
-        )
+    train, test = (
+        tuple(np.array_split(rng.permutation(len(labels)), num_clients))
+        for labels in (samples.train_labels, samples.test_labels)
     )
+    return Partition(train, test)
 
 
 def power_law(
@@ -59,16 +74,20 @@ def power_law(
     num_clients: int,
     rng: np.random.Generator,
     power_law_exponent: float = 1.0,
+    data_fraction: float = 1.0,
 ) -> Partition:
     """Divide both parts at random into sizes proportional to ``1 / k**exponent``.
 
-    ``k`` is the client's number from 1, so client 0 holds most; exponent 0 is IID.
+    ``k`` is the client's number from 1, so client 0 holds most; exponent 0 is IID. Of
+    each part ``data_fraction``, rounded down, is divided, and the rest stays unused.
     """
     parts = []
     for labels in (samples.train_labels, samples.test_labels):
-        sizes = power_law_sizes(len(labels), num_clients, power_law_exponent)
-        parts.append(_cut(rng.permutation(len(labels)), sizes))
-    return Partition(*parts)
+        used = int(data_fraction * len(labels))
+        sizes = power_law_sizes(used, num_clients, power_law_exponent)
+        parts.append(cut(rng.permutation(len(labels)), sizes))
+    train, test = parts
+    return Partition(train, test)
 
 
 def power_law_sizes(total: int, num_clients: int, exponent: float) -> IntArray:
@@ -130,7 +149,7 @@ def dirichlet(
             draw = rng.dirichlet(np.full(num_clients, dirichlet_alpha), len(sizes))
             counts = _round_shares(draw * sizes[:, None], sizes)
             if counts.sum(axis=0).min() >= dirichlet_min_size:
-                pieces = [_cut(rows, c) for rows, c in zip(rows_of, counts, strict=True)]
+                pieces = [cut(rows, c) for rows, c in zip(rows_of, counts, strict=True)]
                 train = [np.concatenate(held) for held in zip(*pieces, strict=True)]
                 return _with_matching_test(samples, train, rng)
     raise DataError(
@@ -240,7 +259,7 @@ def class_count(samples: Samples, num_clients: int, rng: np.random.Generator) ->
     for labels in (samples.train_labels, samples.test_labels):
         rows_of = [rng.permutation(np.flatnonzero(labels == c)) for c in classes]
         counts = _class_count_quotas(np.array([len(rows) for rows in rows_of]), num_clients)
-        pieces = [_cut(rows, c) for rows, c in zip(rows_of, counts, strict=True)]
+        pieces = [cut(rows, c) for rows, c in zip(rows_of, counts, strict=True)]
         parts.append(tuple(np.concatenate(held) for held in zip(*pieces, strict=True)))
     if min(map(len, parts[0])) < num_clients:
         raise DataError(
@@ -248,7 +267,8 @@ def class_count(samples: Samples, num_clients: int, rng: np.random.Generator) ->
             f"few for num-clients = {num_clients} clients that hold 1 to {num_clients} "
             "classes"
         )
-    return Partition(*parts)
+    train, test = parts
+    return Partition(train, test)
 
 
 def _class_count_quotas(supply: IntArray, num_clients: int) -> IntArray:
@@ -314,12 +334,11 @@ def natural_id(
     client_of = np.full(len(sizes), -1)
     for client, group in enumerate(groups[:num_clients]):
         client_of[group] = client
-    return Partition(
-        *(
-            tuple(_rows_by_class(client_of[ids], num_clients))
-            for ids in (samples.train_ids, samples.test_ids)
-        )
+    train, test = (
+        tuple(_rows_by_class(client_of[ids], num_clients))
+        for ids in (samples.train_ids, samples.test_ids)
     )
+    return Partition(train, test)
 
 
 def match_test(
@@ -348,7 +367,7 @@ def match_test(
         extra = order[: len(rows) - counts.sum()]
         counts[extra] += 1
         lacking[extra] -= 1
-        for client, piece in enumerate(_cut(rng.permutation(rows), counts)):
+        for client, piece in enumerate(cut(rng.permutation(rows), counts)):
             parts[client].append(piece)
     return tuple(np.concatenate(pieces) for pieces in parts)
 
@@ -368,7 +387,7 @@ def _rows_by_class(labels: IntArray, num_classes: int | None = None) -> list[Int
     return [order[first:last] for first, last in zip(bounds, ends, strict=True)]
 
 
-def _cut(rows: IntArray, sizes: IntArray) -> tuple[IntArray, ...]:
+def cut(rows: IntArray, sizes: IntArray) -> tuple[IntArray, ...]:
     """Cut rows into consecutive pieces; rows beyond the sizes stay unused."""
     ends = np.cumsum(sizes)
     return tuple(rows[end - size : end] for size, end in zip(sizes, ends, strict=True))

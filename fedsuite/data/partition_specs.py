@@ -1,12 +1,14 @@
 """The partitioners that experiments can name, their keys, and the checks common to all."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from fedsuite.data import partition
+from fedsuite.data import covariate_shift, partition
 from fedsuite.data.partition import Partition, Samples
 from fedsuite.data.specs import IntArray
 from fedsuite.errors import ConfigError, DataError
@@ -34,6 +36,11 @@ class PartitionerSpec:
         is recorded with the data.
     by_class
         Whether it looks at the rows' classes, so that rows must have one each.
+    uses_features
+        Whether it goes by the inputs.
+    shares_rows
+        Whether a row may go to several clients, or several times to one. No row is in
+        both the training and the test part in any case.
     """
 
     name: str
@@ -42,11 +49,49 @@ class PartitionerSpec:
     keys: tuple[Key, ...] = ()
     exhaustive: bool = True
     by_class: bool = True
+    uses_features: bool = False
+    shares_rows: bool = False
 
     def options(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Return the values of this partitioner's keys, by kebab-case name."""
         return {key.name: key.parse(values.get(key.name, key.default)) for key in self.keys}
 
+
+_POWER_LAW_EXPONENT = Key(
+    "power-law-exponent",
+    1.0,
+    "how fast sizes fall with the client's number; 0 is equal sizes",
+    minimum=0,
+)
+_DATA_FRACTION = Key(
+    "data-fraction",
+    1.0,
+    "sum of the clients' sizes as a share of the rows; 1 is all, 0.5 the FedAKD paper's",
+    above=0,
+    maximum=1,
+)
+_SHIFT_DIMENSIONS = Key(
+    "shift-dimensions",
+    20,
+    "principal components in which inputs are shifted, and shifts measured",
+    minimum=1,
+)
+_SHIFT_KEYS = (
+    Key(
+        "squared-shift",
+        5.0,
+        "C, squared Mahalanobis distance of a client's mean from the pool's; 0 is none",
+        minimum=0,
+    ),
+    _SHIFT_DIMENSIONS,
+    Key(
+        "shift-replacement",
+        True,
+        "whether rows are drawn with replacement; without, the shift falls short of C",
+    ),
+    _POWER_LAW_EXPONENT,
+    _DATA_FRACTION,
+)
 
 _SPECS = (
     PartitionerSpec("iid", "equal sizes at random", partition.iid, by_class=False),
@@ -105,15 +150,35 @@ _SPECS = (
         "power-law",
         "sizes proportional to 1/k^exponent for client k from 1, at random",
         partition.power_law,
-        (
-            Key(
-                "power-law-exponent",
-                1.0,
-                "how fast sizes fall with the client's number; 0 is iid",
-                minimum=0,
-            ),
-        ),
+        (_POWER_LAW_EXPONENT, _DATA_FRACTION),
+        exhaustive=False,
         by_class=False,
+    ),
+    PartitionerSpec(
+        "covariate-shift",
+        "inputs shifted by density-ratio weights, sizes as power-law, rows shared",
+        covariate_shift.covariate_shift,
+        _SHIFT_KEYS,
+        exhaustive=False,
+        uses_features=True,
+        shares_rows=True,
+    ),
+    PartitionerSpec(
+        "covariate-shift-printed",
+        "the FedAKD paper's printed weights: a quarter of C, half the covariance",
+        covariate_shift.printed_covariate_shift,
+        _SHIFT_KEYS,
+        exhaustive=False,
+        uses_features=True,
+        shares_rows=True,
+    ),
+    PartitionerSpec(
+        "first-component",
+        "the FedAKD code's blocks, sorted by the first principal component; without C",
+        covariate_shift.first_component,
+        (_SHIFT_DIMENSIONS, _POWER_LAW_EXPONENT, _DATA_FRACTION),
+        exhaustive=False,
+        uses_features=True,
     ),
     PartitionerSpec(
         "class-count",
@@ -157,6 +222,7 @@ def partition_indices(
     options: Mapping[str, Value],
     seed: int,
     ids: tuple[IntArray, IntArray] | None = None,
+    features: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
 ) -> Partition:
     """Divide a training part and a test part among clients.
 
@@ -175,12 +241,15 @@ def partition_indices(
         Seed of the experiment; the draws come from its stream ``"partition"``.
     ids
         Natural owner of each training row and of each test row.
+    features
+        Inputs of each training row and of each test row, ``[rows, ...]``; needed by the
+        partitioners that go by them.
 
     Returns
     -------
     Partition
-        For each client ascending positions in the two parts: disjoint, none empty, and
-        all of them unless the partitioner is not exhaustive.
+        For each client ascending positions in the two parts, none empty; disjoint unless
+        the partitioner shares rows, and all of them unless it is not exhaustive.
 
     Raises
     ------
@@ -190,11 +259,15 @@ def partition_indices(
         If the parts cannot be divided so; names the keys and the numbers.
     """
     samples = Samples(
-        labels_train, labels_test, *(ids if ids is not None else (None, None))
+        labels_train,
+        labels_test,
+        *(ids if ids is not None else (None, None)),
+        *(features if features is not None else (None, None)),
     )
     _check_count(num_clients, len(labels_test), "test")
-    train, test = _divide(name, samples, num_clients, options, seed)
-    return Partition(train, _checked(PARTITIONERS[name], "test", test, len(labels_test)))
+    result = divide(name, samples, num_clients, options, seed)
+    test = _checked(PARTITIONERS[name], "test", result.test, len(labels_test))
+    return replace(result, test=test)
 
 
 def partition_training_part(
@@ -204,17 +277,25 @@ def partition_training_part(
     options: Mapping[str, Value],
     seed: int,
     ids: IntArray | None = None,
-) -> tuple[IntArray, ...]:
+    features: npt.NDArray[Any] | None = None,
+) -> Partition:
     """Divide a training part alone, as :func:`partition_indices` does with a test part."""
     none = np.empty(0, np.int64)
-    samples = Samples(labels, none, ids, none if ids is not None else None)
-    return _divide(name, samples, num_clients, options, seed)[0]
+    samples = Samples(
+        labels,
+        none,
+        ids,
+        none if ids is not None else None,
+        features,
+        features[:0] if features is not None else None,
+    )
+    return divide(name, samples, num_clients, options, seed)
 
 
-def _divide(
+def divide(
     name: str, samples: Samples, num_clients: int, options: Mapping[str, Value], seed: int
-) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
-    """Return each client's training positions, checked, and test positions, unchecked."""
+) -> Partition:
+    """Return a partition whose training positions are checked, and its test's are not."""
     if name not in PARTITIONERS:
         raise ConfigError(
             f"key partitioner = {name!r}: expected one of {', '.join(PARTITIONERS)}"
@@ -227,7 +308,7 @@ def _divide(
     result = spec.function(
         samples, num_clients, numpy_stream(seed, "partition"), **arguments
     )
-    return _checked(spec, "training", result.train, num_rows), result.test
+    return replace(result, train=_checked(spec, "training", result.train, num_rows))
 
 
 def _check_count(num_clients: int, num_rows: int, part: str) -> None:
@@ -250,6 +331,7 @@ def _checked(
                 f"gets none of the {num_rows} {part} rows; change num-clients{keys}"
             )
     uses = np.bincount(np.concatenate(clients), minlength=num_rows)
-    if uses.max() > 1 or (spec.exhaustive and uses.min() < 1):
+    shared = uses.max() > 1 and not spec.shares_rows
+    if shared or (spec.exhaustive and uses.min() < 1):
         raise DataError(f"partitioner {spec.name} does not use each {part} row once")
     return tuple(np.sort(rows) for rows in clients)

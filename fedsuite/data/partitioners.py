@@ -12,14 +12,17 @@ A training split is divided by one of the named classes, and a test split by
     data.load_partition(0, "test")
 """
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from flwr_datasets.partitioner import Partitioner
 
+from fedsuite.data.partition import Partition
 from fedsuite.data.partition_specs import partition_indices, partition_training_part
+from fedsuite.data.shift_report import ClientShift
 from fedsuite.data.specs import IntArray
 from fedsuite.errors import DataError
 from fedsuite.keys import Value
@@ -43,6 +46,8 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
         Seed of the draws.
     options
         Values of the partitioner's own keys, by kebab-case name.
+    features
+        Columns of inputs, images or numbers, for partitioners that go by them.
     """
 
     def __init__(
@@ -52,9 +57,11 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
         partition_by: str = "label",
         seed: int = 0,
         options: dict[str, Value] | None = None,
+        features: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.name = name
+        self.features = (features,) if isinstance(features, str) else tuple(features)
         self.partition_by = partition_by
         self.seed = seed
         self.options = options or {}
@@ -65,12 +72,27 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
         """Number of clients."""
         return self._num_partitions
 
-    @cached_property
+    @property
     def indices(self) -> tuple[IntArray, ...]:
         """Rows of each client in the dataset, ascending."""
+        return self._partition.train
+
+    @property
+    def shifts(self) -> tuple[ClientShift, ...]:
+        """What came of each client's covariate shift; empty where none was asked for."""
+        return self._partition.shifts
+
+    @cached_property
+    def _partition(self) -> Partition:
         labels, ids = self._labels_and_ids(self.column(self.dataset))
         return partition_training_part(
-            self.name, labels, self.num_partitions, self.options, self.seed, ids
+            self.name,
+            labels,
+            self.num_partitions,
+            self.options,
+            self.seed,
+            ids,
+            self._features(self.dataset),
         )
 
     def test_indices(self, test: "Dataset") -> tuple[IntArray, ...]:
@@ -85,6 +107,7 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
         column = self.column(self.dataset)
         labels, ids = self._labels_and_ids(np.concatenate([column, self.column(test)]))
         train, rest = np.split(labels, [len(column)])
+        inputs, test_inputs = self._features(self.dataset), self._features(test)
         parts = partition_indices(
             self.name,
             train,
@@ -93,6 +116,7 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
             self.options,
             self.seed,
             (ids[: len(column)], ids[len(column) :]) if ids is not None else None,
+            None if inputs is None or test_inputs is None else (inputs, test_inputs),
         )
         if not all(map(np.array_equal, parts.train, self.indices)):
             raise DataError(
@@ -107,12 +131,30 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
 
     def column(self, dataset: "Dataset") -> npt.NDArray[np.generic]:
         """Return the values of the column that the partition goes by."""
-        if self.partition_by not in dataset.column_names:
+        return self._read(dataset, self.partition_by)
+
+    def _features(self, dataset: "Dataset") -> npt.NDArray[Any] | None:
+        """Return the inputs as rows of numbers, ``None`` where they are not looked at."""
+        if not self.features:
+            return None
+        columns = []
+        for name in self.features:
+            values = self._read(dataset, name)
+            if values.dtype.kind not in "biuf":
+                raise DataError(
+                    f"partitioner {self.name}: column {name!r} holds no numbers of one "
+                    "shape for all rows"
+                )
+            columns.append(values.reshape(len(values), -1))
+        return np.concatenate(columns, axis=1)
+
+    def _read(self, dataset: "Dataset", name: str) -> npt.NDArray[np.generic]:
+        if name not in dataset.column_names:
             raise DataError(
-                f"partitioner {self.name}: no column {self.partition_by!r}; the data set "
+                f"partitioner {self.name}: no column {name!r}; the data set "
                 f"has {', '.join(dataset.column_names)}"
             )
-        return np.asarray(dataset.with_format("numpy")[self.partition_by][:])
+        return np.asarray(dataset.with_format("numpy")[name][:])
 
     def _labels_and_ids(
         self, column: npt.NDArray[np.generic]
@@ -233,9 +275,76 @@ class PowerLawPartitioner(SuitePartitioner):
         partition_by: str = "label",
         seed: int = 0,
         exponent: float = 1.0,
+        data_fraction: float = 1.0,
     ) -> None:
-        options: dict[str, Value] = {"power-law-exponent": exponent}
+        options: dict[str, Value] = {
+            "power-law-exponent": exponent,
+            "data-fraction": data_fraction,
+        }
         super().__init__("power-law", num_partitions, partition_by, seed, options)
+
+
+class CovariateShiftPartitioner(SuitePartitioner):
+    """Shifted inputs; see :func:`fedsuite.data.covariate_shift.covariate_shift`.
+
+    Give it the training split alone, and the test split to a :class:`SameMixPartitioner`,
+    which shifts it the same way. A data set without a test split is split first. A client's
+    rows must not be split afterwards: copies of one row would be in both halves.
+    """
+
+    _GENERATOR: ClassVar[str] = "covariate-shift"
+
+    def __init__(
+        self,
+        num_partitions: int,
+        partition_by: str = "label",
+        seed: int = 0,
+        *,
+        features: Sequence[str] = ("image",),
+        squared_shift: float = 5.0,
+        dimensions: int = 20,
+        replacement: bool = True,
+        exponent: float = 1.0,
+        data_fraction: float = 1.0,
+    ) -> None:
+        options: dict[str, Value] = {
+            "squared-shift": squared_shift,
+            "shift-dimensions": dimensions,
+            "shift-replacement": replacement,
+            "power-law-exponent": exponent,
+            "data-fraction": data_fraction,
+        }
+        name = self._GENERATOR
+        super().__init__(name, num_partitions, partition_by, seed, options, features)
+
+
+class PrintedShiftPartitioner(CovariateShiftPartitioner):
+    """The FedAKD paper's printed weights, which shift by a quarter of ``squared_shift``."""
+
+    _GENERATOR: ClassVar[str] = "covariate-shift-printed"
+
+
+class FirstComponentPartitioner(SuitePartitioner):
+    """Blocks of a sort; see :func:`fedsuite.data.covariate_shift.first_component`."""
+
+    def __init__(
+        self,
+        num_partitions: int,
+        partition_by: str = "label",
+        seed: int = 0,
+        *,
+        features: Sequence[str] = ("image",),
+        dimensions: int = 20,
+        exponent: float = 1.0,
+        data_fraction: float = 1.0,
+    ) -> None:
+        options: dict[str, Value] = {
+            "shift-dimensions": dimensions,
+            "power-law-exponent": exponent,
+            "data-fraction": data_fraction,
+        }
+        name = "first-component"
+        super().__init__(name, num_partitions, partition_by, seed, options, features)
 
 
 class ClassCountPartitioner(SuitePartitioner):

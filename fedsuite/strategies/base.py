@@ -104,6 +104,9 @@ class FederatedStrategy(StartableStrategy):
     NEEDS_GROUPS: ClassVar[bool] = False
     """Whether the constructor takes ``groups``, the model's ParameterGroups."""
 
+    NEEDS_VALIDATION: ClassVar[bool] = False
+    """Whether the constructor takes ``validation``, a ServerValidation or its like."""
+
     def __init__(
         self,
         *,

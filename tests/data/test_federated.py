@@ -13,6 +13,7 @@ from fedsuite.data import (
     federated,
     load_federated_data,
     partition_table,
+    splits,
 )
 from fedsuite.errors import ConfigError, DataError
 
@@ -37,7 +38,7 @@ def test_rows_reach_the_right_client():
     """A client's inputs and labels are those of the raw rows that the partition names."""
     data = load_federated_data({"partitioner": "shards", "num-clients": 5}, seed=1)
     raw = DATASETS["digits"].load(DATASETS["digits"], None)
-    train_rows, test_rows = federated.split_rows(raw, 0.2)
+    train_rows, test_rows = splits.split_rows(raw, 0.2)
     for k in range(5):
         for rows, positions, split in (
             (train_rows, data.partition.train[k], data.client(k).train),
@@ -65,10 +66,10 @@ def test_test_fraction_and_class_balance():
 
 def test_split_rows_keeps_published_split_and_owners():
     raw = RawData(np.zeros((5, 1), np.uint8), np.zeros(5, np.int64), num_train=3)
-    assert [rows.tolist() for rows in federated.split_rows(raw, 0.5)] == [[0, 1, 2], [3, 4]]
+    assert [rows.tolist() for rows in splits.split_rows(raw, 0.5)] == [[0, 1, 2], [3, 4]]
     ids = np.repeat(np.arange(4), [1, 2, 10, 100])
     raw = RawData(np.zeros((113, 1), np.uint8), np.zeros(113, np.int64), ids)
-    train, test = federated.split_rows(raw, 0.1)
+    train, test = splits.split_rows(raw, 0.1)
     assert sorted([*train, *test]) == list(range(113))
     assert np.bincount(ids[test], minlength=4).tolist() == [0, 1, 1, 10]
 
@@ -168,7 +169,8 @@ def test_description_tells_what_always_guessing_one_class_gives():
 
 def test_fingerprint_sees_indices_and_labels():
     spec = DATASETS["digits"]
-    rows = (np.arange(6), np.arange(6))
+    none = np.empty(0, np.int64)
+    rows = splits.Parts(np.arange(6), np.arange(6), np.arange(6), none)
     labels = np.array([3, 3, 4, 4, 5, 5])
 
     def fingerprint(labels, train, test=((0, 2), (1, 3))):
@@ -229,7 +231,7 @@ def test_bad_values_are_named(values, message):
 def test_keys_are_unique_and_their_defaults_allowed():
     specs = (*PARTITIONERS.values(), *DATASETS.values())
     keys = [*KEYS, *(key for spec in specs for key in spec.keys)]
-    assert len({key.name for key in keys}) == len(keys)
+    assert len({key.name for key in keys}) == len(set(keys))
     for key in keys:
         assert key.parse(key.default) == key.default
         assert key.help and "\n" not in key.help

@@ -1,0 +1,109 @@
+"""Which rows are for training, for tests, and for the server, before clients get any."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsuite.data.specs import IntArray, RawData
+from fedsuite.rng import numpy_stream
+
+_SPLIT_SEED = 0  # one test part for all seeds of an experiment
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Rows of a data set by what they are for, ascending.
+
+    Parameters
+    ----------
+    train
+        Divided among the clients to train on.
+    client_test
+        Divided among the clients to be tested on.
+    test
+        The global test set: the same rows as ``client_test``, or, where those were split
+        off the training part, rows that no client holds.
+    validation
+        Kept by the server; no client holds any.
+    """
+
+    train: IntArray
+    client_test: IntArray
+    test: IntArray
+    validation: IntArray
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there are a training and a test part and no more."""
+        return not len(self.validation) and np.array_equal(self.client_test, self.test)
+
+
+def split_parts(
+    raw: RawData,
+    test_fraction: float,
+    client_test_fraction: float = 0.0,
+    validation_fraction: float = 0.0,
+) -> Parts:
+    """Split a data set, the same for all seeds of an experiment.
+
+    Parameters
+    ----------
+    test_fraction
+        As :func:`split_rows` takes it.
+    client_test_fraction
+        Share of the training part that clients are tested on, and the global test set is
+        then the test part alone; 0 tests clients on rows of the test part.
+    validation_fraction
+        Share of the training part that the server keeps; the three leave it disjoint.
+    """
+    train, test = split_rows(raw, test_fraction)
+    train, validation = _hold_out(raw, train, validation_fraction, "validation-split")
+    if not client_test_fraction:
+        return Parts(train, test, test, validation)
+    # Both shares are of the whole training part.
+    rest = client_test_fraction / (1 - validation_fraction)
+    train, client_test = _hold_out(raw, train, rest, "client-test-split")
+    return Parts(train, client_test, test, validation)
+
+
+def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
+    """Return the rows of the training part and of the test part, ascending.
+
+    The published split where there is one. Otherwise a fixed random ``test_fraction`` of
+    the rows of each natural owner, or of each class where rows have no owner; of at least
+    two rows there is at least one in each part. Where rows belong to groups, groups are
+    drawn instead of rows, each as one of its first row's owner or class.
+    """
+    num_rows = len(raw.labels)
+    if raw.num_train is not None:
+        return np.arange(raw.num_train), np.arange(raw.num_train, num_rows)
+    return _hold_out(raw, np.arange(num_rows), test_fraction, "split")
+
+
+def _hold_out(
+    raw: RawData, rows: IntArray, share: float, purpose: str
+) -> tuple[IntArray, IntArray]:
+    """Split rows into those that stay and a random share; groups are not torn apart."""
+    if share == 0:
+        return rows, np.empty(0, np.int64)
+    strata = (raw.labels if raw.ids is None else raw.ids)[rows]
+    if raw.groups is None:
+        is_out = _draw(strata, share, purpose)
+    else:
+        groups = raw.groups[rows]
+        first, group_of = np.unique(groups, return_index=True, return_inverse=True)[1:]
+        is_out = _draw(strata[first], share, purpose)[group_of]
+    return rows[~is_out], rows[is_out]
+
+
+def _draw(strata: IntArray, share: float, purpose: str) -> npt.NDArray[np.bool_]:
+    """Return which things are drawn, the same share of each stratum."""
+    shuffled = numpy_stream(_SPLIT_SEED, purpose).permutation(len(strata))
+    numbers = strata[shuffled]
+    order = shuffled[np.argsort(numbers, kind="stable")]
+    is_drawn: npt.NDArray[np.bool_] = np.zeros(len(strata), np.bool_)
+    for part in np.split(order, np.cumsum(np.bincount(numbers))[:-1]):
+        size = min(max(round(share * len(part)), 1), len(part) - 1)
+        is_drawn[part[: max(size, 0)]] = True
+    return is_drawn
