@@ -42,6 +42,11 @@ ANALYSES: tuple[Analysis, ...] = (
         "communication",
     ),
     Analysis(
+        "covariate-shift",
+        "Shift that three generators of covariate shift reach, against the one asked for.",
+        "covariate_shift",
+    ),
+    Analysis(
         "gaussian-shift",
         "FedAKD's divergence by shift and sample size: as printed, corrected, exact, "
         "simulated.",

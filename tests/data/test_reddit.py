@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedsuite.data import DATASETS, RawData, load_federated_data, reddit
-from fedsuite.data.federated import split_rows
+from fedsuite.data.splits import split_rows
 from fedsuite.data.specs import IGNORED
 from fedsuite.errors import ConfigError, DataError
 
