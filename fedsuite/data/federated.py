@@ -19,6 +19,7 @@ from fedsuite.data.label_noise import flip_labels
 from fedsuite.data.partition import Partition
 from fedsuite.data.partition_specs import PARTITIONERS, partition_indices
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
+from fedsuite.data.split import split_rows
 from fedsuite.errors import ConfigError, DataError
 from fedsuite.keys import AUTO, Value
 from fedsuite.rng import numpy_stream
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 CLIENT_CACHE_BYTES = 1 << 30
 """Scaled inputs of recently used clients that a process keeps."""
-
-_SPLIT_SEED = 0  # one test part for all seeds of an experiment
 
 
 @dataclass(frozen=True)
@@ -335,38 +334,6 @@ def partition_table(data: FederatedData) -> list[PartitionRow]:
             zip(data.partition.train, data.partition.test, data.class_counts(), strict=True)
         )
     ]
-
-
-def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
-    """Return the rows of the training part and of the test part, ascending.
-
-    The published split where there is one. Otherwise a fixed random ``test_fraction`` of
-    the rows of each natural owner, or of each class where rows have no owner; of at least
-    two rows there is at least one in each part. Where rows belong to groups, groups are
-    drawn instead of rows, each as one of its first row's owner or class.
-    """
-    num_rows = len(raw.labels)
-    if raw.num_train is not None:
-        return np.arange(raw.num_train), np.arange(raw.num_train, num_rows)
-    strata = raw.labels if raw.ids is None else raw.ids
-    if raw.groups is None:
-        is_test = _draw_test(strata, test_fraction)
-    else:
-        first, group_of = np.unique(raw.groups, return_index=True, return_inverse=True)[1:]
-        is_test = _draw_test(strata[first], test_fraction)[group_of]
-    return np.flatnonzero(~is_test), np.flatnonzero(is_test)
-
-
-def _draw_test(strata: IntArray, test_fraction: float) -> npt.NDArray[np.bool_]:
-    """Return which things belong to the test part, the same share of each stratum."""
-    shuffled = numpy_stream(_SPLIT_SEED, "split").permutation(len(strata))
-    numbers = strata[shuffled]
-    order = shuffled[np.argsort(numbers, kind="stable")]
-    is_test = np.zeros(len(strata), np.bool_)
-    for part in np.split(order, np.cumsum(np.bincount(numbers))[:-1]):
-        size = min(max(round(test_fraction * len(part)), 1), len(part) - 1)
-        is_test[part[: max(size, 0)]] = True
-    return is_test
 
 
 def _data_folder(data_dir: str) -> Path | None:

@@ -14,6 +14,7 @@ from fedsuite.data import (
     load_federated_data,
     partition_table,
 )
+from fedsuite.data.split import split_rows
 from fedsuite.errors import ConfigError, DataError
 
 from . import parquet_files as files
@@ -37,7 +38,7 @@ def test_rows_reach_the_right_client():
     """A client's inputs and labels are those of the raw rows that the partition names."""
     data = load_federated_data({"partitioner": "shards", "num-clients": 5}, seed=1)
     raw = DATASETS["digits"].load(DATASETS["digits"], None)
-    train_rows, test_rows = federated.split_rows(raw, 0.2)
+    train_rows, test_rows = split_rows(raw, 0.2)
     for k in range(5):
         for rows, positions, split in (
             (train_rows, data.partition.train[k], data.client(k).train),
@@ -65,12 +66,31 @@ def test_test_fraction_and_class_balance():
 
 def test_split_rows_keeps_published_split_and_owners():
     raw = RawData(np.zeros((5, 1), np.uint8), np.zeros(5, np.int64), num_train=3)
-    assert [rows.tolist() for rows in federated.split_rows(raw, 0.5)] == [[0, 1, 2], [3, 4]]
+    assert [rows.tolist() for rows in split_rows(raw, 0.5)] == [[0, 1, 2], [3, 4]]
     ids = np.repeat(np.arange(4), [1, 2, 10, 100])
     raw = RawData(np.zeros((113, 1), np.uint8), np.zeros(113, np.int64), ids)
-    train, test = federated.split_rows(raw, 0.1)
+    train, test = split_rows(raw, 0.1)
     assert sorted([*train, *test]) == list(range(113))
     assert np.bincount(ids[test], minlength=4).tolist() == [0, 1, 1, 10]
+
+
+def test_split_rows_takes_the_same_share_of_each_stratum():
+    strata = np.repeat(np.arange(3), [50, 10, 2])
+    raw = RawData(np.zeros((62, 1)), np.zeros(62, np.int64), strata=strata)
+    assert np.bincount(strata[split_rows(raw, 0.2)[1]]).tolist() == [10, 2, 1]
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5])
+def test_split_rows_keeps_groups_whole(fraction):
+    """Groups of 1 to 4 rows, here and there in the table, some with rows of two owners."""
+    rng = np.random.default_rng(0)
+    groups = rng.permutation(np.repeat(np.arange(100), rng.integers(1, 5, 100)))
+    ids = rng.integers(0, 4, len(groups))
+    raw = RawData(np.zeros((len(ids), 1)), np.zeros(len(ids), int), ids, groups=groups)
+    train, test = split_rows(raw, fraction)
+    assert not set(groups[train]) & set(groups[test])
+    assert sorted([*train, *test]) == list(range(len(ids)))
+    assert len(set(groups[test])) == pytest.approx(100 * fraction, abs=2)
 
 
 def test_scaling(tmp_path):

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedsuite.data import DATASETS, RawData, load_federated_data, reddit
-from fedsuite.data.federated import split_rows
 from fedsuite.data.specs import IGNORED
+from fedsuite.data.split import split_rows
 from fedsuite.errors import ConfigError, DataError
 
 from . import reddit_files as files
