@@ -84,7 +84,7 @@ def datasets_table() -> Table:
         files = (
             ", ".join(f"{spec.folder}/{pattern}" for pattern in spec.file_patterns)
             if spec.folder
-            else "none: embedded"
+            else "none: embedded or generated"
         )
         table.add_row(
             spec.name, str(spec.num_classes), shape, files, spec.hub_id, spec.description

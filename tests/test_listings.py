@@ -72,7 +72,7 @@ def test_unknown_method_gets_the_nearest():
 def test_datasets_say_which_files_they_need():
     found = {row[0]: row[1:] for row in rows(datasets_table())}
     assert set(found) == set(DATASETS)
-    assert found["digits"][:3] == ["10", "1 x 8 x 8", "none: embedded"]
+    assert found["digits"][:3] == ["10", "1 x 8 x 8", "none: embedded or generated"]
     assert found["mnist"][2] == "mnist/train-*.parquet, mnist/test-*.parquet"
 
 

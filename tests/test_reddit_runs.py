@@ -84,6 +84,14 @@ def test_evaluation_is_that_of_the_targets_by_hand(tmp_path: Path) -> None:
         assert row["accuracy"] == pytest.approx(right / counted)
 
 
+def test_other_devices_get_the_label_that_is_never_right(tmp_path: Path) -> None:
+    worker = Worker(experiment(tmp_path), MemoryStore())
+    worker._device = torch.device("meta")  # what a machine without a GPU has
+    moved = worker._on_device(federated_data(experiment(tmp_path)).client(0).train)
+    assert moved.features.device.type == moved.labels.device.type == "meta"
+    assert moved.never_right == reddit.UNKNOWN
+
+
 def test_what_takes_views_of_images_is_refused(tmp_path: Path) -> None:
     asked = experiment(tmp_path, lsr_gamma=0.4)
     with pytest.raises(

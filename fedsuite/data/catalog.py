@@ -8,7 +8,7 @@ the published values, not recomputed here.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fedsuite.data import reddit
+from fedsuite.data import diabetes130, heart_disease, reddit, synthetic_ehr
 from fedsuite.data.digits import load_digits
 from fedsuite.data.parquet import load_parquet
 from fedsuite.data.specs import DatasetSpec
@@ -156,6 +156,40 @@ _SPECS = (
         test_splits=(),
         files=("*.json",),
         keys=reddit.KEYS,
+    ),
+    DatasetSpec(
+        name="heart-disease",
+        description="920 patients, diseased or not, real, owner: one of four hospitals",
+        num_classes=2,
+        input_shape=(heart_disease.WIDTH,),
+        load=heart_disease.load_heart_disease,
+        prepare=heart_disease.prepare_heart_disease,
+        folder="heart_disease",
+        test_splits=(),
+        files=heart_disease.FILES,
+    ),
+    DatasetSpec(
+        name="diabetes130",
+        description="encounters of diabetics, readmitted or not, real, 101,766 rows before "
+        "exclusions, owner: medical specialty or payer",
+        num_classes=2,
+        input_shape=(diabetes130.WIDTH,),
+        load=diabetes130.load_diabetes130,
+        prepare=diabetes130.prepare_diabetes130,
+        folder="diabetes130",
+        test_splits=(),
+        files=diabetes130.FILES[:1],
+        keys=diabetes130.KEYS,
+    ),
+    DatasetSpec(
+        name="synthetic-ehr",
+        description="GENERATED patients: sequences of events, ill or not, 238,576 rows in "
+        "the sizes of FedAKD's Table 7, owner: one of 50 states",
+        num_classes=2,
+        input_shape=(1 + synthetic_ehr.EVENTS, 3),
+        load=synthetic_ehr.load_synthetic_ehr,
+        test_splits=(),
+        keys=synthetic_ehr.KEYS,
     ),
 )
 

@@ -36,6 +36,9 @@ class RawData:
     groups
         Number of what a row is part of (a patient, a comment): rows of one group are
         never divided between training and test part. ``None`` where rows stand alone.
+    strata
+        Number of what the test part gets the same share of; ``None`` is the owner, or the
+        class where rows have none.
     never_right
         Label that no prediction counts as right, such as that of unknown words; ``None``
         where there is none.
@@ -46,6 +49,7 @@ class RawData:
     ids: IntArray | None = None
     num_train: int | None = None
     groups: IntArray | None = None
+    strata: IntArray | None = None
     never_right: int | None = None
 
 

@@ -71,9 +71,10 @@ def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
     """Return the rows of the training part and of the test part, ascending.
 
     The published split where there is one. Otherwise a fixed random ``test_fraction`` of
-    the rows of each natural owner, or of each class where rows have no owner; of at least
-    two rows there is at least one in each part. Where rows belong to groups, groups are
-    drawn instead of rows, each as one of its first row's owner or class.
+    the rows of each stratum: unless the data set says otherwise each natural owner, or each
+    class where rows have no owner. Of at least two rows there is at least one in each part.
+    Where rows belong to groups, groups are drawn instead of rows, each as one of its first
+    row's stratum.
     """
     num_rows = len(raw.labels)
     if raw.num_train is not None:
@@ -87,7 +88,10 @@ def _hold_out(
     """Split rows into those that stay and a random share; groups are not torn apart."""
     if share == 0:
         return rows, np.empty(0, np.int64)
-    strata = (raw.labels if raw.ids is None else raw.ids)[rows]
+    strata = raw.strata
+    if strata is None:
+        strata = raw.labels if raw.ids is None else raw.ids
+    strata = strata[rows]
     if raw.groups is None:
         is_out = _draw(strata, share, purpose)
     else:

@@ -65,6 +65,12 @@ HIDDEN_LAYERS = Key(
     "hidden-layers", 2, "hidden layers of the mlp; 0 is softmax regression", minimum=0
 )
 
+EVENT_CODES = Key("event-codes", 400, "event codes of gru-events, from 1", minimum=1)
+POSTAL_CODES = Key("postal-codes", 250, "postal codes of gru-events, from 1", minimum=1)
+EVENT_EMBEDDING = Key(
+    "event-embedding", 64, "width of the embedding of an event's code", minimum=1
+)
+
 MODELS: dict[str, ModelSpec] = {
     "linear": ModelSpec(
         "Softmax regression: one linear layer on the flattened input.",
@@ -166,6 +172,11 @@ MODELS: dict[str, ModelSpec] = {
     "lstm-reddit": ModelSpec(
         "Next words: embedding of 200, two LSTM layers of 256, scores for all words.",
         "fedsuite.models.recurrent:lstm_reddit",
+    ),
+    "gru-events": ModelSpec(
+        "FedAKD's network for event sequences: bidirectional GRU of 256 with attention.",
+        "fedsuite.models.recurrent:gru_events",
+        (EVENT_CODES, POSTAL_CODES, EVENT_EMBEDDING),
     ),
 }
 

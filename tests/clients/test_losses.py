@@ -1,6 +1,7 @@
 """Losses and accuracy by hand, with one target a row and with sequences."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,6 +132,8 @@ def test_right_targets_and_rows() -> None:
 def test_a_sequence_is_right_where_all_its_targets_are() -> None:
     split = Split(torch.tensor([[1, 0], [1, 0]]), torch.tensor([[0, OUT], [0, 3]]))
     assert correct_predictions(Table(WORDS), split).tolist() == [1, 0]
+    strict = replace(split, never_right=0)
+    assert correct_predictions(Table(WORDS), strict).tolist() == [0, 0]
 
 
 # Focal loss

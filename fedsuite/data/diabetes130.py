@@ -1,0 +1,275 @@
+"""Encounters of diabetics at 130 US hospitals, 1999 to 2008: real records.
+
+B. Strack et al., "Impact of HbA1c Measurement on Hospital Readmission Rates", BioMed
+Research International 2014, 781670; J. Clore, K. Cios, J. DeShazo, B. Strack, UCI Machine
+Learning Repository. The task is whether a patient is readmitted.
+
+The table names no hospital: clients are the medical specialties of the admitting physician,
+or the payers (key ``diabetes-clients``). Rows whose specialty or payer is unknown have no
+client and are left out; that is 49 % of them by specialty and 40 % by payer.
+
+A patient may have several encounters. All of them are on one side: test patients are drawn,
+not test rows. They may lie with several clients, as a patient sees several specialists.
+
+Left out are the ids of encounter and patient; the weight (97 % missing); the two columns
+that name clients; and encounters that end with death or in a hospice, after which nobody is
+readmitted. Diagnoses are grouped as by Strack et al. (their Table 2). Nine columns are
+numbers (age is the middle of its decade; the three counts of earlier visits enter as the
+logarithm of one more); the others are 0 or 1, one for each value of a
+fixed code book, so that all clients have the same columns. An unknown value is no value.
+"""
+
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsuite.data.folders import dataset_folder
+from fedsuite.data.specs import DatasetSpec, IntArray, RawData
+from fedsuite.data.tables import Floats, one_hot, standardised
+from fedsuite.errors import DataError
+from fedsuite.keys import Key
+
+FILES = ("diabetic_data.parquet", "diabetic_data.csv")
+"""One of them is read, the first that is there."""
+
+KEYS = (
+    Key(
+        "diabetes-clients",
+        "specialty",
+        "owner of a row: medical specialty, payer, or none, which keeps all rows",
+        choices=("specialty", "payer", "none"),
+    ),
+    Key(
+        "diabetes-target",
+        "any",
+        "what is predicted: any readmission, or one within 30 days",
+        choices=("any", "30-days"),
+    ),
+)
+
+AGE = "age"
+NUMBERS = (
+    "time_in_hospital",
+    "num_lab_procedures",
+    "num_procedures",
+    "num_medications",
+    "number_diagnoses",
+)
+VISITS = ("number_outpatient", "number_emergency", "number_inpatient")
+DIAGNOSES = ("diag_1", "diag_2", "diag_3")
+DISEASES = {
+    "circulatory": ((390, 460), (785, 786)),
+    "respiratory": ((460, 520), (786, 787)),
+    "digestive": ((520, 580), (787, 788)),
+    "diabetes": ((250, 251),),
+    "injury": ((800, 1000),),
+    "musculoskeletal": ((710, 740),),
+    "genitourinary": ((580, 630), (788, 789)),
+    "neoplasms": ((140, 240),),
+}
+"""Ranges of ICD-9 codes, the end not included; all else is one more group."""
+
+DIED_OR_HOSPICE = ("11", "13", "14", "19", "20", "21")
+DRUGS = (
+    *("metformin", "repaglinide", "nateglinide", "chlorpropamide", "glimepiride"),
+    *("acetohexamide", "glipizide", "glyburide", "tolbutamide", "pioglitazone"),
+    *("rosiglitazone", "acarbose", "miglitol", "troglitazone", "tolazamide", "examide"),
+    *("citoglipton", "insulin", "glyburide-metformin", "glipizide-metformin"),
+    *("glimepiride-pioglitazone", "metformin-rosiglitazone", "metformin-pioglitazone"),
+)
+CODES: dict[str, tuple[str, ...]] = {
+    "race": ("Caucasian", "AfricanAmerican", "Hispanic", "Other", "Asian"),
+    "gender": ("Female", "Male"),
+    "admission_type_id": ("1", "2", "3", "4", "7"),
+    "discharge_disposition_id": tuple(
+        str(n) for n in range(1, 31) if str(n) not in (*DIED_OR_HOSPICE, "18", "25", "26")
+    ),
+    "admission_source_id": tuple(
+        str(n) for n in range(1, 27) if n not in (9, 15, 16, 17, 20, 21)
+    ),
+    "max_glu_serum": ("None", "Norm", ">200", ">300"),
+    "A1Cresult": ("None", "Norm", ">7", ">8"),
+    **dict.fromkeys(DRUGS, ("Steady", "Up", "Down")),
+    "change": ("Ch",),
+    "diabetesMed": ("Yes",),
+}
+"""Values of each column of codes; those that mean unknown or nothing are left out."""
+
+OWNERS = {"specialty": "medical_specialty", "payer": "payer_code"}
+TARGETS = {"NO": 0, ">30": 1, "<30": 2}
+UNKNOWN = "?"
+WIDTH = sum(map(len, (NUMBERS, VISITS, *CODES.values())), 1) + (len(DISEASES) + 1) * len(
+    DIAGNOSES
+)
+
+ArrowTable: TypeAlias = Any  # pyarrow ships no types
+
+
+def load_diabetes130(
+    spec: DatasetSpec, data_dir: Path | None, diabetes_clients: str, diabetes_target: str
+) -> RawData:
+    """Read the table below ``data_dir / spec.folder``.
+
+    Raises
+    ------
+    DataError
+        If there is no table, or it holds what it should not.
+    """
+    import pyarrow.compute as pc
+
+    file = _find(spec, dataset_folder(spec, data_dir))
+    table = _read(file)
+    died = pc.is_in(table["discharge_disposition_id"], value_set=_strings(DIED_OR_HOSPICE))
+    table = table.filter(pc.invert(died))
+    if diabetes_clients in OWNERS:
+        owner = table[OWNERS[diabetes_clients]]
+        table = table.filter(pc.not_equal(owner, UNKNOWN))
+    if not table.num_rows:
+        raise DataError(f"{file}: no row is left: all have died, or their owner is unknown")
+    outcome = _index(table["readmitted"], tuple(TARGETS))
+    if (outcome < 0).any():
+        wrong = table["readmitted"][int((outcome < 0).argmax())].as_py()
+        raise DataError(f"{file}, readmitted: {wrong!r} is none of {', '.join(TARGETS)}")
+    least = 1 if diabetes_target == "any" else TARGETS["<30"]
+    ids = None
+    if diabetes_clients in OWNERS:
+        ids = _numbered(table[OWNERS[diabetes_clients]])
+    return RawData(
+        features=_encode(file, table),
+        labels=(outcome >= least).astype(np.int64),
+        ids=ids,
+        groups=_numbered(table["patient_nbr"]),
+    )
+
+
+def prepare_diabetes130(
+    raw: RawData, train_rows: IntArray, diabetes_clients: str, diabetes_target: str
+) -> RawData:
+    """Standardise the numbers; see :func:`fedsuite.data.tables.standardised`."""
+    return standardised(raw, train_rows, 1 + len(NUMBERS) + len(VISITS))
+
+
+def disease_group(code: str) -> int:
+    """Return the group of an ICD-9 code, by its place in :data:`DISEASES`.
+
+    Codes of no group there (also ``E`` and ``V`` codes) are of one more, the last; an
+    unknown code is -1.
+    """
+    if code == UNKNOWN:
+        return -1
+    try:
+        number = float(code)
+    except ValueError:
+        return len(DISEASES)
+    for group, ranges in enumerate(DISEASES.values()):
+        if any(first <= number < end for first, end in ranges):
+            return group
+    return len(DISEASES)
+
+
+def _find(spec: DatasetSpec, folder: Path) -> Path:
+    for name in FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(f"data set {spec.name}: no {' or '.join(FILES)} in {folder}")
+
+
+def _read(file: Path) -> ArrowTable:
+    """Return the columns that are used, all as strings."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    try:
+        if file.suffix == ".csv":
+            # Columns of numbers and of words alike, so that ? and None stay what they are.
+            table = pyarrow.csv.read_csv(
+                file, convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=False)
+            )
+        else:
+            table = pyarrow.parquet.read_table(file)
+    except (OSError, pa.ArrowException) as error:
+        text = " ".join(str(error).split())
+        raise DataError(f"{file}: not a readable table ({text})") from error
+    names = [
+        *("patient_nbr", "readmitted", AGE),
+        *(*OWNERS.values(), *NUMBERS, *VISITS, *DIAGNOSES, *CODES),
+    ]
+    for name in names:
+        if name not in table.column_names:
+            raise DataError(f"{file}: no column {name!r}")
+    table = table.select(names)
+    for name in names:
+        if table[name].null_count:
+            raise DataError(
+                f"{file}: column {name!r} has {table[name].null_count} empty cells"
+            )
+    text = pa.schema([(name, pa.string()) for name in names])
+    return table.cast(text).combine_chunks()
+
+
+def _encode(file: Path, table: ArrowTable) -> Floats:
+    numbers = [
+        _ages(file, table),
+        *(_numbers(file, table, name) for name in NUMBERS),
+        *(np.log1p(_numbers(file, table, name)) for name in VISITS),
+    ]
+    return np.concatenate(
+        [
+            np.stack(numbers, axis=1),
+            *(_diseases(table[name]) for name in DIAGNOSES),
+            *(one_hot(_index(table[name], v), len(v)) for name, v in CODES.items()),
+        ],
+        axis=1,
+    )
+
+
+def _numbers(file: Path, table: ArrowTable, name: str) -> Floats:
+    import pyarrow as pa
+
+    try:
+        column = table[name].cast(pa.float32())
+    except pa.ArrowException as error:
+        text = " ".join(str(error).split())
+        raise DataError(f"{file}, {name}: not all are numbers ({text})") from error
+    return np.asarray(column.to_numpy())
+
+
+def _ages(file: Path, table: ArrowTable) -> Floats:
+    """Return the middle of each decade, ``[70-80)`` for instance."""
+    decades = tuple(f"[{10 * n}-{10 * n + 10})" for n in range(10))
+    positions = _index(table[AGE], decades)
+    if (positions < 0).any():
+        wrong = table[AGE][int((positions < 0).argmax())].as_py()
+        raise DataError(f"{file}, age: {wrong!r} is no decade such as [70-80)")
+    return (10 * positions + 5).astype(np.float32)
+
+
+def _diseases(column: ArrowTable) -> Floats:
+    codes = column.combine_chunks().dictionary_encode()
+    groups = np.array([disease_group(code) for code in codes.dictionary.to_pylist()])
+    return one_hot(groups[codes.indices.to_numpy()], len(DISEASES) + 1)
+
+
+def _index(column: ArrowTable, values: tuple[str, ...]) -> IntArray:
+    """Return the place of each cell among the values, -1 where it is none of them."""
+    import pyarrow.compute as pc
+
+    found = pc.fill_null(pc.index_in(column, value_set=_strings(values)), -1)
+    return np.asarray(found.to_numpy(), np.int64)
+
+
+def _numbered(column: ArrowTable) -> IntArray:
+    """Return numbers 0, 1, ... for what stands in a column, in order of the names."""
+    codes = column.combine_chunks().dictionary_encode()
+    names: npt.NDArray[Any] = np.array(codes.dictionary.to_pylist())
+    rank = np.argsort(np.argsort(names))
+    return np.asarray(rank[codes.indices.to_numpy()], np.int64)
+
+
+def _strings(values: tuple[str, ...]) -> ArrowTable:
+    import pyarrow as pa
+
+    return pa.array(values, pa.string())

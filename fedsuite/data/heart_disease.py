@@ -1,0 +1,140 @@
+"""Heart disease at four hospitals: real records, one hospital a client.
+
+A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano, "Heart Disease", UCI Machine Learning
+Repository, 1988: Cleveland, Budapest ("Hungarian"), Zurich and Basel ("Switzerland"), and
+the V.A. in Long Beach. One CSV file a hospital, with a header; the label ``num`` is above 0
+where an artery is narrowed by more than half.
+
+Nine columns are numbers; four are codes, one column of 0 and 1 for each value of a fixed
+code book; ten columns of 0 and 1 tell which of the others was missing. A missing number is
+the mean of the training rows, a missing code is no code. The test part is drawn from each
+hospital's ill and healthy in the same share. Missing are empty cells, ``?``,
+``-9``, and what cannot be: a cholesterol or blood pressure of 0 (all of Switzerland's
+cholesterol) and a ``ca`` above 3.
+"""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from fedsuite.data.folders import dataset_file
+from fedsuite.data.specs import DatasetSpec, IntArray, RawData
+from fedsuite.data.tables import Floats, one_hot, standardised
+from fedsuite.errors import DataError
+
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+"""Owners 0 to 3."""
+
+NUMBERS = ("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak", "ca")
+CODES = {
+    "cp": (1, 2, 3, 4),
+    "restecg": (0, 1, 2),
+    "slope": (1, 2, 3),
+    "thal": (3, 6, 7),
+}
+NEVER_MISSING = ("age", "sex", "cp")
+LABEL = "num"
+
+FILES = tuple(f"{hospital}.csv" for hospital in HOSPITALS)
+FEATURES = (*NUMBERS, *CODES)
+INDICATED = tuple(name for name in FEATURES if name not in NEVER_MISSING)
+WIDTH = len(NUMBERS) + sum(map(len, CODES.values())) + len(INDICATED)
+
+_MISSING = ("", "?", "-9", "-9.0")
+
+
+def load_heart_disease(spec: DatasetSpec, data_dir: Path | None) -> RawData:
+    """Read the four files below ``data_dir / spec.folder``.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or holds what it should not.
+    """
+    tables = [_read(dataset_file(spec, data_dir, name)) for name in FILES]
+    labels = np.concatenate([(table[LABEL] > 0).astype(np.int64) for table in tables])
+    ids = np.repeat(np.arange(len(tables)), [len(table[LABEL]) for table in tables])
+    return RawData(
+        features=np.concatenate([_encode(table) for table in tables]),
+        labels=labels,
+        ids=ids,
+        strata=2 * ids + labels,
+    )
+
+
+def prepare_heart_disease(raw: RawData, train_rows: IntArray) -> RawData:
+    """Standardise the numbers; see :func:`fedsuite.data.tables.standardised`."""
+    return standardised(raw, train_rows, len(NUMBERS))
+
+
+def _encode(table: dict[str, Floats]) -> Floats:
+    numbers = np.stack([table[name] for name in NUMBERS], axis=1)
+    codes = [
+        one_hot(_positions(table[name], values), len(values))
+        for name, values in CODES.items()
+    ]
+    missing = np.stack([np.isnan(table[name]) for name in INDICATED], axis=1)
+    return np.concatenate([numbers, *codes, missing.astype(np.float32)], axis=1)
+
+
+def _positions(column: Floats, values: tuple[int, ...]) -> IntArray:
+    """Return where in the code book each value stands, -1 of missing ones."""
+    matches = column[:, None] == np.array(values)
+    return np.where(matches.any(axis=1), matches.argmax(axis=1), -1)
+
+
+def _read(file: Path) -> dict[str, Floats]:
+    """Return the columns of one hospital; NaN is missing."""
+    try:
+        with open(file, newline="", encoding="utf-8") as opened:
+            reader = csv.DictReader(opened)
+            lines = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{file}: not a readable CSV file ({error})") from error
+    header = reader.fieldnames or []
+    for name in (*FEATURES, LABEL):
+        if name not in header:
+            raise DataError(f"{file}: no column {name!r}; it has {', '.join(header)}")
+    if not lines:
+        raise DataError(f"{file}: holds no rows")
+    table = {name: _numbers(file, name, lines) for name in (*FEATURES, LABEL)}
+    for name in ("chol", "trestbps"):
+        table[name][table[name] == 0] = np.nan
+    table["ca"][table["ca"] > 3] = np.nan
+    _check(file, table)
+    return table
+
+
+def _numbers(file: Path, name: str, lines: list[dict[str, str]]) -> Floats:
+    where = (f"{file}, row {row}, {name}" for row in range(len(lines)))
+    values = [_number(line[name], at) for line, at in zip(lines, where, strict=True)]
+    return np.array(values, np.float32)
+
+
+def _number(text: str | None, where: str) -> float:
+    if text is None or text.strip() in _MISSING:
+        return float("nan")
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value):
+        raise DataError(f"{where}: expected a number or nothing, not {text!r}")
+    return value
+
+
+def _check(file: Path, table: dict[str, Floats]) -> None:
+    """Refuse missing labels, and codes that the code book lacks."""
+    for name in (*NEVER_MISSING, LABEL):
+        absent = np.flatnonzero(np.isnan(table[name]))
+        if absent.size:
+            raise DataError(f"{file}, row {absent[0]}, {name}: must not be missing")
+    for name, values in CODES.items():
+        unknown = ~np.isnan(table[name]) & (_positions(table[name], values) < 0)
+        if unknown.any():
+            row = int(unknown.argmax())
+            raise DataError(
+                f"{file}, row {row}, {name}: {table[name][row]:g} is none of "
+                f"{', '.join(map(str, values))}"
+            )
