@@ -4,8 +4,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsuite.data import DATASETS, PARTITIONERS, RawData, load_federated_data
-from fedsuite.data.splits import split_parts
+from fedsuite.data import (
+    DATASETS,
+    PARTITIONERS,
+    FederatedData,
+    Partition,
+    RawData,
+    load_federated_data,
+)
+from fedsuite.data.splits import Parts, split_parts
 from fedsuite.errors import ConfigError
 
 from . import parquet_files as files
@@ -46,6 +53,18 @@ def test_no_row_has_two_purposes(labels, shares, published):
     assert all((np.diff(rows) > 0).all() for rows in apart)
     # Whoever trained on a class still has a row of it.
     assert set(labels[parts.train]) == set(labels[plain.train])
+
+
+def test_what_is_held_out_is_drawn_at_random():
+    """Of 1,000 rows of one class: no first or last ones, and two draws that differ."""
+    labels = np.zeros(1200, np.int64)
+    parts = split_parts(raw_data(labels, 1000), 0.5, 0.2, 0.2)
+    for rows in (parts.client_test, parts.validation):
+        assert len(rows) == 200
+        assert rows.mean() == pytest.approx(500, abs=80)
+        assert len(set(np.diff(rows).tolist())) > 5
+    alone = split_parts(raw_data(labels, 1000), 0.5, 0.2, 0.0)
+    assert not np.array_equal(alone.client_test, parts.validation)
 
 
 def test_shares_are_of_each_owner_where_rows_have_owners():
@@ -103,6 +122,33 @@ def test_fingerprint_sees_what_is_held_out():
     values = [{}, HELD_OUT, {keys[0]: 0.2}, {keys[1]: 0.1}]
     prints = [load_federated_data(given, 0).fingerprint for given in values]
     assert len(set(prints)) == 4
+
+
+def test_fingerprint_sees_which_rows_are_held_out():
+    """Positions and labels of the clients are the same; the rows behind them are not."""
+    spec, rows = DATASETS["digits"], np.arange(8)
+    raw = RawData(np.zeros((8, 1, 8, 8), np.uint8), np.zeros(8, np.int64))
+    partition = Partition((np.arange(2),), (np.arange(2),))
+
+    def fingerprint(train, client_test, validation):
+        parts = Parts(rows[train], rows[client_test], rows[6:], rows[validation])
+        return FederatedData(spec, raw, parts, partition, "unit", "iid").fingerprint
+
+    prints = [
+        fingerprint([0, 1], [2, 3], [4, 5]),
+        fingerprint([0, 4], [2, 3], [1, 5]),
+        fingerprint([0, 1], [4, 3], [2, 5]),
+        fingerprint([0, 1], [2, 3], [4]),
+    ]
+    assert len(set(prints)) == 4
+
+
+def test_rows_that_are_held_twice_are_used_once():
+    values = {"partitioner": "covariate-shift", "shift-dimensions": 8}
+    data = load_federated_data(values, 0)
+    used = len(np.unique(np.concatenate(data.partition.train)))
+    assert used < data.description["train-rows"] == 1438
+    assert data.description["unused-train-rows"] == 1438 - used
 
 
 def test_too_much_held_out():
