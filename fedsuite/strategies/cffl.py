@@ -127,6 +127,7 @@ def reputable(
     """
     least = coefficient / len(reputation)
     best = max(reputation.values())
+    # Where all are equal rounding alone must not put out everybody.
     out = {k for k, value in reputation.items() if value < least and value < best}
     total = sum(value for k, value in reputation.items() if k not in out)
     return {k: v / total for k, v in reputation.items() if k not in out}, out
@@ -289,12 +290,13 @@ class CFFL(RewardStrategy):
             )
             for reply in inside
         ]
-        new = self._reputation(client_ids, np.array(accuracies))
+        new = self.new_shares(client_ids, np.array(accuracies))
         for k, accuracy in zip(client_ids, accuracies, strict=True):
             self.reports[TRAIN].annotate(k, validation_accuracy=accuracy)
         return reputable(merged(self.reputation, client_ids, new), self.threshold)
 
-    def _reputation(self, client_ids: Sequence[int], accuracies: Vector) -> Vector:
+    def new_shares(self, client_ids: Sequence[int], accuracies: Vector) -> Vector:
+        """Return the reputations of the round's clients, as shares of 1."""
         old = self.old_shares(client_ids)
         if self.formula == "code":
             return code_reputation(old, accuracies, self.alpha)

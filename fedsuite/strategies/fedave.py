@@ -183,7 +183,7 @@ class FedAVE(RewardStrategy):
         total = total_update(updates, shares_of(examples_of(replies)))
         accuracies = [self.validation.accuracy(reply.arrays[ARRAYS]) for reply in replies]
         measured = np.array(accuracies) * values**2
-        new = self._smoothed(client_ids, measured)
+        new = self.new_shares(client_ids, measured)
         shares = values * reward_shares(new, self.altruism)
         first = not self.reputation
         reputation = merged(self.reputation, client_ids, new)
@@ -197,7 +197,7 @@ class FedAVE(RewardStrategy):
             return dict(arrays)
         return self.reward_models(arrays, replies, reputation, total, shares)
 
-    def _smoothed(self, client_ids: Sequence[int], measured: Vector) -> Vector:
+    def new_shares(self, client_ids: Sequence[int], measured: Vector) -> Vector:
         """Return new reputations; what a client has no old one of is its measurement."""
         old = self.old_shares(client_ids)
         known = np.array([k in self.reputation for k in client_ids])

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,8 +26,9 @@ from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.reputation import shares_of
 from fedsuite.strategies.standalone import Standalone
 from fedsuite.vectors import top_k
-from tests.helpers import Matrix, samples
+from tests.helpers import Matrix, samples, set_metrics
 from tests.strategies.rewards import Judge, Rewarded, federate, options
+from tests.strategies.tiny_network import federate as on_a_network
 
 GOLDEN = (
     (0.02, -0.004, 0.001, 0.0),
@@ -88,6 +90,14 @@ def test_reputations_of_paper_and_code() -> None:
     assert code == pytest.approx([0.219057, 0.331966, 0.448977], abs=1e-6)
 
 
+def test_a_newcomer_starts_with_what_an_average_client_has() -> None:
+    """Old shares 1 and 1 / 2 are 2 / 3 and 1 / 3; equal accuracies are 1 / 2 each."""
+    strategy = CFFL(validation=Judge())
+    strategy.reputation = {0: 1.0}
+    found = strategy.new_shares([0, 7], np.array([0.8, 0.8]))
+    assert found == pytest.approx([7 / 12, 5 / 12])
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8).map(np.array))
 def test_reputations_sum_to_1_and_follow_accuracies(accuracies: np.ndarray) -> None:
     old = np.full(accuracies.size, 1 / accuracies.size)
@@ -104,7 +114,8 @@ def test_who_is_below_the_threshold_is_out_and_the_others_share() -> None:
     assert (left, out) == (pytest.approx({1: 1 / 3, 2: 2 / 3}), {0})
     assert reputable(known, 0.29) == (pytest.approx(known), set())
     assert reputable({0: 0.5, 1: 0.5}, 1.0) == ({0: 0.5, 1: 0.5}, set())
-    assert reputable(dict.fromkeys(range(3), 1 / 3), 1.0)[1] == set()
+    for third in (1 / 3, np.nextafter(1 / 3, 0)):
+        assert reputable(dict.fromkeys(range(3), third), 1.0)[1] == set()
 
 
 @given(
@@ -221,9 +232,8 @@ def test_a_lost_reply_leaves_its_client_where_it_was() -> None:
     keys = {"counts": COUNTS, "upload_share": 0.5, "training": SLOW}
     rounds = [cffl(n, Judge(), **keys) for n in (1, 2)]
 
-    def drop(replies):
-        content = replies[1].content
-        content["client-1.metrics"]["num-examples"] = float("nan")
+    def drop(replies: list[Message]) -> list[Message]:
+        set_metrics(num_examples=float("nan"))(replies[1].content, "client-1.")
         return replies
 
     lost = cffl(2, Judge(), tamper=drop, tampered_rounds=(2,), **keys)
@@ -231,6 +241,32 @@ def test_a_lost_reply_leaves_its_client_where_it_was() -> None:
     assert lost.models(2)[0] != rounds[1].models(2)[0]
     three = cffl(3, Judge(), tamper=drop, tampered_rounds=(2,), **keys)
     assert three.models(3)[1] != lost.models(2)[1]
+
+
+def test_a_reward_is_not_applied_twice() -> None:
+    """A reply without examples counts for nothing, but its client took the reward."""
+
+    def empty(replies: list[Message]) -> list[Message]:
+        set_metrics(num_examples=0)(replies[1].content, "client-1.")
+        return replies
+
+    store = MemoryStore()
+    keys = {"counts": COUNTS, "upload_share": 0.5, "training": SLOW, "store": store}
+    found = cffl(2, Judge(), tamper=empty, tampered_rounds=(2,), **keys)
+    kept = store.load(1, found.strategy.client_versions[1])["weight"]
+    assert found.strategy.client_versions[1] == "2.1"
+    assert found.models(2)[1] == kept.reshape(-1).tolist()
+
+
+def test_who_is_out_keeps_its_own_statistics() -> None:
+    judge = Judge((0.9, 0.9, 0.0, 0.9, 0.9, 0.9, 0.9))
+    keys = {"validation": judge, "cffl_threshold": 0.6, "upload_share": 1.0}
+    _, watch = on_a_network(CFFL(**options(3), **keys), CFFLClient, 2)
+    for k, name in ((0, "norm.running_mean"), (2, "norm.running_mean")):
+        own = watch.answered[2, k]["statistics"][name]
+        assert (watch.scored[2, k][name].tolist() == own.tolist()) == (k == 2)
+    told = [watch.answered[t, 2]["statistics"]["norm.num_batches_tracked"] for t in (1, 2)]
+    assert [int(count) for count in told] == [3, 6]
 
 
 def test_a_client_without_a_model_says_so() -> None:

@@ -144,6 +144,14 @@ def test_with_values_of_1_and_endless_altruism_all_have_the_servers_model() -> N
     assert any(server)
 
 
+def test_a_newcomers_reputation_is_its_measurement() -> None:
+    """The other keeps 0.95 of what it has, which is all that the two have."""
+    strategy = FedAVE(validation=Judge())
+    strategy.reputation = {0: 0.5, 1: 0.5}
+    found = strategy.new_shares([0, 7], np.array([0.4, 0.8]))
+    assert found == pytest.approx([0.97 / 1.77, 0.8 / 1.77])
+
+
 def test_the_trained_model_is_judged() -> None:
     judge = Judge(goal=(1.0, 0, 0, 0))
     found = fedave(1, judge)
