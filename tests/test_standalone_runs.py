@@ -140,5 +140,12 @@ def test_given_runs_are_matched_by_partition_and_seed(tmp_path: Path) -> None:
     assert names(tmp_path) == []
     with pytest.raises(RunError, match="no run of Standalone with its seed and partition"):
         standalone_runs(runs, given[:1])
+    # Neither the seed alone nor the partition alone makes it the one.
+    given[0].manifest["data_fingerprint"] = runs[0].manifest["data_fingerprint"]
+    with pytest.raises(RunError, match="avg0: no run of Standalone with its seed"):
+        standalone_runs(runs[:1], given[:1])
+    given[1].manifest["data_fingerprint"] = "another"
+    with pytest.raises(RunError, match="avg0: no run of Standalone with its seed"):
+        standalone_runs(runs[:1], given[1:])
     with pytest.raises(RunError, match="avg1 is no run of Standalone"):
         standalone_runs(runs, [runs[1]])

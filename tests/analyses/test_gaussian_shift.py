@@ -137,6 +137,13 @@ def test_simulation_tells_the_law_from_that_of_the_appendix():
     assert backward == pytest.approx(0.01012, abs=0.0004)
 
 
+def test_simulated_fit_is_that_of_maximum_likelihood():
+    """Of few samples it matters whether A or A - 1 divides."""
+    assert simulated_fit_kl(2, 12, 4000, 0) == pytest.approx(
+        expected_fit_kl(2, 12), rel=0.05
+    )
+
+
 def test_law_is_low_for_few_samples_in_both_directions():
     """M = 100, A = 400: about 7 and 10, against a law of 6.4."""
     exact = expected_fit_kl(100, 400)

@@ -132,6 +132,13 @@ def test_a_score_that_standalone_lacks_is_left_out(tmp_path: Path) -> None:
     assert row.score == "client's model, own test rows"
 
 
+def test_a_score_that_one_seed_lacks_is_left_out(tmp_path: Path) -> None:
+    runs = made(tmp_path / "a", extra=EXTRA), made(tmp_path / "b", seed=1)
+    (row,) = rows_of(tmp_path, *runs)
+    assert row.score == "client's model, own test rows"
+    assert [run.seed for run in row.runs] == [0, 1]
+
+
 def test_spread_is_over_seeds_and_undefined_ones_are_counted(tmp_path: Path) -> None:
     runs = [
         made(tmp_path / f"s{seed}", (values,), seed=seed)
