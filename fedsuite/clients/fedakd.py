@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedsuite.clients.base import FederatedClient, prefixed
 from fedsuite.clients.training import TrainingSummary, chosen_rows
@@ -20,6 +19,7 @@ from fedsuite.records import ARRAYS, SELECTED, MetricValue, Reply, Request
 __all__ = ["FedAKDClient", "distillation_loss", "select_correct"]
 
 NO_STEP = TrainingSummary(0.0, 0)
+IDENTITY = nn.Identity()
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,13 @@ class FedAKDClient(FederatedClient):
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the labels' loss, and where there is a teacher its own on top."""
         logits = model(features)
-        loss = self.label_loss(logits, labels)
+        # The logits are at hand: to the loss the identity is the model that gives them.
+        loss = super().loss(IDENTITY, logits, labels)
         if self._teacher is None:
             return loss
         with torch.no_grad():
             target = self._teacher(features)
         return loss + self._weight * distillation_loss(logits, target, self._temperature)
-
-    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss against the labels; cross-entropy unless overridden."""
-        return functional.cross_entropy(logits, labels)
 
     def _train_local(
         self, request: Request, settings: _Settings, teacher: nn.Module

@@ -1,10 +1,11 @@
 """FedAKD's client: who teaches whom, on which samples, and what stays at home."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from fedsuite.clients.standalone import StandaloneClient
 from fedsuite.clients.store import MemoryStore
@@ -131,10 +132,32 @@ def test_each_step_follows_its_equation(temperature: float) -> None:
         np.testing.assert_allclose(reply.arrays[ARRAYS][name], sent[name], atol=1e-6)
 
 
+def test_the_focal_loss_takes_the_place_of_cross_entropy_in_both_steps() -> None:
+    split, focal = data(), replace(ONE_STEP, loss="focal", focal_gamma=2.0)
+    who, shared = client(plain, training=focal), received(plain)
+    reply = train(who, shared)
+    start = model_arrays(seeded(plain, 0))
+    whole = list(range(len(split)))
+    local = one_step(start, shared, whole, 1.0, 1.0, gamma=2.0)
+    right = hits(plain, kept(who), split)
+    sent = one_step(shared, kept(who), right, 1.0, 1.0, gamma=2.0)
+    for name in start:
+        np.testing.assert_allclose(kept(who)[name], local[name], atol=1e-6)
+        np.testing.assert_allclose(reply.arrays[ARRAYS][name], sent[name], atol=1e-6)
+
+
 def one_step(
-    student: Arrays, teacher: Arrays, rows: list[int], weight: float, temperature: float
+    student: Arrays,
+    teacher: Arrays,
+    rows: list[int],
+    weight: float,
+    temperature: float,
+    gamma: float = 0.0,
 ) -> Arrays:
-    """Return w - 0.5 grad of CE + weight T^2 KL(teacher || student), written out."""
+    """Return w - 0.5 grad of focal loss + weight T^2 KL(teacher || student), written out.
+
+    At gamma 0 the focal loss is the cross-entropy.
+    """
     x, y = data().features[rows], data().labels[rows]
     w = torch.tensor(student["0.weight"], requires_grad=True)
     b = torch.tensor(student["0.bias"], requires_grad=True)
@@ -143,7 +166,9 @@ def one_step(
     p = (told / temperature).softmax(dim=1)
     q = (logits / temperature).log_softmax(dim=1)
     divergence = (p * (p.log() - q)).sum(dim=1).mean()
-    loss = functional.cross_entropy(logits, y) + weight * temperature**2 * divergence
+    right = logits.log_softmax(dim=1)[range(len(y)), y]
+    of_labels = (-((1 - right.exp()) ** gamma) * right).mean()
+    loss = of_labels + weight * temperature**2 * divergence
     steps = torch.autograd.grad(loss, (w, b))
     new = (part - 0.5 * step for part, step in zip((w, b), steps, strict=True))
     return dict(zip(("0.weight", "0.bias"), (t.detach().numpy() for t in new), strict=True))

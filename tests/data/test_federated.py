@@ -77,7 +77,7 @@ def test_split_rows_keeps_published_split_and_owners():
 def test_split_rows_takes_the_same_share_of_each_stratum():
     strata = np.repeat(np.arange(3), [50, 10, 2])
     raw = RawData(np.zeros((62, 1)), np.zeros(62, np.int64), strata=strata)
-    assert np.bincount(strata[split_rows(raw, 0.2)[1]]).tolist() == [10, 2, 1]
+    assert np.bincount(strata[splits.split_rows(raw, 0.2)[1]]).tolist() == [10, 2, 1]
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5])
@@ -87,7 +87,7 @@ def test_split_rows_keeps_groups_whole(fraction):
     groups = rng.permutation(np.repeat(np.arange(100), rng.integers(1, 5, 100)))
     ids = rng.integers(0, 4, len(groups))
     raw = RawData(np.zeros((len(ids), 1)), np.zeros(len(ids), int), ids, groups=groups)
-    train, test = split_rows(raw, fraction)
+    train, test = splits.split_rows(raw, fraction)
     assert not set(groups[train]) & set(groups[test])
     assert sorted([*train, *test]) == list(range(len(ids)))
     assert len(set(groups[test])) == pytest.approx(100 * fraction, abs=2)
