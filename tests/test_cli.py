@@ -167,7 +167,7 @@ CONFIGURATION = {
     "method=fedprocks": "key method = 'fedprocks': did you mean 'fedprox'?",
     "dataset=digit": "key dataset = 'digit': did you mean 'digits'?",
     "partitioner=dirichelt": "key partitioner = 'dirichelt': did you mean 'dirichlet'?",
-    "model=resnet": "key model = 'resnet': did you mean 'resnet18'?",
+    "model=resnet-19": "key model = 'resnet-19': did you mean 'resnet18'?",
     "proximal-mu=1": "key proximal-mu = 1.0 does not apply here: it belongs to method",
     "clients-per-round=5": "key clients-per-round = 5: expected at most num-clients = 4",
     "run-name=a/b": "key run-name = 'a/b': expected letters",

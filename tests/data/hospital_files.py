@@ -45,6 +45,7 @@ def write_hearts(root: Path, sizes: Sequence[int] = (20, 15, 10, 12)) -> None:
             heart_row(
                 age=int(50 + 15 * (k % 3 == 0) + rng.integers(-5, 6)),
                 chol="" if k % 4 == 1 else int(rng.integers(150, 300)),
+                cp=1 + k % 4,
                 thal="?" if k % 5 == 2 else 3,
                 num=int(k % 3 == 0),
             )
