@@ -114,8 +114,8 @@ def partition(
     """Show who holds what: a table, and plots of training and test part."""
     from fedsuite.client_app import federated_data
     from fedsuite.experiment import Experiment
-    from fedsuite.listings import partition_listing
-    from fedsuite.results.plots import plot_partition
+    from fedsuite.listings import partition_listing, shift_listing
+    from fedsuite.results.plots import plot_partition, plot_shift
 
     data = federated_data(Experiment.load(file, _overrides(settings)))
     _print(partition_listing(data))
@@ -127,6 +127,11 @@ def partition(
     ):
         path = output / f"partition_{part}.png"
         plot_partition(counts, path, part)
+        print(f"plot: {path}")
+    if data.partition.shifts:
+        _print(shift_listing(data.partition.shifts))
+        path = output / "partition_shift.png"
+        plot_shift(data.partition.shifts, path)
         print(f"plot: {path}")
 
 

@@ -3,12 +3,19 @@
 import difflib
 import os
 from collections.abc import Sequence
+from dataclasses import astuple
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedsuite.data import DATASETS, PARTITIONERS, FederatedData, partition_table
+from fedsuite.data import (
+    DATASETS,
+    PARTITIONERS,
+    ClientShift,
+    FederatedData,
+    partition_table,
+)
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Key
 from fedsuite.registry import METHODS
@@ -97,6 +104,17 @@ def partition_listing(data: FederatedData) -> Table:
     return table
 
 
+def shift_listing(shifts: Sequence[ClientShift]) -> Table:
+    """Return how far each client's inputs are shifted, one row a client."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    headings = ("squared shift", "test", "variance", "effective size", "distinct rows")
+    for heading in ("client", *headings, "label drift", "KL divergence"):
+        table.add_column(heading, justify="right")
+    for client_id, shift in enumerate(shifts):
+        table.add_row(str(client_id), *map(_number, astuple(shift)))
+    return table
+
+
 def doctor_report() -> tuple[Table, bool]:
     """Return the health of the installation, and whether everything will work."""
     import torch
@@ -128,6 +146,12 @@ def doctor_report() -> tuple[Table, bool]:
         "FEDSUITE_DATA", escape(data) or "not set", "" if data else "digits need no files"
     )
     return table, all(good for _, good, _ in checks)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if value >= 100 or isinstance(value, int) else f"{value:.3g}"
 
 
 def _toml(value: object) -> str:

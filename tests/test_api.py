@@ -40,6 +40,26 @@ def test_what_a_run_returns():
     assert (run.path / "model.safetensors").is_file()
 
 
+def test_a_run_on_shifted_inputs_records_the_shift():
+    """Clients share rows, and are tested on others; one process or three, the same bits."""
+    shifted = {
+        "partitioner": "covariate-shift",
+        "shift-dimensions": 8,
+        "client-test-fraction": 0.2,
+    }
+    runs = [
+        fedsuite.run({**SMALL, **shifted, "run-name": f"r{i}"}, num_supernodes=i)
+        for i in (1, 3)
+    ]
+    assert final_model(runs[0].path) == final_model(runs[1].path)
+    found = runs[0].shifts()
+    assert found == runs[1].shifts()
+    sizes = runs[0].class_counts("train").sum(axis=1)
+    assert len(found) == len(sizes) == 4
+    assert all(0 < shift.distinct < size for shift, size in zip(found, sizes, strict=True))
+    assert min(shift.squared_shift for shift in found) > 1
+
+
 def test_the_seed_decides_the_bits():
     runs = [fedsuite.run({**SMALL, "run-name": f"r{i}"}, seed=i // 2) for i in range(4)]
     models = [final_model(run.path) for run in runs]

@@ -107,6 +107,15 @@ def test_partition(command, small):
     }
 
 
+def test_partition_of_shifted_inputs(command, small):
+    shift = ("partitioner=covariate-shift", "squared-shift=2", "shift-dimensions=8")
+    settings = [word for setting in shift for word in ("--set", setting)]
+    code, out, _ = command("partition", small, "--output", "plots", *settings)
+    assert code == 0
+    assert "squared shift" in out and "effective size" in out
+    assert "partition_shift.png" in {path.name for path in everything()}
+
+
 def test_doctor(command):
     code, out, _ = command("doctor")
     assert code == 0

@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 
 from fedsuite.client_app import federated_data
-from fedsuite.data import DATASETS, PARTITIONERS
+from fedsuite.data import DATASETS, PARTITIONERS, ClientShift
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import KEYS, Experiment
 from fedsuite.listings import (
@@ -17,6 +17,7 @@ from fedsuite.listings import (
     method_keys_table,
     methods_table,
     partition_listing,
+    shift_listing,
 )
 from fedsuite.registry import METHODS
 
@@ -86,6 +87,17 @@ def test_partition_rows_are_the_data():
     assert (found[:, 2] == data.test_class_counts().sum(axis=1)).all()
     assert (found[:, 4:] == data.class_counts()).all()
     assert (found[:, 3] == (data.class_counts() > 0).sum(axis=1)).all()
+
+
+def test_shifts_are_the_datas():
+    shifts = (
+        ClientShift(12.345, None, 0.98765, 69.12, 858, 0.5, None),
+        ClientShift(120.4, 1.0, 1.0, 4e4, 10243, 0.0, 3.14159),
+    )
+    assert rows(shift_listing(shifts)) == [
+        ["0", "12.3", "–", "0.988", "69.1", "858", "0.5", "–"],
+        ["1", "120", "1", "1", "40000", "10243", "0", "3.14"],
+    ]
 
 
 def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):

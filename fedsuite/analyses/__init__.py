@@ -42,6 +42,11 @@ ANALYSES: tuple[Analysis, ...] = (
         "communication",
     ),
     Analysis(
+        "covariate-shift",
+        "Shift that three generators of covariate shift reach, against the one asked for.",
+        "covariate_shift",
+    ),
+    Analysis(
         "latent-variance",
         "Variance of a product of averages and of an average of products: exact formula "
         "and simulation.",

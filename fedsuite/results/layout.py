@@ -6,7 +6,8 @@ file                  contents
 ``experiment.toml``   the full resolved experiment, flat, kebab-case
 ``manifest.json``     format, versions, fingerprints, times, status and error
 ``partition.json``    who holds what: ``{"train": counts, "test": counts}``, counts of
-                      shape (clients, classes); optional
+                      shape (clients, classes), and ``"shift"`` where a partitioner
+                      shifts inputs: one object per client; optional
 ``rounds.jsonl``      one object per round
 ``clients.jsonl``     one object per client, phase and round
 ``events.jsonl``      rejected replies and warnings

@@ -22,6 +22,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from fedsuite.data.shift_report import ClientShift
 from fedsuite.errors import RunError
 from fedsuite.files import atomic_write, write_error
 from fedsuite.metrics import fairness_report
@@ -60,6 +61,13 @@ PANELS = (
     Panel("train_loss", "Training loss", "loss", 1),
 )
 
+SHIFT_PANELS = (
+    ("squared_shift", "Squared Mahalanobis shift", "of the training rows"),
+    ("effective_size", "Effective sample size", "rows"),
+    ("distinct", "Different rows", "rows"),
+    ("label_drift", "Label drift", "total variation"),
+)
+
 
 def plot_run(path: str | Path) -> list[Path]:
     """Draw everything that a run's folder has data for into its ``plots`` folder.
@@ -84,6 +92,8 @@ def plot_run(path: str | Path) -> list[Path]:
         counts = run.class_counts(part)
         if counts is not None:
             figures[f"partition_{part}.png"] = partition_figure(counts, part)
+    if run.shifts():
+        figures["partition_shift.png"] = shift_figure(run.shifts())
     for name, figure in figures.items():
         save_figure(figure, folder / name)
     return [folder / name for name in figures]
@@ -104,6 +114,11 @@ def plot_partition(
 ) -> None:
     """Write :func:`partition_figure` to a PNG file."""
     save_figure(partition_figure(class_counts, part), path)
+
+
+def plot_shift(shifts: Sequence[ClientShift], path: Path) -> None:
+    """Write :func:`shift_figure` to a PNG file."""
+    save_figure(shift_figure(shifts), path)
 
 
 def curves_figure(runs: Sequence[Run]) -> Figure:
@@ -219,6 +234,21 @@ def partition_figure(class_counts: NDArray[np.int64], part: str = "train") -> Fi
     if few:
         axes.set_xticks(range(num_clients))
     _class_key(figure, axes, colours)
+    return figure
+
+
+def shift_figure(shifts: Sequence[ClientShift]) -> Figure:
+    """Draw the shift reached, what it cost in rows, and label drift, for each client."""
+    figure = Figure(figsize=(9.6, 6.0), layout="constrained")
+    clients = np.arange(len(shifts))
+    for axes, (name, title, unit) in zip(
+        figure.subplots(2, 2).flat, SHIFT_PANELS, strict=True
+    ):
+        values = [getattr(shift, name) for shift in shifts]
+        axes.bar(clients, values, width=0.85, color=PALETTE[0], linewidth=0)
+        dress(axes, title, "client", unit)
+        axes.grid(axis="x", visible=False)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
     return figure
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsuite.data.shift_report import ClientShift
 from fedsuite.errors import RunError
 from fedsuite.files import read_error
 from fedsuite.keys import Value
@@ -110,6 +111,17 @@ class Run:
             return None
         counts = layout.read_object(path).get(part)
         return None if counts is None else np.array(counts, dtype=np.int64)
+
+    def shifts(self) -> tuple[ClientShift, ...]:
+        """Return what came of each client's covariate shift; empty where none was asked."""
+        path = self.path / layout.PARTITION
+        if not path.is_file():
+            return ()
+        found = layout.read_object(path).get("shift", [])
+        try:
+            return tuple(ClientShift(**shift) for shift in found)
+        except TypeError as error:
+            raise RunError(f"{path}: its shifts cannot be read: {error}") from error
 
 
 def load_run(path: str | Path) -> Run:

@@ -1,6 +1,9 @@
+import io
+
 import numpy as np
+import PIL.Image
 import pytest
-from datasets import Dataset
+from datasets import Dataset, Features, Image, Value
 from flwr_datasets import FederatedDataset
 
 from fedsuite.data import partitioners as ours
@@ -94,3 +97,111 @@ def test_impossible_partition_is_our_error():
     partitioner.dataset = Dataset.from_dict(COLUMNS)
     with pytest.raises(DataError, match="num-clients = 601: expected 1 to 600"):
         partitioner.load_partition(0)
+
+
+SHIFTED = [ours.CovariateShiftPartitioner, ours.PrintedShiftPartitioner]
+
+
+def shiftable(rows, with_image=True):
+    """Rows of two numbers and an image of four pixels that say the same."""
+    rng = np.random.default_rng(rows)
+    numbers = rng.normal(size=(rows, 2)) * [1, 5]
+    columns = {"label": rng.integers(0, 3, rows), "x": numbers[:, 0], "y": numbers[:, 1]}
+    pixels = np.clip(numbers[:, [0, 1, 0, 1]] * 10 + 128, 0, 255).astype(np.uint8)
+    if not with_image:
+        return Dataset.from_dict(columns)
+    images = [{"bytes": encoded(p.reshape(2, 2)), "path": None} for p in pixels]
+    kinds = {"label": Value("int64"), "x": Value("float64"), "y": Value("float64")}
+    features = Features({**kinds, "image": Image(mode="L")})
+    return Dataset.from_dict({**columns, "image": images}, features=features)
+
+
+def encoded(pixels):
+    buffer = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(buffer, "png")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", [*SHIFTED, ours.FirstComponentPartitioner])
+@pytest.mark.parametrize("features", [("x", "y"), ("image",), "image"])
+def test_shifts_of_numbers_and_of_images(kind, features):
+    train = kind(3, seed=2, features=features, dimensions=2, data_fraction=0.5)
+    test = ours.SameMixPartitioner(train)
+    train.dataset, test.dataset = shiftable(2000), shiftable(400)
+    assert [len(train.load_partition(k)) for k in range(3)] == [546, 273, 181]
+    assert [len(test.load_partition(k)) for k in range(3)] == [110, 54, 36]
+    for client, shift in enumerate(train.shifts):
+        held = train.load_partition(client).with_format("numpy")
+        inputs = np.column_stack([held["x"][:], held["y"][:]])
+        pool = train.dataset.with_format("numpy")
+        pool = np.column_stack([pool["x"][:], pool["y"][:]])
+        away = inputs.mean(axis=0) - pool.mean(axis=0)
+        reached = away @ np.linalg.inv(np.cov(pool, rowvar=False)) @ away
+        # Pixels are rounded and clipped: as much as they can say.
+        exact = features == ("x", "y")
+        assert shift.squared_shift == pytest.approx(reached, rel=1e-2 if exact else 0.2)
+
+
+def test_test_rows_are_shifted_as_the_training_rows():
+    train = ours.CovariateShiftPartitioner(
+        4, features=("x", "y"), dimensions=2, squared_shift=2.0, exponent=0.0
+    )
+    test = ours.SameMixPartitioner(train)
+    train.dataset = shiftable(8000, with_image=False)
+    test.dataset = shiftable(4000, with_image=False)
+    for client in range(4):
+        means = [
+            np.array([np.mean(part["x"][:]), np.mean(part["y"][:]) / 5])
+            for part in (train.load_partition(client), test.load_partition(client))
+        ]
+        assert np.linalg.norm(means[0]) == pytest.approx(2**0.5, rel=0.15)
+        assert np.linalg.norm(means[0] - means[1]) < 0.3
+
+
+def test_options_of_shifts_reach_the_generator():
+    def rows(**options):
+        partitioner = ours.CovariateShiftPartitioner(
+            2, features=("x", "y"), dimensions=2, **options
+        )
+        partitioner.dataset = shiftable(500, with_image=False)
+        return [part.tolist() for part in partitioner.indices]
+
+    base = rows()
+    assert base == rows(seed=0, squared_shift=5.0, replacement=True, exponent=1.0)
+    changes = (
+        *({"seed": 1}, {"squared_shift": 1.0}, {"replacement": False}),
+        *({"exponent": 0.5}, {"data_fraction": 0.9}),
+    )
+    assert all(rows(**change) != base for change in changes)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (("x", "z"), "no column 'z'; the data set has label, x, y"),
+        (("words",), "column 'words' holds no numbers of one shape"),
+        (("ragged",), "column 'ragged' holds no numbers of one shape"),
+    ],
+)
+def test_columns_that_are_no_inputs(features, message):
+    partitioner = ours.CovariateShiftPartitioner(2, features=features, dimensions=1)
+    columns = {"label": [0, 1, 0], "x": [0.0, 1, 2], "y": [1.0, 2, 3]}
+    columns |= {"words": ["a", "b", "c"], "ragged": [[1], [1, 2], [3]]}
+    if "z" in features:
+        columns = {name: columns[name] for name in ("label", "x", "y")}
+    partitioner.dataset = Dataset.from_dict(columns)
+    with pytest.raises(DataError, match=message):
+        partitioner.load_partition(0)
+
+
+def test_partitioners_are_found_in_the_package():
+    import fedsuite.data
+
+    classes = [kind for kind in vars(ours).values() if isinstance(kind, type)]
+    own = [kind.__name__ for kind in classes if kind.__module__ == ours.__name__]
+    for name in own:
+        if name != "SuitePartitioner":
+            assert getattr(fedsuite.data, name) is getattr(ours, name)
+            assert name in dir(fedsuite.data)
+    with pytest.raises(AttributeError, match="NoPartitioner"):
+        fedsuite.data.NoPartitioner  # noqa: B018

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 
+from fedsuite.data import ClientShift
 from fedsuite.errors import RunError
 from fedsuite.results.plots import (
     client_accuracy_figure,
@@ -16,6 +18,7 @@ from fedsuite.results.plots import (
     plot_curves,
     plot_partition,
     plot_run,
+    shift_figure,
 )
 from fedsuite.results.reader import load_run
 from tests.results.made_runs import learning_curves, make_run
@@ -162,6 +165,23 @@ def test_partition_of_few_and_of_many_clients(tmp_path, num_clients):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def shifts(count):
+    return [
+        ClientShift(k + 0.5, None, 1.0, 9.0 * k, 7 * k, 0.1 * k, 3.0) for k in range(count)
+    ]
+
+
+def test_shift_has_a_bar_for_each_client():
+    figure = shift_figure(shifts(4))
+    heights = [[bar.get_height() for bar in axes.patches] for axes in figure.axes]
+    assert heights[0] == [0.5, 1.5, 2.5, 3.5]
+    assert heights[1] == [0, 9, 18, 27]
+    assert heights[2] == [0, 7, 14, 21]
+    assert heights[3] == pytest.approx([0, 0.1, 0.2, 0.3])
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[1:] == ["Effective sample size", "Different rows", "Label drift"]
+
+
 def test_dollar_signs_are_no_mathematics(tmp_path):
     runs = [
         load(tmp_path / name, experiment={"method": name, "dataset": "a$b_{$"})
@@ -185,6 +205,8 @@ def test_plot_run_draws_what_there_is(tmp_path):
     assert all(path.parent == folder.path / "plots" for path in paths)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     assert len({path.read_bytes() for path in paths}) == 4
+    folder.write_json("partition.json", {"shift": [asdict(shift) for shift in shifts(2)]})
+    assert [path.name for path in plot_run(folder.path)[2:]] == ["partition_shift.png"]
 
 
 def test_same_run_same_picture(tmp_path):

@@ -1,8 +1,11 @@
 """Reading run folders: whole, going on, torn, and damaged."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
+from fedsuite.data import ClientShift
 from fedsuite.errors import RunError
 from fedsuite.results.reader import load_run
 from tests.results.made_runs import make_run
@@ -86,6 +89,17 @@ def test_class_counts(folder):
     run = load_run(folder.path)
     assert run.class_counts("train").tolist() == [[1, 2, 3], [4, 5, 6]]
     assert run.class_counts("test") is None
+    assert run.shifts() == ()
+
+
+def test_shifts(folder):
+    assert load_run(folder.path).shifts() == ()
+    shifts = (ClientShift(2.5, None, 1.0, 80.0, 70, 0.25, 3.0),) * 2
+    folder.write_json("partition.json", {"shift": [asdict(shift) for shift in shifts]})
+    assert load_run(folder.path).shifts() == shifts
+    folder.write_json("partition.json", {"shift": [{"distance": 2}]})
+    with pytest.raises(RunError, match=r"partition\.json: its shifts cannot be read"):
+        load_run(folder.path).shifts()
 
 
 @pytest.mark.parametrize(
