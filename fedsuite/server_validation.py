@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedsuite.clients.training import EVALUATION_BATCH, evaluate_model, evaluation_mode
+from fedsuite.clients.evaluation import EVALUATION_BATCH, evaluate_model, evaluation_mode
 from fedsuite.data import Split
 from fedsuite.models.arrays import load_arrays
 from fedsuite.records import Arrays

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsuite.clients.training import EVALUATION_BATCH
+from fedsuite.clients.evaluation import EVALUATION_BATCH
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.models.arrays import model_arrays

@@ -32,7 +32,10 @@ from fedsuite.analyses.options import (
     variant,
 )
 from fedsuite.analyses.output import Output, Table
-from fedsuite.clients.training import mean_loss, resolve_device
+from fedsuite.clients.evaluation import mean_loss
+from fedsuite.clients.training import (
+    resolve_device,
+)
 from fedsuite.data import FederatedData, Split
 from fedsuite.errors import ConfigError, RunError
 from fedsuite.experiment import Experiment

@@ -17,19 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsuite.clients.augmentation import crop_and_flip
-from fedsuite.clients.losses import count_targets
+from fedsuite.clients.evaluation import evaluate_model, mean_loss
+from fedsuite.clients.losses import LossFunction, count_targets
 from fedsuite.clients.privacy import PrivacyOptions, privatise
 from fedsuite.clients.scoring import Scoring
 from fedsuite.clients.self_regularisation import SelfRegularisation
 from fedsuite.clients.store import ClientStore, MemoryStore
 from fedsuite.clients.training import (
-    LossFunction,
     TrainingOptions,
     TrainingSummary,
-    evaluate_model,
     frozen_arrays,
     make_optimizer,
-    mean_loss,
     mini_batches,
     run_steps,
 )

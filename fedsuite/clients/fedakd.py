@@ -11,7 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient, prefixed
-from fedsuite.clients.training import TrainingSummary, chosen_rows
+from fedsuite.clients.evaluation import chosen_rows
+from fedsuite.clients.training import (
+    TrainingSummary,
+)
 from fedsuite.distillation import distillation_loss, select_correct
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import ARRAYS, SELECTED, MetricValue, Reply, Request

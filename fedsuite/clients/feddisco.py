@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.training import evaluation_mode
+from fedsuite.clients.evaluation import evaluation_mode
 from fedsuite.data.specs import IGNORED
 from fedsuite.errors import RunError
 from fedsuite.records import Reply, Request

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.training import probe_model
+from fedsuite.clients.evaluation import probe_model
 from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays
 from fedsuite.records import (

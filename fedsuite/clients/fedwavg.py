@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.training import correct_predictions
+from fedsuite.clients.evaluation import correct_predictions
 from fedsuite.models.arrays import load_arrays
 from fedsuite.records import ARRAYS, Arrays, Reply, Request
 

@@ -9,12 +9,17 @@ classes]`` where they are ``[rows, length]``. Means are over targets; those that
 :data:`~fedsuite.data.specs.IGNORED` do not count.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsuite.data.specs import IGNORED
 from fedsuite.keys import Key
+
+LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""Mean loss of a mini-batch from model, features and labels."""
 
 KEYS: tuple[Key, ...] = (
     Key(

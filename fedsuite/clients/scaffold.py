@@ -7,7 +7,7 @@ from fedsuite.clients.corrected import (
     vector_of,
     with_vector,
 )
-from fedsuite.clients.training import probe_model
+from fedsuite.clients.evaluation import probe_model
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import ARRAYS, CONTROL, CONTROL_CHANGE, Arrays, Reply, Request
 

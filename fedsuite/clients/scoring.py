@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedsuite.clients.training import evaluate_model
+from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.data import Split
 from fedsuite.keys import Key
 from fedsuite.records import MetricValue

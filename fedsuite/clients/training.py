@@ -1,28 +1,23 @@
-"""The local work that all methods share: mini-batches, optimiser, probe, evaluation."""
+"""The local work that all methods share: mini-batches, optimiser, steps."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsuite.clients.losses import KEYS as LOSS_KEYS
 from fedsuite.clients.losses import (
+    LossFunction,
     count_targets,
     cross_entropy,
     focal_loss,
-    right_rows,
-    right_targets,
-    summed_cross_entropy,
 )
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Key
-from fedsuite.records import Arrays
 
 KEYS: tuple[Key, ...] = (
     Key("local-epochs", 1, "passes over the client's training data in a round", minimum=0),
@@ -69,16 +64,6 @@ KEYS: tuple[Key, ...] = (
     ),
     *LOSS_KEYS,
 )
-
-LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""Mean loss of a mini-batch from model, features and labels."""
-
-EVALUATION_BATCH = 1024
-"""Targets in a forward pass over all data: bounds the memory, not the result."""
-
-SELECTION_BATCH = 128
-"""The same where samples are selected, each round and by each client. A processor takes
-small ones through a convolution more than twice as fast: what is between stays in cache."""
 
 
 @dataclass(frozen=True)
@@ -279,141 +264,6 @@ def _own_names(module: nn.Module, prefix: str) -> Iterator[str]:
         yield name
     for name, _ in module.named_buffers(prefix, recurse=False):
         yield name
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and each of its modules back afterwards."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
-
-
-@torch.no_grad()
-def chosen_rows(
-    model: nn.Module, data: Split, choose: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """Return the rows that ``choose`` takes by the model's outputs in evaluation mode.
-
-    Parameters
-    ----------
-    model
-        Keeps the mode that it had.
-    data
-        On the model's device.
-    choose
-        Which of some samples, as booleans, by their logits and labels.
-
-    Returns
-    -------
-    Tensor
-        Ascending row numbers, on the CPU.
-    """
-    with evaluation_mode(model):
-        masks = [
-            choose(model(features), labels)
-            for features, labels in _parts(data, SELECTION_BATCH)
-        ]
-    if not masks:
-        return torch.zeros(0, dtype=torch.int64)
-    return torch.cat(masks).cpu().nonzero().flatten()
-
-
-def _parts(data: Split, size: int = EVALUATION_BATCH) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield data in parts that bound the memory of a forward pass."""
-    targets_of_a_row = data.labels[:1].numel() or 1
-    rows = max(size // targets_of_a_row, 1)
-    for start in range(0, len(data), rows):
-        part = slice(start, start + rows)
-        yield data.features[part], data.labels[part]
-
-
-@torch.no_grad()
-def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
-    """Return mean cross-entropy and accuracy (a fraction) in evaluation mode.
-
-    The model keeps the mode that it had. Of no targets both are 0.
-    """
-    count = count_targets(data.labels)
-    if count == 0:
-        return 0.0, 0.0
-    loss = 0.0
-    correct = 0
-    with evaluation_mode(model):
-        for features, labels in _parts(data):
-            outputs = model(features)
-            loss += float(summed_cross_entropy(outputs, labels))
-            correct += int(right_targets(outputs, labels, data.never_right).sum())
-    return loss / count, correct / count
-
-
-@torch.no_grad()
-def mean_loss(
-    model: nn.Module, data: Split, loss_function: LossFunction = cross_entropy
-) -> float:
-    """Return the mean loss over all of ``data``, in evaluation mode; 0 of no targets.
-
-    The model keeps the mode that it had.
-    """
-    was_training = model.training
-    model.eval()
-    loss = sum(
-        float(loss_function(model, features, labels)) * count_targets(labels)
-        for features, labels in _parts(data)
-    )
-    model.train(was_training)
-    return loss / max(count_targets(data.labels), 1)
-
-
-@torch.no_grad()
-def correct_predictions(model: nn.Module, data: Split) -> NDArray[np.uint8]:
-    """Return 1 for each sample that the model gets right in evaluation mode, else 0.
-
-    A sequence is right where all its targets are.
-    The model keeps the mode that it had.
-    """
-    with evaluation_mode(model):
-        right = [
-            right_rows(model(features), labels, data.never_right).byte().cpu().numpy()
-            for features, labels in _parts(data)
-        ]
-    return np.concatenate(right) if right else np.zeros(0, np.uint8)
-
-
-def probe_model(
-    model: nn.Module, data: Split, loss_function: LossFunction = cross_entropy
-) -> tuple[float, Arrays]:
-    """Return mean loss over all of ``data`` and its gradient.
-
-    Leaves no trace: parameters, buffers (evaluation mode) and gradients are as they were.
-
-    Returns
-    -------
-    float
-        Mean loss.
-    dict
-        Name to gradient, of the parameters that require one.
-    """
-    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    parameters = list(named.values())
-    sums = [torch.zeros_like(parameter) for parameter in parameters]
-    loss = 0.0
-    with evaluation_mode(model):
-        for features, labels in _parts(data):
-            part = loss_function(model, features, labels) * count_targets(labels)
-            gradients = torch.autograd.grad(part, parameters, materialize_grads=True)
-            for total, gradient in zip(sums, gradients, strict=True):
-                total += gradient
-            loss += float(part.detach())
-    count = max(count_targets(data.labels), 1)
-    return loss / count, {
-        name: np.array((total / count).cpu().numpy())
-        for name, total in zip(named, sums, strict=True)
-    }
 
 
 def resolve_device(name: str) -> torch.device:

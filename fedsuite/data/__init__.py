@@ -14,8 +14,8 @@ from fedsuite.data.federated import (
     ClientData,
     FederatedData,
     Split,
-    load_federated_data,
 )
+from fedsuite.data.loading import load_federated_data
 from fedsuite.data.partition import Partition, Samples
 from fedsuite.data.partition_specs import PARTITIONERS, PartitionerSpec, partition_indices
 from fedsuite.data.shift_report import ClientShift

@@ -2,41 +2,25 @@
 
 import functools
 import hashlib
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from fedsuite.data.catalog import DATASETS
-from fedsuite.data.experiment_keys import KEYS
-from fedsuite.data.label_noise import flip_labels
 from fedsuite.data.partition import Partition
-from fedsuite.data.partition_specs import (
-    PARTITIONERS,
-    PartitionerSpec,
-    partition_indices,
-)
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
-from fedsuite.data.splits import Parts, split_parts
-from fedsuite.errors import ConfigError, DataError
-from fedsuite.keys import AUTO, Value
-from fedsuite.rng import numpy_stream
+from fedsuite.data.splits import Parts
+from fedsuite.errors import DataError
+from fedsuite.keys import Value
 
 if TYPE_CHECKING:
     import torch
 
 CLIENT_CACHE_BYTES = 1 << 30
 """Scaled inputs of recently used clients that a process keeps."""
-
-AnyNumber = TypeVar("AnyNumber", bound=np.generic)
-
-_MOST_HELD_OUT = 0.9
 
 
 @dataclass(frozen=True)
@@ -292,161 +276,3 @@ class FederatedData:
         labels = torch.empty(row_labels.shape, dtype=torch.int64)
         labels.copy_(torch.from_numpy(row_labels))
         return Split(features, labels, self._raw.never_right)
-
-
-def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData:
-    """Load the data set of an experiment and divide it among its clients.
-
-    The result is kept, so that all clients of a process share it.
-
-    Parameters
-    ----------
-    values
-        The experiment by kebab-case key; keys that are not about data are ignored, and
-        missing ones take their default.
-    seed
-        Seed of the experiment. The partition depends on it; the division of a data set
-        into training and test part does not, so all seeds share one test part.
-
-    Raises
-    ------
-    ConfigError
-        If a key has a value that it does not allow.
-    DataError
-        If the data cannot be read or cannot be divided as asked.
-    """
-    known = {key.name: key.parse(values.get(key.name, key.default)) for key in KEYS}
-    dataset = DATASETS[str(known["dataset"])]
-    partitioner = PARTITIONERS[str(known["partitioner"])]
-    _refuse_mixtures(known, partitioner)
-    return _divided(
-        (
-            dataset.name,
-            _data_folder(str(known["data-dir"])) if dataset.folder else None,
-            tuple(dataset.options(values).items()),
-        ),
-        (
-            float(known["test-fraction"]),
-            float(known["client-test-fraction"]),
-            float(known["server-validation-fraction"]),
-        ),
-        str(known["scaling"]),
-        float(known["label-noise"]),
-        partitioner.name,
-        int(known["num-clients"]),
-        tuple(partitioner.options(values).items()),
-        seed,
-    )
-
-
-def _data_folder(data_dir: str) -> Path | None:
-    """Return the data folder that the experiment or the environment names, if any."""
-    text = os.environ.get("FEDSUITE_DATA", "") if data_dir == AUTO else data_dir
-    if not text:
-        return None
-    folder = Path(text).expanduser().resolve()
-    if not folder.is_dir():
-        raise DataError(f"data folder {folder} (data-dir or FEDSUITE_DATA) does not exist")
-    return folder
-
-
-_Source = tuple[str, Path | None, tuple[tuple[str, Value], ...]]
-"""Name of a data set, the data folder, and the values of the data set's keys."""
-
-
-@functools.lru_cache(maxsize=2)
-def _loaded(
-    source: _Source, fractions: tuple[float, float, float]
-) -> tuple[RawData, Parts]:
-    """Return the rows of a data set, prepared, and what they are for."""
-    dataset, data_dir, options = source
-    spec = DATASETS[dataset]
-    raw = spec.load(spec, data_dir, **dict(options))
-    parts = split_parts(raw, *fractions)
-    if spec.prepare is not None:
-        raw = spec.prepare(raw, parts.train, **dict(options))
-    return raw, parts
-
-
-@functools.lru_cache(maxsize=4)
-def _divided(
-    source: _Source,
-    fractions: tuple[float, float, float],
-    scaling: str,
-    label_noise: float,
-    partitioner: str,
-    num_clients: int,
-    options: tuple[tuple[str, Value], ...],
-    seed: int,
-) -> FederatedData:
-    spec = DATASETS[source[0]]
-    raw, parts = _loaded(source, fractions)
-    _check_sequences(raw, partitioner, label_noise)
-    held = parts.train, parts.client_test
-    uses_features = PARTITIONERS[partitioner].uses_features
-    partition = partition_indices(
-        partitioner,
-        raw.labels[parts.train],
-        raw.labels[parts.client_test],
-        num_clients,
-        dict(options),
-        seed,
-        _pair(raw.ids, held) if raw.ids is not None else None,
-        _pair(raw.features, held) if uses_features else None,
-    )
-    labels = _with_noise(raw.labels[parts.train], spec, partition, label_noise, seed)
-    return FederatedData(
-        spec, raw, parts, partition, scaling, partitioner, labels, label_noise
-    )
-
-
-def _check_sequences(raw: RawData, partitioner: str, label_noise: float) -> None:
-    """Refuse what needs one class a row where labels are sequences."""
-    if raw.labels.ndim == 1:
-        return
-    if PARTITIONERS[partitioner].by_class:
-        usable = ", ".join(name for name, p in PARTITIONERS.items() if not p.by_class)
-        raise ConfigError(
-            f"key partitioner = {partitioner!r}: rows of this data set have no class; "
-            f"choose one of {usable}"
-        )
-    if label_noise:
-        raise ConfigError(
-            f"key label-noise = {label_noise}: rows of this data set have no class to flip"
-        )
-
-
-def _pair(
-    values: npt.NDArray[AnyNumber], parts: tuple[IntArray, IntArray]
-) -> tuple[npt.NDArray[AnyNumber], npt.NDArray[AnyNumber]]:
-    train, test = parts
-    return values[train], values[test]
-
-
-def _refuse_mixtures(values: Mapping[str, Value], partitioner: PartitionerSpec) -> None:
-    """Refuse values that their keys allow one by one."""
-    if values["label-noise"] and partitioner.shares_rows:
-        raise ConfigError(
-            f"key label-noise = {values['label-noise']}: partitioner {partitioner.name} "
-            "gives rows to several clients, whose wrong labels would mix; set one of the "
-            "two otherwise"
-        )
-    held_out = [
-        float(values[f"{n}-fraction"]) for n in ("client-test", "server-validation")
-    ]
-    if sum(held_out) > _MOST_HELD_OUT:
-        raise ConfigError(
-            f"keys client-test-fraction = {held_out[0]:g} and server-validation-fraction = "
-            f"{held_out[1]:g}: expected at most {_MOST_HELD_OUT:g} together"
-        )
-
-
-def _with_noise(
-    labels: IntArray, spec: DatasetSpec, partition: Partition, ratio: float, seed: int
-) -> IntArray:
-    """Return the labels of the training part with each client's share of them flipped."""
-    noisy = labels.copy()
-    for client_id, rows in enumerate(partition.train):
-        rng = numpy_stream(seed, "label-noise", 0, client_id)
-        noisy[rows] = flip_labels(labels[rows], spec.num_classes, ratio, rng)
-    return noisy

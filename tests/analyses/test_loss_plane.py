@@ -13,7 +13,7 @@ from fedsuite.analyses.loss_plane import (
     principal_plane,
     training_sample,
 )
-from fedsuite.clients.training import mean_loss
+from fedsuite.clients.evaluation import mean_loss
 from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.decomposition import recompose

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.clients import training
+from fedsuite.clients import evaluation
+from fedsuite.clients.evaluation import (
+    correct_predictions,
+    evaluate_model,
+    mean_loss,
+    probe_model,
+)
 from fedsuite.clients.losses import (
     count_targets,
     cross_entropy,
@@ -21,10 +27,6 @@ from fedsuite.clients.losses import (
 )
 from fedsuite.clients.training import (
     TrainingOptions,
-    correct_predictions,
-    evaluate_model,
-    mean_loss,
-    probe_model,
     run_steps,
 )
 from fedsuite.data import Split
@@ -81,7 +83,7 @@ def test_what_is_never_right_counts_all_the_same() -> None:
 def test_parts_of_an_evaluation_weigh_by_their_targets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(training, "EVALUATION_BATCH", 3)  # one sequence a part
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 3)  # one sequence a part
     model = Table(WORDS)
     expected = (2 * LOG4 + LOG2) / 3
     assert mean_loss(model, TEXT) == pytest.approx(expected)

@@ -8,8 +8,8 @@ from torch import nn
 
 from fedsuite.client_app import experiment_model, federated_data
 from fedsuite.clients import scoring
+from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.clients.scoring import Scoring, WholeTest
-from fedsuite.clients.training import evaluate_model
 from fedsuite.data import Split
 from fedsuite.keys import Value
 from fedsuite.models.arrays import load_arrays

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from fedsuite.clients import training
-from fedsuite.clients.training import (
+from fedsuite.clients import evaluation
+from fedsuite.clients.evaluation import (
     SELECTION_BATCH,
-    TrainingOptions,
     chosen_rows,
     evaluate_model,
+    probe_model,
+)
+from fedsuite.clients.training import (
+    TrainingOptions,
     make_optimizer,
     mini_batches,
-    probe_model,
     resolve_device,
     run_steps,
 )
@@ -265,7 +267,7 @@ def test_probe_equals_autograd_on_the_full_batch(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many parts the data is looked at in."""
-    monkeypatch.setattr(training, "EVALUATION_BATCH", part)
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", part)
     model, data = network(), some_data()
     loss, gradients = probe_model(model, data)
     model.eval()
@@ -294,7 +296,7 @@ def test_probe_of_nothing_is_zero() -> None:
 @pytest.mark.parametrize("part", [1, 2, 1024])
 def test_evaluation_by_hand(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits (x, 0): correct where x > 0 has label 0; loss log(1 + exp(-x)) there."""
-    monkeypatch.setattr(training, "EVALUATION_BATCH", part)
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", part)
     model = nn.Linear(1, 2, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0], [0.0]]))

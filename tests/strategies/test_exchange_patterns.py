@@ -16,8 +16,11 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
 from fedsuite.clients.app import make_client_app
 from fedsuite.clients.base import FederatedClient
+from fedsuite.clients.evaluation import probe_model
 from fedsuite.clients.store import FileStore, MemoryStore
-from fedsuite.clients.training import TrainingOptions, probe_model
+from fedsuite.clients.training import (
+    TrainingOptions,
+)
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid, flower_identity
 from fedsuite.errors import RunError

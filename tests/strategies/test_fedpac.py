@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsuite.client_app import Worker, client_app_for, experiment_model, federated_data
+from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.clients.fedpac import (
     FedPACClient,
     class_means,
@@ -20,7 +21,9 @@ from fedsuite.clients.fedpac import (
     scaled_means,
 )
 from fedsuite.clients.store import MemoryStore
-from fedsuite.clients.training import TrainingOptions, evaluate_model
+from fedsuite.clients.training import (
+    TrainingOptions,
+)
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.models.arrays import load_arrays, model_arrays

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from fedsuite.client_app import Worker, experiment_model, federated_data
+from fedsuite.clients.evaluation import probe_model
 from fedsuite.clients.store import MemoryStore
-from fedsuite.clients.training import TrainingOptions, probe_model
+from fedsuite.clients.training import (
+    TrainingOptions,
+)
 from fedsuite.models.arrays import model_arrays
 from fedsuite.strategies.fedsgd import FedSGD
 from tests.helpers import (

@@ -16,12 +16,15 @@ from torch import nn
 
 import fedsuite
 from fedsuite.client_app import Worker, client_app_for, experiment_model, federated_data
+from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.clients.fedavg import FedAvgClient
 from fedsuite.clients.fedrep import FedRepClient
 from fedsuite.clients.partial import PartialClient
 from fedsuite.clients.standalone import StandaloneClient
 from fedsuite.clients.store import MemoryStore
-from fedsuite.clients.training import TrainingOptions, evaluate_model
+from fedsuite.clients.training import (
+    TrainingOptions,
+)
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment

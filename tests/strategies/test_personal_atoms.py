@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.clients.fedavg import FedAvgClient
 from fedsuite.clients.fedprox import FedProxClient
 from fedsuite.clients.store import MemoryStore
-from fedsuite.clients.training import evaluate_model
 from fedsuite.models.arrays import load_arrays
 from fedsuite.records import ARRAYS, EVALUATE, Arrays
 from fedsuite.strategies.fedavg import FedAvg
