@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fedsuite.clients import evaluation
 from fedsuite.clients.evaluation import (
-    SELECTION_BATCH,
+    EVALUATION_BATCH,
     chosen_rows,
     evaluate_model,
     probe_model,
@@ -329,7 +329,7 @@ def test_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_chosen_rows_are_those_of_all_parts_in_evaluation_mode() -> None:
-    count = 2 * SELECTION_BATCH + 5
+    count = 2 * EVALUATION_BATCH + 5
     features = torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(count) % 2
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)).train()
