@@ -37,6 +37,9 @@ from tests.helpers import (
     zeros,
 )
 
+TIMES = (0.25, 0.125, 0.0625, 0.03125)
+NO_TIME = (0.0, 0.0, 0.0, 0.0)
+
 
 def a_report(
     server_round: int = 1,
@@ -55,7 +58,7 @@ def a_report(
         {"client": k, "num_examples": 1, "accuracy": accuracy}
         for k, accuracy in enumerate(accuracies)
     ]
-    return RoundReport(server_round, num_rounds, train, evaluate, {}, metrics, 0.25, 0.125)
+    return RoundReport(server_round, num_rounds, train, evaluate, {}, metrics, *TIMES)
 
 
 def a_state(weight: float = 0.0, num_rounds: int = 9) -> RunState:
@@ -95,6 +98,8 @@ def test_metrics_by_hand() -> None:
         "bytes_down_train": 48,
         "seconds": 0.25,
         "cpu_seconds": 0.125,
+        "seconds_evaluate": 0.0625,
+        "cpu_seconds_evaluate": 0.03125,
     }
 
 
@@ -115,7 +120,7 @@ def test_line_of_a_round() -> None:
 
 
 def test_line_of_a_round_with_nothing_in_it() -> None:
-    empty = RoundReport(1, 1, None, None, {}, {}, 0.0, 0.0)
+    empty = RoundReport(1, 1, None, None, {}, {}, *NO_TIME)
     assert accuracy_words(empty) == ""
     assert round_line(empty, "") == "round 1 of 1  0.00 s"
 
@@ -208,7 +213,7 @@ def stopped_after(values: Sequence[float | None], metric: str, patience: int = 2
     """Return the round after which a run with these values stops; 0 is never."""
     stop, state = EarlyStop(metric, patience), a_state()
     for server_round, value in enumerate(values, start=1):
-        report = RoundReport(server_round, 9, None, None, {}, {}, 0.0, 0.0)
+        report = RoundReport(server_round, 9, None, None, {}, {}, *NO_TIME)
         if value is not None:
             report = a_report(server_round, **{metric: value})
         stop.on_round_end(state, report)
@@ -266,7 +271,7 @@ def test_best_follows_the_best() -> None:
     values = [0.2, 0.1, 0.3, 0.3]
     found = [best.improved(a_report(r, score=v)) for r, v in enumerate(values, start=1)]
     assert found == [True, False, True, False]
-    assert best.improved(RoundReport(5, 9, None, None, {}, {}, 0.0, 0.0)) is None
+    assert best.improved(RoundReport(5, 9, None, None, {}, {}, *NO_TIME)) is None
     assert (best.value, best.server_round) == (0.3, 3)
 
 
