@@ -69,6 +69,11 @@ ANALYSES: tuple[Analysis, ...] = (
         "participation",
     ),
     Analysis(
+        "round-time",
+        "Time of a round by method, and rounds that fit into the same time, from runs.",
+        "round_time",
+    ),
+    Analysis(
         "synthetic-landscape",
         "Paths of FedAvg with few and many clients on a model of two weights.",
         "synthetic_landscape",
