@@ -42,6 +42,11 @@ ANALYSES: tuple[Analysis, ...] = (
         "communication",
     ),
     Analysis(
+        "contributions",
+        "Contribution that a method gives each client, against its accuracy alone.",
+        "contributions",
+    ),
+    Analysis(
         "covariate-shift",
         "Shift that three generators of covariate shift reach, against the one asked for.",
         "covariate_shift",

@@ -137,14 +137,14 @@ def equal_rounds(num_rounds: int, budget: float, seconds: float) -> int:
 
 
 def chosen(timings: Sequence[Timing], asked: str | None, usual: str) -> Timing:
-    """Return the experiment of a label; unless asked for, the usual one or the first."""
-    by_label = {timing.label: timing for timing in timings}
-    label = asked if asked is not None else usual
-    if label in by_label:
-        return by_label[label]
+    """Return the experiment of a label; of none, the first of the usual method or of all."""
     if asked is None:
-        return timings[0]
-    raise RunError(f"no experiment {asked!r}: there are {'; '.join(by_label)}")
+        methods = [timing.runs[0].experiment.get("method") for timing in timings]
+        return timings[methods.index(usual) if usual in methods else 0]
+    by_label = {timing.label: timing for timing in timings}
+    if asked not in by_label:
+        raise RunError(f"no experiment {asked!r}: there are {'; '.join(by_label)}")
+    return by_label[asked]
 
 
 def last_round(run: Run) -> int:
@@ -157,11 +157,11 @@ def command(
     output: OutputOption = Path("analysis"),
     baseline: Annotated[
         str | None,
-        typer.Option(help="Label whose rounds are 1; default: fedavg, else the first."),
+        typer.Option(help="Label whose rounds are 1; default: that of fedavg."),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help="Label that sets the time; default: fedakd, else the first."),
+        typer.Option(help="Label that sets the time; default: that of fedakd."),
     ] = None,
     rounds: Annotated[
         int, typer.Option(min=0, help="Its rounds; 0: as many as its runs have.")

@@ -14,6 +14,7 @@ from fedsuite.analyses.round_time import (
     SCORED,
     UNEVALUATED,
     Clock,
+    chosen,
     equal_rounds,
     instructions,
     time_figure,
@@ -148,6 +149,20 @@ def test_instructions_resume_what_is_too_short_and_cut_what_is_too_long(
         *("fedsuite", "fairness", a, b),
         *("--at-round=fedavg=3", "--at-round=fedakd=2"),
     ]
+
+
+def test_usual_experiments_are_found_by_method_whatever_their_labels(
+    tmp_path: Path,
+) -> None:
+    runs = [
+        made(tmp_path / "a", [row(1, 0)], method="cgsv", clients=2),
+        made(tmp_path / "b", [row(1, 0)], method="fedakd", clients=2),
+        made(tmp_path / "c", [row(1, 0)], method="fedakd", clients=3),
+    ]
+    timings = [timing(group) for group in group_runs(runs)]
+    assert chosen(timings, None, "fedakd").label == "fedakd, clients=2"
+    assert chosen(timings, None, "fedavg").label == "cgsv, clients=2"
+    assert chosen(timings, "fedakd, clients=3", "cgsv").runs[0].path == runs[2].path
 
 
 def test_command(analyse: Any, tmp_path: Path) -> None:
