@@ -186,7 +186,8 @@ def fairness(
         list[str] | None,
         typer.Option(
             metavar="LABEL=N",
-            help="Let an experiment end at round N, for equal time; may be repeated.",
+            help="Let an experiment end at round N, for equal time; may be repeated. Give "
+            "--standalone too: one that is made has as many rounds as its run.",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for tables and plot.")] = None,

@@ -137,7 +137,7 @@ def equal_rounds(num_rounds: int, budget: float, seconds: float) -> int:
 
 
 def chosen(timings: Sequence[Timing], asked: str | None, usual: str) -> Timing:
-    """Return the experiment of a label; of none, the first of the usual method or of all."""
+    """Return the experiment of a label; of none, the first of a method or of all."""
     if asked is None:
         methods = [timing.runs[0].experiment.get("method") for timing in timings]
         return timings[methods.index(usual) if usual in methods else 0]

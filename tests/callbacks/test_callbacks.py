@@ -1,8 +1,9 @@
 """Progress, recorder, early stop, best model and TensorBoard, on reports made by hand."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from fedsuite.engines.local import LocalGrid
 from fedsuite.errors import ConfigError
 from fedsuite.records import to_record
 from fedsuite.results.writer import RunFolder
+from fedsuite.strategies import loop
 from fedsuite.strategies.callback import accuracy_metrics
 from fedsuite.strategies.exchange import Rejection
 from fedsuite.strategies.report import PhaseReport
@@ -106,6 +108,43 @@ def test_metrics_by_hand() -> None:
 def test_accuracy_that_is_no_fraction_is_left_out() -> None:
     assert accuracy_metrics([0.5, 97.0, -1.0])["accuracy_mean"] == 0.5
     assert accuracy_metrics([97.0]) == accuracy_metrics([]) == {}
+
+
+class Clock:
+    """Stands in for the module ``time`` and moves when told."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return 10 * self.now
+
+
+def test_a_round_tells_its_time_and_that_of_evaluation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(loop, "time", clock)
+    strategy = strategy_for("single")
+    for name, seconds in (("aggregate_train", 2), ("finish_round", 1)):
+        monkeypatch.setattr(
+            strategy, name, delayed(getattr(strategy, name), clock, seconds)
+        )
+    slow = delayed(strategy.aggregate_evaluate, clock, 4)
+    monkeypatch.setattr(strategy, "aggregate_evaluate", slow)
+    (report,) = run(strategy, LocalGrid(matrix_app(), 3)).reports
+    assert (report.seconds, report.seconds_evaluate) == (7, 4)
+    assert (report.cpu_seconds, report.cpu_seconds_evaluate) == (70, 40)
+
+
+def delayed(function: Callable[..., Any], clock: Clock, seconds: float) -> Any:
+    def call(*args: Any) -> Any:
+        clock.now += seconds
+        return function(*args)
+
+    return call
 
 
 # Progress
