@@ -182,6 +182,14 @@ def fairness(
     evaluations: Annotated[
         int, typer.Option(min=1, help="Last evaluations that accuracies are means of.")
     ] = 1,
+    at_round: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL=N",
+            help="Let an experiment end at round N, for equal time; may be repeated. Give "
+            "--standalone too: one that is made has as many rounds as its run.",
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for tables and plot.")] = None,
 ) -> None:
     """Set clients' accuracies against those they reach alone; --set is for Standalone."""
@@ -195,10 +203,11 @@ def fairness(
     from fedsuite.results.reader import load_run
     from fedsuite.standalone_runs import standalone_runs
 
+    ends = _at_rounds(at_round)
     loaded = [load_run(path) for path in runs]
     given = [load_run(path) for path in standalone or []]
     alone = standalone_runs(loaded, given, _overrides(settings))
-    rows = fairness_rows(loaded, alone, evaluations)
+    rows = fairness_rows(loaded, alone, evaluations, ends)
     _print(_lines_table(over_seeds_table(rows), []))
     _print(_lines_table(by_seed_table(rows), notes(rows)))
     if output is not None:
@@ -257,6 +266,17 @@ def _overrides(settings: list[str] | None) -> dict[str, bool | int | float | str
     from fedsuite.experiment import parse_assignment
 
     return dict(parse_assignment(setting) for setting in settings or [])
+
+
+def _at_rounds(texts: list[str] | None) -> dict[str, int]:
+    """Return label and round of each ``LABEL=N``; a label may hold equals signs."""
+    ends = {}
+    for text in texts or []:
+        label, _, number = text.rpartition("=")
+        if not label or not number.isdecimal() or int(number) < 1:
+            raise ConfigError(f"--at-round {text}: expected LABEL=N, such as fedavg=80")
+        ends[label] = int(number)
+    return ends
 
 
 def _lines_table(lines: list[list[str]], notes: list[str]) -> "Table":

@@ -103,7 +103,12 @@ class Worker:
         if experiment["score-whole-test"]:
             whole = WholeTest(self._on_device(self._data.test_set()))
         every = experiment.integer("evaluate-every") if experiment["score-trained"] else 0
-        return Scoring(whole, every, experiment.integer("num-rounds"))
+        return Scoring(
+            whole,
+            every,
+            experiment.integer("num-rounds"),
+            training_data=bool(experiment["score-training-data"]),
+        )
 
     def _on_device(self, split: Split) -> Split:
         if self._device.type == "cpu":

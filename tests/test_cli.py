@@ -84,6 +84,12 @@ def test_fairness_makes_standalone_and_uses_it_again(command, small):
     assert code == 0 and "run folder" not in out
     code, out, _ = command("fairness", "runs/one", "--standalone", alone)
     assert code == 0
+    end = ("--standalone", alone, "--at-round", "fedavg=1")
+    code, out, _ = command("fairness", "runs/one", *end)
+    assert (code, "fedavg at round 1" in out) == (0, True)
+    for text in ("fedavg", "fedavg=0", "=3", "fedavg=-1"):
+        code, _, err = command("fairness", "runs/one", "--at-round", text)
+        assert (code, f"--at-round {text}: expected LABEL=N" in err) == (1, True)
     code, _, err = command("fairness", "runs/one", "--standalone", "runs/one")
     assert (code, "is no run of Standalone" in err) == (1, True)
     code, _, err = command("fairness", "runs/one", "--set", "method=fedavg")

@@ -82,7 +82,7 @@ def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
     for point in make_points(base, list(options(words, "--grid")), seeds):
         experiment = Experiment.from_values({**base, **dict(point.settings)})
         build_strategy(experiment, groups_of(experiment))
-    known = {"--set", "--grid", "--seeds", "--seed", "--output"}
+    known = {"--set", "--grid", "--seeds", "--seed", "--output", "--workers"}
     assert {word for word in words if word.startswith("--")} <= known
 
 

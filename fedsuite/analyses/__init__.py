@@ -42,6 +42,11 @@ ANALYSES: tuple[Analysis, ...] = (
         "communication",
     ),
     Analysis(
+        "contributions",
+        "Contribution that a method gives each client, against its accuracy alone.",
+        "contributions",
+    ),
+    Analysis(
         "covariate-shift",
         "Shift that three generators of covariate shift reach, against the one asked for.",
         "covariate_shift",
@@ -67,6 +72,11 @@ ANALYSES: tuple[Analysis, ...] = (
         "participation",
         "Accuracy against clients a round, dense and factored, by a sweep.",
         "participation",
+    ),
+    Analysis(
+        "round-time",
+        "Time of a round by method, and rounds that fit into the same time, from runs.",
+        "round_time",
     ),
     Analysis(
         "synthetic-landscape",

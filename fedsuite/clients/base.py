@@ -20,7 +20,7 @@ from fedsuite.clients.augmentation import crop_and_flip
 from fedsuite.clients.evaluation import evaluate_model, mean_loss
 from fedsuite.clients.losses import LossFunction, count_targets
 from fedsuite.clients.privacy import PrivacyOptions, privatise
-from fedsuite.clients.scoring import Scoring
+from fedsuite.clients.scoring import Scoring, prefixed
 from fedsuite.clients.self_regularisation import SelfRegularisation
 from fedsuite.clients.store import ClientStore, MemoryStore
 from fedsuite.clients.training import (
@@ -131,12 +131,13 @@ class FederatedClient(NumPyClient):
                 "strategy that belongs to it"
             )
         handler: Callable[[Request], Reply] = getattr(self, action)
+        data, loss = self.train_data, self._plain_loss
+        more = self.scoring.received(self.model, request, data, loss)
         reply = handler(request)
         scored = self.scoring.scores_trained(request.server_round)
         if scored and request.message_type == TRAIN:
-            trained = prefixed("trained", self.evaluation(self.test_data).metrics)
-            return Reply(reply.arrays, {**reply.metrics, **trained})
-        return reply
+            more = prefixed("trained", self.evaluation(self.test_data).metrics)
+        return Reply(reply.arrays, {**reply.metrics, **more}) if more else reply
 
     def on_train(self, request: Request) -> Reply:
         """Train the received arrays on the client's data and send them back.
@@ -388,11 +389,6 @@ class FederatedClient(NumPyClient):
             )
         arrays = dict(zip(self._names, parameters, strict=True))
         return Request(message_type, self.client_id, {ARRAYS: arrays}, config)
-
-
-def prefixed(prefix: str, scores: Mapping[str, MetricValue]) -> dict[str, MetricValue]:
-    """Return an evaluation's scores under names that say whose they are."""
-    return {f"{prefix}-{key}": v for key, v in scores.items() if key != NUM_EXAMPLES}
 
 
 def overrides(client: FederatedClient, hook: str) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsuite.clients.base import FederatedClient, prefixed
+from fedsuite.clients.base import FederatedClient
+from fedsuite.clients.scoring import prefixed
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import ARRAYS, Reply, Request

@@ -104,13 +104,11 @@ def mean_loss(
 
     The model keeps the mode that it had.
     """
-    was_training = model.training
-    model.eval()
-    loss = sum(
-        float(loss_function(model, features, labels)) * count_targets(labels)
-        for features, labels in _parts(data)
-    )
-    model.train(was_training)
+    with evaluation_mode(model):
+        loss = sum(
+            float(loss_function(model, features, labels)) * count_targets(labels)
+            for features, labels in _parts(data)
+        )
     return loss / max(count_targets(data.labels), 1)
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsuite.clients.base import FederatedClient, prefixed
+from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.evaluation import chosen_rows
-from fedsuite.clients.training import (
-    TrainingSummary,
-)
+from fedsuite.clients.scoring import prefixed
+from fedsuite.clients.training import TrainingSummary
 from fedsuite.distillation import distillation_loss, select_correct
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import ARRAYS, SELECTED, MetricValue, Reply, Request

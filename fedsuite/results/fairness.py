@@ -129,7 +129,10 @@ class FairnessRow:
 
 
 def fairness_rows(
-    runs: Sequence[Run], alone: Mapping[Path, Run], evaluations: int = 1
+    runs: Sequence[Run],
+    alone: Mapping[Path, Run],
+    evaluations: int = 1,
+    at_rounds: Mapping[str, int] | None = None,
 ) -> tuple[FairnessRow, ...]:
     """Return collaborative fairness by experiment and score.
 
@@ -141,39 +144,49 @@ def fairness_rows(
         Path of a run to the run of Standalone that belongs to it.
     evaluations
         Last evaluations of which a client's accuracy is the mean.
+    at_rounds
+        Label of an experiment to the round after which it counts as ended, for equal
+        time; default: where it ended. Standalone's accuracies are those of its end.
 
     Raises
     ------
     RunError
-        If clients differ between a run and its Standalone, or a run has no accuracies.
+        If clients differ between a run and its Standalone, or a run has no accuracies,
+        or none at the round asked for, or there is no experiment of a label.
     """
     rows = []
+    ends = dict(at_rounds or {})
     for group in group_runs(runs):
-        found = list(_scored(group, alone, evaluations))
+        found = list(_scored(group, alone, evaluations, ends.pop(group.label, None)))
         if not found:
             raise RunError(f"{group.runs[0].path}: no accuracies per client to compare")
         rows += found
+    if ends:
+        there = "; ".join(group.label for group in group_runs(runs))
+        raise RunError(f"no experiment {next(iter(ends))!r}: there are {there}")
     return tuple(rows)
 
 
 def _scored(
-    group: Group, alone: Mapping[Path, Run], evaluations: int
+    group: Group, alone: Mapping[Path, Run], evaluations: int, end: int | None
 ) -> Iterator[FairnessRow]:
     """Yield a row for each score that all runs of an experiment have."""
+    label = group.label if end is None else f"{group.label} at round {end}"
     for score in SCORES:
         each = [
-            _collaboration(run, alone[run.path], score, evaluations) for run in group.runs
+            _collaboration(run, alone[run.path], score, evaluations, end)
+            for run in group.runs
         ]
         complete = [one for one in each if one is not None]
         if len(complete) == len(each):
-            yield FairnessRow(group.label, score.name, tuple(complete))
+            yield FairnessRow(label, score.name, tuple(complete))
 
 
 def _collaboration(
-    run: Run, alone: Run, score: Score, evaluations: int
+    run: Run, alone: Run, score: Score, evaluations: int, end: int | None
 ) -> Collaboration | None:
     """Return the fairness of a run by a score, None if it or Standalone lacks it."""
-    theirs = _last_values(run, score.phase, score.column, evaluations)
+    theirs = _last_values(run, score.phase, score.column, evaluations, end)
     own = _last_values(alone, "evaluate", score.alone, evaluations)
     if not theirs or not own:
         return None
@@ -182,7 +195,7 @@ def _collaboration(
             f"{run.path} and {alone.path} have other clients in {score.column}: compare "
             "runs in which all clients are scored"
         )
-    sizes = _last_values(run, "evaluate", score.examples, 1)
+    sizes = _last_values(run, "evaluate", score.examples, 1, end)
     # One without test rows has no accuracy to compare.
     tested = [client for client in theirs if sizes.get(client, 0) >= 1]
     if not tested:
@@ -201,10 +214,18 @@ def _collaboration(
 
 
 def _last_values(
-    run: Run, phase: str, column: str, evaluations: int
+    run: Run, phase: str, column: str, evaluations: int, end: int | None = None
 ) -> dict[Client, float]:
     """Return the mean of each client's last values, of clients that have all of them."""
     history = run.client_history(phase, column)
+    if history and end is not None:
+        if end not in history:
+            raise RunError(
+                f"{run.path}: no {column} at round {end}, the last is at {max(history)}: "
+                f"it takes `fedsuite resume {run.path} --num-rounds {end}`, or a run with "
+                "evaluate-every = 1"
+            )
+        history = {r: values for r, values in history.items() if r <= end}
     last = [history[server_round] for server_round in sorted(history)[-evaluations:]]
     if not last:
         return {}

@@ -59,6 +59,12 @@ PANELS = (
     Panel("accuracy_worst10", "Accuracy of the worst 10 % of clients", "accuracy (%)", 100),
     Panel("evaluate_loss", "Evaluation loss", "loss", 1),
     Panel("train_loss", "Training loss", "loss", 1),
+    Panel(
+        "evaluate_received_training_loss",
+        "Received model on all training data",
+        "loss",
+        1,
+    ),
 )
 
 SHIFT_PANELS = (

@@ -47,6 +47,8 @@ class RoundReport:
         Numbers that the method wants recorded.
     seconds, cpu_seconds
         Wall-clock time, and processor time of the server's process.
+    seconds_evaluate, cpu_seconds_evaluate
+        Of those, what evaluation took.
     """
 
     server_round: int
@@ -57,6 +59,8 @@ class RoundReport:
     method_metrics: Mapping[str, float]
     seconds: float
     cpu_seconds: float
+    seconds_evaluate: float
+    cpu_seconds_evaluate: float
 
     @property
     def phases(self) -> list[PhaseReport]:
@@ -84,6 +88,8 @@ class RoundReport:
         values["bytes_down_train"] = self.train.bytes_down if self.train else 0
         values["seconds"] = self.seconds
         values["cpu_seconds"] = self.cpu_seconds
+        values["seconds_evaluate"] = self.seconds_evaluate
+        values["cpu_seconds_evaluate"] = self.cpu_seconds_evaluate
         return values
 
 

@@ -88,6 +88,7 @@ def _run_round(
     if metrics is not None:
         result.train_metrics_clientapp[server_round] = metrics
     strategy.finish_round()
+    trained_wall, trained_cpu = time.monotonic(), time.process_time()
     config = ConfigRecord(dict(evaluate_config or {}))
     messages = strategy.configure_evaluate(server_round, state.arrays, config, grid)
     replies = grid.send_and_receive(messages, timeout=timeout)
@@ -96,6 +97,7 @@ def _run_round(
         result.evaluate_metrics_clientapp[server_round] = evaluated
     if evaluate_fn:
         _evaluate_on_server(state, evaluate_fn)
+    end_wall, end_cpu = time.monotonic(), time.process_time()
     return RoundReport(
         server_round=server_round,
         num_rounds=state.num_rounds,
@@ -103,8 +105,10 @@ def _run_round(
         evaluate=strategy.reports.get(EVALUATE),
         server_metrics=dict(result.evaluate_metrics_serverapp.get(server_round, {})),
         method_metrics=dict(strategy.round_metrics),
-        seconds=time.monotonic() - wall,
-        cpu_seconds=time.process_time() - cpu,
+        seconds=end_wall - wall,
+        cpu_seconds=end_cpu - cpu,
+        seconds_evaluate=end_wall - trained_wall,
+        cpu_seconds_evaluate=end_cpu - trained_cpu,
     )
 
 

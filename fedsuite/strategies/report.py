@@ -14,6 +14,9 @@ Row = dict[str, float | int | str]
 RESERVED = frozenset({"client", "num_examples", "round", "phase"})
 """Columns that the server fills; metrics of these names are left out."""
 
+OTHER_WEIGHTS = {"received_training_loss": "training_examples"}
+"""Columns that were not measured on what ``num_examples`` counts, and what counts there."""
+
 
 @dataclass
 class PhaseReport:
@@ -69,7 +72,13 @@ class PhaseReport:
 
     def means(self) -> dict[str, float]:
         """Return the means of the metrics, weighted by examples; empty of no replies."""
-        return mean_metrics(self.numeric_rows(), "num_examples")
+        rows = self.numeric_rows()
+        means = mean_metrics(rows, "num_examples")
+        for name, weight in OTHER_WEIGHTS.items():
+            if name in means and weight in means:
+                counted = [{**row, weight: max(row[weight], 0.0)} for row in rows]
+                means[name] = mean_metrics(counted, weight)[name]
+        return means
 
 
 def metric_record(metrics: Mapping[str, float], weight_key: str) -> MetricRecord:

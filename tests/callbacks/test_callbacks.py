@@ -1,8 +1,9 @@
 """Progress, recorder, early stop, best model and TensorBoard, on reports made by hand."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from fedsuite.engines.local import LocalGrid
 from fedsuite.errors import ConfigError
 from fedsuite.records import to_record
 from fedsuite.results.writer import RunFolder
+from fedsuite.strategies import loop
 from fedsuite.strategies.callback import accuracy_metrics
 from fedsuite.strategies.exchange import Rejection
 from fedsuite.strategies.report import PhaseReport
@@ -36,6 +38,9 @@ from tests.helpers import (
     strategy_for,
     zeros,
 )
+
+TIMES = (0.25, 0.125, 0.0625, 0.03125)
+NO_TIME = (0.0, 0.0, 0.0, 0.0)
 
 
 def a_report(
@@ -55,7 +60,7 @@ def a_report(
         {"client": k, "num_examples": 1, "accuracy": accuracy}
         for k, accuracy in enumerate(accuracies)
     ]
-    return RoundReport(server_round, num_rounds, train, evaluate, {}, metrics, 0.25, 0.125)
+    return RoundReport(server_round, num_rounds, train, evaluate, {}, metrics, *TIMES)
 
 
 def a_state(weight: float = 0.0, num_rounds: int = 9) -> RunState:
@@ -95,12 +100,51 @@ def test_metrics_by_hand() -> None:
         "bytes_down_train": 48,
         "seconds": 0.25,
         "cpu_seconds": 0.125,
+        "seconds_evaluate": 0.0625,
+        "cpu_seconds_evaluate": 0.03125,
     }
 
 
 def test_accuracy_that_is_no_fraction_is_left_out() -> None:
     assert accuracy_metrics([0.5, 97.0, -1.0])["accuracy_mean"] == 0.5
     assert accuracy_metrics([97.0]) == accuracy_metrics([]) == {}
+
+
+class Clock:
+    """Stands in for the module ``time`` and moves when told."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return 10 * self.now
+
+
+def test_a_round_tells_its_time_and_that_of_evaluation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(loop, "time", clock)
+    strategy = strategy_for("single")
+    for name, seconds in (("aggregate_train", 2), ("finish_round", 1)):
+        monkeypatch.setattr(
+            strategy, name, delayed(getattr(strategy, name), clock, seconds)
+        )
+    slow = delayed(strategy.aggregate_evaluate, clock, 4)
+    monkeypatch.setattr(strategy, "aggregate_evaluate", slow)
+    (report,) = run(strategy, LocalGrid(matrix_app(), 3)).reports
+    assert (report.seconds, report.seconds_evaluate) == (7, 4)
+    assert (report.cpu_seconds, report.cpu_seconds_evaluate) == (70, 40)
+
+
+def delayed(function: Callable[..., Any], clock: Clock, seconds: float) -> Any:
+    def call(*args: Any) -> Any:
+        clock.now += seconds
+        return function(*args)
+
+    return call
 
 
 # Progress
@@ -115,7 +159,7 @@ def test_line_of_a_round() -> None:
 
 
 def test_line_of_a_round_with_nothing_in_it() -> None:
-    empty = RoundReport(1, 1, None, None, {}, {}, 0.0, 0.0)
+    empty = RoundReport(1, 1, None, None, {}, {}, *NO_TIME)
     assert accuracy_words(empty) == ""
     assert round_line(empty, "") == "round 1 of 1  0.00 s"
 
@@ -208,7 +252,7 @@ def stopped_after(values: Sequence[float | None], metric: str, patience: int = 2
     """Return the round after which a run with these values stops; 0 is never."""
     stop, state = EarlyStop(metric, patience), a_state()
     for server_round, value in enumerate(values, start=1):
-        report = RoundReport(server_round, 9, None, None, {}, {}, 0.0, 0.0)
+        report = RoundReport(server_round, 9, None, None, {}, {}, *NO_TIME)
         if value is not None:
             report = a_report(server_round, **{metric: value})
         stop.on_round_end(state, report)
@@ -266,7 +310,7 @@ def test_best_follows_the_best() -> None:
     values = [0.2, 0.1, 0.3, 0.3]
     found = [best.improved(a_report(r, score=v)) for r, v in enumerate(values, start=1)]
     assert found == [True, False, True, False]
-    assert best.improved(RoundReport(5, 9, None, None, {}, {}, 0.0, 0.0)) is None
+    assert best.improved(RoundReport(5, 9, None, None, {}, {}, *NO_TIME)) is None
     assert (best.value, best.server_round) == (0.3, 3)
 
 

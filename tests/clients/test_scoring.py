@@ -9,13 +9,20 @@ from torch import nn
 from fedsuite.client_app import experiment_model, federated_data
 from fedsuite.clients import scoring
 from fedsuite.clients.evaluation import evaluate_model
+from fedsuite.clients.losses import cross_entropy
 from fedsuite.clients.scoring import Scoring, WholeTest
 from fedsuite.data import Split
+from fedsuite.experiment import Experiment
 from fedsuite.keys import Value
-from fedsuite.models.arrays import load_arrays
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.records import ARRAYS, EVALUATE, Arrays, Request
+from fedsuite.strategies.report import PhaseReport
+from fedsuite.strategies.validation import ClientReply
 from tests.helpers import Trace, bits, digits_experiment, run_digits
 
 BOTH = {"score_whole_test": True, "score_trained": True}
+ALL = {**BOTH, "score_training_data": True}
+RECEIVED = "received_training_loss"
 
 
 def play(method: str, **changes: Value) -> Trace:
@@ -35,7 +42,7 @@ def test_nothing_is_added_unless_asked_for() -> None:
 
 def test_scoring_changes_no_bit_of_the_model() -> None:
     for method in ("fedavg", "fedakd"):
-        plain, scored = play(method), play(method, **BOTH)
+        plain, scored = play(method), play(method, **ALL)
         assert bits(plain.arrays[-1]) == bits(scored.arrays[-1])
 
 
@@ -74,6 +81,83 @@ def test_four_scores_of_a_method_with_a_private_model() -> None:
         row["global_whole_test_loss"] for row in rows(play("fedakd", **BOTH), "evaluate")
     ]
     assert len(set(column)) == 1
+
+
+def pooled_loss(experiment: Experiment, arrays: Arrays, gamma: float = 0.0) -> float:
+    """Return a model's focal loss over the training rows of all clients, as one set."""
+    data = federated_data(experiment)
+    model = experiment_model(experiment, data).eval()
+    load_arrays(model, arrays)
+    parts = [data.client(k).train for k in range(4)]
+    features = torch.cat([part.features for part in parts])
+    labels = torch.cat([part.labels for part in parts])
+    with torch.no_grad():
+        right = model(features).softmax(1)[torch.arange(len(labels)), labels]
+    return float(-((1 - right) ** gamma * right.log()).mean())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedakd", "ditto"])
+def test_loss_of_the_global_model_over_pooled_training_data(method: str) -> None:
+    """By hand, after each round; clients are unequal: their plain mean is another."""
+    trace = play(method, partitioner="power-law", score_training_data=True)
+    experiment = digits_experiment(method=method, partitioner="power-law")
+    assert len(trace.reports) == 3
+    for report, arrays in zip(trace.reports, trace.arrays, strict=True):
+        found = report.metrics["evaluate_received_training_loss"]
+        assert found == pytest.approx(pooled_loss(experiment, arrays), rel=1e-5)
+        assert report.evaluate is not None
+        plain = report.evaluate.column(RECEIVED)
+        assert found != pytest.approx(sum(plain) / len(plain), rel=1e-4)
+
+
+def test_training_losses_are_pooled_by_training_rows_not_by_test_rows() -> None:
+    report = PhaseReport("evaluate")
+    for client, (tests, rows, loss) in enumerate(((9, 300, 0.5), (1, 100, 0.1))):
+        metrics = {"loss": loss, "received-training-loss": loss, "training-examples": rows}
+        report.add(ClientReply(client, {}, metrics, tests, stored_state=False))
+    means = report.means()
+    assert means["loss"] == pytest.approx(0.46)
+    assert means["received_training_loss"] == pytest.approx(0.4)
+
+
+def test_training_data_are_scored_by_the_loss_that_is_trained_on() -> None:
+    changes: dict[str, Value] = {"loss": "focal", "focal_gamma": 1.5}
+    trace = play("fedavg", score_training_data=True, **changes)
+    found = trace.reports[-1].metrics["evaluate_received_training_loss"]
+    by_hand = pooled_loss(digits_experiment(**changes), trace.arrays[-1], gamma=1.5)
+    assert found == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_scoring_training_data_leaves_no_trace() -> None:
+    layers = nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)
+    model = nn.Sequential(*layers).train()
+    layers[1].eval()
+    arrays = model_arrays(model)
+    request = Request(EVALUATE, 0, {ARRAYS: arrays}, {})
+    before = torch.get_rng_state()
+    data = Split(torch.eye(3), torch.arange(3))
+    told = Scoring(training_data=True).received(model, request, data, cross_entropy)
+    assert told["training-examples"] == 3
+    by_hand = evaluate_model(model, data)[0]
+    assert told["received-training-loss"] == pytest.approx(by_hand)
+    assert bits(model_arrays(model)) == bits(arrays)
+    assert [layer.training for layer in layers] == [True, False, True]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("method", ["standalone", "fedper"])
+def test_who_receives_no_whole_model_tells_no_training_loss(method: str) -> None:
+    found = rows(play(method, score_training_data=True), "evaluate")
+    assert not any(RECEIVED in row for row in found)
+
+
+def test_training_data_are_scored_in_the_rounds_that_are_evaluated() -> None:
+    trace = play("fedavg", score_training_data=True, evaluate_every=2)
+    key = "evaluate_received_training_loss"
+    assert [r.server_round for r in trace.reports if key in r.metrics] == [2, 3]
+    assert not any(
+        RECEIVED in row for r in trace.reports if r.train for row in r.train.rows
+    )
 
 
 def test_standalone_is_scored_on_the_whole_test_part_too() -> None:

@@ -55,10 +55,7 @@ def distance(left: Arrays, right: Arrays) -> float:
 def timeless(result: Run) -> list[dict[str, Any]]:
     lines = (result.path / "rounds.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    return [
-        {k: v for k, v in row.items() if k not in ("seconds", "cpu_seconds")}
-        for row in rows
-    ]
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
 
 
 def check_identities(folder: Path, engine: Engine, thetas: tuple[float, ...]) -> None:

@@ -196,3 +196,20 @@ def test_files_hold_tables_and_points(tmp_path: Path) -> None:
         'fedakd,"client\'s model, own test rows",0,1,0.85,0.93',
     ]
     assert notes(rows)[0].startswith("Accuracies in per cent")
+
+
+def test_an_experiment_may_end_earlier(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", (ALONE, TOGETHER, ALONE[::-1]))
+    other = made(tmp_path / "b", (TOGETHER,), method="fedavg")
+    alone = made(tmp_path / "alone", (ALONE[::-1], ALONE), method="standalone")
+    both = {run.path: alone, other.path: alone}
+    first, second = fairness_rows([run, other], both, at_rounds={"fedakd": 2})
+    assert (first.label, second.label) == ("fedakd at round 2", "fedavg")
+    assert first.runs[0].together == TOGETHER
+    assert first.runs[0].alone == ALONE
+    (row, _) = fairness_rows([run, other], both, 2, at_rounds={"fedakd": 2})
+    assert row.runs[0].together[0] == pytest.approx((ALONE[0] + TOGETHER[0]) / 2)
+    with pytest.raises(RunError, match=r"no accuracy at round 4, the last is at 3"):
+        fairness_rows([run, other], both, at_rounds={"fedakd": 4})
+    with pytest.raises(RunError, match="no experiment 'fedak': there are fedakd; fedavg"):
+        fairness_rows([run, other], both, at_rounds={"fedak": 2})

@@ -1,0 +1,121 @@
+"""What methods take clients' contributions to be, against what clients reach alone.
+
+Figure 1(b) to (e) of FedAKD's paper. A contribution is what a method records of it in its
+last round: the reputation (CFFL, CGSV, FedAVE, FedSAC), the weight in the average, or where
+it records neither the share of the training samples, which is FedAvg's weight.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+
+from fedsuite.analyses.options import OutputOption, OverwriteOption
+from fedsuite.analyses.output import Output, Table
+from fedsuite.errors import RunError
+from fedsuite.metrics import collaborative_fairness
+from fedsuite.results.groups import SEED, Group, group_runs
+from fedsuite.results.plots import PALETTE, dress, escape_dollars
+from fedsuite.results.reader import Client, Run, load_run
+from fedsuite.standalone_runs import standalone_runs
+
+KINDS = {"reputation": "reputation", "weight": "weight", "num_examples": "data share"}
+"""Columns of training in ``clients.jsonl``, the first that a run has counts, and names."""
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Contributions of one run's clients, as shares of 1, beside accuracies alone."""
+
+    label: str
+    seed: object
+    kind: str
+    alone: tuple[float, ...]
+    shares: tuple[float, ...]
+
+    @property
+    def correlation(self) -> float | None:
+        """Pearson's r; None where it is undefined, as for equal shares."""
+        found = collaborative_fairness(self.alone, self.shares)
+        return None if found is None else found / 100
+
+
+def contributions(label: str, run: Run, alone: Run) -> Contributions:
+    """Return the contributions in a run, beside the accuracies of its Standalone.
+
+    Raises
+    ------
+    RunError
+        If fewer than two clients have both.
+    """
+    kept = ((kind, run.client_history("train", name)) for name, kind in KINDS.items())
+    kind, history = next((found for found in kept if found[1]), ("", {}))
+    values: dict[Client, float] = {}
+    # Not all clients need to have trained in the last round.
+    for server_round in sorted(history):
+        values |= history[server_round]
+    tested = alone.client_values("evaluate", "num_examples")
+    accuracies = alone.client_values("evaluate", "accuracy")
+    clients = sorted(
+        (k for k in values if k in accuracies and tested.get(k, 0) >= 1), key=str
+    )
+    if len(clients) < 2:
+        raise RunError(f"{run.path} and {alone.path}: fewer than two clients in common")
+    found = np.array([values[k] for k in clients])
+    shares = found / found.sum() if found.any() else found
+    own = tuple(accuracies[k] for k in clients)
+    return Contributions(label, run.experiment.get(SEED), kind, own, tuple(shares.tolist()))
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    standalone: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder of a run of Standalone; may be repeated. Default: found beside "
+            "the run, or made."
+        ),
+    ] = None,
+    output: OutputOption = Path("analysis"),
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Set the contribution that a method gives a client against its accuracy alone."""
+    loaded = [load_run(path) for path in runs]
+    files = Output.claim(output, "contributions", overwrite=overwrite)
+    alone = standalone_runs(loaded, [load_run(path) for path in standalone or []])
+    groups = group_runs(loaded)
+    found = [contributions(g.label, run, alone[run.path]) for g in groups for run in g.runs]
+    columns = ("experiment", "seed", "contribution", "Pearson r", "least", "largest")
+    cells = [
+        (c.label, str(c.seed), c.kind, c.correlation, min(c.shares), max(c.shares))
+        for c in found
+    ]
+    note = (
+        "Contributions in the last round of each client, as shares of 1, against its "
+        "accuracy alone on its own test rows; r is left out where it is undefined."
+    )
+    files.write(Table(columns, cells, note), contribution_figure(groups, found))
+
+
+def contribution_figure(groups: Sequence[Group], found: Sequence[Contributions]) -> Figure:
+    """Draw contribution against accuracy alone, a panel an experiment, a colour a seed."""
+    columns = min(3, len(groups))
+    lines = -(-len(groups) // columns)
+    figure = Figure(figsize=(3.9 * columns, 3.3 * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes, group in zip(grid.flat, groups, strict=False):
+        own = [c for c in found if c.label == group.label]
+        for index, one in enumerate(own):
+            x, colour = 100 * np.array(one.alone), PALETTE[index % len(PALETTE)]
+            axes.plot(x, one.shares, "o", color=colour, markersize=4, alpha=0.8)
+        known = [c.correlation for c in own if c.correlation is not None]
+        mean = f"{np.mean(known):.2f}" if known else "undefined"
+        title = f"{escape_dollars(group.label)}: r = {mean}"
+        dress(axes, title, "accuracy alone (%)", f"{own[0].kind} (share of 1)")
+    for axes in grid.flat[len(groups) :]:
+        axes.remove()
+    return figure

@@ -1,0 +1,246 @@
+"""Time of a round by method, and the rounds that fit into the same time, from runs.
+
+Figure 3a and the rounds of Table 3 of FedAKD's paper: with s seconds a round, a method gets
+R s_budget / s rounds in the time of R rounds of the method that sets the budget, rounded to
+the nearest, at least 1. A round's time is the median over rounds and seeds, without each
+run's first round, in which data are read and models built.
+"""
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fedsuite.analyses.options import OutputOption, OverwriteOption
+from fedsuite.analyses.output import Cell, Output, Table
+from fedsuite.errors import RunError
+from fedsuite.results.groups import Group, group_runs
+from fedsuite.results.plots import PALETTE, dress, escape_dollars
+from fedsuite.results.reader import Run, load_run
+
+APART = "evaluation taken off"
+UNEVALUATED = "rounds without evaluation"
+SCORED = "scoring of trained models included"
+INCLUDED = "evaluation included"
+
+
+class Clock(StrEnum):
+    """Which time counts; the value names columns of ``rounds.jsonl``."""
+
+    WALL = "wall"
+    CPU = "cpu"
+
+    @property
+    def column(self) -> str:
+        """Column of ``rounds.jsonl``."""
+        return "seconds" if self is Clock.WALL else "cpu_seconds"
+
+
+class Quartiles(NamedTuple):
+    """Seconds a round."""
+
+    low: float
+    median: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What rounds of one experiment take.
+
+    Parameters
+    ----------
+    label, runs
+        The experiment, and its runs.
+    how
+        Which rounds were timed, and what of them.
+    num_timed
+        Number of rounds timed.
+    seconds
+        Quartiles by clock. Processor time is that of one process: there is none where the
+        clients ran in others.
+    """
+
+    label: str
+    runs: tuple[Run, ...]
+    how: str
+    num_timed: int
+    seconds: dict[Clock, Quartiles]
+
+    def median(self, clock: Clock) -> float:
+        """Return the seconds of a round, or raise :class:`RunError`."""
+        if clock not in self.seconds or not self.seconds[clock].median > 0:
+            raise RunError(
+                f"{self.label}: no {clock.value} time of its rounds is known: processor "
+                "time is known of the local engine alone; choose another --clock"
+            )
+        return self.seconds[clock].median
+
+
+def timing(group: Group) -> Timing:
+    """Return what the rounds of an experiment take.
+
+    Raises
+    ------
+    RunError
+        If a run has no round with a time.
+    """
+    found = [(run, *timed_rounds(run)) for run in group.runs]
+    local = all(run.experiment.get("engine") == "local" for run in group.runs)
+    seconds = {}
+    for clock in Clock if local else (Clock.WALL,):
+        times = np.concatenate([_times(rows, how, clock) for _, how, rows in found])
+        seconds[clock] = Quartiles(*map(float, np.quantile(times, (0.25, 0.5, 0.75))))
+    how = "; ".join(sorted({how for _, how, _ in found}))
+    count = sum(len(rows) for *_, rows in found)
+    return Timing(group.label, group.runs, how, count, seconds)
+
+
+def timed_rounds(run: Run) -> tuple[str, list[dict[str, Any]]]:
+    """Return what is timed of a run, in words, and those of its rounds."""
+    timed = [row for row in run.rounds if row.get("seconds") is not None]
+    if not timed:
+        raise RunError(f"{run.path}: no round with a time yet")
+    rows = timed[1:] or timed
+    known = all(row.get("seconds_evaluate") is not None for row in rows)
+    # Trained models are scored inside training: taking evaluation off leaves that in.
+    scored = bool(run.experiment.get("score-trained"))
+    if known and not scored:
+        return APART, rows
+    unevaluated = [row for row in rows if row.get("evaluate_num_examples") is None]
+    if unevaluated:
+        return UNEVALUATED, unevaluated
+    return (SCORED if known else INCLUDED), rows
+
+
+def _times(rows: Sequence[dict[str, Any]], how: str, clock: Clock) -> NDArray[np.float64]:
+    times = np.array([row[clock.column] for row in rows], dtype=np.float64)
+    if how in (APART, SCORED):
+        times -= [row[f"{clock.column}_evaluate"] for row in rows]
+    return times
+
+
+def equal_rounds(num_rounds: int, budget: float, seconds: float) -> int:
+    """Return how many rounds of ``seconds`` fit into ``num_rounds`` of ``budget`` seconds.
+
+    To the nearest, halves up, at least 1.
+    """
+    return max(1, math.floor(num_rounds * budget / seconds + 0.5))
+
+
+def chosen(timings: Sequence[Timing], asked: str | None, usual: str) -> Timing:
+    """Return the experiment of a label; of none, the first of a method or of all."""
+    if asked is None:
+        methods = [timing.runs[0].experiment.get("method") for timing in timings]
+        return timings[methods.index(usual) if usual in methods else 0]
+    by_label = {timing.label: timing for timing in timings}
+    if asked not in by_label:
+        raise RunError(f"no experiment {asked!r}: there are {'; '.join(by_label)}")
+    return by_label[asked]
+
+
+def last_round(run: Run) -> int:
+    """Return the last round that a run has."""
+    return int(run.rounds[-1]["round"])
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    output: OutputOption = Path("analysis"),
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="Label whose rounds are 1; default: that of fedavg."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Label that sets the time; default: that of fedakd."),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Its rounds; 0: as many as its runs have.")
+    ] = 0,
+    clock: Annotated[
+        Clock, typer.Option(help="Wall-clock time, or that of the processor.")
+    ] = Clock.WALL,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Time the rounds of methods, and tell the rounds that each gets in the same time."""
+    timings = [timing(group) for group in group_runs([load_run(path) for path in runs])]
+    base, payer = chosen(timings, baseline, "fedavg"), chosen(timings, budget, "fedakd")
+    rounds = rounds or max(map(last_round, payer.runs))
+    equal = [equal_rounds(rounds, payer.median(clock), t.median(clock)) for t in timings]
+    ratios = [t.median(clock) / base.median(clock) for t in timings]
+    files = Output.claim(output, "round_time", overwrite=overwrite)
+    columns = (
+        *("experiment", "seeds", "rounds timed", "what", "s/round", "25 %", "75 %"),
+        *("CPU s/round", "CPU 25 %", "CPU 75 %", f"times {base.label}", "rounds"),
+    )
+    cells = [
+        (t.label, len(t.runs), t.num_timed, t.how, *_seconds(t), ratio, number)
+        for t, ratio, number in zip(timings, ratios, equal, strict=True)
+    ]
+    note = (
+        "Seconds a round: median and quartiles over rounds and seeds, without each run's "
+        "first round; processor time is that of the process that runs the clients, no GPU. "
+        f"rounds: those in the time of {rounds} rounds of {payer.label}, by {clock.value} "
+        "time. Only runs on one machine, under one load, can be compared."
+    )
+    files.write(Table(columns, cells, note), time_figure(timings))
+    for line in instructions(timings, equal):
+        print(line, flush=True)
+
+
+def instructions(timings: Sequence[Timing], equal: Sequence[int]) -> list[str]:
+    """Return how to give each experiment its rounds, and how to compare them then."""
+    lines = [
+        f"{t.label}: --set num-rounds={number}"
+        for t, number in zip(timings, equal, strict=True)
+    ]
+    lines += [
+        f"fedsuite resume {shlex.quote(str(run.path))} --num-rounds {number}"
+        for t, number in zip(timings, equal, strict=True)
+        for run in t.runs
+        if last_round(run) < number
+    ]
+    paths = [str(run.path) for t in timings for run in t.runs]
+    cuts = [f"--at-round={t.label}={n}" for t, n in zip(timings, equal, strict=True)]
+    return [*lines, shlex.join(["fedsuite", "fairness", *paths, *cuts])]
+
+
+def _seconds(timing: Timing) -> list[Cell]:
+    cells: list[Cell] = []
+    for clock in Clock:
+        found = timing.seconds.get(clock)
+        cells += [found.median, found.low, found.high] if found else [None] * 3
+    return cells
+
+
+def time_figure(timings: Sequence[Timing]) -> Figure:
+    """Draw the median time of a round as bars, with quartiles, a panel a clock."""
+    clocks = [clock for clock in Clock if any(clock in t.seconds for t in timings)]
+    size = (4.6 * len(clocks) + 1.4, 1.3 + 0.36 * len(timings))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(clocks), squeeze=False, sharey=True)[0]
+    for axes, clock in zip(panels, clocks, strict=True):
+        for place, found in enumerate(timings):
+            if clock in found.seconds:
+                low, median, high = found.seconds[clock]
+                axes.barh(
+                    place,
+                    median,
+                    xerr=[[median - low], [high - median]],
+                    color=PALETTE[place % len(PALETTE)],
+                    capsize=3,
+                )
+        name = "Wall-clock" if clock is Clock.WALL else "Processor"
+        dress(axes, f"{name} time of a round", "seconds", "")
+    panels[0].set_yticks(range(len(timings)), [escape_dollars(t.label) for t in timings])
+    panels[0].invert_yaxis()
+    return figure
