@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsuite.errors import ConfigError
-from fedsuite.models.groups import parameter_groups
+from fedsuite.models.head import head_names
 from fedsuite.rng import torch_stream
 
 
@@ -256,7 +256,7 @@ def fedpara(
     """
     if not 0 <= gamma <= 1:
         raise ConfigError(f"fedpara-gamma = {gamma}: expected 0 to 1")
-    head = parameter_groups(model).head
+    head = head_names(model)
     made = copy.deepcopy(model)
     count = 0
     for path, module in list(made.named_modules()):

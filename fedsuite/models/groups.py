@@ -5,11 +5,11 @@ through :class:`ParameterGroups`; nothing is ever guessed from the arrays' names
 coefficients are those of the layers that :func:`fedsuite.models.decompose` made.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedsuite.errors import ConfigError
+from fedsuite.models.head import head_names, joined, names_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -78,24 +78,15 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
     ConfigError
         If there is no such module, or no linear layer.
     """
-    from torch import nn
-
     from fedsuite.models.decomposition import DecomposedConv2d
     from fedsuite.models.fedpara import second_factors
 
-    modules = dict(model.named_modules(remove_duplicate=False))
-    if head is None:
-        linear = [name for name, m in modules.items() if isinstance(m, nn.Linear)]
-        if not linear:
-            raise ConfigError("the model has no linear layer: name its head")
-        head = linear[-1]
-    if head not in modules:
-        raise ConfigError(f"the model has no module {head!r}, which is to be its head")
     state = list(model.state_dict())
-    in_head = _names_of(modules[head], head)
-    factored = [name for name, m in modules.items() if isinstance(m, DecomposedConv2d)]
-    atoms = {_joined(name, "atoms") for name in factored} - in_head
-    coefficients = {_joined(name, "coefficients") for name in factored} - in_head
+    in_head = head_names(model, head)
+    modules = model.named_modules(remove_duplicate=False)
+    factored = [name for name, m in modules if isinstance(m, DecomposedConv2d)]
+    atoms = {joined(name, "atoms") for name in factored} - in_head
+    coefficients = {joined(name, "coefficients") for name in factored} - in_head
     personal = second_factors(model) - in_head
     named = in_head | atoms | coefficients | personal
     return ParameterGroups(
@@ -119,7 +110,7 @@ def head_module(model: "nn.Module", groups: ParameterGroups) -> "nn.Module":
     fitting: list[nn.Module] = [
         module
         for name, module in model.named_modules()
-        if _names_of(module, name) == frozenset(groups.head)
+        if names_of(module, name) == frozenset(groups.head)
     ]
     if not groups.head or not fitting:
         raise ConfigError("the model's head is no module of its own: name another")
@@ -140,13 +131,3 @@ def _layers(model: "nn.Module") -> tuple[tuple[str, ...], ...]:
         weighted |= has_weight
         layers[-1] += own.get(path, [])
     return tuple(map(tuple, layers))
-
-
-def _names_of(module: "nn.Module", prefix: str) -> frozenset[str]:
-    """Return a module's arrays by the names that they have in the whole model."""
-    names: Iterable[str] = module.state_dict()
-    return frozenset(_joined(prefix, name) for name in names)
-
-
-def _joined(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix else name

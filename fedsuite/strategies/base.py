@@ -38,9 +38,9 @@ from fedsuite.strategies.exchange import (
 from fedsuite.strategies.extras import ServerExtras
 from fedsuite.strategies.layer import Layer
 from fedsuite.strategies.membership import Directory, Identity, Members, Sampling
-from fedsuite.strategies.protocol import StartableStrategy
 from fedsuite.strategies.quorum import Quorum, QuorumMissed
 from fedsuite.strategies.report import PhaseReport, metric_record
+from fedsuite.strategies.startable import StartableStrategy
 from fedsuite.strategies.validation import ClientReply, Expected, all_finite, spec_of
 
 logger = logging.getLogger(__name__)

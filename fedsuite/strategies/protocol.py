@@ -4,21 +4,16 @@
 (:class:`~fedsuite.strategies.wrapper.StrategyWrapper`) passes it on.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
 
 from fedsuite.records import Arrays, ConfigValue
 from fedsuite.strategies.extras import ServerExtras
 from fedsuite.strategies.quorum import Quorum
 from fedsuite.strategies.report import PhaseReport
-
-if TYPE_CHECKING:
-    from fedsuite.checkpoint import Checkpoint
-    from fedsuite.strategies.callback import Callback
 
 
 class RoundStrategy(Protocol):
@@ -76,49 +71,3 @@ class RoundStrategy(Protocol):
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take back what :meth:`state` returned."""
-
-
-class StartableStrategy(Strategy):
-    """Flower's ``start``, with callbacks and resume, for whatever has rounds to run."""
-
-    def start(
-        self: RoundStrategy,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-        *,
-        callbacks: Sequence["Callback"] = (),
-        resume: "Checkpoint | None" = None,
-    ) -> Result:
-        """Run the rounds, as Flower's own ``start``, with callbacks and resume.
-
-        Parameters
-        ----------
-        grid, initial_arrays, num_rounds, timeout
-            As in Flower.
-        train_config, evaluate_config, evaluate_fn
-            As in Flower.
-        callbacks
-            Called at the start, after each round, and at the end.
-        resume
-            Checkpoint to go on from.
-        """
-        from fedsuite.strategies.loop import run_rounds
-
-        self.exchange_timeout = timeout
-        return run_rounds(
-            self,
-            grid,
-            initial_arrays,
-            num_rounds=num_rounds,
-            timeout=timeout,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate_fn=evaluate_fn,
-            callbacks=callbacks,
-            resume=resume,
-        )

@@ -9,9 +9,9 @@ from fedsuite.records import Arrays, ConfigValue
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.extras import ServerExtras
 from fedsuite.strategies.layer import Layer
-from fedsuite.strategies.protocol import StartableStrategy
 from fedsuite.strategies.quorum import Quorum
 from fedsuite.strategies.report import PhaseReport
+from fedsuite.strategies.startable import StartableStrategy
 
 _INNER = "strategy/"
 

@@ -1,0 +1,46 @@
+"""The classifier at a model's end, and names within a model."""
+
+from typing import TYPE_CHECKING
+
+from fedsuite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def head_names(model: "nn.Module", head: str | None = None) -> frozenset[str]:
+    """Return the names of the arrays of a model's classifier.
+
+    Parameters
+    ----------
+    model
+        Any network.
+    head
+        Name of the module that is the classifier; None takes the last linear layer.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such module, or no linear layer.
+    """
+    from torch import nn
+
+    modules = dict(model.named_modules(remove_duplicate=False))
+    if head is None:
+        linear = [name for name, m in modules.items() if isinstance(m, nn.Linear)]
+        if not linear:
+            raise ConfigError("the model has no linear layer: name its head")
+        head = linear[-1]
+    if head not in modules:
+        raise ConfigError(f"the model has no module {head!r}, which is to be its head")
+    return names_of(modules[head], head)
+
+
+def names_of(module: "nn.Module", prefix: str) -> frozenset[str]:
+    """Return a module's arrays by the names that they have in the whole model."""
+    return frozenset(joined(prefix, name) for name in module.state_dict())
+
+
+def joined(prefix: str, name: str) -> str:
+    """Return the whole name of something inside a module; no prefix is the model."""
+    return f"{prefix}.{name}" if prefix else name
