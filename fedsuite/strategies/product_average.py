@@ -15,6 +15,10 @@ mean atoms span all filters (rank k^2, so m >= k^2) their product with Dbar is X
 m = k^2 they are Xbar pinv(Dbar). With more atoms than pixels that formula would also move
 coefficients that need no change; ours leaves those as they are.
 
+Mean atoms that span the filters by a hair only make coefficients of any size, and the next
+round starts from those: the control then measures its own factoring. The condition number
+of the mean atoms is recorded beside the cross terms; runs in which it jumps do not count.
+
 Written here, published nowhere, so far as we know.
 """
 
@@ -143,20 +147,32 @@ def cross_term_ratios(
     -------
     dict
         ``cross_term_ratio`` over all layers, and ``cross_term_ratio_largest`` of one;
-        what has an update of zero is left out.
+        what has an update of zero is left out. ``atoms_condition_largest``, the largest
+        condition number of a layer's mean atoms; left out where it is infinite.
     """
     terms, updates = [], []
+    condition = max(map(_condition, (averaged[layer.atoms] for layer in layers)))
+    conditions = {"atoms_condition_largest": condition} if condition < math.inf else {}
     for layer in layers:
         term = products[layer.coefficients] - layer.filters(averaged)
         terms.append(float(np.linalg.norm(term)))
         updates.append(float(np.linalg.norm(layer.filters(new) - layer.filters(old))))
     ratios = [t / u for t, u in zip(terms, updates, strict=True) if u > 0]
     if not ratios:
-        return {}
+        return conditions
     return {
+        **conditions,
         "cross_term_ratio": math.hypot(*terms) / math.hypot(*updates),
         "cross_term_ratio_largest": max(ratios),
     }
+
+
+def _condition(atoms: NDArray[Any]) -> float:
+    """Return the ratio of the largest to the smallest singular value of atoms."""
+    values = np.linalg.svd(
+        atoms.astype(np.float64).reshape(len(atoms), -1), compute_uv=False
+    )
+    return float(values[0] / values[-1]) if values[-1] > 0 else math.inf
 
 
 def check_rank(layers: Sequence[FactoredLayer], arrays: Mapping[str, NDArray[Any]]) -> None:

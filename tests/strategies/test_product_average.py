@@ -14,7 +14,12 @@ from fedsuite.strategies.latent_clients import (
     average_of_products,
     covariance_gap,
 )
-from fedsuite.strategies.product_average import multiply, refactor
+from fedsuite.strategies.product_average import (
+    FactoredLayer,
+    cross_term_ratios,
+    multiply,
+    refactor,
+)
 from fedsuite.strategies.qffl import QFFL
 from tests.helpers import Trace, bits
 from tests.strategies.factored import (
@@ -104,6 +109,19 @@ def test_control_averages_the_products() -> None:
     update = mean - filters(in_float64())
     assert metrics["cross_term_ratio"] == pytest.approx(norm_ratio(gap, update), rel=1e-9)
     assert metrics["cross_term_ratio_largest"] == metrics["cross_term_ratio"]
+    mean_atoms = np.tensordot(SHARES, atoms, axes=1).reshape(len(atoms[0]), -1)
+    condition = metrics["atoms_condition_largest"]
+    assert condition == pytest.approx(np.linalg.cond(mean_atoms), rel=1e-6)
+
+
+def test_atoms_that_do_not_span_have_no_condition_number() -> None:
+    layer = FactoredLayer("d", "a")
+    arrays = {"d": np.zeros((4, 2, 2)), "a": np.ones((1, 1, 4))}
+    products = {"a": np.zeros((1, 1, 2, 2))}
+    assert cross_term_ratios([layer], products, arrays, arrays, arrays) == {}
+    arrays["d"][range(4), (0, 0, 1, 1), (0, 1, 0, 1)] = (8.0, 4.0, 2.0, 1.0)
+    found = cross_term_ratios([layer], products, arrays, arrays, arrays)
+    assert found == {"atoms_condition_largest": pytest.approx(8.0)}
 
 
 def test_measuring_changes_nothing() -> None:
