@@ -9,6 +9,13 @@ import typer
 
 from fedsuite.analyses import command_group
 from fedsuite.api import ENGINES, Engine
+from fedsuite.command_options import (
+    FileArgument,
+    RunsArgument,
+    SetOption,
+    StandaloneOption,
+    overrides,
+)
 from fedsuite.errors import ConfigError, FedsuiteError
 
 if TYPE_CHECKING:
@@ -23,11 +30,6 @@ app = typer.Typer(
 
 app.add_typer(command_group(), name="analyse")
 
-FileArgument = Annotated[Path, typer.Argument(help="Experiment file (TOML).")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key; may be repeated."),
-]
 NodesOption = Annotated[
     int, typer.Option(help="Nodes that the clients live on; 0 chooses a number.")
 ]
@@ -65,7 +67,7 @@ def run(
         file,
         engine=_engine(engine),
         seed=seed,
-        overrides=_overrides(settings),
+        overrides=overrides(settings),
         num_supernodes=num_supernodes,
         client_cpus=client_cpus,
         client_gpus=client_gpus,
@@ -117,7 +119,7 @@ def partition(
     from fedsuite.listings import partition_listing, shift_listing
     from fedsuite.results.plots import plot_partition, plot_shift
 
-    data = federated_data(Experiment.load(file, _overrides(settings)))
+    data = federated_data(Experiment.load(file, overrides(settings)))
     _print(partition_listing(data))
     print(f"fingerprint {data.fingerprint}")
     output.mkdir(parents=True, exist_ok=True)
@@ -137,7 +139,7 @@ def partition(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    runs: RunsArgument,
     output: Annotated[
         Path | None, typer.Option(help="Folder for table and curves.")
     ] = None,
@@ -170,14 +172,8 @@ def compare(
 
 @app.command()
 def fairness(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
-    standalone: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Folder of a run of Standalone; may be repeated. Default: found beside "
-            "the run, or made."
-        ),
-    ] = None,
+    runs: RunsArgument,
+    standalone: StandaloneOption = None,
     settings: SetOption = None,
     evaluations: Annotated[
         int, typer.Option(min=1, help="Last evaluations that accuracies are means of.")
@@ -206,7 +202,7 @@ def fairness(
     ends = _at_rounds(at_round)
     loaded = [load_run(path) for path in runs]
     given = [load_run(path) for path in standalone or []]
-    alone = standalone_runs(loaded, given, _overrides(settings))
+    alone = standalone_runs(loaded, given, overrides(settings))
     rows = fairness_rows(loaded, alone, evaluations, ends)
     _print(_lines_table(over_seeds_table(rows), []))
     _print(_lines_table(by_seed_table(rows), notes(rows)))
@@ -238,7 +234,7 @@ def sweep(
         seeds=seeds,
         workers=workers,
         output=output,
-        overrides=_overrides(settings),
+        overrides=overrides(settings),
     )
 
 
@@ -260,12 +256,6 @@ def _engine(name: str | None) -> Engine | None:
         if engine == name:
             return engine
     raise ConfigError(f"--engine {name}: expected one of {', '.join(ENGINES)}")
-
-
-def _overrides(settings: list[str] | None) -> dict[str, bool | int | float | str]:
-    from fedsuite.experiment import parse_assignment
-
-    return dict(parse_assignment(setting) for setting in settings or [])
 
 
 def _at_rounds(texts: list[str] | None) -> dict[str, int]:

@@ -32,17 +32,15 @@ from matplotlib.ticker import MaxNLocator
 from fedsuite.analyses.federation import Federation
 from fedsuite.analyses.filters import DenseSpace, Spread, Vector
 from fedsuite.analyses.options import (
-    FileArgument,
     Models,
     ModelsOption,
     OutputOption,
     OverwriteOption,
-    SetOption,
-    overrides,
     variant,
 )
 from fedsuite.analyses.output import Output, Table
 from fedsuite.checkpoint import Checkpoint
+from fedsuite.command_options import FileArgument, SetOption, overrides
 from fedsuite.errors import RunError
 from fedsuite.experiment import Experiment
 from fedsuite.records import ARRAYS, NUM_EXAMPLES, TRAIN, Arrays, Reply, Request, to_arrays

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Output, Table
+from fedsuite.command_options import RunsArgument
 from fedsuite.errors import RunError
 from fedsuite.results.groups import Group, group_runs
 from fedsuite.results.plots import LINE_STYLES, PALETTE, dress, escape_dollars
@@ -180,7 +181,7 @@ def reached(found: Sequence[Curve], targets: Sequence[float]) -> list[Row]:
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    runs: RunsArgument,
     output: OutputOption = Path("analysis"),
     target: Annotated[
         list[float] | None,

@@ -8,14 +8,13 @@ it records neither the share of the training samples, which is FedAvg's weight.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 from matplotlib.figure import Figure
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Output, Table
+from fedsuite.command_options import RunsArgument, StandaloneOption
 from fedsuite.errors import RunError
 from fedsuite.metrics import collaborative_fairness
 from fedsuite.results.groups import SEED, Group, group_runs
@@ -72,14 +71,8 @@ def contributions(label: str, run: Run, alone: Run) -> Contributions:
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
-    standalone: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Folder of a run of Standalone; may be repeated. Default: found beside "
-            "the run, or made."
-        ),
-    ] = None,
+    runs: RunsArgument,
+    standalone: StandaloneOption = None,
     output: OutputOption = Path("analysis"),
     overwrite: OverwriteOption = False,
 ) -> None:

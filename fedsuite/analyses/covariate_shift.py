@@ -17,14 +17,9 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedsuite.analyses.options import (
-    FileArgument,
-    OutputOption,
-    OverwriteOption,
-    SetOption,
-    overrides,
-)
+from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Cell, Output, Table
+from fedsuite.command_options import FileArgument, SetOption, overrides
 from fedsuite.data import PARTITIONERS, ClientShift, load_federated_data
 from fedsuite.experiment import Experiment
 from fedsuite.files import atomic_write

@@ -23,19 +23,13 @@ from numpy.typing import NDArray
 
 from fedsuite.analyses.federation import Federation
 from fedsuite.analyses.filters import DenseSpace, Vector, flat
-from fedsuite.analyses.options import (
-    FileArgument,
-    OutputOption,
-    OverwriteOption,
-    SetOption,
-    overrides,
-    variant,
-)
+from fedsuite.analyses.options import OutputOption, OverwriteOption, variant
 from fedsuite.analyses.output import Output, Table
 from fedsuite.clients.evaluation import mean_loss
 from fedsuite.clients.training import (
     resolve_device,
 )
+from fedsuite.command_options import FileArgument, SetOption, overrides
 from fedsuite.data import FederatedData, Split
 from fedsuite.errors import ConfigError, RunError
 from fedsuite.experiment import Experiment

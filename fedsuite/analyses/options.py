@@ -1,21 +1,16 @@
 """Arguments and options that several analyses share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedsuite.experiment import known_keys, parse_assignment, table_default
+from fedsuite.experiment import known_keys, table_default
 from fedsuite.keys import Value
 from fedsuite.models import DECOMPOSITION
 
-FileArgument = Annotated[Path, typer.Argument(help="Experiment file (TOML).")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key; may be repeated."),
-]
 OutputOption = Annotated[Path, typer.Option(help="Folder for table and plot.")]
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace table and plot of an earlier call.")
@@ -39,11 +34,6 @@ class Models(StrEnum):
 ModelsOption = Annotated[
     Models, typer.Option(help="The network as it is, with decomposition, or both.")
 ]
-
-
-def overrides(settings: Sequence[str] | None) -> dict[str, Value]:
-    """Return what ``--set`` says."""
-    return dict(parse_assignment(setting) for setting in settings or [])
 
 
 def variant(name: str, given: Mapping[str, Value]) -> dict[str, Value]:

@@ -14,16 +14,14 @@ import typer
 from matplotlib.figure import Figure
 
 from fedsuite.analyses.options import (
-    FileArgument,
     Models,
     ModelsOption,
     OutputOption,
     OverwriteOption,
-    SetOption,
-    overrides,
     variant,
 )
 from fedsuite.analyses.output import Output, Table
+from fedsuite.command_options import FileArgument, SetOption, overrides
 from fedsuite.errors import RunError
 from fedsuite.results.compare import spread
 from fedsuite.results.plots import PALETTE, dress

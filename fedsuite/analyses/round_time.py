@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Cell, Output, Table
+from fedsuite.command_options import RunsArgument
 from fedsuite.errors import RunError
 from fedsuite.results.groups import Group, group_runs
 from fedsuite.results.plots import PALETTE, dress, escape_dollars
@@ -153,7 +154,7 @@ def last_round(run: Run) -> int:
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    runs: RunsArgument,
     output: OutputOption = Path("analysis"),
     baseline: Annotated[
         str | None,

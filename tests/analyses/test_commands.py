@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedsuite.analyses import ANALYSES
-from fedsuite.analyses.options import overrides, variant
+from fedsuite.analyses.options import variant
 from fedsuite.analyses.output import Output, Table
+from fedsuite.command_options import overrides
 from fedsuite.errors import RunError
 from fedsuite.experiment import Experiment
 from tests.results.made_runs import make_run

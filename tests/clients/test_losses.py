@@ -97,6 +97,19 @@ def test_parts_of_an_evaluation_weigh_by_their_targets(
     assert torch.allclose(found, torch.tensor([after_0, after_1]), atol=1e-6)
 
 
+def test_parts_of_an_evaluation_are_bounded_by_their_targets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sequence of three has three: at most two of them fit into seven."""
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 7)
+    seen: list[int] = []
+    model = Table(WORDS)
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    five = Split(TEXT.features[[0, 1, 0, 1, 0]], TEXT.labels[[0, 1, 0, 1, 0]])
+    evaluate_model(model, five)
+    assert seen == [2, 2, 1]
+
+
 def test_training_reports_the_mean_over_targets() -> None:
     model = Table(WORDS)
     still = torch.optim.SGD(model.parameters(), lr=0.0)

@@ -120,6 +120,13 @@ def run_curves(
     return Federation(strategy, store, trace, grid, models)
 
 
+def curves_options(num_clients: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """Take out of ``changes`` what :func:`run_curves` is told, on the first of ``M4``."""
+    names = ("tamper", "tampered_rounds", "counts", "num_nodes")
+    told = {name: changes.pop(name) for name in names if name in changes}
+    return {"curves": M4[:num_clients], **told}
+
+
 def options(num_clients: int = 2, **changes: Any) -> dict[str, Any]:
     """Return the keywords of strategies that know clients as 0, 1, ..."""
     return {

@@ -19,6 +19,7 @@ from tests.strategies.corrected import (
     CURVES,
     M4,
     Federation,
+    curves_options,
     drift_reference,
     options,
     run_curves,
@@ -30,9 +31,7 @@ ALPHA = 0.1
 
 
 def feddc(num_rounds: int, num_clients: int = 2, **changes: Any) -> Federation:
-    run = {"curves": M4[:num_clients]}
-    for name in ("tamper", "tampered_rounds", "counts", "num_nodes"):
-        run |= {name: changes.pop(name)} if name in changes else {}
+    run = curves_options(num_clients, changes)
     keywords = {"feddc_alpha": ALPHA, **options(num_clients, **changes)}
     return run_curves(FedDC(**keywords), FedDCClient, num_rounds, **run)
 

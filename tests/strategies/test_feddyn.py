@@ -18,6 +18,7 @@ from tests.strategies.corrected import (
     CURVES,
     M4,
     Federation,
+    curves_options,
     drift_reference,
     options,
     run_curves,
@@ -28,8 +29,7 @@ ALPHA = 0.1
 
 
 def feddyn(num_rounds: int, num_clients: int = 2, **changes: Any) -> Federation:
-    run = {"curves": M4[:num_clients]}
-    run |= {k: changes.pop(k) for k in ("tamper", "counts", "num_nodes") if k in changes}
+    run = curves_options(num_clients, changes)
     strategy = FedDyn(
         feddyn_alpha=ALPHA, **options(num_clients, max_failed_rounds=9, **changes)
     )
