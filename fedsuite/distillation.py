@@ -5,6 +5,38 @@ from torch import Tensor
 from torch.nn import functional
 
 
+def kl_divergence(
+    logits: Tensor, target_logits: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """Return KL(softmax(target / T) || softmax(logits / T)), the mean of a batch.
+
+    Its gradient by ``logits`` is (p - p_target) / (T batch), with p of the same softmax.
+    No gradient flows into the target.
+
+    Parameters
+    ----------
+    logits, target_logits
+        Shape (batch, classes).
+    temperature
+        T > 0; the larger, the more the unlikely classes count.
+
+    Raises
+    ------
+    ValueError
+        If T is not a number above 0, or the shapes differ.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature = {temperature}: expected a number > 0")
+    if logits.shape != target_logits.shape:
+        raise ValueError(
+            f"logits of shapes {tuple(logits.shape)} and "
+            f"{tuple(target_logits.shape)}: expected one shape"
+        )
+    current = functional.log_softmax(logits / temperature, dim=1)
+    target = functional.log_softmax(target_logits.detach() / temperature, dim=1)
+    return functional.kl_div(current, target, reduction="batchmean", log_target=True)
+
+
 def distillation_loss(
     student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0
 ) -> Tensor:
@@ -25,17 +57,29 @@ def distillation_loss(
     ValueError
         If T is not a number above 0, or the shapes differ.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature = {temperature}: expected a number > 0")
-    if student_logits.shape != teacher_logits.shape:
-        raise ValueError(
-            f"logits of shapes {tuple(student_logits.shape)} and "
-            f"{tuple(teacher_logits.shape)}: expected one shape"
-        )
-    student = functional.log_softmax(student_logits / temperature, dim=1)
-    teacher = functional.log_softmax(teacher_logits.detach() / temperature, dim=1)
-    divergence = functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
-    return temperature**2 * divergence
+    return temperature**2 * kl_divergence(student_logits, teacher_logits, temperature)
+
+
+def leave_one_out(mean: Tensor, own: Tensor, num_clients: int) -> Tensor:
+    """Return the mean of the others: (N mean - own) / (N - 1).
+
+    Parameters
+    ----------
+    mean
+        Mean over all N clients, the own outputs among them.
+    own
+        The client's outputs, of the same shape.
+    num_clients
+        N, at least 2.
+
+    Raises
+    ------
+    ValueError
+        If N is below 2: there are no others.
+    """
+    if num_clients < 2:
+        raise ValueError(f"num_clients = {num_clients}: expected at least 2")
+    return (num_clients * mean - own) / (num_clients - 1)
 
 
 @torch.no_grad()

@@ -41,6 +41,7 @@ class Method:
 
 
 _FEDEBA = "Wang et al., Entropy-driven Fair and Effective FL, arXiv:2301.12407"
+_FEDAL = "Han et al., FedAL, arXiv:2311.16584"
 _FEDPARA = "Hyeon-Woo et al., ICLR 2022, arXiv:2108.06098"
 _MCMAHAN = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
 
@@ -200,6 +201,14 @@ METHODS: Mapping[str, Method] = {
             "fedsac.FedSACClient",
             "Wang et al., KDD 2024, arXiv:2405.18291 (our reading)",
         ),
+        Method(
+            "fedmd",
+            "fedmd.FedMD",
+            "fedmd.FedMDClient",
+            "Li & Wang, NeurIPS workshop 2019, arXiv:1910.03581",
+        ),
+        Method("fedmd-lf", "fedmd.FedMDLF", "fedmd.FedMDClient", _FEDAL),
+        Method("fedal", "fedal.FedAL", "fedal.FedALClient", _FEDAL),
         Method("fedpara", "fedpara.FedPara", "fedavg.FedAvgClient", _FEDPARA),
         Method("pfedpara", "fedpara.PFedPara", "partial.PartialClient", _FEDPARA),
     )

@@ -82,6 +82,9 @@ class FederatedClient(NumPyClient):
     """Records of a reply that hold the received model after training: with privacy on, it
     is their change that is clipped. Of all other records it is what stands in them."""
 
+    TRAINED_BY: ClassVar[str] = TRAIN
+    """Message type that has the client train on its data: scored after it, if asked for."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -135,7 +138,7 @@ class FederatedClient(NumPyClient):
         more = self.scoring.received(self.model, request, data, loss)
         reply = handler(request)
         scored = self.scoring.scores_trained(request.server_round)
-        if scored and request.message_type == TRAIN:
+        if scored and request.message_type == self.TRAINED_BY:
             more = prefixed("trained", self.evaluation(self.test_data).metrics)
         return Reply(reply.arrays, {**reply.metrics, **more}) if more else reply
 
@@ -175,6 +178,12 @@ class FederatedClient(NumPyClient):
 
     def after_step(self, model: nn.Module, step: int) -> None:
         """Do something after an optimiser step; ``step`` counts from 1."""
+
+    def make_optimizer(
+        self, training: TrainingOptions, server_round: int
+    ) -> torch.optim.Optimizer:
+        """Return the optimiser of a training of ``self.model``: a fresh one."""
+        return make_optimizer(self.model, training, server_round)
 
     # ----------------------------------------------------------------- for methods to use
 
@@ -219,7 +228,7 @@ class FederatedClient(NumPyClient):
         with frozen_arrays(self.model, frozen) as modules:
             if not any(p.requires_grad for p in self.model.parameters()):
                 return TrainingSummary(0.0, 0)
-            optimizer = make_optimizer(self.model, training, server_round)
+            optimizer = self.make_optimizer(training, server_round)
             with self.layer_stream(purpose, server_round):
                 summary = run_steps(
                     self.model,

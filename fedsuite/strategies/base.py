@@ -220,6 +220,10 @@ class FederatedStrategy(StartableStrategy):
 
     # ------------------------------------------------------------------- for methods to use
 
+    def members(self) -> Sequence[int]:
+        """Return all clients of the federation as this round knows it, ascending."""
+        return self._members.client_ids
+
     def exchange(self, exchange: Exchange) -> Iterator[ClientReply]:
         """Make one more exchange inside the round; yields good replies in client order.
 

@@ -80,6 +80,8 @@ class Expected:
         Larger numbers of examples are lowered to this; None for no limit.
     advice
         What to tell an app's author whose replies lack a metric.
+    largest
+        Largest magnitude of any number in the arrays; None for no limit.
     """
 
     arrays: Mapping[str, RecordSpec] = field(default_factory=dict)
@@ -88,6 +90,7 @@ class Expected:
     weight_key: str = "num-examples"
     max_examples: float | None = None
     advice: str = ""
+    largest: float | None = None
 
 
 def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
@@ -107,7 +110,7 @@ def check_reply(client_id: int, content: RecordDict, expected: Expected) -> Clie
     if error is not None:
         raise BadReply(f"client failed: {one_line(error.get('reason', 'no reason given'))}")
     arrays = {
-        name: _check_arrays(_find_record(content, name, expected), spec)
+        name: _check_arrays(_find_record(content, name, expected), spec, expected.largest)
         for name, spec in expected.arrays.items()
     }
     metrics = _check_metrics(content, expected)
@@ -135,7 +138,7 @@ def _find_record(content: RecordDict, name: str, expected: Expected) -> ArrayRec
     raise BadReply(f"array record {name!r} is missing ({len(records)} others came)")
 
 
-def _check_arrays(record: ArrayRecord, spec: RecordSpec) -> Arrays:
+def _check_arrays(record: ArrayRecord, spec: RecordSpec, largest: float | None) -> Arrays:
     if set(record) != set(spec):
         missing = sorted(set(spec) - set(record))
         extra = sorted(set(record) - set(spec))
@@ -156,6 +159,8 @@ def _check_arrays(record: ArrayRecord, spec: RecordSpec) -> Arrays:
             raise BadReply(f"array {name}: {one_line(error)}") from None
         if not all_finite(arrays[name]):
             raise BadReply(f"array {name}: holds NaN or infinity")
+        if largest is not None and np.abs(arrays[name]).max(initial=0) > largest:
+            raise BadReply(f"array {name}: holds a number beyond {largest:g}")
     return arrays
 
 
