@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
 from fedsuite.public_batches import public_batch
 from fedsuite.records import (
     EVALUATE,

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
 from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
 from fedsuite.records import Arrays
 from fedsuite.rng import stream_seed
 
