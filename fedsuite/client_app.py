@@ -63,6 +63,8 @@ class Worker:
         self._initial = model_arrays(self._model)
         options = experiment.arguments(TRAINING_KEYS)
         self._training = TrainingOptions(**options)  # type: ignore[arg-type]
+        public = self._data.public_set()
+        self._public = public.features.to(self._device) if len(public) else None
         self._privacy = PrivacyOptions(
             **experiment.arguments(PRIVACY_KEYS)  # type: ignore[arg-type]
         )
@@ -91,11 +93,17 @@ class Worker:
                 self_regularisation=self._self_regularisation,
                 privacy=self._privacy,
                 scoring=self._scoring,
+                public=self._public,
             )
             self._clients[client_id] = (
                 client if self._groups is None else DecomposedClient(client, self._groups)
             )
         return self._clients[client_id]
+
+    def facts(self, context: Context) -> Mapping[str, str]:
+        """Return what a node tells at the hello: its public data, where it has some."""
+        public = self._data.public_set()
+        return {"public": public.fingerprint} if len(public) else {}
 
     def _scores_asked_for(self) -> Scoring:
         experiment = self._experiment
@@ -203,7 +211,7 @@ def state_folder(experiment: Experiment, run_name: str) -> Path:
 
 def client_app_for(worker: Worker) -> ClientApp:
     """Return a ClientApp whose clients come from one worker."""
-    return make_client_app(worker.client, all_actions())
+    return make_client_app(worker.client, all_actions(), facts=worker.facts)
 
 
 def all_actions() -> list[str]:
@@ -225,9 +233,20 @@ def client_from_context(context: Context, client_id: int) -> Answering:
 
     Processes that serve many messages (Ray's actors) keep model and data between them.
     """
+    return _worker_from(context).client(context, client_id)
+
+
+def facts_from_context(context: Context) -> Mapping[str, str]:
+    """Return what a node tells at the hello; without public data it loads nothing."""
+    experiment = Experiment.from_values(context.run_config)
+    if not (experiment["public-size"] or experiment["public-dir"]):
+        return {}
+    return _worker_from(context).facts(context)
+
+
+def _worker_from(context: Context) -> Worker:
     config: Mapping[str, bool | int | float | str] = context.run_config
-    worker = _worker(frozenset(config.items()), context.run_id)
-    return worker.client(context, client_id)
+    return _worker(frozenset(config.items()), context.run_id)
 
 
-app = make_client_app(client_from_context, all_actions())
+app = make_client_app(client_from_context, all_actions(), facts=facts_from_context)

@@ -88,6 +88,7 @@ LOCAL_KEYS = frozenset(
         "run-name",
         "state-dir",
         "data-dir",
+        "public-dir",
         "num-rounds",
         "checkpoint-every",
         "connect-timeout",

@@ -73,9 +73,9 @@ def refuse_relative_paths(experiment: Experiment) -> None:
 
     A ServerApp runs in whatever folder its SuperLink was started in.
     """
-    for name in ("output-dir", "state-dir", "data-dir"):
+    for name in ("output-dir", "state-dir", "data-dir", "public-dir"):
         path = experiment.text(name)
-        if path != AUTO and not Path(path).is_absolute():
+        if path not in (AUTO, "") and not Path(path).is_absolute():
             raise ConfigError(
                 f"key {name} = {path!r}: expected an absolute path under `flwr run`, "
                 "because the ServerApp runs in the SuperLink's folder"
@@ -133,9 +133,14 @@ def run_experiment(
         run_folder = None
     try:
         data = federated_data(experiment)
+        if again:
+            _refuse_other_public(folder, data)
         model = experiment_model(experiment, data)
         strategy = build_strategy(
-            experiment, parameter_groups(model), server_validation(experiment, data, model)
+            experiment,
+            parameter_groups(model),
+            server_validation(experiment, data, model),
+            public_fingerprint(experiment, data),
         )
         if run_folder is None:
             run_folder = _new_folder(folder, experiment, data, flwr_run_id)
@@ -183,10 +188,31 @@ def server_validation(
     return ServerValidation(deepcopy(model).to(device), on_device)
 
 
+def public_fingerprint(experiment: Experiment, data: FederatedData) -> str | None:
+    """Return the fingerprint of the public data that clients must have, None without any.
+
+    Raises
+    ------
+    ConfigError
+        If the method needs public data, and there is none.
+    """
+    public = data.public_set()
+    if len(public):
+        return public.fingerprint
+    method = experiment.text("method")
+    if METHODS[method].load_strategy().NEEDS_PUBLIC:
+        raise ConfigError(
+            f"method {method} needs public data: set public-size, such as 200, or "
+            "public-dir"
+        )
+    return None
+
+
 def build_strategy(
     experiment: Experiment,
     groups: ParameterGroups,
     validation: ServerValidation | None = None,
+    public: str | None = None,
 ) -> FederatedStrategy | StrategyWrapper:
     """Return the experiment's strategy.
 
@@ -196,6 +222,8 @@ def build_strategy(
         Those of the experiment's model.
     validation
         From :func:`server_validation`, for a method that needs one.
+    public
+        From :func:`public_fingerprint`: what nodes must say of their public data.
 
     Raises
     ------
@@ -203,7 +231,7 @@ def build_strategy(
         If the strategy refuses values that their keys allow one by one.
     """
     try:
-        strategy = _make_strategy(experiment, groups, validation)
+        strategy = _make_strategy(experiment, groups, validation, public)
         if not decomposition.server_takes_part(experiment.values):
             return strategy
         options = experiment.arguments(decomposition.KEYS)
@@ -213,7 +241,10 @@ def build_strategy(
 
 
 def _make_strategy(
-    experiment: Experiment, groups: ParameterGroups, validation: ServerValidation | None
+    experiment: Experiment,
+    groups: ParameterGroups,
+    validation: ServerValidation | None,
+    public: str | None,
 ) -> FederatedStrategy:
     strategy = METHODS[experiment.text("method")].load_strategy()
     needed: dict[str, object] = {"groups": groups} if strategy.NEEDS_GROUPS else {}
@@ -232,6 +263,7 @@ def _make_strategy(
         identity="partition",
         connect_timeout=experiment.number("connect-timeout"),
         source_hash=source_hash(),
+        public_fingerprint=public,
     )
 
 
@@ -274,6 +306,17 @@ def _refuse_fewer_rounds(experiment: Experiment, checkpoint: Checkpoint | None) 
         raise RunError(
             f"key num-rounds = {num_rounds}: the run is at round {checkpoint.server_round} "
             "already; give more rounds"
+        )
+
+
+def _refuse_other_public(folder: Path, data: FederatedData) -> None:
+    """Refuse to go on with other public data, which no key tells apart."""
+    before = str(read_manifest(folder).get("data", {}).get("public-fingerprint", ""))
+    now = str(data.description.get("public-fingerprint", ""))
+    if before != now:
+        raise RunError(
+            f"{folder} began with other public data ({before[:12] or 'none'} then, "
+            f"{now[:12] or 'none'} now): give public-dir the files that it had"
         )
 
 

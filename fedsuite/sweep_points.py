@@ -185,8 +185,8 @@ def _check_same(folder: Path, old: Mapping[str, Value], new: Mapping[str, Value]
 
 
 def _decisive(base: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what a base decides; num-rounds too, since all runs are to be as long."""
-    ignored = LOCAL_KEYS - {"num-rounds"}
+    """Return what a base decides; also the length of all runs, and the public images."""
+    ignored = LOCAL_KEYS - {"num-rounds", "public-dir"}
     return {k: v for k, v in base.items() if k not in ignored and not is_default(k, v)}
 
 

@@ -284,6 +284,7 @@ OTHER_VALUES = {
     "run-name": "other",
     "state-dir": "elsewhere",
     "data-dir": "elsewhere",
+    "public-dir": "elsewhere",
     "num-rounds": 11,
     "checkpoint-every": 3,
     "connect-timeout": 1.0,

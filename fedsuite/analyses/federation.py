@@ -12,7 +12,7 @@ from fedsuite.experiment import Experiment
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import parameter_groups
 from fedsuite.records import Reply, Request, to_record
-from fedsuite.server_app import build_strategy, server_validation
+from fedsuite.server_app import build_strategy, public_fingerprint, server_validation
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.callback import Callback
 from fedsuite.strategies.wrapper import StrategyWrapper
@@ -55,7 +55,7 @@ class Federation:
             answering = worker.client(context, client_id)
             return answering if watch is None else _Watched(answering, watch)
 
-        app = make_client_app(client, all_actions())
+        app = make_client_app(client, all_actions(), facts=worker.facts)
         return LocalGrid(
             app,
             self.experiment.integer("num-clients"),
@@ -67,7 +67,8 @@ class Federation:
         """Return a new strategy; ``seed`` None is the experiment's."""
         chosen = self.experiment if seed is None else self.experiment.replace(seed=seed)
         validation = server_validation(chosen, self.data, self.model)
-        return build_strategy(chosen, self._groups, validation)
+        public = public_fingerprint(chosen, self.data)
+        return build_strategy(chosen, self._groups, validation, public)
 
     def run(self, grid: LocalGrid, callbacks: Sequence[Callback]) -> None:
         """Run the experiment, the same bits as ``fedsuite run``."""

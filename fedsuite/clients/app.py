@@ -1,7 +1,7 @@
 """One adapter between Flower's messages and clients, for all methods."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -24,11 +24,17 @@ class Answering(Protocol):
 ClientFn = Callable[[Context, int], Answering]
 """Makes the client of a number, for a context."""
 
+Facts = Callable[[Context], Mapping[str, str]]
+"""What a node tells of itself at the hello, for a context."""
+
 logger = logging.getLogger(__name__)
 
 
 def make_client_app(
-    client_fn: ClientFn, actions: Sequence[str], mods: list[Mod] | None = None
+    client_fn: ClientFn,
+    actions: Sequence[str],
+    mods: list[Mod] | None = None,
+    facts: Facts | None = None,
 ) -> ClientApp:
     """Return a ClientApp that answers the given message types.
 
@@ -41,6 +47,9 @@ def make_client_app(
         Message types: the ``ACTIONS`` of the client's class.
     mods
         Flower's mods, wrapped around each handler.
+    facts
+        Asked at the hello for what else the node tells, such as the fingerprint of its
+        public data under ``"public"``.
     """
     app = ClientApp(mods=mods)
 
@@ -48,7 +57,7 @@ def make_client_app(
         return answer(message, context, client_fn)
 
     def hello(message: Message, context: Context) -> Message:
-        return greet(message, context)
+        return greet(message, context, facts)
 
     for action in actions:
         category, _, name = action.partition(".")
@@ -58,13 +67,15 @@ def make_client_app(
     return app
 
 
-def greet(message: Message, context: Context) -> Message:
-    """Answer the hello: which partition this node has, and which code it runs."""
-    facts = ConfigRecord({"source": source_hash()})
+def greet(message: Message, context: Context, facts: Facts | None = None) -> Message:
+    """Answer the hello: which partition this node has, which code it runs, and facts."""
+    told = ConfigRecord({"source": source_hash()})
+    for key, fact in (facts(context) if facts is not None else {}).items():
+        told[key] = fact
     for key in ("partition-id", "num-partitions"):
         if key in context.node_config:
-            facts[key] = context.node_config[key]
-    return Message(RecordDict({"hello": facts}), reply_to=message)
+            told[key] = context.node_config[key]
+    return Message(RecordDict({"hello": told}), reply_to=message)
 
 
 def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:

@@ -73,6 +73,9 @@ class FederatedClient(NumPyClient):
         Clips what leaves the client and adds noise; off unless given.
     scoring
         Scores beside that on the own test data; none unless given.
+    public
+        Public inputs without labels, on the model's device, the same for all clients: never
+        write into them. None where there are none.
     """
 
     ACTIONS: ClassVar[Mapping[str, str]] = {TRAIN: "on_train", EVALUATE: "on_evaluate"}
@@ -98,6 +101,7 @@ class FederatedClient(NumPyClient):
         self_regularisation: SelfRegularisation | None = None,
         privacy: PrivacyOptions | None = None,
         scoring: Scoring | None = None,
+        public: Tensor | None = None,
     ) -> None:
         self.model = model
         self.train_data = train
@@ -110,6 +114,7 @@ class FederatedClient(NumPyClient):
         self.self_regularisation = self_regularisation
         self.privacy = privacy or PrivacyOptions()
         self.scoring = scoring or Scoring()
+        self.public = public
         self._views: tuple[int, torch.Generator] | None = None
         self._names = list(model.state_dict())
 

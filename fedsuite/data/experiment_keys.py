@@ -38,6 +38,26 @@ KEYS = (
         maximum=0.9,
     ),
     Key(
+        "public-size",
+        0,
+        "rows of the training part that no client gets: public data, without labels, for "
+        "methods that need some; 0 is none",
+        minimum=0,
+    ),
+    Key(
+        "public-used",
+        0,
+        "use only the first so many rows of the public data, to compare sizes on the same "
+        "private rows; 0 is all",
+        minimum=0,
+    ),
+    Key(
+        "public-dir",
+        "",
+        "folder with Parquet files of public images of your own, without labels, of which "
+        "public-size takes the first rows (0 is all); empty holds out rows instead",
+    ),
+    Key(
         "scaling",
         "standard",
         "unit maps inputs to 0..1; standard then takes off the mean of each channel and "

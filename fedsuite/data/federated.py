@@ -5,12 +5,13 @@ import hashlib
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedsuite.data.partition import Partition
+from fedsuite.data.public import PublicData
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import Parts
 from fedsuite.errors import DataError
@@ -75,6 +76,8 @@ class FederatedData:
         Labels of the training part as its holders see them; None for the true ones.
     label_noise
         Share of them that is wrong, for the description.
+    public
+        Unscaled features of the public data; None where there is none.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class FederatedData:
         partitioner: str,
         train_labels: IntArray | None = None,
         label_noise: float = 0.0,
+        public: npt.NDArray[Any] | None = None,
     ) -> None:
         self.spec = spec
         self.partition = partition
@@ -98,6 +102,7 @@ class FederatedData:
             raw.labels[parts.train] if train_labels is None else train_labels
         )
         self._label_noise = label_noise
+        self._public = raw.features[:0] if public is None else public
         self._scaling = scaling
         self._by_class = raw.labels.ndim == 1
         self._clients: OrderedDict[int, ClientData] = OrderedDict()
@@ -132,7 +137,8 @@ class FederatedData:
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the clients' positions and labels, training and test.
 
-        Labels with noise count as their holders see them.
+        Labels with noise count as their holders see them. Of public data it covers which
+        rows are held out, not how many of them are used.
         """
         digest = hashlib.sha256()
         if not self._rows.is_plain:
@@ -140,6 +146,9 @@ class FederatedData:
             for rows in (self._rows.train, self._rows.client_test, self._rows.validation):
                 digest.update(f"{len(rows)};".encode())
                 digest.update(rows.astype("<i8").tobytes())
+        if len(self._rows.public):
+            digest.update(f"public/{len(self._rows.public)};".encode())
+            digest.update(self._rows.public.astype("<i8").tobytes())
         for part, labels in self._parts():
             for client, positions in enumerate(part):
                 digest.update(f"{client}/{len(positions)};".encode())
@@ -175,7 +184,19 @@ class FederatedData:
             **self._majority(),
             **({} if self._rows.is_plain else held_out),
             **noise,
+            **self._public_description(),
             "fingerprint": self.fingerprint,
+        }
+
+    def _public_description(self) -> dict[str, Value]:
+        public = self.public_set()
+        if not len(public):
+            return {}
+        held_out = len(self._rows.public)
+        return {
+            "public-rows": len(public),
+            "public-rows-held-out": held_out,
+            "public-fingerprint": public.fingerprint,
         }
 
     def _majority(self) -> dict[str, Value]:
@@ -218,6 +239,10 @@ class FederatedData:
         """Return what the server keeps of the training part; no rows unless asked for."""
         return self._validation_set
 
+    def public_set(self) -> PublicData:
+        """Return what all know and no client holds; no rows unless asked for."""
+        return self._public_set
+
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return training rows by client and class, ``[num_clients, num_classes]``.
 
@@ -238,6 +263,11 @@ class FederatedData:
     def _validation_set(self) -> Split:
         rows = self._rows.validation
         return self._split(rows, self._raw.labels[rows])
+
+    @functools.cached_property
+    def _public_set(self) -> PublicData:
+        # Copied: they may be mapped from a file, which torch cannot look at.
+        return PublicData(self._scaled(np.array(self._public)))
 
     def _parts(self) -> tuple[tuple[tuple[IntArray, ...], IntArray], ...]:
         return (
@@ -260,19 +290,25 @@ class FederatedData:
         )
 
     def _split(self, rows: IntArray, row_labels: IntArray) -> Split:
-        """Gather and scale rows, in memory that torch allocated, for its alignment."""
         import torch
 
-        words = not self.spec.is_image and self._raw.features.dtype.kind in "iu"
+        labels = torch.empty(row_labels.shape, dtype=torch.int64)
+        labels.copy_(torch.from_numpy(row_labels))
+        features = self._scaled(self._raw.features[rows])
+        return Split(features, labels, self._raw.never_right)
+
+    def _scaled(self, raw: npt.NDArray[Any]) -> "torch.Tensor":
+        """Scale inputs, in memory that torch allocated, for its alignment."""
+        import torch
+
+        words = not self.spec.is_image and raw.dtype.kind in "iu"
         kind = torch.int64 if words else torch.float32
-        features = torch.empty((len(rows), *self.input_shape), dtype=kind)
-        features.copy_(torch.from_numpy(self._raw.features[rows]))
+        features = torch.empty((len(raw), *self.input_shape), dtype=kind)
+        features.copy_(torch.from_numpy(raw))
         if self.spec.is_image:
             features.div_(self.spec.max_value)
             if self._scaling == "standard":
                 per_channel = (-1, *[1] * (len(self.input_shape) - 1))
                 features.sub_(torch.tensor(self.spec.mean).reshape(per_channel))
                 features.div_(torch.tensor(self.spec.std).reshape(per_channel))
-        labels = torch.empty(row_labels.shape, dtype=torch.int64)
-        labels.copy_(torch.from_numpy(row_labels))
-        return Split(features, labels, self._raw.never_right)
+        return features

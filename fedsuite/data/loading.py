@@ -4,7 +4,7 @@ import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from fedsuite.data.partition_specs import (
     PartitionerSpec,
     partition_indices,
 )
+from fedsuite.data.public import PublicOptions, read_public_folder
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import Parts, split_parts
 from fedsuite.errors import ConfigError, DataError
@@ -66,6 +67,7 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
             float(known["client-test-fraction"]),
             float(known["server-validation-fraction"]),
         ),
+        _public_options(known),
         str(known["scaling"]),
         float(known["label-noise"]),
         partitioner.name,
@@ -86,19 +88,28 @@ def _data_folder(data_dir: str) -> Path | None:
     return folder
 
 
+def _public_options(values: Mapping[str, Value]) -> PublicOptions:
+    folder = str(values["public-dir"])
+    return PublicOptions(
+        int(values["public-size"]),
+        int(values["public-used"]),
+        Path(folder).expanduser().resolve() if folder else None,
+    )
+
+
 _Source = tuple[str, Path | None, tuple[tuple[str, Value], ...]]
 """Name of a data set, the data folder, and the values of the data set's keys."""
 
 
 @functools.lru_cache(maxsize=2)
 def _loaded(
-    source: _Source, fractions: tuple[float, float, float]
+    source: _Source, fractions: tuple[float, float, float], public_size: int
 ) -> tuple[RawData, Parts]:
     """Return the rows of a data set, prepared, and what they are for."""
     dataset, data_dir, options = source
     spec = DATASETS[dataset]
     raw = spec.load(spec, data_dir, **dict(options))
-    parts = split_parts(raw, *fractions)
+    parts = split_parts(raw, *fractions, public_size)
     if spec.prepare is not None:
         raw = spec.prepare(raw, parts.train, **dict(options))
     return raw, parts
@@ -108,6 +119,7 @@ def _loaded(
 def _divided(
     source: _Source,
     fractions: tuple[float, float, float],
+    public: PublicOptions,
     scaling: str,
     label_noise: float,
     partitioner: str,
@@ -116,7 +128,7 @@ def _divided(
     seed: int,
 ) -> FederatedData:
     spec = DATASETS[source[0]]
-    raw, parts = _loaded(source, fractions)
+    raw, parts = _loaded(source, fractions, public.held_out)
     _check_sequences(raw, partitioner, label_noise)
     held = parts.train, parts.client_test
     uses_features = PARTITIONERS[partitioner].uses_features
@@ -132,8 +144,26 @@ def _divided(
     )
     labels = _with_noise(raw.labels[parts.train], spec, partition, label_noise, seed)
     return FederatedData(
-        spec, raw, parts, partition, scaling, partitioner, labels, label_noise
+        spec,
+        raw,
+        parts,
+        partition,
+        scaling,
+        partitioner,
+        labels,
+        label_noise,
+        _public_features(spec, raw, parts, public),
     )
+
+
+def _public_features(
+    spec: DatasetSpec, raw: RawData, parts: Parts, public: PublicOptions
+) -> npt.NDArray[Any]:
+    """Return the unscaled features of the public data; no rows where there is none."""
+    if public.folder is not None:
+        return public.choose(read_public_folder(spec, public.folder))
+    features: npt.NDArray[Any] = raw.features[public.choose(parts.public)]
+    return features
 
 
 def _check_sequences(raw: RawData, partitioner: str, label_noise: float) -> None:

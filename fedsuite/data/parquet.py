@@ -8,7 +8,7 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -72,6 +72,42 @@ def load_parquet(spec: DatasetSpec, data_dir: Path | None) -> RawData:
         ids=np.asarray(arrays["ids"], np.int64) if "ids" in arrays else None,
         num_train=int(arrays["num_train"]) if spec.test_splits else None,
     )
+
+
+def load_images(spec: DatasetSpec, folder: Path) -> npt.NDArray[np.uint8]:
+    """Read images of a data set's form, without labels, from all files of a folder.
+
+    Parameters
+    ----------
+    spec
+        The data set; of the files' columns only its ``image_column`` is read.
+    folder
+        Folder with ``*.parquet``, taken in the order of their names.
+
+    Returns
+    -------
+    array
+        8-bit ``[rows, *input_shape]``. May be mapped from a file: never write into it.
+
+    Raises
+    ------
+    DataError
+        If there is no such folder or file; a file is unreadable, lacks the column, or holds
+        an image that the data set cannot have.
+    """
+    if not folder.is_dir():
+        raise DataError(f"folder {folder} does not exist")
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise DataError(f"no file *.parquet in {folder}")
+    bare = replace(
+        spec, label_column="", id_column="", train_splits=("images",), test_splits=()
+    )
+    entry = _cache_entry(bare, [_identity(file) for file in files])
+    arrays = load_or_build(
+        entry, lambda: _decode(bare, {"images": [_open(bare, file) for file in files]})
+    )
+    return arrays["features"]
 
 
 def find_files(spec: DatasetSpec, folder: Path) -> dict[str, list[Path]]:
@@ -207,16 +243,18 @@ def _decode(
             rows = slice(row, row + table.num_rows)
             position = (source.where, row - first_row)
             _decode_images(spec, table, position, features[rows])
-            labels[rows] = _read_labels(spec, table, position)
+            if spec.label_column:
+                labels[rows] = _read_labels(spec, table, position)
             if spec.id_column:
                 column = _column(table, spec.id_column, source.where)
                 ids.append(column.to_numpy(zero_copy_only=False))
             row = rows.stop
     arrays: dict[str, npt.NDArray[Any]] = {
         "features": features,
-        "labels": labels,
         "num_train": np.array(sum(num_rows[split] for split in spec.train_splits)),
     }
+    if spec.label_column:
+        arrays["labels"] = labels
     if ids:
         arrays["ids"] = np.unique(np.concatenate(ids), return_inverse=True)[1]
     return arrays

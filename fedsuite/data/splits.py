@@ -1,11 +1,12 @@
 """Which rows are for training, for tests, and for the server, before clients get any."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from fedsuite.data.specs import IntArray, RawData
+from fedsuite.errors import DataError
 from fedsuite.rng import numpy_stream
 
 _SPLIT_SEED = 0  # one test part for all seeds of an experiment
@@ -13,7 +14,7 @@ _SPLIT_SEED = 0  # one test part for all seeds of an experiment
 
 @dataclass(frozen=True)
 class Parts:
-    """Rows of a data set by what they are for, ascending.
+    """Rows of a data set by what they are for, ascending unless said otherwise.
 
     Parameters
     ----------
@@ -26,17 +27,22 @@ class Parts:
         off the training part, rows that no client holds.
     validation
         Kept by the server; no client holds any.
+    public
+        Known to all without their labels; no client holds any. In the order in which they
+        were drawn: fewer rows would be the first ones of these.
     """
 
     train: IntArray
     client_test: IntArray
     test: IntArray
     validation: IntArray
+    public: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def is_plain(self) -> bool:
         """Whether there are a training and a test part and no more."""
-        return not len(self.validation) and np.array_equal(self.client_test, self.test)
+        held_out = len(self.validation) + len(self.public)
+        return not held_out and np.array_equal(self.client_test, self.test)
 
 
 def split_parts(
@@ -44,6 +50,7 @@ def split_parts(
     test_fraction: float,
     client_test_fraction: float = 0.0,
     validation_fraction: float = 0.0,
+    public_size: int = 0,
 ) -> Parts:
     """Split a data set, the same for all seeds of an experiment.
 
@@ -56,15 +63,47 @@ def split_parts(
         then the test part alone; 0 tests clients on rows of the test part.
     validation_fraction
         Share of the training part that the server keeps; the three leave it disjoint.
+    public_size
+        Public rows, as :func:`draw_public` takes them from what is left.
     """
     train, test = split_rows(raw, test_fraction)
     train, validation = _hold_out(raw, train, validation_fraction, "validation-split")
-    if not client_test_fraction:
-        return Parts(train, test, test, validation)
-    # Both shares are of the whole training part.
-    rest = client_test_fraction / (1 - validation_fraction)
-    train, client_test = _hold_out(raw, train, rest, "client-test-split")
-    return Parts(train, client_test, test, validation)
+    client_test = test
+    if client_test_fraction:
+        # Both shares are of the whole training part.
+        rest = client_test_fraction / (1 - validation_fraction)
+        train, client_test = _hold_out(raw, train, rest, "client-test-split")
+    # Last, so that asking for public rows moves no row of the other parts held out.
+    train, public = draw_public(raw, train, public_size)
+    return Parts(train, client_test, test, validation, public)
+
+
+def draw_public(raw: RawData, rows: IntArray, size: int) -> tuple[IntArray, IntArray]:
+    """Return the rows that stay, and ``size`` public ones in the order of the draw.
+
+    Uniform, whatever the labels. Where rows belong to groups, groups are drawn instead, and
+    their rows taken in turn: what the last one has too many of is used by nobody, because a
+    group is never both public and private.
+
+    Raises
+    ------
+    DataError
+        If no row would stay.
+    """
+    if size == 0:
+        return rows, np.empty(0, np.int64)
+    groups = rows if raw.groups is None else raw.groups[rows]
+    names, group_of = np.unique(groups, return_inverse=True)
+    place = numpy_stream(_SPLIT_SEED, "public-split").permutation(len(names))[group_of]
+    order = np.argsort(place, kind="stable")
+    drawn = order[:size]
+    is_private = ~np.isin(place, place[drawn])
+    if not is_private.any():
+        raise DataError(
+            f"key public-size = {size}: {len(rows)} training rows are left to draw from, "
+            "and some must stay for the clients; ask for fewer"
+        )
+    return rows[is_private], rows[drawn]
 
 
 def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:

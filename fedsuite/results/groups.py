@@ -9,6 +9,7 @@ from fedsuite.results.reader import Run
 
 SEED = "seed"
 METHOD = "method"
+PUBLIC = "public-dir"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs by experiment, apart from the seed and from where and how long it ran.
 
     Keys in :data:`~fedsuite.experiment.LOCAL_KEYS` (engine, folders, rounds, ...) say
-    nothing about what was computed. Groups stand in the order of their first runs.
+    nothing about what was computed; of ``public-dir`` the images do, not where they lie.
+    Groups stand in the order of their first runs.
     """
     groups: dict[tuple[tuple[str, Value], ...], list[Run]] = {}
     for run in runs:
@@ -40,6 +42,9 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
             for key, value in run.experiment.items()
             if key != SEED and key not in LOCAL_KEYS
         }
+        if run.experiment.get(PUBLIC):
+            data = run.manifest.get("data", {})
+            identity[PUBLIC] = str(data.get("public-fingerprint", ""))[:12]
         groups.setdefault(tuple(sorted(identity.items())), []).append(run)
     labels = _labels([dict(identity) for identity in groups])
     return [

@@ -87,6 +87,8 @@ class FederatedStrategy(StartableStrategy):
         Seconds to wait for replies in exchanges that a method makes inside a round.
     source_hash
         Hash that nodes must report of their fedsuite code; None skips the check.
+    public_fingerprint
+        Fingerprint that nodes must report of their public data; None skips the check.
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = ()
@@ -106,6 +108,9 @@ class FederatedStrategy(StartableStrategy):
 
     NEEDS_VALIDATION: ClassVar[bool] = False
     """Whether the constructor takes ``validation``, a ServerValidation or its like."""
+
+    NEEDS_PUBLIC: ClassVar[bool] = False
+    """Whether the method needs public data at its clients."""
 
     def __init__(
         self,
@@ -131,6 +136,7 @@ class FederatedStrategy(StartableStrategy):
         connect_timeout: float = 600.0,
         exchange_timeout: float = 3600.0,
         source_hash: str | None = None,
+        public_fingerprint: str | None = None,
     ) -> None:
         if evaluate_every < 1:
             raise ValueError(f"evaluate_every = {evaluate_every}: expected at least 1")
@@ -156,7 +162,9 @@ class FederatedStrategy(StartableStrategy):
         self.layer = Layer()
         self.wire = wire
         self.exchange_timeout = exchange_timeout
-        self.directory = Directory(identity, num_clients, connect_timeout, source_hash)
+        self.directory = Directory(
+            identity, num_clients, connect_timeout, source_hash, public_fingerprint
+        )
         self.reports: dict[str, PhaseReport] = {}
         self.client_versions: dict[int, str] = {}
         self.kept_versions: dict[int, str] = {}

@@ -122,6 +122,9 @@ class Directory:
     source_hash
         Hash of the code that this side runs; nodes that run other code end the run.
         None skips the check.
+    public_fingerprint
+        Fingerprint of the public data that this side has; nodes with other data end the
+        run. None skips the check.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class Directory:
         num_clients: int | None,
         connect_timeout: float,
         source_hash: str | None = None,
+        public_fingerprint: str | None = None,
     ) -> None:
         if identity not in ("node", "partition", "registered"):
             raise ValueError(
@@ -139,6 +143,7 @@ class Directory:
         self._num_clients = num_clients
         self._timeout = connect_timeout
         self._source_hash = source_hash
+        self._public_fingerprint = public_fingerprint
         self._partitions: dict[int, int] = {}
         self._num_partitions = 0
 
@@ -155,7 +160,8 @@ class Directory:
         Raises
         ------
         RunError
-            If they do not come before the deadline, or run other code.
+            If they do not come before the deadline, run other code, or have other
+            public data.
         """
         if self._identity == "partition":
             return self._wait_for_partitions(grid)
@@ -237,6 +243,7 @@ class Directory:
             facts: Mapping[str, ConfigValue]
             facts = records_of(reply.content, ConfigRecord).get("hello", {})
             self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
+            self._check_public(reply.metadata.src_node_id, str(facts.get("public", "")))
             partition, total = facts.get("partition-id"), facts.get("num-partitions")
             if not (isinstance(partition, int) and isinstance(total, int)) or not (
                 0 <= partition < total
@@ -269,4 +276,13 @@ class Directory:
                 f"node {node_id} runs other fedsuite code than the ServerApp "
                 f"({source[:12]} and {self._source_hash[:12]}): install the same version "
                 "on both and start SuperLink and SuperNodes from an empty folder"
+            )
+
+    def _check_public(self, node_id: int, fingerprint: str) -> None:
+        ours = self._public_fingerprint
+        if ours is not None and fingerprint != ours:
+            raise RunError(
+                f"node {node_id} has other public data than the ServerApp "
+                f"({one_line(fingerprint)[:12] or 'none'} and {ours[:12]}): give both the "
+                "same data set, or the same files in public-dir"
             )

@@ -30,6 +30,7 @@ class StrategyOptions(TypedDict, total=False):
     connect_timeout: float
     exchange_timeout: float
     source_hash: str | None
+    public_fingerprint: str | None
 
 
 class FedAvgOptions(StrategyOptions, total=False):

@@ -66,7 +66,7 @@ def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
         "round_timeout": 1.0,
         "tensorboard": True,
     }
-    assert {name.replace("_", "-") for name in local} == LOCAL_KEYS
+    assert {name.replace("_", "-") for name in local} == LOCAL_KEYS - {"public-dir"}
     assert labels([make(seed=0), make(seed=1, **local)]) == ["fedavg"]
     assert len(labels([make(seed=0), make(seed=1, threads=2)])) == 2
 

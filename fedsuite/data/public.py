@@ -1,0 +1,117 @@
+"""Public data: inputs without labels that all clients have in common."""
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsuite.data.parquet import load_images
+from fedsuite.data.specs import DatasetSpec
+from fedsuite.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import torch
+
+_BRIGHTEST = 255  # of an encoded image
+
+
+@dataclass(frozen=True)
+class PublicData:
+    """Public inputs; there are no labels to be had. Shared: never write into them.
+
+    Parameters
+    ----------
+    features
+        ``[rows, *input_shape]``, scaled as private inputs are.
+    """
+
+    features: "torch.Tensor"
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over shape, type and little-endian bytes of the features."""
+        values = self.features.numpy()
+        values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        digest = hashlib.sha256(f"{values.shape};{values.dtype.str};".encode())
+        digest.update(values.data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class PublicOptions:
+    """What an experiment says of its public data.
+
+    Parameters
+    ----------
+    size, used
+        The keys ``public-size`` and ``public-used``.
+    folder
+        The key ``public-dir``; None holds rows out of the training part.
+
+    Raises
+    ------
+    ConfigError
+        If more rows are to be used than there are to be.
+    """
+
+    size: int = 0
+    used: int = 0
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.used > self.size and (self.size or self.folder is None):
+            raise ConfigError(
+                f"key public-used = {self.used}: expected at most public-size = {self.size}"
+            )
+
+    @property
+    def held_out(self) -> int:
+        """Rows that the training part gives."""
+        return self.size if self.folder is None else 0
+
+    def choose(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the rows that are used.
+
+        Raises
+        ------
+        DataError
+            If there are not so many.
+        """
+        for name, count in (("public-size", self.size), ("public-used", self.used)):
+            if count > len(rows):
+                raise DataError(
+                    f"key {name} = {count}: folder {self.folder} (public-dir) holds "
+                    f"{len(rows)} images; ask for fewer"
+                )
+        return rows[: self.used or self.size or None]
+
+
+def read_public_folder(spec: DatasetSpec, folder: Path) -> npt.NDArray[Any]:
+    """Return the images of a folder, in the units of the data set's raw features.
+
+    Raises
+    ------
+    ConfigError
+        If the data set has no images.
+    DataError
+        If the folder cannot be read.
+    """
+    if not spec.is_image:
+        raise ConfigError(
+            f"key public-dir = {str(folder)!r}: dataset {spec.name} has no images; leave "
+            "it empty and hold out rows with public-size"
+        )
+    try:
+        images = load_images(spec, folder)
+    except DataError as error:
+        raise DataError(f"key public-dir: {error}") from error
+    if spec.max_value == _BRIGHTEST:
+        return images
+    return images * np.float32(spec.max_value / _BRIGHTEST)
