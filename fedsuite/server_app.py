@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,24 @@ from fedsuite.callbacks.early_stop import EarlyStop
 from fedsuite.callbacks.progress import Progress
 from fedsuite.callbacks.recorder import Recorder
 from fedsuite.checkpoint import Checkpoint, load_latest
-from fedsuite.client_app import experiment_model, experiment_run_name, federated_data
+from fedsuite.client_app import (
+    experiment_model,
+    experiment_run_name,
+    federated_data,
+    network_model,
+)
 from fedsuite.clients.app import source_hash
 from fedsuite.clients.training import resolve_device
 from fedsuite.data import FederatedData, Split
 from fedsuite.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
+from fedsuite.models import count_parameters
 from fedsuite.models.arrays import model_arrays
+from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import ParameterGroups, parameter_groups
-from fedsuite.records import to_arrays, to_record
+from fedsuite.models.server_networks import ServerNetworks
+from fedsuite.records import Arrays, to_arrays, to_record
 from fedsuite.registry import METHODS
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, MODEL, read_manifest
 from fedsuite.results.summary import finish_folder
@@ -133,29 +142,79 @@ def run_experiment(
         run_folder = None
     try:
         data = federated_data(experiment)
-        model = experiment_model(experiment, data)
-        strategy = build_strategy(
-            experiment, parameter_groups(model), server_validation(experiment, data, model)
-        )
+        networks = server_networks(experiment, data)
+        strategy, initial = build_server(experiment, data, networks)
         if run_folder is None:
-            run_folder = _new_folder(folder, experiment, data, flwr_run_id)
+            run_folder = _new_folder(folder, experiment, data, networks, flwr_run_id)
         callbacks = build_callbacks(experiment, run_folder, checkpoint, write)
         result = strategy.start(
             grid,
-            to_record(model_arrays(model)),
+            to_record(initial),
             num_rounds=experiment.integer("num-rounds"),
             timeout=experiment.number("round-timeout"),
             callbacks=callbacks,
             resume=checkpoint,
         )
         finish_folder(run_folder, write)
-        run_folder.write_bytes(MODEL, save(to_arrays(result.arrays)))
+        if len(result.arrays):
+            run_folder.write_bytes(MODEL, save(to_arrays(result.arrays)))
         run_folder.finish("finished")
         write(f"run folder: {folder}")
     except BaseException as error:
         _note_failure(run_folder, error)
         raise
     return Run(folder, result)
+
+
+def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetworks | None:
+    """Return the clients' networks, None where all share one and the method asks for none.
+
+    Raises
+    ------
+    ConfigError
+        If a network cannot take the data.
+    """
+    strategy = METHODS[experiment.text("method")].load_strategy()
+    if not experiment["client-models"] and not strategy.NEEDS_NETWORKS:
+        return None
+    networks = experiment_networks(experiment.values)
+    build = partial(network_model, experiment, data)
+    models = [build(index) for index in range(len(networks.distinct))]
+    return ServerNetworks(
+        networks,
+        initial=tuple(model_arrays(model) for model in models),
+        num_parameters=tuple(count_parameters(model) for model in models),
+        build=build,
+    )
+
+
+def build_server(
+    experiment: Experiment, data: FederatedData, networks: ServerNetworks | None
+) -> tuple[FederatedStrategy | StrategyWrapper, Arrays]:
+    """Return the experiment's strategy, and the arrays that its server starts with.
+
+    Parameters
+    ----------
+    experiment, data
+        What to run.
+    networks
+        From :func:`server_networks`.
+    """
+    chosen = METHODS[experiment.text("method")].load_strategy()
+    if experiment["client-models"]:
+        strategy = build_strategy(experiment, None, networks=networks)
+        initial: Arrays = {}
+    else:
+        model = experiment_model(experiment, data)
+        validation = server_validation(experiment, data, model)
+        strategy = build_strategy(experiment, parameter_groups(model), validation, networks)
+        initial = model_arrays(model)
+    if chosen.PRIVATE_MODELS:
+        return strategy, {}
+    if chosen.NEEDS_NETWORKS:
+        assert networks is not None
+        return strategy, networks.join(networks.initial)
+    return strategy, initial
 
 
 def server_validation(
@@ -185,17 +244,20 @@ def server_validation(
 
 def build_strategy(
     experiment: Experiment,
-    groups: ParameterGroups,
+    groups: ParameterGroups | None,
     validation: ServerValidation | None = None,
+    networks: ServerNetworks | None = None,
 ) -> FederatedStrategy | StrategyWrapper:
     """Return the experiment's strategy.
 
     Parameters
     ----------
     groups
-        Those of the experiment's model.
+        Those of the experiment's model; None where clients have different ones.
     validation
         From :func:`server_validation`, for a method that needs one.
+    networks
+        From :func:`server_networks`, for a method that needs them.
 
     Raises
     ------
@@ -203,8 +265,8 @@ def build_strategy(
         If the strategy refuses values that their keys allow one by one.
     """
     try:
-        strategy = _make_strategy(experiment, groups, validation)
-        if not decomposition.server_takes_part(experiment.values):
+        strategy = _make_strategy(experiment, groups, validation, networks)
+        if groups is None or not decomposition.server_takes_part(experiment.values):
             return strategy
         options = experiment.arguments(decomposition.KEYS)
         return FilterDecomposition(strategy, groups, **options)  # type: ignore[arg-type]
@@ -213,12 +275,17 @@ def build_strategy(
 
 
 def _make_strategy(
-    experiment: Experiment, groups: ParameterGroups, validation: ServerValidation | None
+    experiment: Experiment,
+    groups: ParameterGroups | None,
+    validation: ServerValidation | None,
+    networks: ServerNetworks | None,
 ) -> FederatedStrategy:
     strategy = METHODS[experiment.text("method")].load_strategy()
     needed: dict[str, object] = {"groups": groups} if strategy.NEEDS_GROUPS else {}
     if strategy.NEEDS_VALIDATION:
         needed["validation"] = validation
+    if strategy.NEEDS_NETWORKS:
+        needed["networks"] = networks
     return strategy(
         **experiment.arguments((*strategy.KEYS, *SERVER_KEYS)),  # type: ignore[arg-type]
         **needed,  # type: ignore[arg-type]
@@ -287,6 +354,7 @@ def _new_folder(
     folder: Path,
     experiment: Experiment,
     data: FederatedData,
+    networks: ServerNetworks | None,
     flwr_run_id: int | None,
 ) -> RunFolder:
     manifest: dict[str, Any] = {
@@ -300,6 +368,10 @@ def _new_folder(
         "experiment_fingerprint": experiment.fingerprint,
         "flwr_run_id": flwr_run_id,
     }
+    if networks is not None:
+        manifest["networks"] = networks.networks.labels
+        manifest["network_parameters"] = networks.num_parameters
+        manifest["client_networks"] = networks.networks.of_client
     run_folder = RunFolder.create(folder, experiment.values, manifest)
     counts: dict[str, Any] = {
         "train": data.class_counts().tolist(),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedsuite.client_app import experiment_model, federated_data
 from fedsuite.clients.evaluation import EVALUATION_BATCH
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
@@ -14,7 +15,7 @@ from fedsuite.models.arrays import model_arrays
 from fedsuite.server_app import build_strategy, server_validation
 from fedsuite.server_validation import ServerValidation
 from fedsuite.strategies import FedAvg
-from tests.helpers import SOME_GROUPS, digits_experiment, experiment_model, federated_data
+from tests.helpers import SOME_GROUPS, digits_experiment
 
 LABELS = torch.tensor([0, 1, 1, 1, 0])
 

@@ -8,10 +8,12 @@ from fedsuite.client_app import Worker, all_actions, experiment_model, federated
 from fedsuite.clients.app import Answering, make_client_app
 from fedsuite.clients.store import MemoryStore
 from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import parameter_groups
 from fedsuite.records import Reply, Request, to_record
+from fedsuite.registry import METHODS
 from fedsuite.server_app import build_strategy, server_validation
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.callback import Callback
@@ -30,9 +32,20 @@ class Federation:
     ----------
     experiment
         What the federation does.
+
+    Raises
+    ------
+    ConfigError
+        If its clients do not share one model.
     """
 
     def __init__(self, experiment: Experiment) -> None:
+        strategy = METHODS[experiment.text("method")].load_strategy()
+        if strategy.PRIVATE_MODELS or strategy.NEEDS_NETWORKS:
+            raise ConfigError(
+                f"method {experiment['method']}: its clients share no model, and this "
+                "analysis needs one; choose a method whose clients do"
+            )
         self.experiment = experiment
         self.data = federated_data(experiment)
         self.model = experiment_model(experiment, self.data)
