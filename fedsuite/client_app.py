@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -25,18 +25,28 @@ from fedsuite.decomposition import clients_take_part
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
-from fedsuite.models import DECOMPOSITION_KEYS, MODELS, build_model
+from fedsuite.models import DECOMPOSITION_KEYS, build_model
 from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.decomposition import decompose
 from fedsuite.models.fedpara import fedpara
 from fedsuite.models.groups import parameter_groups
+from fedsuite.records import Arrays
 from fedsuite.registry import METHODS
 
 STATE_VARIABLE = "FEDSUITE_STATE"
 
 
+@dataclass(frozen=True)
+class _Resident:
+    """The model of a network that its clients take turns with, and how it starts."""
+
+    model: torch.nn.Module
+    initial: Arrays
+
+
 class Worker:
-    """Makes clients, on one model that stays in memory and data that is loaded once.
+    """Makes clients, on data and one model of each network that stay in memory.
 
     Parameters
     ----------
@@ -45,7 +55,7 @@ class Worker:
     store
         Keeps the clients' state.
     client_seed
-        Seed of the clients' own draws; None is the experiment's. Data and initial model
+        Seed of the clients' own draws; None is the experiment's. Data and initial models
         always have the experiment's.
     """
 
@@ -59,8 +69,8 @@ class Worker:
         self._seed = experiment.integer("seed") if client_seed is None else client_seed
         self._client_class = METHODS[experiment.text("method")].load_client()
         self._data = federated_data(experiment)
-        self._model = experiment_model(experiment, self._data).to(self._device)
-        self._initial = model_arrays(self._model)
+        self._networks = experiment_networks(experiment.values)
+        self._residents: dict[int, _Resident] = {}
         options = experiment.arguments(TRAINING_KEYS)
         self._training = TrainingOptions(**options)  # type: ignore[arg-type]
         public = self._data.public_set()
@@ -72,7 +82,9 @@ class Worker:
         self._scoring = self._scores_asked_for()
         # None where the strategy stands alone: its clients do too.
         self._groups = (
-            parameter_groups(self._model) if clients_take_part(experiment.values) else None
+            parameter_groups(self._resident(0).model)
+            if clients_take_part(experiment.values)
+            else None
         )
         self._clients: dict[int, Answering] = {}
 
@@ -80,10 +92,8 @@ class Worker:
         """Return the client of that number."""
         if client_id not in self._clients:
             data = self._data.client(client_id)
-            # The clients share a model, which others may have trained by now.
-            load_arrays(self._model, self._initial)
             client = self._client_class(
-                self._model,
+                self._initialised(client_id),
                 self._on_device(data.train),
                 self._on_device(data.test),
                 training=self._training,
@@ -104,6 +114,28 @@ class Worker:
         """Return what a node tells at the hello: its public data, where it has some."""
         public = self._data.public_set()
         return {"public": public.fingerprint} if len(public) else {}
+
+    def _initialised(self, client_id: int) -> torch.nn.Module:
+        """Return the model that a client uses, with the client's initial parameters.
+
+        Clients share it, and others may have trained it by now: what a client must keep of
+        it, it copies when it is made.
+        """
+        index = self._networks.of_client[client_id]
+        resident = self._resident(index)
+        initial = resident.initial
+        if self._experiment["client-initialisation"] == "own":
+            initial = model_arrays(
+                network_model(self._experiment, self._data, index, client_id)
+            )
+        load_arrays(resident.model, initial)
+        return resident.model
+
+    def _resident(self, index: int) -> "_Resident":
+        if index not in self._residents:
+            model = network_model(self._experiment, self._data, index).to(self._device)
+            self._residents[index] = _Resident(model, model_arrays(model))
+        return self._residents[index]
 
     def _scores_asked_for(self) -> Scoring:
         experiment = self._experiment
@@ -153,11 +185,45 @@ def federated_data(experiment: Experiment) -> FederatedData:
 
 
 def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Module:
-    """Return the experiment's network with its initial parameters."""
-    name = experiment.text("model")
-    options = experiment.arguments(MODELS[name].keys)
-    seed = experiment.integer("seed")
-    model = build_model(name, data.input_shape, data.num_classes, seed, **options)
+    """Return the network that all clients share, with its initial parameters.
+
+    Raises
+    ------
+    ConfigError
+        If they have different networks.
+    """
+    if experiment["client-models"]:
+        raise ConfigError(
+            "key client-models: clients have different networks, and this needs one that "
+            "all share; leave it empty"
+        )
+    return network_model(experiment, data)
+
+
+def network_model(
+    experiment: Experiment, data: FederatedData, index: int = 0, client_id: int = 0
+) -> torch.nn.Module:
+    """Return one of the experiment's networks with its initial parameters.
+
+    Parameters
+    ----------
+    experiment, data
+        What it is for.
+    index
+        Which of the experiment's networks.
+    client_id
+        Client whose own initial parameters they are; 0 is also what clients share.
+    """
+    network = experiment_networks(experiment.values).distinct[index]
+    seed, shape = experiment.integer("seed"), data.input_shape
+    model = build_model(
+        network.name,
+        shape,
+        data.num_classes,
+        seed,
+        client_id=client_id,
+        **network.options,
+    )
     return _factored(model, experiment)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import tomli_w
 
+from fedsuite.client_networks import check_networks
 from fedsuite.errors import ConfigError
 from fedsuite.keys import AUTO, Key, Value
 from fedsuite.registry import METHODS
@@ -183,6 +184,7 @@ class Experiment:
                     f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
                     + reason
                 )
+        check_networks(self.values)
         name = self.text("run-name")
         if not _RUN_NAME.fullmatch(name):
             raise ConfigError(
@@ -291,7 +293,12 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     return {
         "run": (*KEYS, *SCORE_KEYS),
         "data": data.KEYS,
-        "model": (models.MODEL, models.DECOMPOSITION, *models.FEDPARA_KEYS),
+        "model": (
+            models.MODEL,
+            *models.CLIENT_NETWORK_KEYS,
+            models.DECOMPOSITION,
+            *models.FEDPARA_KEYS,
+        ),
         "training": TRAINING_KEYS,
         "extras": (*SERVER_KEYS, *LSR_KEYS, *PRIVACY_KEYS),
     }

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 from safetensors.numpy import save
-from torch import nn
 
 from fedsuite import decomposition
 from fedsuite.callbacks.best_model import BestModel
@@ -20,21 +18,19 @@ from fedsuite.callbacks.early_stop import EarlyStop
 from fedsuite.callbacks.progress import Progress
 from fedsuite.callbacks.recorder import Recorder
 from fedsuite.checkpoint import Checkpoint, load_latest
-from fedsuite.client_app import experiment_model, experiment_run_name, federated_data
+from fedsuite.client_app import experiment_run_name, federated_data, network_model
 from fedsuite.clients.app import source_hash
-from fedsuite.clients.training import resolve_device
-from fedsuite.data import FederatedData, Split
+from fedsuite.data import FederatedData
 from fedsuite.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
-from fedsuite.models.arrays import model_arrays
-from fedsuite.models.groups import ParameterGroups, parameter_groups
+from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.records import to_arrays, to_record
 from fedsuite.registry import METHODS
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, MODEL, read_manifest
 from fedsuite.results.summary import finish_folder
 from fedsuite.results.writer import RunFolder
-from fedsuite.server_validation import ServerValidation
+from fedsuite.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.callback import Callback
 from fedsuite.strategies.extras import KEYS as SERVER_KEYS
@@ -135,26 +131,23 @@ def run_experiment(
         data = federated_data(experiment)
         if again:
             _refuse_other_public(folder, data)
-        model = experiment_model(experiment, data)
-        strategy = build_strategy(
-            experiment,
-            parameter_groups(model),
-            server_validation(experiment, data, model),
-            public_fingerprint(experiment, data),
-        )
+        model = network_model(experiment, data)
+        parts = server_parts(experiment, data, model)
+        strategy = build_strategy(experiment, parts)
         if run_folder is None:
-            run_folder = _new_folder(folder, experiment, data, flwr_run_id)
+            run_folder = _new_folder(folder, experiment, data, parts.networks, flwr_run_id)
         callbacks = build_callbacks(experiment, run_folder, checkpoint, write)
         result = strategy.start(
             grid,
-            to_record(model_arrays(model)),
+            to_record(initial_arrays(experiment, model, parts)),
             num_rounds=experiment.integer("num-rounds"),
             timeout=experiment.number("round-timeout"),
             callbacks=callbacks,
             resume=checkpoint,
         )
         finish_folder(run_folder, write)
-        run_folder.write_bytes(MODEL, save(to_arrays(result.arrays)))
+        if len(result.arrays):
+            run_folder.write_bytes(MODEL, save(to_arrays(result.arrays)))
         run_folder.finish("finished")
         write(f"run folder: {folder}")
     except BaseException as error:
@@ -163,67 +156,15 @@ def run_experiment(
     return Run(folder, result)
 
 
-def server_validation(
-    experiment: Experiment, data: FederatedData, model: nn.Module
-) -> ServerValidation | None:
-    """Return what the method scores models with on the server, None if it does not.
-
-    Raises
-    ------
-    ConfigError
-        If it does, and no rows are held out for it.
-    """
-    method = experiment.text("method")
-    if not METHODS[method].load_strategy().NEEDS_VALIDATION:
-        return None
-    split = data.validation_set()
-    if not len(split):
-        raise ConfigError(
-            f"method {method} validates on the server: set server-validation-fraction "
-            "above 0, such as 0.1"
-        )
-    # The key names the clients' device; the server takes the same kind where it has one.
-    device = resolve_device("cpu" if experiment["device"] == "cpu" else "auto")
-    on_device = Split(split.features.to(device), split.labels.to(device))
-    return ServerValidation(deepcopy(model).to(device), on_device)
-
-
-def public_fingerprint(experiment: Experiment, data: FederatedData) -> str | None:
-    """Return the fingerprint of the public data that clients must have, None without any.
-
-    Raises
-    ------
-    ConfigError
-        If the method needs public data, and there is none.
-    """
-    public = data.public_set()
-    if len(public):
-        return public.fingerprint
-    method = experiment.text("method")
-    if METHODS[method].load_strategy().NEEDS_PUBLIC:
-        raise ConfigError(
-            f"method {method} needs public data: set public-size, such as 200, or "
-            "public-dir"
-        )
-    return None
-
-
 def build_strategy(
-    experiment: Experiment,
-    groups: ParameterGroups,
-    validation: ServerValidation | None = None,
-    public: str | None = None,
+    experiment: Experiment, parts: ServerParts
 ) -> FederatedStrategy | StrategyWrapper:
     """Return the experiment's strategy.
 
     Parameters
     ----------
-    groups
-        Those of the experiment's model.
-    validation
-        From :func:`server_validation`, for a method that needs one.
-    public
-        From :func:`public_fingerprint`: what nodes must say of their public data.
+    parts
+        From :func:`~fedsuite.server_parts.server_parts`.
 
     Raises
     ------
@@ -231,28 +172,21 @@ def build_strategy(
         If the strategy refuses values that their keys allow one by one.
     """
     try:
-        strategy = _make_strategy(experiment, groups, validation, public)
+        strategy = _make_strategy(experiment, parts)
         if not decomposition.server_takes_part(experiment.values):
             return strategy
+        assert parts.groups is not None
         options = experiment.arguments(decomposition.KEYS)
-        return FilterDecomposition(strategy, groups, **options)  # type: ignore[arg-type]
+        return FilterDecomposition(strategy, parts.groups, **options)  # type: ignore[arg-type]
     except ValueError as error:
         raise ConfigError(f"method {experiment['method']}: {error}") from error
 
 
-def _make_strategy(
-    experiment: Experiment,
-    groups: ParameterGroups,
-    validation: ServerValidation | None,
-    public: str | None,
-) -> FederatedStrategy:
+def _make_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrategy:
     strategy = METHODS[experiment.text("method")].load_strategy()
-    needed: dict[str, object] = {"groups": groups} if strategy.NEEDS_GROUPS else {}
-    if strategy.NEEDS_VALIDATION:
-        needed["validation"] = validation
     return strategy(
         **experiment.arguments((*strategy.KEYS, *SERVER_KEYS)),  # type: ignore[arg-type]
-        **needed,  # type: ignore[arg-type]
+        **parts.needed_by(strategy),  # type: ignore[arg-type]
         num_clients=experiment.integer("num-clients"),
         clients_per_round=experiment.integer("clients-per-round"),
         min_available_nodes=1,
@@ -263,7 +197,7 @@ def _make_strategy(
         identity="partition",
         connect_timeout=experiment.number("connect-timeout"),
         source_hash=source_hash(),
-        public_fingerprint=public,
+        public_fingerprint=parts.public.fingerprint if parts.public else None,
     )
 
 
@@ -330,6 +264,7 @@ def _new_folder(
     folder: Path,
     experiment: Experiment,
     data: FederatedData,
+    networks: ServerNetworks | None,
     flwr_run_id: int | None,
 ) -> RunFolder:
     manifest: dict[str, Any] = {
@@ -343,6 +278,10 @@ def _new_folder(
         "experiment_fingerprint": experiment.fingerprint,
         "flwr_run_id": flwr_run_id,
     }
+    if networks is not None:
+        manifest["networks"] = networks.networks.labels
+        manifest["network_parameters"] = networks.num_parameters
+        manifest["client_networks"] = networks.networks.of_client
     run_folder = RunFolder.create(folder, experiment.values, manifest)
     counts: dict[str, Any] = {
         "train": data.class_counts().tolist(),

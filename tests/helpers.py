@@ -20,8 +20,8 @@ from fedsuite.callbacks import Callback, RoundReport, RunState
 from fedsuite.client_app import (
     Worker,
     client_app_for,
-    experiment_model,
     federated_data,
+    network_model,
 )
 from fedsuite.clients.app import make_client_app
 from fedsuite.clients.base import FederatedClient
@@ -35,10 +35,10 @@ from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid, flower_identity
 from fedsuite.experiment import Experiment
 from fedsuite.keys import Value
-from fedsuite.models.arrays import model_arrays
-from fedsuite.models.groups import ParameterGroups, parameter_groups
+from fedsuite.models.groups import ParameterGroups
 from fedsuite.records import ARRAYS, METRICS, TRAIN, client_record, to_arrays, to_record
-from fedsuite.server_app import build_strategy, server_validation
+from fedsuite.server_app import build_strategy
+from fedsuite.server_parts import initial_arrays, server_parts
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.fedavg import FedAvg
 
@@ -219,8 +219,9 @@ def run(
 ) -> Trace:
     """Run rounds through the strategy's own ``start`` and return what happened."""
     trace = Trace()
+    arrays = zeros() if initial is None else initial
     with flower_identity():
-        strategy.start(grid, initial or zeros(), num_rounds, callbacks=[*callbacks, trace])
+        strategy.start(grid, arrays, num_rounds, callbacks=[*callbacks, trace])
     return trace
 
 
@@ -305,11 +306,13 @@ def run_digits(
     store = store or MemoryStore()
     worker = Worker(experiment, store)
     data = federated_data(experiment)
-    model = experiment_model(experiment, data)
-    initial = model_arrays(model)
+    model = network_model(experiment, data)
+    parts = server_parts(experiment, data, model)
+    strategy, initial = (
+        build_strategy(experiment, parts),
+        initial_arrays(experiment, model, parts),
+    )
     grid = TamperingGrid(client_app_for(worker), 4, tamper, rounds=range(1, 100))
-    validation = server_validation(experiment, data, model)
-    strategy = build_strategy(experiment, parameter_groups(model), validation)
     return run(strategy, grid, experiment.integer("num-rounds"), to_record(initial))
 
 

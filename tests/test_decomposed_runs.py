@@ -15,6 +15,7 @@ from fedsuite.experiment import Experiment
 from fedsuite.models.groups import parameter_groups
 from fedsuite.results.reader import Run
 from fedsuite.server_app import build_strategy
+from fedsuite.server_parts import ServerParts
 from fedsuite.strategies.filter_decomposition import FilterDecomposition
 from tests.helpers import bits, digits_experiment, run_digits
 from tests.small_runs import final_model, without_plots
@@ -97,7 +98,7 @@ def test_control_c1_runs_where_atoms_span_the_filters() -> None:
 def test_who_is_wrapped(changes: dict[str, Any], server: bool, clients: bool) -> None:
     experiment = digits_experiment(**FACTORED, **changes)
     model = experiment_model(experiment, federated_data(experiment))
-    strategy = build_strategy(experiment, parameter_groups(model))
+    strategy = build_strategy(experiment, ServerParts(parameter_groups(model)))
     assert isinstance(strategy, FilterDecomposition) == server
     worker = Worker(experiment, MemoryStore())
     client: Any = worker.client(None, 0)  # type: ignore[arg-type]
@@ -115,4 +116,4 @@ def test_what_the_wrapper_refuses_is_an_error_of_the_experiment() -> None:
     )
     model = experiment_model(experiment, federated_data(experiment))
     with pytest.raises(ConfigError, match="method term: cross terms"):
-        build_strategy(experiment, parameter_groups(model))
+        build_strategy(experiment, ServerParts(parameter_groups(model)))

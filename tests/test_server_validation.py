@@ -7,14 +7,16 @@ import pytest
 import torch
 from torch import nn
 
+from fedsuite.client_app import experiment_model, federated_data
 from fedsuite.clients.evaluation import EVALUATION_BATCH
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.models.arrays import model_arrays
-from fedsuite.server_app import build_strategy, server_validation
+from fedsuite.server_app import build_strategy
+from fedsuite.server_parts import ServerParts, server_validation
 from fedsuite.server_validation import ServerValidation
 from fedsuite.strategies import FedAvg
-from tests.helpers import SOME_GROUPS, digits_experiment, experiment_model, federated_data
+from tests.helpers import SOME_GROUPS, digits_experiment
 
 LABELS = torch.tensor([0, 1, 1, 1, 0])
 
@@ -109,7 +111,7 @@ class TestStrategy:
         experiment, data, model = self.parts(server_validation_fraction=0.25)
         before = model_arrays(model)
         validation = server_validation(experiment, data, model)
-        strategy = build_strategy(experiment, SOME_GROUPS, validation)
+        strategy = build_strategy(experiment, ServerParts(SOME_GROUPS, validation))
         zeros = {name: np.zeros_like(array) for name, array in before.items()}
         share = (data.validation_set().labels == 0).float().mean()
         assert strategy.validation.accuracy(zeros) == pytest.approx(float(share))

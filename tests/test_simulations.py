@@ -14,6 +14,7 @@ from fedsuite.experiment import Experiment, parse_assignment, read_file
 from fedsuite.keys import Value
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.server_app import build_strategy
+from fedsuite.server_parts import ServerParts
 from fedsuite.sweep_points import make_points
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +67,7 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("path", FILES)
 def test_file_can_be_built(path: str) -> None:
     experiment = Experiment.load(ROOT / path)
-    build_strategy(experiment, groups_of(experiment))
+    build_strategy(experiment, ServerParts(groups_of(experiment)))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
     seeds = int(next(options(words, "--seeds"), "1"))
     for point in make_points(base, list(options(words, "--grid")), seeds):
         experiment = Experiment.from_values({**base, **dict(point.settings)})
-        build_strategy(experiment, groups_of(experiment))
+        build_strategy(experiment, ServerParts(groups_of(experiment)))
     known = {"--set", "--grid", "--seeds", "--seed", "--output", "--workers"}
     assert {word for word in words if word.startswith("--")} <= known
 

@@ -8,11 +8,13 @@ from fedsuite.client_app import Worker, all_actions, experiment_model, federated
 from fedsuite.clients.app import Answering, make_client_app
 from fedsuite.clients.store import MemoryStore
 from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.models.arrays import model_arrays
-from fedsuite.models.groups import parameter_groups
 from fedsuite.records import Reply, Request, to_record
-from fedsuite.server_app import build_strategy, public_fingerprint, server_validation
+from fedsuite.registry import METHODS
+from fedsuite.server_app import build_strategy
+from fedsuite.server_parts import server_parts
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.callback import Callback
 from fedsuite.strategies.wrapper import StrategyWrapper
@@ -30,13 +32,23 @@ class Federation:
     ----------
     experiment
         What the federation does.
+
+    Raises
+    ------
+    ConfigError
+        If its clients do not share one model.
     """
 
     def __init__(self, experiment: Experiment) -> None:
+        strategy = METHODS[experiment.text("method")].load_strategy()
+        if strategy.PRIVATE_MODELS or strategy.NEEDS_NETWORKS:
+            raise ConfigError(
+                f"method {experiment['method']}: its clients share no model, and this "
+                "analysis needs one; choose a method whose clients do"
+            )
         self.experiment = experiment
         self.data = federated_data(experiment)
         self.model = experiment_model(experiment, self.data)
-        self._groups = parameter_groups(self.model)
         self._store = MemoryStore()
 
     def grid(self, watch: Watch | None = None, client_seed: int | None = None) -> LocalGrid:
@@ -66,9 +78,7 @@ class Federation:
     def strategy(self, seed: int | None = None) -> FederatedStrategy | StrategyWrapper:
         """Return a new strategy; ``seed`` None is the experiment's."""
         chosen = self.experiment if seed is None else self.experiment.replace(seed=seed)
-        validation = server_validation(chosen, self.data, self.model)
-        public = public_fingerprint(chosen, self.data)
-        return build_strategy(chosen, self._groups, validation, public)
+        return build_strategy(chosen, server_parts(chosen, self.data, self.model))
 
     def run(self, grid: LocalGrid, callbacks: Sequence[Callback]) -> None:
         """Run the experiment, the same bits as ``fedsuite run``."""

@@ -204,7 +204,9 @@ class PublicExchangeClient(FederatedClient):
         arrays: dict[str, Arrays] = {}
         if step < int(request.number("transfer-steps")):
             outputs = self.outputs_without_trace(request, step)
-            arrays[OUTPUTS] = {n: t.cpu().numpy().copy() for n, t in outputs.items()}
+            arrays[OUTPUTS] = {
+                n: t.detach().cpu().numpy().copy() for n, t in outputs.items()
+            }
         return Reply(arrays, {**metrics, **self._save(request)})
 
     def _layers(self, request: Request, step: int) -> Any:

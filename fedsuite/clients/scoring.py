@@ -127,6 +127,9 @@ def prefixed(prefix: str, scores: Mapping[str, MetricValue]) -> dict[str, Metric
 
 def _digest(model: nn.Module) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
-    for tensor in model.state_dict().values():
-        digest.update(tensor.detach().cpu().numpy().tobytes())
+    for name, tensor in model.state_dict().items():
+        array = tensor.detach().cpu().numpy()
+        # Of two networks other shapes may hold the same bytes.
+        digest.update(f"{name}/{array.dtype}/{array.shape}/".encode())
+        digest.update(array.tobytes())
     return digest.digest()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fedsuite.models.decomposition import decompose, recompose
 
 __all__ = [
+    "CLIENT_MODELS",
+    "CLIENT_NETWORK_KEYS",
     "DECOMPOSITION",
     "DECOMPOSITION_KEYS",
     "KEYS",
@@ -202,6 +204,32 @@ FEDPARA_KEYS: tuple[Key, ...] = (
 
 MODEL = Key("model", "mlp", "network that clients train", choices=tuple(MODELS))
 
+CLIENT_MODELS = Key(
+    "client-models",
+    "",
+    "comma-separated networks that clients are given, each NAME or NAME:key=value:...; "
+    "empty gives all of them model",
+)
+
+CLIENT_NETWORK_KEYS: tuple[Key, ...] = (
+    CLIENT_MODELS,
+    Key(
+        "client-model-assignment",
+        "random",
+        "which client gets which entry of client-models: drawn for each, in turns, or one "
+        "entry listed for each",
+        choices=("random", "round-robin", "listed"),
+    ),
+    Key(
+        "client-initialisation",
+        "shared",
+        "whether clients with the same network start alike, or each with weights of its "
+        "own",
+        choices=("shared", "own"),
+    ),
+)
+"""Keys by which clients may have different networks."""
+
 DECOMPOSITION = Key(
     "decomposition", False, "factor the convolutions into filter atoms and coefficients"
 )
@@ -221,6 +249,7 @@ DECOMPOSITION_KEYS: tuple[Key, ...] = (
 
 KEYS: tuple[Key, ...] = (
     MODEL,
+    *CLIENT_NETWORK_KEYS,
     *(key for spec in MODELS.values() for key in spec.keys),
     DECOMPOSITION,
     *DECOMPOSITION_KEYS,
@@ -236,7 +265,13 @@ def __getattr__(name: str) -> Any:
 
 
 def build_model(
-    name: str, input_shape: Sequence[int], num_classes: int, seed: int, **options: Value
+    name: str,
+    input_shape: Sequence[int],
+    num_classes: int,
+    seed: int,
+    *,
+    client_id: int = 0,
+    **options: Value,
 ) -> "torch.nn.Module":
     """Build a network, float32 and on the CPU, with seeded initial parameters.
 
@@ -255,6 +290,8 @@ def build_model(
         Number of outputs, at least 1.
     seed
         The experiment's seed.
+    client_id
+        Client whose part of the stream is drawn from; 0 is also what clients share.
     **options
         Values of the network's own keys by their argument names, such as
         ``hidden_width``; a key that is left out has its default.
@@ -277,7 +314,7 @@ def build_model(
     build = pkgutil.resolve_name(spec.builder)
     with torch.random.fork_rng(devices=[]):
         # Seeds the CPU's generator alone: torch.manual_seed would reseed GPUs for good.
-        torch.default_generator.manual_seed(stream_seed(seed, "model"))
+        torch.default_generator.manual_seed(stream_seed(seed, "model", client_id=client_id))
         model = build(tuple(input_shape), num_classes, **arguments)
     assert isinstance(model, torch.nn.Module)
     return model

@@ -110,7 +110,19 @@ class FederatedStrategy(StartableStrategy):
     """Whether the constructor takes ``validation``, a ServerValidation or its like."""
 
     NEEDS_PUBLIC: ClassVar[bool] = False
-    """Whether the method needs public data at its clients."""
+    """Whether the method needs public data at its clients; the constructor then takes
+    ``num_classes`` and ``public_rows``."""
+
+    NEEDS_PUBLIC_INPUTS: ClassVar[bool] = False
+    """Whether the constructor also takes ``public``, the PublicData itself."""
+
+    PRIVATE_MODELS: ClassVar[bool] = False
+    """Whether clients keep their models, which the server never sees and which may differ:
+    it starts with no arrays."""
+
+    NEEDS_NETWORKS: ClassVar[bool] = False
+    """Whether the constructor takes ``networks``, a ServerNetworks: clients' models may
+    differ, and the server holds arrays of each network, all of them in its union."""
 
     def __init__(
         self,
@@ -380,13 +392,13 @@ class FederatedStrategy(StartableStrategy):
         """Return the messages of an exchange and the reader for its replies."""
         self._exchange_index += 1
         group_id = f"{self.server_round}.{self._exchange_index}"
-        limits = replace(
-            exchange.expected,
-            weight_key=self.weighted_by_key,
-            max_examples=self.max_examples,
-        )
         config = {**exchange.config, SERVER_ROUND: self.server_round}
-        exchange = replace(exchange, expected=limits, config=config)
+        exchange = replace(
+            exchange,
+            config=config,
+            expected=self._limited(exchange.expected),
+            expected_of={k: self._limited(e) for k, e in exchange.expected_of.items()},
+        )
         versions = Versions(self.client_versions, self.kept_versions)
         whole = exchange.shared.get(ARRAYS) is self._arrays
         messages = build_messages(
@@ -414,6 +426,11 @@ class FederatedStrategy(StartableStrategy):
 
         reader = ReplyReader(exchange, self._members, self.wire, group_id, accept, reject)
         return reader, messages
+
+    def _limited(self, expected: Expected) -> Expected:
+        return replace(
+            expected, weight_key=self.weighted_by_key, max_examples=self.max_examples
+        )
 
     def _count(
         self, replies: Iterator[ClientReply], report: PhaseReport

@@ -52,6 +52,8 @@ class Exchange:
         Settings for all clients.
     expected
         What a reply must hold.
+    expected_of
+        Client to what its reply must hold in place of that, as where models differ.
     """
 
     message_type: str
@@ -60,6 +62,7 @@ class Exchange:
     own: Mapping[int, Mapping[str, Arrays]] = field(default_factory=dict)
     config: Mapping[str, ConfigValue] = field(default_factory=dict)
     expected: Expected = field(default_factory=Expected)
+    expected_of: Mapping[int, Expected] = field(default_factory=dict)
 
     def bytes_down(self) -> int:
         """Payload sent, counted once a client, whatever node it lives on."""
@@ -253,7 +256,8 @@ class ReplyReader:
             if self._wire == "numpy":
                 names = list(spec_of(self._exchange.shared.get(ARRAYS, {})))
                 content = from_legacy(content, self._exchange.message_type, names)
-            reply = check_reply(client_id, content, self._exchange.expected)
+            expected = self._exchange.expected_of.get(client_id, self._exchange.expected)
+            reply = check_reply(client_id, content, expected)
         except (BadReply, RecordError) as error:
             return one_line(error)
         self.bytes_up += sum(num_bytes(arrays) for arrays in reply.arrays.values())

@@ -32,14 +32,14 @@ Logits and their gradients tell of private data: nothing here is a promise of pr
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, Unpack, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, Unpack, cast, get_args
 
 import numpy as np
 
 from fedsuite.keys import Key
 from fedsuite.records import ADVERSARIAL_GRADIENT, LOGITS, Arrays, ConfigValue
-from fedsuite.strategies.fedmd import FedMDLF, LessForgetting, Match, Target
-from fedsuite.strategies.public_exchange import Feedback, PublicExchangeOptions
+from fedsuite.strategies.fedmd import DistillationOptions, FedMDLF, LessForgetting
+from fedsuite.strategies.public_exchange import Feedback
 
 if TYPE_CHECKING:
     from fedsuite.strategies.discriminator import Discriminator
@@ -49,14 +49,11 @@ DiscriminatorOptimizer = Literal["adam", "sgd"]
 LABELS = "labels"
 
 
-class FedALOptions(PublicExchangeOptions, total=False):
-    """Keywords of FedMD-LF, which FedAL hands on."""
+class FedALOptions(DistillationOptions, total=False):
+    """Keywords of :class:`~fedsuite.strategies.fedmd.FedMDLF`, which FedAL hands on."""
 
-    distillation_temperature: float
-    distillation_target: Target
-    distillation_loss: Match
+    transfer_steps: int
     less_forgetting: LessForgetting
-    less_forgetting_from: int
 
 
 class FedAL(FedMDLF):
@@ -171,7 +168,7 @@ class FedAL(FedMDLF):
             return mean
         logits = np.stack([outputs[client_id][LOGITS] for client_id in known])
         labels = [self._labels[client_id] for client_id in known]
-        self._record(discriminator.step(logits, labels), len(known))
+        self._note(discriminator.step(logits, labels), len(known))
         gradients = discriminator.gradient(logits, labels)
         own = {
             client_id: {ADVERSARIAL_GRADIENT: {LOGITS: gradient}}
@@ -179,7 +176,7 @@ class FedAL(FedMDLF):
         }
         return Feedback(mean.shared, own)
 
-    def _record(self, figures: tuple[float, float], num_clients: int) -> None:
+    def _note(self, figures: tuple[float, float], num_clients: int) -> None:
         """Record the means over the round so far, and what chance would reach."""
         self._steps.append(figures)
         loss, accuracy = np.mean(self._steps, axis=0).tolist()
@@ -196,9 +193,8 @@ class FedAL(FedMDLF):
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take back what :meth:`state` returned."""
-        by_label = scalars.get(LABELS, [])
-        assert isinstance(by_label, list)
-        self._labels = {int(client_id): label for label, client_id in enumerate(by_label)}
+        by_label = cast(list[int], scalars.get(LABELS, []))
+        self._labels = {client_id: label for label, client_id in enumerate(by_label)}
         self._discriminator = None
         if arrays:
             self.discriminator.restore(arrays)

@@ -39,8 +39,8 @@ from fedsuite.strategies.public_exchange import (
     RESET_OPTIMIZER,
     TRANSFER_STEPS,
     Feedback,
+    OutputOptions,
     PublicExchange,
-    PublicExchangeOptions,
     mean_outputs,
     output_divergence,
 )
@@ -82,11 +82,22 @@ LESS_FORGETTING_FROM = Key(
 )
 
 
+class DistillationOptions(OutputOptions, total=False):
+    """Keywords of :class:`FedMD` but those whose defaults differ from method to method."""
+
+    distillation_temperature: float
+    distillation_target: Target
+    distillation_loss: Match
+    less_forgetting_from: int
+
+
 class FedMD(PublicExchange):
     """Mean logits on public data, and nothing else, go between server and clients.
 
     Parameters
     ----------
+    transfer_steps
+        Exchanges after each local phase.
     distillation_temperature
         E of the divergences; 1 compares the predictions themselves.
     distillation_target
@@ -116,18 +127,19 @@ class FedMD(PublicExchange):
     def __init__(
         self,
         *,
+        transfer_steps: int = 1,
         distillation_temperature: float = 1.0,
         distillation_target: Target = "others",
         distillation_loss: Match = "kl",
         less_forgetting: LessForgetting = "none",
         less_forgetting_from: int = 1,
-        **options: Unpack[PublicExchangeOptions],
+        **options: Unpack[OutputOptions],
     ) -> None:
         if not distillation_temperature > 0:
             raise ValueError(
                 f"distillation_temperature = {distillation_temperature}: expected above 0"
             )
-        super().__init__(**options)
+        super().__init__(transfer_steps=transfer_steps, **options)
         self.settings |= {
             "distillation-temperature": distillation_temperature,
             "distillation-target": distillation_target,
@@ -161,3 +173,14 @@ class FedMDLF(FedMD):
         LESS_FORGETTING_FROM,
     )
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
+
+    def __init__(
+        self,
+        *,
+        transfer_steps: int = 5,
+        less_forgetting: LessForgetting = "both",
+        **options: Unpack[DistillationOptions],
+    ) -> None:
+        super().__init__(
+            transfer_steps=transfer_steps, less_forgetting=less_forgetting, **options
+        )

@@ -12,7 +12,7 @@ out of the rest of the round and takes part in the next, from where it stopped.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Unpack
+from typing import ClassVar, Required, Unpack
 
 import numpy as np
 
@@ -65,12 +65,11 @@ LARGEST_OUTPUT = 1e6
 """No network that trains has outputs beyond this; products with them stay finite."""
 
 
-class PublicExchangeOptions(StrategyOptions, total=False):
+class OutputOptions(StrategyOptions, total=False):
     """Keywords of :class:`PublicExchange` that its sub-classes hand on."""
 
-    num_classes: int
-    public_rows: int
-    transfer_steps: int
+    num_classes: Required[int]
+    public_rows: Required[int]
     public_batch_size: int
     reset_optimizer: bool
 

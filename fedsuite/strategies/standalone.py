@@ -1,10 +1,12 @@
 """Standalone: every client trains alone; nothing is exchanged.
 
-The reference that collaborative fairness is measured against. All clients start from the
-same initial model, keep their own from round to round, and are scored with it.
+The reference that collaborative fairness is measured against. Clients start from the same
+initial model unless the experiment says otherwise, keep their own from round to round, and
+are scored with it.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from fedsuite.records import EVALUATE, TRAIN, Arrays
 from fedsuite.strategies.base import FederatedStrategy
@@ -18,6 +20,8 @@ class Standalone(FederatedStrategy):
     Takes the keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
 
+    PRIVATE_MODELS: ClassVar[bool] = True
+
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send no arrays, expect none."""
         return Exchange(TRAIN, client_ids)
@@ -27,7 +31,7 @@ class Standalone(FederatedStrategy):
         return Exchange(EVALUATE, client_ids)
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Take in the metrics; the server's model stays the initial one."""
+        """Take in the metrics; the server has no model."""
         for _ in replies:
             pass
         return None

@@ -14,6 +14,7 @@ from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.records import ARRAYS, Arrays
 from fedsuite.server_app import build_strategy
+from fedsuite.server_parts import ServerParts
 from fedsuite.strategies.aggregation import weighted_mean
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.extras import (
@@ -275,11 +276,11 @@ def model_of(path: Path) -> bytes:
 
 
 def test_keys_reach_the_strategy() -> None:
-    plain = build_strategy(Experiment.from_values(DIGITS), SOME_GROUPS)
+    plain = build_strategy(Experiment.from_values(DIGITS), ServerParts(SOME_GROUPS))
     assert plain.extras.momentum.factor == 0.0
     assert plain.extras.memory is None
     given_keys = {**DIGITS, "server-momentum": 0.9, "fedvarp": True}
-    strategy = build_strategy(Experiment.from_values(given_keys), SOME_GROUPS)
+    strategy = build_strategy(Experiment.from_values(given_keys), ServerParts(SOME_GROUPS))
     assert strategy.extras.momentum.factor == 0.9
     assert strategy.extras.memory is not None
     with pytest.raises(ConfigError, match="key server-momentum"):

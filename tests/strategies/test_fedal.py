@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedsuite.public_batches import public_batch
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from torch import nn
 from torch.nn import functional
@@ -15,6 +14,7 @@ from fedsuite.clients.fedal import FedALClient
 from fedsuite.clients.fedmd import FedMDClient
 from fedsuite.clients.store import MemoryStore
 from fedsuite.clients.training import TrainingOptions
+from fedsuite.public_batches import public_batch
 from fedsuite.records import (
     ADVERSARIAL_GRADIENT,
     LOCAL_PHASE,
@@ -189,6 +189,8 @@ def test_the_chain_rule_through_the_wire_is_that_of_one_graph(build: Any) -> Non
     # A single client: nobody to imitate, and no less-forgetting at the first exchange.
     federation = Federation(FedALClient, [build], training=NO_TRAINING)
     strategy = strategy_of(FedAL, 1, transfer_steps=1, discriminator_learning_rate=0.0)
+    # Between two labels there is something to tell apart.
+    strategy.restore({}, {"labels": [0, 1]})
     client = federation._client(None, 0)
     before = [p.detach().clone() for p in client.model.parameters()]
     batch = PUBLIC[public_batch(len(PUBLIC), 6, 0, 1, 0)]
@@ -198,6 +200,7 @@ def test_the_chain_rule_through_the_wire_is_that_of_one_graph(build: Any) -> Non
         with torch.no_grad():
             parameter.copy_(start)
         start.copy_(after)
+    client.model.zero_grad()
     p = functional.softmax(client.model(batch) / 2.0, dim=1)
     found = strategy.discriminator.network(p)
     (-functional.cross_entropy(found, torch.zeros(6, dtype=torch.int64))).backward()

@@ -38,6 +38,7 @@ from fedsuite.records import (
     to_record,
 )
 from fedsuite.server_app import build_strategy
+from fedsuite.server_parts import ServerParts
 from fedsuite.strategies import fedpac
 from fedsuite.strategies.fedpac import (
     FedPAC,
@@ -268,7 +269,7 @@ def started(**changes: Any) -> tuple[Watching, FedPAC, Trace]:
     experiment = digits_experiment(method="fedpac", **{**KEYS, **changes})
     model = experiment_model(experiment, federated_data(experiment))
     grid = Watching(client_app_for(Worker(experiment, MemoryStore())), 4)
-    strategy = build_strategy(experiment, parameter_groups(model))
+    strategy = build_strategy(experiment, ServerParts(parameter_groups(model)))
     assert isinstance(strategy, FedPAC)
     trace = run(strategy, grid, experiment["num-rounds"], to_record(model_arrays(model)))
     return grid, strategy, trace
@@ -394,7 +395,7 @@ def test_a_round_below_the_quorum_changes_nothing() -> None:
         return replies[:2]
 
     model = experiment_model(experiment, federated_data(experiment))
-    strategy = build_strategy(experiment, parameter_groups(model))
+    strategy = build_strategy(experiment, ServerParts(parameter_groups(model)))
     app = client_app_for(Worker(experiment, MemoryStore()))
     grid = Watching(app, 4, lose, rounds=(2,))
     initial = to_record(model_arrays(model))
@@ -421,7 +422,7 @@ def tampered(change: Change) -> tuple[Trace, FedPAC]:
 
     experiment = digits_experiment(method="fedpac", **{**KEYS, "num_rounds": 2})
     model = experiment_model(experiment, federated_data(experiment))
-    strategy = build_strategy(experiment, parameter_groups(model))
+    strategy = build_strategy(experiment, ServerParts(parameter_groups(model)))
     assert isinstance(strategy, FedPAC)
     app = client_app_for(Worker(experiment, MemoryStore()))
     grid = Watching(app, 4, tamper, rounds=(1, 2))

@@ -39,6 +39,7 @@ from fedsuite.records import (
     to_record,
 )
 from fedsuite.server_app import build_strategy
+from fedsuite.server_parts import ServerParts
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.fedpara import PFedPara
 from fedsuite.strategies.fedper import FedPer
@@ -254,7 +255,7 @@ def watched(method: str, **changes: Any) -> tuple[Watching, MemoryStore, Any, Tr
     model = experiment_model(experiment, federated_data(experiment))
     grid = Watching(client_app_for(Worker(experiment, store)), 4)
     groups = parameter_groups(model)
-    strategy = build_strategy(experiment, groups)
+    strategy = build_strategy(experiment, ServerParts(groups))
     trace = run(strategy, grid, experiment["num-rounds"], to_record(model_arrays(model)))
     return grid, store, strategy, trace
 

@@ -11,6 +11,7 @@ from fedsuite.clients.training import TrainingOptions
 from fedsuite.engines.local import flower_identity
 from fedsuite.records import HELLO
 from fedsuite.server_app import build_strategy
+from fedsuite.server_parts import ServerParts
 from fedsuite.strategies.standalone import Standalone
 from tests.helpers import (
     SOME_GROUPS,
@@ -79,7 +80,7 @@ def test_equals_each_client_alone() -> None:
         with flower_identity():
             app = client_app_for(Worker(experiment, own))
             grid = Only(client, app)
-            alone = run(build_strategy(experiment, SOME_GROUPS), grid, 3)
+            alone = run(build_strategy(experiment, ServerParts(SOME_GROUPS)), grid, 3)
         assert len(losses(alone, client)) == 6
         assert losses(alone, client) == losses(together, client)
         assert stored(own, client) == stored(store, client)

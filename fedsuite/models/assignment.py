@@ -1,0 +1,167 @@
+"""Which network each client has, where clients have different ones.
+
+Needs no torch: an experiment is checked, and its run recorded, without building a network.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedsuite.errors import ConfigError
+from fedsuite.keys import Key, Value
+from fedsuite.models import CLIENT_MODELS, MODELS, model_spec
+from fedsuite.rng import numpy_stream
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of :data:`~fedsuite.models.MODELS` with values for all its own keys.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    values
+        Key name and value, in the order in which the network declares its keys.
+    """
+
+    name: str
+    values: tuple[tuple[str, Value], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The shortest entry of ``client-models`` that gives this network."""
+        defaults = {key.name: key.default for key in MODELS[self.name].keys}
+        settings = (f"{k}={_text(v)}" for k, v in self.values if v != defaults[k])
+        return ":".join((self.name, *settings))
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """The values by argument name, for :func:`~fedsuite.models.build_model`."""
+        return {name.replace("-", "_"): value for name, value in self.values}
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The networks of an experiment, and who has which.
+
+    Parameters
+    ----------
+    distinct
+        Each network once, in the order of ``client-models``; some may have no client.
+    of_client
+        For each client the index of its network in ``distinct``.
+    """
+
+    distinct: tuple[Network, ...]
+    of_client: tuple[int, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The networks' labels."""
+        return tuple(network.label for network in self.distinct)
+
+    def clients_of(self, index: int) -> tuple[int, ...]:
+        """Return the clients that have a network."""
+        return tuple(k for k, network in enumerate(self.of_client) if network == index)
+
+
+def experiment_networks(values: Mapping[str, Value]) -> Networks:
+    """Return the networks that an experiment's values give to its clients.
+
+    Raises
+    ------
+    ConfigError
+        If ``client-models`` cannot be read, or does not fit the number of clients.
+    """
+    num_clients, seed = values["num-clients"], values["seed"]
+    assert isinstance(num_clients, int) and isinstance(seed, int)
+    if not values[CLIENT_MODELS.name]:
+        name = str(values["model"])
+        own = tuple((key.name, values[key.name]) for key in MODELS[name].keys)
+        return Networks((Network(name, own),), (0,) * num_clients)
+    entries = parse_networks(str(values[CLIENT_MODELS.name]))
+    rule = str(values["client-model-assignment"])
+    chosen = assign(len(entries), rule, num_clients, seed)
+    distinct = tuple(dict.fromkeys(entries))
+    return Networks(distinct, tuple(distinct.index(entries[entry]) for entry in chosen))
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Read comma-separated entries ``NAME`` or ``NAME:key=value:key=value``.
+
+    Raises
+    ------
+    ConfigError
+        In one line, if an entry names no network, or a key or value that it has not.
+    """
+    return tuple(_parse_entry(entry.strip()) for entry in text.split(","))
+
+
+def assign(num_entries: int, rule: str, num_clients: int, seed: int) -> tuple[int, ...]:
+    """Return for each client the index of the entry that it gets.
+
+    Parameters
+    ----------
+    num_entries
+        Number of entries, at least 1.
+    rule
+        ``random``: drawn for each client by itself, all entries being equally likely;
+        ``round-robin``: client k gets entry k mod ``num_entries``; ``listed``: client k
+        gets entry k.
+    num_clients
+        Number of clients.
+    seed
+        The experiment's seed; its stream ``"client-models"`` is drawn from.
+
+    Raises
+    ------
+    ConfigError
+        If the rule is ``listed`` and there is not one entry for each client.
+    """
+    if rule == "listed":
+        if num_entries != num_clients:
+            raise ConfigError(
+                f"key {CLIENT_MODELS.name}: {num_entries} entries for {num_clients} "
+                "clients: client-model-assignment = 'listed' needs one for each"
+            )
+        return tuple(range(num_clients))
+    if rule == "round-robin":
+        return tuple(client_id % num_entries for client_id in range(num_clients))
+    drawn = numpy_stream(seed, "client-models").integers(num_entries, size=num_clients)
+    return tuple(drawn.tolist())
+
+
+def _parse_entry(entry: str) -> Network:
+    name, *settings = (part.strip() for part in entry.split(":"))
+    try:
+        keys = model_spec(name).keys
+        given = _parse_settings(name, keys, settings)
+    except ConfigError as error:
+        raise ConfigError(f"key {CLIENT_MODELS.name}: entry {entry!r}: {error}") from None
+    return Network(name, tuple((k.name, given.get(k.name, k.default)) for k in keys))
+
+
+def _parse_settings(
+    name: str, keys: Sequence[Key], settings: Sequence[str]
+) -> dict[str, Value]:
+    known = {key.name: key for key in keys}
+    given: dict[str, Value] = {}
+    for setting in settings:
+        option, sign, value = (part.strip() for part in setting.partition("="))
+        if not sign:
+            raise ConfigError(f"{setting!r}: expected key=value")
+        if option not in known:
+            near = difflib.get_close_matches(option, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            allowed = ", ".join(known) or "none"
+            raise ConfigError(f"{name} has no key {option!r}: it takes {allowed}{hint}")
+        if option in given:
+            raise ConfigError(f"key {option} stands there twice")
+        given[option] = known[option].parse_text(value)
+    return given
+
+
+def _text(value: Value) -> str:
+    """Return a value as it is typed in an entry."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
