@@ -278,7 +278,7 @@ def _new_folder(
         "experiment_fingerprint": experiment.fingerprint,
         "flwr_run_id": flwr_run_id,
     }
-    if networks is not None:
+    if networks is not None and experiment["client-models"]:
         manifest["networks"] = networks.networks.labels
         manifest["network_parameters"] = networks.num_parameters
         manifest["client_networks"] = networks.networks.of_client

@@ -18,6 +18,7 @@ from fedsuite.experiment import (
     table_default,
 )
 from fedsuite.keys import AUTO
+from fedsuite.models import CLIENT_NETWORK_KEYS
 from fedsuite.registry import METHODS
 
 SIMULATIONS = Path(__file__).parents[1] / "simulations"
@@ -291,6 +292,10 @@ OTHER_VALUES = {
     "round-timeout": 1.0,
     "tensorboard": True,
 }
+"""Other values of the keys that are not decisive."""
+
+DIFFERENT = {"method": "standalone", "client-models": "mlp"}
+"""What the keys about clients' networks need beside them."""
 
 
 def other_value(name, value):
@@ -309,11 +314,13 @@ def other_value(name, value):
 
 def test_fingerprint_changes_with_decisive_keys_alone():
     assert set(OTHER_VALUES) == LOCAL_KEYS
-    base = Experiment.from_values({"clients-per-round": 5})
-    for name, value in base.values.items():
-        changed = Experiment.from_values(
-            {"clients-per-round": 5, name: other_value(name, value)}
-        )
+    networks = {key.name for key in CLIENT_NETWORK_KEYS}
+    for name in Experiment.from_values({}).values:
+        given = {"clients-per-round": 5, **(DIFFERENT if name in networks else {})}
+        base = Experiment.from_values(given)
+        value = base[name]
+        other = "linear" if name == "client-models" else other_value(name, value)
+        changed = Experiment.from_values({**given, name: other})
         assert changed[name] != value
         assert (changed.fingerprint == base.fingerprint) == (name in LOCAL_KEYS), name
 
@@ -352,6 +359,8 @@ def experiments(draw):
         "early-stop-metric": draw(PATHS),
         **METHODS[method].load_strategy().FIXED,
     }
+    if METHODS[method].load_strategy().PRIVATE_MODELS:
+        values["client-models"] = draw(st.sampled_from(["", "mlp:hidden-width=3, linear"]))
     return Experiment.from_values(values)
 
 

@@ -12,12 +12,14 @@ file                  contents
 ``clients.jsonl``     one object per client, phase and round
 ``events.jsonl``      rejected replies and warnings
 ``summary.json``      the final fairness report and totals
-``model.safetensors`` the final model, written last
+``model.safetensors`` the final model, written last; none where clients keep theirs
 ``plots/``            figures
 ``checkpoints/``      what resuming needs
 ===================== ==============================================================
 
-Accuracies are fractions. A number that is not finite stands as ``null``.
+Where clients have different networks the manifest has ``networks``, an entry of the key
+``client-models`` each, their ``network_parameters``, and ``client_networks``, the index of
+each client's. Accuracies are fractions. A number that is not finite stands as ``null``.
 """
 
 import json

@@ -1,13 +1,15 @@
 """The end of a run: summary, plots, and the table that a person sees."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedsuite.metrics import FairnessReport, fairness_report
 from fedsuite.results.layout import SUMMARY
+from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.plots import plot_run
 from fedsuite.results.reader import Run, load_run
 from fedsuite.results.writer import RunFolder
@@ -29,7 +31,7 @@ _ROWS = (
 
 
 def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
-    """Write ``summary.json`` and the plots, and show the fairness table.
+    """Write ``summary.json`` and the plots, and show the tables that belong to the run.
 
     Parameters
     ----------
@@ -43,11 +45,14 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     accuracies = run.client_values("evaluate", "accuracy")
     percent = [100 * a for a in accuracies.values() if 0 <= a <= 1]
     report = fairness_report(percent) if percent else None
+    networks = accuracy_by_network(run)
+    by_network = {n.label: 100 * n.accuracy for n in networks}
     folder.write_json(
         SUMMARY,
         {
             "rounds": last.get("round", 0),
             "accuracy_in_per_cent": report.as_dict() if report else None,
+            **({"accuracy_in_per_cent_by_network": by_network} if networks else {}),
             **totals(run),
             "last_round": last,
         },
@@ -55,6 +60,9 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     plot_run(folder.path)
     if report is not None:
         for line in render_report(report).splitlines():
+            write(line)
+    if networks:
+        for line in render_networks(networks).splitlines():
             write(line)
 
 
@@ -76,6 +84,23 @@ def render_report(report: FairnessReport) -> str:
     for label, name, unit in _ROWS:
         digits = 2 if unit else 4
         table.add_row(label, f"{values[name]:.{digits}f}", unit)
+    return _text(table)
+
+
+def render_networks(networks: Sequence[NetworkAccuracy]) -> str:
+    """Return the accuracies by network as a table of text."""
+    table = Table(title="Mean accuracy by network", title_justify="left")
+    # A label says which network it is: it may be broken, never cut off.
+    table.add_column("network", overflow="fold")
+    for heading in ("parameters", "clients", "accuracy in %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for found in networks:
+        counts = f"{found.num_parameters:,}", str(found.num_clients)
+        table.add_row(escape(found.label), *counts, f"{100 * found.accuracy:.2f}")
+    return _text(table)
+
+
+def _text(table: Table) -> str:
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
     console.print(table)
     assert isinstance(console.file, io.StringIO)

@@ -1,5 +1,6 @@
 """Scores beside the usual one: which model, on which data, under which name."""
 
+import math
 from typing import Any
 
 import pytest
@@ -163,6 +164,26 @@ def test_training_data_are_scored_in_the_rounds_that_are_evaluated() -> None:
 def test_standalone_is_scored_on_the_whole_test_part_too() -> None:
     found = rows(play("standalone", score_whole_test=True), "evaluate")
     assert len({row["whole_test_loss"] for row in found}) == 4
+
+
+def test_networks_with_the_same_bytes_have_scores_of_their_own() -> None:
+    """Eight ones: as one layer all classes are equal, as two the scores are others."""
+    networks = (
+        nn.Linear(4, 2, bias=False),
+        nn.Sequential(nn.Linear(4, 1, bias=False), nn.Linear(1, 4, bias=False)),
+        nn.Linear(2, 4, bias=False),
+    )
+    whole = WholeTest(Split(torch.ones(3, 4), torch.zeros(3, dtype=torch.int64)))
+    for network in networks[:2]:
+        for parameter in network.parameters():
+            nn.init.ones_(parameter)
+    found = [whole.scores(network)["whole-test-loss"] for network in networks[:2]]
+    assert found == pytest.approx([math.log(2), math.log(4)])
+    # Names and bytes alike, shapes not.
+    nn.init.ones_(networks[2].weight)
+    whole.data = Split(torch.ones(3, 2), torch.zeros(3, dtype=torch.int64))
+    again = whole.scores(networks[2])["whole-test-loss"]
+    assert again == pytest.approx(math.log(4))
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3]), (2, [2, 3]), (9, [3])])

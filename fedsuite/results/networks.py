@@ -1,0 +1,53 @@
+"""Accuracy by network, where clients have different ones."""
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from fedsuite.results.reader import Run
+
+
+@dataclass(frozen=True)
+class NetworkAccuracy:
+    """What the clients with one network reach.
+
+    Parameters
+    ----------
+    label
+        The network, as an entry of the key ``client-models``.
+    num_parameters
+        Its trainable scalars.
+    num_clients
+        Clients that have it and told their accuracy.
+    accuracy
+        Mean over these clients, each counting alike; a fraction.
+    """
+
+    label: str
+    num_parameters: int
+    num_clients: int
+    accuracy: float
+
+
+def accuracy_by_network(
+    run: Run, server_round: int | None = None
+) -> tuple[NetworkAccuracy, ...]:
+    """Return the accuracy of each network that a client has; empty where all share one.
+
+    Parameters
+    ----------
+    run
+        A run.
+    server_round
+        Round to read; None for the last that was evaluated.
+    """
+    labels = run.manifest.get("networks", [])
+    sizes = run.manifest.get("network_parameters", [])
+    network_of = dict(enumerate(run.manifest.get("client_networks", [])))
+    by_network: dict[int, list[float]] = {}
+    for client, accuracy in run.client_values("evaluate", "accuracy", server_round).items():
+        if client in network_of and 0 <= accuracy <= 1:
+            by_network.setdefault(network_of[client], []).append(accuracy)
+    return tuple(
+        NetworkAccuracy(labels[index], sizes[index], len(found), fmean(found))
+        for index, found in sorted(by_network.items())
+    )
