@@ -21,7 +21,8 @@ from fedsuite.engines.local import LocalGrid, flower_identity
 from fedsuite.errors import ConfigError, RunError
 from fedsuite.experiment import Experiment
 from fedsuite.results.groups import group_runs
-from fedsuite.server_app import public_fingerprint, refuse_relative_paths
+from fedsuite.server_app import refuse_relative_paths
+from fedsuite.server_parts import public_data
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.membership import Directory
 from tests.data import parquet_files
@@ -170,8 +171,8 @@ def test_a_method_that_needs_public_data(
     folder = write_images(tmp_path / "own")
     for values in (PUBLIC, {**SMALL, "public-dir": folder}):
         experiment = Experiment.from_values(values)
-        found = public_fingerprint(experiment, federated_data(experiment))
-        assert found == fingerprint(values)
+        found = public_data(experiment, federated_data(experiment))
+        assert found is not None and found.fingerprint == fingerprint(values)
 
 
 # Folders of one's own

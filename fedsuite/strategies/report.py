@@ -14,7 +14,14 @@ Row = dict[str, float | int | str]
 RESERVED = frozenset({"client", "num_examples", "round", "phase"})
 """Columns that the server fills; metrics of these names are left out."""
 
-OTHER_WEIGHTS = {"received_training_loss": "training_examples"}
+OTHER_WEIGHTS = {
+    "received_training_loss": "training_examples",
+    **{
+        f"{model}whole_test_{score}": f"{model}whole_test_examples"
+        for model in ("", "global_", "trained_")
+        for score in ("loss", "accuracy")
+    },
+}
 """Columns that were not measured on what ``num_examples`` counts, and what counts there."""
 
 

@@ -185,7 +185,8 @@ def test_every_methods_uploads_pass_through(
     monkeypatch.setattr(FederatedClient, "answer", watch)
     changes = {"dp-noise-multiplier": 1e-9, "dp-clip": 1e-5}
     places = {"output-dir": str(tmp_path), "run-name": "run"}
-    done = run({**DIGITS, **places, "method": method, **changes})
+    public = {"public-size": 64} if METHODS[method].load_strategy().NEEDS_PUBLIC else {}
+    done = run({**DIGITS, **places, **public, "method": method, **changes})
     assert done.manifest["status"] == "finished"
     assert left == []
 

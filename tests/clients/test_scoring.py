@@ -237,3 +237,15 @@ def test_a_changed_model_is_scored_anew(monkeypatch: pytest.MonkeyPatch) -> None
     other = WholeTest(Split(torch.eye(3), torch.arange(3)))
     assert other.scores(model) == other.scores(model)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("model", ["", "global-", "trained-"])
+def test_scores_on_the_whole_test_part_weigh_clients_alike(model: str) -> None:
+    report = PhaseReport("evaluate")
+    for client, (tests, accuracy) in enumerate(((9, 0.5), (1, 0.1))):
+        scores = {f"{model}whole-test-accuracy": accuracy, "accuracy": accuracy}
+        metrics = {**scores, f"{model}whole-test-examples": 50}
+        report.add(ClientReply(client, {}, metrics, tests, stored_state=False))
+    means = report.means()
+    assert means["accuracy"] == pytest.approx(0.46)
+    assert means[f"{model}whole_test_accuracy".replace("-", "_")] == pytest.approx(0.3)

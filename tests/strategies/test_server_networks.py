@@ -19,7 +19,7 @@ from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.records import ARRAYS, EVALUATE, TRAIN, Arrays
 from fedsuite.registry import METHODS, Method
 from fedsuite.results.reader import load_run
-from fedsuite.server_app import server_networks
+from fedsuite.server_parts import server_networks
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.validation import ClientReply, Expected, spec_of
