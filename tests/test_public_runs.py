@@ -113,7 +113,7 @@ def test_nodes_without_public_data_are_named() -> None:
 
 
 def test_a_node_that_lacks_the_folder_says_so(tmp_path: Path) -> None:
-    missing = {**PUBLIC, "public-dir": str(tmp_path / "typo"), "run-name": "r"}
+    missing = {**SMALL, "public-dir": str(tmp_path / "typo"), "run-name": "r"}
     words = refused(client_app.app, "0" * 64, Experiment.from_values(missing).values)
     assert "node 1000 failed the hello" in words
     assert f"folder {tmp_path}/typo does not exist" in words

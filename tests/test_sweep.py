@@ -128,6 +128,7 @@ def test_record_grows_and_refuses_another_base(tmp_path):
         ({"learning-rate": 0.4}, "key learning-rate is 0.5 there and 0.4 here"),
         ({"num-rounds": 7}, "key num-rounds is 1 there and 7 here"),
         ({"weight-decay": 0.1}, "key weight-decay is not set there and 0.1 here"),
+        ({"public-dir": "own"}, "key public-dir is not set there and 'own' here"),
     ):
         with pytest.raises(RunError) as caught:
             merge_record(tmp_path, {**base, **changed}, ())

@@ -283,11 +283,12 @@ def test_fingerprint_of_the_partition_sees_which_rows_are_public():
     raw = RawData(np.zeros((8, 1, 8, 8), np.uint8), np.zeros(8, np.int64))
     partition = Partition((np.arange(2),), (np.arange(2),))
 
-    def fingerprint(public):
-        parts = Parts(rows[:2], rows[2:4], rows[2:4], rows[:0], rows[list(public)])
+    def fingerprint(public, train=(0, 1)):
+        parts = Parts(rows[list(train)], rows[2:4], rows[2:4], rows[:0], rows[list(public)])
         return FederatedData(spec, raw, parts, partition, "unit", "iid").fingerprint
 
-    assert len({fingerprint(public) for public in ((4, 5), (5, 4), (4, 6), (4,))}) == 4
+    prints = {fingerprint(public) for public in ((4, 5), (5, 4), (4, 6), (4,))}
+    assert len(prints | {fingerprint((4, 5), train=(0, 7))}) == 5
 
 
 def test_description_counts_public_rows():
@@ -369,8 +370,12 @@ def test_own_images_of_digits_have_the_range_of_the_digits(tmp_path):
     assert np.allclose(features.numpy(), images / np.float32(255), atol=1e-7)
 
 
-def test_own_images_come_from_the_cache_without_warnings(own_images, tmp_path, recwarn):
+def test_own_images_come_from_the_cache_without_warnings(
+    own_images, tmp_path, recwarn, request
+):
     folder, _ = own_images
+    request.addfinalizer(lambda: torch.set_warn_always(False))
+    torch.set_warn_always(True)
     first = fashion(tmp_path, public_dir=str(folder)).public_set()
     loading._divided.cache_clear()
     again = fashion(tmp_path, public_dir=str(folder)).public_set()
