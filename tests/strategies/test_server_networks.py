@@ -192,4 +192,4 @@ def test_own_starts_are_nothing_to_a_server_that_holds_the_models() -> None:
         digits_experiment(client_models="linear", client_initialisation="own")
     with pytest.raises(ConfigError, match="may have different ones") as caught:
         digits_experiment(method="fedprox", client_models="linear")
-    assert "those of fedavg, standalone, .* may" in str(caught.value)
+    assert "those of fedavg, standalone," in str(caught.value)
