@@ -1,10 +1,14 @@
 """What an experiment may say of its clients' networks, and with which methods."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Value
 from fedsuite.registry import METHODS
+
+if TYPE_CHECKING:
+    from fedsuite.strategies.base import FederatedStrategy
 
 
 def check_networks(values: Mapping[str, Value]) -> None:
@@ -26,15 +30,15 @@ def check_networks(values: Mapping[str, Value]) -> None:
     strategy = METHODS[method].load_strategy()
     different = bool(values["client-models"])
     own = values["client-initialisation"] == "own"
-    if different and not (strategy.PRIVATE_MODELS or strategy.NEEDS_NETWORKS):
+    if different and not _allows_different(strategy):
         raise ConfigError(
             f"key client-models: clients of method {method} share one model; those of "
-            f"{_methods(private_only=False)} may have different ones"
+            f"{_methods(_allows_different)} may have different ones"
         )
     if own and not strategy.PRIVATE_MODELS:
         raise ConfigError(
             f"key client-initialisation = 'own': clients of method {method} start from "
-            f"what the server holds; those of {_methods(private_only=True)} do not"
+            f"what the server holds; those of {_methods(_keeps_private)} do not"
         )
     if not different and values["client-model-assignment"] != "random":
         raise ConfigError(
@@ -53,11 +57,15 @@ def check_networks(values: Mapping[str, Value]) -> None:
     experiment_networks(values)
 
 
-def _methods(*, private_only: bool) -> str:
-    """Return the names of the methods whose clients may have models of their own."""
-    strategies = {name: method.load_strategy() for name, method in METHODS.items()}
-    return ", ".join(
-        name
-        for name, strategy in strategies.items()
-        if strategy.PRIVATE_MODELS or (strategy.NEEDS_NETWORKS and not private_only)
-    )
+def _allows_different(strategy: "type[FederatedStrategy]") -> bool:
+    one_model = strategy.NEEDS_GROUPS or strategy.NEEDS_VALIDATION
+    return (strategy.PRIVATE_MODELS or strategy.NEEDS_NETWORKS) and not one_model
+
+
+def _keeps_private(strategy: "type[FederatedStrategy]") -> bool:
+    return strategy.PRIVATE_MODELS
+
+
+def _methods(fits: Callable[["type[FederatedStrategy]"], bool]) -> str:
+    """Return the names of the methods whose strategies fit."""
+    return ", ".join(name for name, m in METHODS.items() if fits(m.load_strategy()))

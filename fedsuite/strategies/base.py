@@ -122,7 +122,8 @@ class FederatedStrategy(StartableStrategy):
 
     NEEDS_NETWORKS: ClassVar[bool] = False
     """Whether the constructor takes ``networks``, a ServerNetworks: clients' models may
-    differ, and the server holds arrays of each network, all of them in its union."""
+    differ, and the server's arrays are those of all networks. Different ones cannot go with
+    NEEDS_GROUPS or NEEDS_VALIDATION, which are of one model."""
 
     def __init__(
         self,
