@@ -193,3 +193,13 @@ def test_own_starts_are_nothing_to_a_server_that_holds_the_models() -> None:
     with pytest.raises(ConfigError, match="may have different ones") as caught:
         digits_experiment(method="fedprox", client_models="linear")
     assert "those of fedavg, standalone," in str(caught.value)
+
+
+@pytest.mark.usefixtures("per_network")
+@pytest.mark.parametrize("need", ["NEEDS_GROUPS", "NEEDS_VALIDATION"])
+def test_what_is_of_one_model_refuses_several(
+    need: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PerNetworkMean, need, True)
+    with pytest.raises(ConfigError, match="fedavg share one model; those of standalone"):
+        digits_experiment(client_models="linear")
