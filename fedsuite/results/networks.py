@@ -29,7 +29,7 @@ class NetworkAccuracy:
 
 
 def accuracy_by_network(
-    run: Run, server_round: int | None = None
+    run: Run, server_round: int | None = None, column: str = "accuracy"
 ) -> tuple[NetworkAccuracy, ...]:
     """Return the accuracy of each network that a client has; empty where all share one.
 
@@ -39,12 +39,14 @@ def accuracy_by_network(
         A run.
     server_round
         Round to read; None for the last that was evaluated.
+    column
+        Which accuracy: ``whole_test_accuracy`` is that on the whole test part.
     """
     labels = run.manifest.get("networks", [])
     sizes = run.manifest.get("network_parameters", [])
     network_of = dict(enumerate(run.manifest.get("client_networks", [])))
     by_network: dict[int, list[float]] = {}
-    for client, accuracy in run.client_values("evaluate", "accuracy", server_round).items():
+    for client, accuracy in run.client_values("evaluate", column, server_round).items():
         if client in network_of and 0 <= accuracy <= 1:
             by_network.setdefault(network_of[client], []).append(accuracy)
     return tuple(

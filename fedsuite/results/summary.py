@@ -46,6 +46,7 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     percent = [100 * a for a in accuracies.values() if 0 <= a <= 1]
     report = fairness_report(percent) if percent else None
     networks = accuracy_by_network(run)
+    whole = accuracy_by_network(run, column="whole_test_accuracy")
     by_network = {n.label: 100 * n.accuracy for n in networks}
     folder.write_json(
         SUMMARY,
@@ -62,7 +63,7 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
         for line in render_report(report).splitlines():
             write(line)
     if networks:
-        for line in render_networks(networks).splitlines():
+        for line in render_networks(networks, whole).splitlines():
             write(line)
 
 
@@ -87,16 +88,28 @@ def render_report(report: FairnessReport) -> str:
     return _text(table)
 
 
-def render_networks(networks: Sequence[NetworkAccuracy]) -> str:
-    """Return the accuracies by network as a table of text."""
+def render_networks(
+    networks: Sequence[NetworkAccuracy], whole: Sequence[NetworkAccuracy] = ()
+) -> str:
+    """Return the accuracies by network as a table of text.
+
+    Parameters
+    ----------
+    networks, whole
+        On the clients' own test rows, and, where it was scored, on the whole test part.
+    """
+    on_whole = {found.label: f"{100 * found.accuracy:.2f}" for found in whole}
     table = Table(title="Mean accuracy by network", title_justify="left")
     # A label says which network it is: it may be broken, never cut off.
     table.add_column("network", overflow="fold")
-    for heading in ("parameters", "clients", "accuracy in %"):
+    headings = ["parameters", "clients", "accuracy in %"]
+    for heading in headings + ["whole test in %"] * bool(whole):
         table.add_column(heading, justify="right", no_wrap=True)
     for found in networks:
         counts = f"{found.num_parameters:,}", str(found.num_clients)
-        table.add_row(escape(found.label), *counts, f"{100 * found.accuracy:.2f}")
+        cells = [*counts, f"{100 * found.accuracy:.2f}"]
+        cells += [on_whole.get(found.label, "")] * bool(whole)
+        table.add_row(escape(found.label), *cells)
     return _text(table)
 
 

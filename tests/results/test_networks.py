@@ -2,7 +2,7 @@
 
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import load_run
-from fedsuite.results.summary import finish_folder
+from fedsuite.results.summary import finish_folder, render_networks
 from tests.results.made_runs import make_run
 
 MANIFEST = {
@@ -50,3 +50,12 @@ def test_summary_has_a_line_for_each_network(tmp_path, monkeypatch) -> None:
     finish_folder(make_run(tmp_path / "b", accuracies=ACCURACIES), lines.append)
     assert lines and not any("network" in line for line in lines)
     assert "accuracy_in_per_cent_by_network" not in (load_run(tmp_path / "b").summary or {})
+
+
+def test_accuracy_on_the_whole_test_part_has_a_column_of_its_own() -> None:
+    own = [NetworkAccuracy("linear", 650, 1, 0.9), NetworkAccuracy("mlp", 7, 2, 0.5)]
+    text = render_networks(own, [NetworkAccuracy("mlp", 7, 2, 0.25)])
+    told = [[c.strip() for c in line.split("│")[1:-1]] for line in text.splitlines()]
+    assert ["linear", "650", "1", "90.00", ""] in told
+    assert ["mlp", "7", "2", "50.00", "25.00"] in told
+    assert "whole test" in text and "whole test" not in render_networks(own)
