@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedsuite.errors import ConfigError
-from fedsuite.models.head import head_module
+from fedsuite.models.head import find_head
 
 
 def with_features(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,7 +37,7 @@ def with_features(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
     def note(_: nn.Module, received: tuple[Any, ...]) -> None:
         seen.append(received[0])
 
-    name, head = head_module(model)
+    name, head = find_head(model)
     hook = head.register_forward_pre_hook(note)
     try:
         logits = model(inputs)
@@ -60,6 +60,6 @@ def feature_width(model: nn.Module) -> int:
     ConfigError
         If the model has no linear layer.
     """
-    _, head = head_module(model)
+    _, head = find_head(model)
     assert isinstance(head, nn.Linear)
     return head.in_features

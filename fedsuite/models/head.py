@@ -23,11 +23,11 @@ def head_names(model: "nn.Module", head: str | None = None) -> frozenset[str]:
     ConfigError
         If there is no such module, or no linear layer.
     """
-    name, module = head_module(model, head)
+    name, module = find_head(model, head)
     return names_of(module, name)
 
 
-def head_module(model: "nn.Module", head: str | None = None) -> "tuple[str, nn.Module]":
+def find_head(model: "nn.Module", head: str | None = None) -> "tuple[str, nn.Module]":
     """Return name and module of a model's classifier; see :func:`head_names`."""
     from torch import nn
 

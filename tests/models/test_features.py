@@ -8,7 +8,7 @@ from fedsuite.errors import ConfigError
 from fedsuite.models import MODELS, build_model, decompose
 from fedsuite.models.features import feature_width, with_features
 from fedsuite.models.fedpara import fedpara
-from fedsuite.models.head import head_module
+from fedsuite.models.head import find_head
 from tests.models.test_models import CLASSIFIERS, SHAPES
 
 
@@ -37,7 +37,7 @@ def assert_one_pass(build, inputs: torch.Tensor) -> None:
     for buffer, twin in zip(buffers, plain_buffers, strict=True):
         assert torch.equal(buffer, twin)
     assert features.shape == (*logits.shape[:-1], feature_width(model))
-    _, head = head_module(model)
+    _, head = find_head(model)
     assert torch.equal(head(features), logits)
     assert not head._forward_pre_hooks
     features.sum().backward()
