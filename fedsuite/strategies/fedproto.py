@@ -148,7 +148,7 @@ class FedProto(ClassTables):
         """Send the prototypes: each client scores its own model, and them with it."""
         exchange = super().evaluate_exchange(arrays, client_ids)
         shared = {CLASS_TABLE: self.prototypes} if self.prototypes else {}
-        return replace(exchange, shared=shared)
+        return replace(exchange, shared=shared, config=self.settings)
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return the prototypes and the width of features."""
