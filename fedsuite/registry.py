@@ -43,6 +43,7 @@ class Method:
 _FEDEBA = "Wang et al., Entropy-driven Fair and Effective FL, arXiv:2301.12407"
 _FEDAL = "Han et al., FedAL, arXiv:2311.16584"
 _FEDPARA = "Hyeon-Woo et al., ICLR 2022, arXiv:2108.06098"
+_FEDPROTO = "Tan et al., AAAI 2022, arXiv:2105.00243"
 _MCMAHAN = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
 
 METHODS: Mapping[str, Method] = {
@@ -209,6 +210,14 @@ METHODS: Mapping[str, Method] = {
         ),
         Method("fedmd-lf", "fedmd.FedMDLF", "fedmd.FedMDClient", _FEDAL),
         Method("fedal", "fedal.FedAL", "fedal.FedALClient", _FEDAL),
+        Method("fd", "fd.FD", "fd.FDClient", "Jeong et al., 2018, arXiv:1811.11479"),
+        Method("fedproto", "fedproto.FedProto", "fedproto.FedProtoClient", _FEDPROTO),
+        Method(
+            "fedproto-public",
+            "fedproto.FedProtoPublic",
+            "fedproto.FedProtoPublicClient",
+            f"{_FEDPROTO}, as {_FEDAL}",
+        ),
         Method("fedpara", "fedpara.FedPara", "fedavg.FedAvgClient", _FEDPARA),
         Method("pfedpara", "fedpara.PFedPara", "partial.PartialClient", _FEDPARA),
     )

@@ -23,6 +23,12 @@ def head_names(model: "nn.Module", head: str | None = None) -> frozenset[str]:
     ConfigError
         If there is no such module, or no linear layer.
     """
+    name, module = find_head(model, head)
+    return names_of(module, name)
+
+
+def find_head(model: "nn.Module", head: str | None = None) -> "tuple[str, nn.Module]":
+    """Return name and module of a model's classifier; see :func:`head_names`."""
     from torch import nn
 
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -33,7 +39,7 @@ def head_names(model: "nn.Module", head: str | None = None) -> frozenset[str]:
         head = linear[-1]
     if head not in modules:
         raise ConfigError(f"the model has no module {head!r}, which is to be its head")
-    return names_of(modules[head], head)
+    return head, modules[head]
 
 
 def names_of(module: "nn.Module", prefix: str) -> frozenset[str]:

@@ -1,0 +1,65 @@
+"""Features: what comes into a model's classifier, its last linear layer."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedsuite.errors import ConfigError
+from fedsuite.models.head import find_head
+
+
+def with_features(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return features and logits of one forward pass, both with their graph.
+
+    The pass is the model's own: its logits are the same bits, random draws and running
+    statistics move once.
+
+    Parameters
+    ----------
+    model
+        A network whose last linear layer is its classifier.
+    inputs
+        A batch.
+
+    Returns
+    -------
+    tuple
+        Features, shape (batch, width) for all our classifiers of single samples, and
+        logits.
+
+    Raises
+    ------
+    ConfigError
+        If there is no linear layer, or the pass does not go through the last one once.
+    """
+    seen: list[Tensor] = []
+
+    def note(_: nn.Module, received: tuple[Any, ...]) -> None:
+        seen.append(received[0])
+
+    name, head = find_head(model)
+    hook = head.register_forward_pre_hook(note)
+    try:
+        logits = model(inputs)
+    finally:
+        hook.remove()
+    if len(seen) != 1:
+        raise ConfigError(
+            f"the model's last linear layer, {name or 'the model itself'}, takes part "
+            f"{len(seen)} times in a forward pass, and as a classifier would once: its "
+            "features cannot be told"
+        )
+    return seen[0], logits
+
+
+def feature_width(model: nn.Module) -> int:
+    """Return the number of features of a sample.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no linear layer.
+    """
+    _, head = find_head(model)
+    assert isinstance(head, nn.Linear)
+    return head.in_features
