@@ -18,11 +18,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.training import TrainingOptions
+from fedsuite.clients.private_model import PrivateModelClient
 from fedsuite.errors import RunError
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
 from fedsuite.public_batches import public_batch
 from fedsuite.records import (
     EVALUATE,
@@ -36,10 +33,8 @@ from fedsuite.records import (
     Request,
 )
 
-_PARTS = MODEL, OPTIMIZER, MEMORY = "model", "optimizer", "memory"
 
-
-class PublicExchangeClient(FederatedClient):
+class PublicExchangeClient(PrivateModelClient):
     """Trains its own model on its data, then towards others' outputs on public data.
 
     The model handed to the constructor is where it starts. A method says in
@@ -53,13 +48,6 @@ class PublicExchangeClient(FederatedClient):
         EVALUATE: "on_evaluate",
     }
     TRAINED_BY: ClassVar[str] = LOCAL_PHASE
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.memory: Arrays = {}
-        self._initial = model_arrays(self.model)
-        self._moments: Arrays = {}
-        self._optimizer: torch.optim.Optimizer | None = None
 
     # ------------------------------------------------------------- for methods to override
 
@@ -93,9 +81,7 @@ class PublicExchangeClient(FederatedClient):
 
     def on_local_phase(self, request: Request) -> Reply:
         """Train on the client's data; tell the outputs on the first public batch."""
-        self._load(request)
-        if request.config.get("reset-optimizer", False):
-            self._moments = {}
+        self._load_for_training(request)
         self.before_local_phase(request)
         summary = self.train_locally(request)
         self.after_local_phase(request)
@@ -112,28 +98,7 @@ class PublicExchangeClient(FederatedClient):
             metrics["transfer-loss"] = loss
         return self._reply(request, step + 1, metrics)
 
-    def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the own model on the client's test data."""
-        self._load(request)
-        return self.evaluation(self.test_data)
-
     # ----------------------------------------------------------------- for methods to use
-
-    def received(self, request: Request, record: str, name: str = LOGITS) -> Tensor:
-        """Return an array of the server's answer as a tensor on the model's device.
-
-        Raises
-        ------
-        RunError
-            If the message lacks it.
-        """
-        array = request.arrays.get(record, {}).get(name)
-        if array is None:
-            raise RunError(
-                f"client {self.client_id}: the message has no {record}/{name}: use the "
-                "strategy that belongs to this client"
-            )
-        return torch.from_numpy(array.copy()).to(self.train_data.features.device)
 
     def public_features(self, request: Request, step: int) -> Tensor:
         """Return the inputs of the public batch of a step, the same at all clients.
@@ -163,15 +128,6 @@ class PublicExchangeClient(FederatedClient):
         self.model.train()
         with torch.no_grad(), kept_buffers(self.model), self._layers(request, step):
             return self.public_outputs(features)
-
-    def make_optimizer(
-        self, training: TrainingOptions, server_round: int
-    ) -> torch.optim.Optimizer:
-        """Return an optimiser that goes on where the last one of this client stopped."""
-        optimizer = super().make_optimizer(training, server_round)
-        load_optimizer(self.model, optimizer, self._moments)
-        self._optimizer = optimizer
-        return optimizer
 
     # --------------------------------------------------------------------------- machinery
 
@@ -211,30 +167,6 @@ class PublicExchangeClient(FederatedClient):
 
     def _layers(self, request: Request, step: int) -> Any:
         return self.layer_stream(f"transfer-{step}", request.server_round)
-
-    def _load(self, request: Request) -> None:
-        """Take up where the last message left off."""
-        self._optimizer = None
-        state = self.load_state(request)
-        if state is None:
-            load_arrays(self.model, self._initial)
-            self._moments, self.memory = {}, {}
-            return
-        parts: dict[str, Arrays] = {part: {} for part in _PARTS}
-        for key, array in state.items():
-            part, _, name = key.partition("/")
-            parts[part][name] = array
-        load_arrays(self.model, parts[MODEL])
-        self._moments, self.memory = parts[OPTIMIZER], parts[MEMORY]
-
-    def _save(self, request: Request) -> dict[str, MetricValue]:
-        if self._optimizer is not None:
-            self._moments = optimizer_arrays(self.model, self._optimizer)
-        parts = zip(
-            _PARTS, (model_arrays(self.model), self._moments, self.memory), strict=True
-        )
-        state = {f"{part}/{n}": a for part, arrays in parts for n, a in arrays.items()}
-        return self.save_state(request, state)
 
 
 @contextmanager
