@@ -37,6 +37,32 @@ def kl_divergence(
     return functional.kl_div(current, target, reduction="batchmean", log_target=True)
 
 
+def probability_divergence(logits: Tensor, target: Tensor) -> Tensor:
+    """Return KL(target || softmax(logits)), the mean of a batch.
+
+    Entries of the target that are 0 count as 0. No gradient flows into the target.
+
+    Parameters
+    ----------
+    logits
+        Shape (batch, classes).
+    target
+        Probabilities of the same shape; each row sums to 1.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    """
+    if logits.shape != target.shape:
+        raise ValueError(
+            f"logits of shape {tuple(logits.shape)}, target of shape "
+            f"{tuple(target.shape)}: expected one shape"
+        )
+    current = functional.log_softmax(logits, dim=1)
+    return functional.kl_div(current, target.detach(), reduction="batchmean")
+
+
 def distillation_loss(
     student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0
 ) -> Tensor:

@@ -218,6 +218,14 @@ METHODS: Mapping[str, Method] = {
             "fedproto.FedProtoPublicClient",
             f"{_FEDPROTO}, as {_FEDAL}",
         ),
+        Method("cfd", "cfd.CFD", "cfd.CFDClient", "Sattler et al., arXiv:2012.00632"),
+        Method("fccl", "fccl.FCCL", "fccl.FCCLClient", "Huang et al., CVPR 2022"),
+        Method(
+            "fccl-plus",
+            "fccl_plus.FCCLPlus",
+            "fccl_plus.FCCLPlusClient",
+            "Huang et al., IEEE TPAMI 2024, arXiv:2309.16286",
+        ),
         Method("fedpara", "fedpara.FedPara", "fedavg.FedAvgClient", _FEDPARA),
         Method("pfedpara", "fedpara.PFedPara", "partial.PartialClient", _FEDPARA),
     )

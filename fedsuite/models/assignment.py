@@ -87,15 +87,22 @@ def experiment_networks(values: Mapping[str, Value]) -> Networks:
     return Networks(distinct, tuple(distinct.index(entries[entry]) for entry in chosen))
 
 
-def parse_networks(text: str) -> tuple[Network, ...]:
+def parse_networks(text: str, key: str = CLIENT_MODELS.name) -> tuple[Network, ...]:
     """Read comma-separated entries ``NAME`` or ``NAME:key=value:key=value``.
+
+    Parameters
+    ----------
+    text
+        The entries.
+    key
+        Key that holds them, for the error.
 
     Raises
     ------
     ConfigError
         In one line, if an entry names no network, or a key or value that it has not.
     """
-    return tuple(_parse_entry(entry.strip()) for entry in text.split(","))
+    return tuple(_parse_entry(entry.strip(), key) for entry in text.split(","))
 
 
 def assign(num_entries: int, rule: str, num_clients: int, seed: int) -> tuple[int, ...]:
@@ -132,13 +139,13 @@ def assign(num_entries: int, rule: str, num_clients: int, seed: int) -> tuple[in
     return tuple(drawn.tolist())
 
 
-def _parse_entry(entry: str) -> Network:
+def _parse_entry(entry: str, key: str) -> Network:
     name, *settings = (part.strip() for part in entry.split(":"))
     try:
         keys = model_spec(name).keys
         given = _parse_settings(name, keys, settings)
     except ConfigError as error:
-        raise ConfigError(f"key {CLIENT_MODELS.name}: entry {entry!r}: {error}") from None
+        raise ConfigError(f"key {key}: entry {entry!r}: {error}") from None
     return Network(name, tuple((k.name, given.get(k.name, k.default)) for k in keys))
 
 

@@ -147,17 +147,10 @@ class FedMD(PublicExchange):
             "less-forgetting": less_forgetting,
             "less-forgetting-from": less_forgetting_from,
         }
-        self._divergences: list[float] = []
-
-    def begin_transfer(self) -> None:
-        """Forget the last round's divergences."""
-        self._divergences = []
 
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
         """Return the mean of the logits."""
-        self._divergences.append(output_divergence(outputs))
-        mean = sum(self._divergences) / len(self._divergences)
-        self.round_metrics["output_divergence"] = mean
+        self.note(output_divergence=output_divergence(outputs))
         return Feedback({MEAN_OUTPUTS: mean_outputs(outputs)})
 
 

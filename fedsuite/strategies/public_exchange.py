@@ -74,6 +74,12 @@ class OutputOptions(StrategyOptions, total=False):
     reset_optimizer: bool
 
 
+class ExchangeOptions(OutputOptions, total=False):
+    """All keywords of :class:`PublicExchange`."""
+
+    transfer_steps: int
+
+
 @dataclass(frozen=True)
 class Feedback:
     """What the server answers to outputs.
@@ -150,6 +156,7 @@ class PublicExchange(FederatedStrategy):
             "reset-optimizer": reset_optimizer,
         }
         self._local: dict[int, Mapping[str, float]] = {}
+        self._figures: dict[str, list[float]] = {}
 
     # ------------------------------------------------------------- for methods to override
 
@@ -172,6 +179,15 @@ class PublicExchange(FederatedStrategy):
     def begin_transfer(self) -> None:
         """Do something between the local phase and the first exchange."""
 
+    # ----------------------------------------------------------------- for methods to use
+
+    def note(self, **figures: float) -> None:
+        """Record figures of an exchange: a round tells the means over its exchanges."""
+        for name, value in figures.items():
+            found = self._figures.setdefault(name, [])
+            found.append(value)
+            self.round_metrics[name] = sum(found) / len(found)
+
     # ---------------------------------------------------------------------------- a round
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
@@ -181,6 +197,7 @@ class PublicExchange(FederatedStrategy):
         )
         replies = list(self.exchange(asked))
         self._local = {reply.client_id: reply.metrics for reply in replies}
+        self._figures = {}
         self.begin_transfer()
         for step in range(self.transfer_steps - 1):
             replies = list(self.exchange(self._transfer(replies, step, self._expected())))

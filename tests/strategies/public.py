@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
 from fedsuite.clients.app import make_client_app
@@ -57,6 +57,28 @@ def normalised() -> nn.Module:
         nn.Dropout(0.3),
         nn.Linear(6, CLASSES),
     )
+
+
+FIXTURE = {
+    1: ((2, 0, -2), (0, 1, 0), (1, 0.5, -1), (-1, 0, 2)),
+    2: ((0, 1, 0), (1, -1, 0), (2, 0, 1), (0, 0.5, 1)),
+    3: ((1, 2.5, -1), (-1, 0, 2), (0, 0, 3), (0.5, 1, 0)),
+}
+"""Logits of three clients on four samples."""
+
+NUMBERED = torch.arange(4.0)[:, None].expand(-1, WIDTH).contiguous()
+"""The four samples, each with its number."""
+
+
+class Table(nn.Module):
+    """Logits by sample: the input's first number says which."""
+
+    def __init__(self, logits: Any) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(logits, dtype=torch.float32))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.logits[features[:, 0].long()]
 
 
 MIXED: tuple[Build, ...] = (small, wide, normalised)
@@ -171,9 +193,9 @@ class Federation:
 def strategy_of(kind: type[PublicExchange], num_clients: int = 3, **options: Any) -> Any:
     """Return a strategy for the small federations."""
     options = {"transfer_steps": 2, "public_batch_size": 6} | options
+    options = {"public_rows": len(PUBLIC)} | options
     return kind(
         num_classes=CLASSES,
-        public_rows=len(PUBLIC),
         num_clients=num_clients,
         identity="partition",
         min_available_nodes=1,
@@ -190,6 +212,24 @@ def tables_of(kind: type[ClassTables], num_clients: int = 3, **options: Any) -> 
         min_available_nodes=1,
         **options,
     )
+
+
+def tables(client_class: type[FederatedClient], logits: Iterable[Any] = ()) -> Federation:
+    """Return clients with these logits, or the fixture's: no step on private data."""
+    builds = [lambda held=held: Table(held) for held in logits or FIXTURE.values()]
+    federation = Federation(client_class, builds, training=NO_TRAINING, public=NUMBERED)
+    for client_id in range(len(builds)):
+        # Private rows carry no sample's number.
+        client: Any = federation._client(Context(0, 0, {}, RecordDict(), {}), client_id)
+        client.train_data.features.zero_()
+        client.test_data = client.train_data
+    return federation
+
+
+def tables_strategy(kind: type[PublicExchange], **options: Any) -> Any:
+    """Return a strategy of one exchange a round on all four samples."""
+    of_fixture = {"public_rows": 4, "public_batch_size": 0, "transfer_steps": 1}
+    return strategy_of(kind, **(of_fixture | options))
 
 
 def assert_same_models(left: Federation, right: Federation) -> None:

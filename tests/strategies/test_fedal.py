@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from torch import nn
 from torch.nn import functional
 
 from fedsuite.clients.fedal import FedALClient
@@ -30,6 +29,7 @@ from fedsuite.strategies.fedmd import FedMD, FedMDLF
 from fedsuite.strategies.public_exchange import mean_outputs, output_divergence
 from tests.strategies.public import (
     ADAM,
+    FIXTURE,
     MIXED,
     NO_TRAINING,
     PUBLIC,
@@ -41,6 +41,8 @@ from tests.strategies.public import (
     rows,
     small,
     strategy_of,
+    tables,
+    tables_strategy,
     wide,
 )
 
@@ -117,52 +119,17 @@ def test_the_worked_example_s_losses(
     assert [row["transfer_loss"] for row in rows_of] == pytest.approx(losses, abs=1e-6)
 
 
-FIXTURE = {
-    1: ((2, 0, -2), (0, 1, 0), (1, 0.5, -1), (-1, 0, 2)),
-    2: ((0, 1, 0), (1, -1, 0), (2, 0, 1), (0, 0.5, 1)),
-    3: ((1, 2.5, -1), (-1, 0, 2), (0, 0, 3), (0.5, 1, 0)),
-}
-"""Logits of three clients on four samples."""
-
-
-class Table(nn.Module):
-    """Logits by sample: the input's first number says which."""
-
-    def __init__(self, logits: Any) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.tensor(logits, dtype=torch.float32))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return self.logits[features[:, 0].long()]
-
-
-def tables(kind: str, target: str) -> tuple[list[float], np.ndarray]:
+def matched(kind: str, target: str) -> tuple[list[float], np.ndarray]:
     """Return losses of one exchange on the fixture, and the first client's gradient."""
-    builds = [lambda logits=logits: Table(logits) for logits in FIXTURE.values()]
-    numbered = torch.arange(4.0)[:, None].expand(-1, 4).contiguous()
-    federation = Federation(FedMDClient, builds, training=NO_TRAINING, public=numbered)
-    strategy = FedMD(
-        num_classes=3,
-        public_rows=4,
-        public_batch_size=0,
-        transfer_steps=1,
-        distillation_loss=kind,
-        distillation_target=target,
-        num_clients=3,
-        identity="partition",
-        min_available_nodes=1,
-    )
-    for client_id in range(3):
-        # Private rows carry no sample's number.
-        federation._client(None, client_id).train_data.features.zero_()
-        federation.clients[client_id].test_data = federation.clients[client_id].train_data
+    federation = tables(FedMDClient)
+    strategy = tables_strategy(FedMD, distillation_loss=kind, distillation_target=target)
     trace = federation.run(strategy, 1)
     losses = [row["transfer_loss"] for row in trace.reports[0].train.rows]
     return losses, np.array(FIXTURE[1]) - federation.models()[0][0]
 
 
 def test_matches_of_logits_on_the_fixture() -> None:
-    losses, slope = tables("kl", "others")
+    losses, slope = matched("kl", "others")
     assert losses == pytest.approx((0.855172, 0.324344, 0.974310), abs=1e-6)
     np.testing.assert_allclose(
         slope,
@@ -174,13 +141,13 @@ def test_matches_of_logits_on_the_fixture() -> None:
         ],
         atol=2e-6,
     )
-    losses, _ = tables("kl", "all")
+    losses, _ = matched("kl", "all")
     assert losses == pytest.approx((0.374046, 0.167925, 0.426531), abs=1e-6)
-    losses, slope = tables("l1", "all")
+    losses, slope = matched("l1", "all")
     assert losses == pytest.approx((0.791667, 0.513889, 0.750000), abs=1e-6)
     signs = [(1, -1, -1), (0, 1, -1), (0, 1, -1), (-1, -1, 1)]
     np.testing.assert_allclose(slope, np.array(signs) / 12, atol=2e-6)
-    losses, _ = tables("mse", "all")
+    losses, _ = matched("mse", "all")
     assert losses == pytest.approx((0.905093, 0.460648, 0.939815), abs=1e-6)
 
 
