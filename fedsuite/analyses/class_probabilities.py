@@ -165,7 +165,7 @@ def matrix_figure(found: Sequence[Probabilities]) -> Figure:
         for axes in row[len(line) :]:
             axes.remove()
     assert image is not None
-    figure.colorbar(image, ax=figure.axes, label="mean probability", shrink=0.8)
+    figure.colorbar(image, ax=figure.axes, label="mean probability", shrink=0.6, aspect=30)
     return figure
 
 

@@ -143,7 +143,9 @@ def variance_figure(rows: Sequence[Row]) -> Figure:
     labels = list(dict.fromkeys(row.label for row in rows))
     columns = min(3, len(terms))
     lines = -(-len(terms) // columns)
-    figure = Figure(figsize=(3.8 * columns, 3.0 * lines + 0.6), layout="constrained")
+    figure = Figure(
+        figsize=(3.8 * columns, 3.0 * lines + 0.4 * len(labels) + 0.2), layout="constrained"
+    )
     grid = figure.subplots(lines, columns, squeeze=False)
     for axes, term in zip(grid.flat, terms, strict=False):
         for index, label in enumerate(labels):
@@ -163,5 +165,5 @@ def variance_figure(rows: Sequence[Row]) -> Figure:
     for axes in grid.flat[len(terms) :]:
         axes.remove()
     handles, names = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(handles, names, loc="outside lower center", ncols=1, frameon=False)
     return figure

@@ -105,8 +105,9 @@ class Answers:
     def adversarial_gradient(self, client_id: int) -> Array:
         """Return (rows, classes) G of a client under the discriminator."""
         assert self.discriminator is not None
-        given = self.logits[client_id][None]
-        return self.discriminator.gradient(given, [self.labels[client_id]])[0]
+        given, label = self.logits[client_id][None], self.labels[client_id]
+        gradient: Array = self.discriminator.gradient(given, [label])[0]
+        return gradient
 
 
 def client_terms(
