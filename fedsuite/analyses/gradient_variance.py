@@ -98,9 +98,9 @@ def run_variances(label: str, run: Run, count: int, seed: int) -> list[Row]:
     """
     phase = NextPhase(FinalModels(run))
     found: dict[str, list[float]] = {}
-    for client_id, terms in phase.clients():
+    for client, terms in phase.clients():
         for term in terms:
-            batches = drawn_batches(term, count, seed, phase.server_round, client_id)
+            batches = drawn_batches(term, count, seed, phase.server_round, client.client_id)
             found.setdefault(term.name, []).append(gradient_variance(term, batches))
     own = (label, str(run.experiment.get(SEED)), phase.server_round)
     return [

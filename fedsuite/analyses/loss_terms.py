@@ -232,8 +232,8 @@ class NextPhase:
         self._trained: dict[int, Arrays] = {}
         self._answers = self._answered(_restored_strategy(final))
 
-    def clients(self) -> Iterator[tuple[int, list[Term]]]:
-        """Yield each client's terms, which hold until the next client is asked for."""
+    def clients(self) -> Iterator[tuple[FedMDClient, list[Term]]]:
+        """Yield clients with their terms, which hold until the next one is asked for."""
         for client_id, trained in self._trained.items():
             client = self._client(client_id)
             load_arrays(client.model, trained)
@@ -241,7 +241,7 @@ class NextPhase:
             load_arrays(reference, self._final.arrays(client_id))
             reference.eval()
             with evaluation_mode(client.model):
-                yield client_id, list(client_terms(client, reference, self._answers))
+                yield client, list(client_terms(client, reference, self._answers))
 
     def _answered(self, strategy: "FederatedStrategy") -> Answers:
         """Have all clients train; return what the server makes of their outputs."""
