@@ -37,8 +37,13 @@ ANALYSES: tuple[Analysis, ...] = (
         "aggregation_variance",
     ),
     Analysis(
+        "class-probabilities",
+        "Mean probability of each class on test samples of each, of clients' final models.",
+        "class_probabilities",
+    ),
+    Analysis(
         "communication",
-        "Accuracy against parameters sent so far, from the folders of runs.",
+        "Accuracy against parameters and bytes sent so far, from the folders of runs.",
         "communication",
     ),
     Analysis(
@@ -56,6 +61,11 @@ ANALYSES: tuple[Analysis, ...] = (
         "FedAKD's divergence by shift and sample size: as printed, corrected, exact, "
         "simulated.",
         "gaussian_shift",
+    ),
+    Analysis(
+        "gradient-variance",
+        "Variance of mini-batch gradients of each of FedAL's loss terms, at runs' ends.",
+        "gradient_variance",
     ),
     Analysis(
         "latent-variance",

@@ -1,19 +1,21 @@
-"""Accuracy against what was sent so far (figure 2d of the paper), from runs' folders.
+"""Accuracy against what was sent so far, from runs' folders.
 
-W. Chen, Q. Qiu, arXiv:2503.08652, section 7.2. The paper plots "parameters transmitted" and
-does not say in which direction; here it is an option. Counted is training, all clients
-together, never evaluation. Ledgers of a run:
+Figure 2d of W. Chen, Q. Qiu, arXiv:2503.08652, section 7.2, which plots "parameters
+transmitted" and does not say in which direction, so that here it is an option; and, with
+``--direction up``, figure 11 of P. Han, X. Shi, J. Huang, "FedAL", arXiv:2311.16584, whose
+bytes lie on a logarithmic axis: a plot and a table of their own. Counted is the payload of
+training, all clients together, never evaluation. Ledgers of a run:
 
 - ``sent``: the bytes of the messages, over four for parameters (float32);
 - ``true``, ``nominal``: of filter decomposition, what was sent, and the paper's account, in
   which coefficients cost something only in the rounds of their upload.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -21,7 +23,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
-from fedsuite.analyses.output import Output, Table
+from fedsuite.analyses.output import Cell, Output, Table
 from fedsuite.command_options import RunsArgument
 from fedsuite.errors import RunError
 from fedsuite.results.groups import Group, group_runs
@@ -29,6 +31,7 @@ from fedsuite.results.plots import LINE_STYLES, PALETTE, dress, escape_dollars
 from fedsuite.results.reader import Run, load_run
 
 BYTES_PER_PARAMETER = 4
+WHOLE_TEST = "evaluate_whole_test_accuracy"
 SHARES = (0.5, 0.75, 0.9, 1.0)
 """Targets, unless told, as shares of the best accuracy that all experiments reach."""
 
@@ -60,6 +63,9 @@ class Curve:
         ``sent``, ``true`` or ``nominal``.
     rounds, parameters, accuracies
         Evaluated rounds, parameters sent until their end, accuracies (fractions).
+    num_seeds, deviations
+        Number of seeds, and the accuracies' sample standard deviation over them; None of
+        one seed.
     """
 
     label: str
@@ -67,6 +73,8 @@ class Curve:
     rounds: NDArray[np.int64]
     parameters: Vector
     accuracies: Vector
+    num_seeds: int = 1
+    deviations: Vector | None = None
 
 
 class Row(NamedTuple):
@@ -132,16 +140,52 @@ def curves(group: Group, metric: str, direction: Direction) -> list[Curve]:
         raise RunError(f"{group.label}: its seeds have no evaluated round in common")
     spent = [costs(run, direction) for run in group.runs]
     ledgers = [name for name in spent[0] if all(name in each for each in spent)]
+    reached_in = np.array([[each[r] for r in rounds] for each in scores])
+    several = len(scores) > 1
     return [
         Curve(
             group.label,
             ledger,
             np.array(rounds),
             np.mean([[each[ledger][r] for r in rounds] for each in spent], axis=0),
-            np.mean([[each[r] for r in rounds] for each in scores], axis=0),
+            reached_in.mean(axis=0),
+            len(scores),
+            reached_in.std(axis=0, ddof=1) if several else None,
         )
         for ledger in ledgers
     ]
+
+
+def usual_metric(runs: Sequence[Run]) -> str:
+    """Return the clients' mean accuracy on the whole test part where all runs have it."""
+    whole = all(run.column(WHOLE_TEST)[0].size for run in runs)
+    return WHOLE_TEST if whole else "accuracy_mean"
+
+
+def curve_table(found: Sequence[Curve], metric: str, words: str) -> Table:
+    """Return accuracy and cost of every evaluated round."""
+    columns = (
+        *("experiment", "ledger", "seeds", "round", "parameters (M)", "MB"),
+        *("accuracy %", "deviation"),
+    )
+    cells: list[tuple[Cell, ...]] = []
+    for curve in found:
+        for index, server_round in enumerate(curve.rounds.tolist()):
+            sent = float(curve.parameters[index])
+            spread = curve.deviations
+            cells.append(
+                (
+                    *(curve.label, curve.ledger, curve.num_seeds, server_round),
+                    *(sent / 1e6, sent * BYTES_PER_PARAMETER / 1e6),
+                    100 * float(curve.accuracies[index]),
+                    None if spread is None else 100 * float(spread[index]),
+                )
+            )
+    note = (
+        f"Payload sent {words} in training, by all clients together, until the end of the "
+        f"round; {metric}, mean and sample standard deviation over seeds."
+    )
+    return Table(columns, cells, note)
 
 
 def common_targets(found: Sequence[Curve]) -> list[float]:
@@ -190,19 +234,29 @@ def command(
         ),
     ] = None,
     metric: Annotated[
-        str, typer.Option(help="Column of rounds.jsonl, a fraction.")
-    ] = "accuracy_mean",
+        str,
+        typer.Option(
+            help="Column of rounds.jsonl, a fraction; default: the mean over clients of "
+            "the accuracy on the whole test part where all runs have it, else on their own "
+            "rows."
+        ),
+    ] = "",
     direction: Annotated[
         Direction, typer.Option(help="Count uploads, downloads, or both.")
     ] = Direction.BOTH,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Plot accuracy against parameters sent, and tell what each target costs."""
-    groups = group_runs([load_run(path) for path in runs])
+    loaded = [load_run(path) for path in runs]
+    groups = group_runs(loaded)
+    metric = metric or usual_metric(loaded)
     found = [c for group in groups for c in curves(group, metric, direction)]
     targets = [t / 100 for t in target] if target else common_targets(found)
     rows = reached(found, targets)
-    files = Output.claim(output, "communication", overwrite=overwrite)
+    files, curve_files = (
+        Output.claim(output, name, overwrite=overwrite)
+        for name in ("communication", "communication_curves")
+    )
     columns = (
         *("experiment", "ledger", "target %", "round", "parameters (M)", "MB"),
         "times less than the first",
@@ -221,26 +275,57 @@ def command(
         "first reaches the target; means over seeds. Ledgers: sent, bytes of the messages "
         "over 4; true, what filter decomposition sent; nominal, the paper's account of it."
     )
-    files.write(Table(columns, cells, note), cost_figure(found, metric, words))
+    table = Table(columns, cells, note)
+    files.write(table, cost_figure(found, metric, words))
+    table = curve_table(found, metric, words)
+    ends = list({row[:2]: row for row in table.rows}.values())
+    printed = Table(table.columns, ends, f"Ends of the curves. {table.note}")
+    curve_files.write(table, bytes_figure(found, metric, words), printed=printed)
 
 
 def cost_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
     """Draw accuracy against parameters, a colour an experiment and a style a ledger."""
     figure = Figure(figsize=(7.6, 4.6), layout="constrained")
     axes = figure.subplots()
-    labels = list(dict.fromkeys(curve.label for curve in found))
-    for curve in found:
-        axes.plot(
-            curve.parameters / 1e6,
-            100 * curve.accuracies,
-            color=PALETTE[labels.index(curve.label) % len(PALETTE)],
-            linestyle=LINE_STYLES[("sent", "true", "nominal").index(curve.ledger)],
-            marker="o" if len(curve.rounds) <= 30 else "",
-            markersize=3,
-            label=escape_dollars(f"{curve.label} ({curve.ledger})"),
-        )
+    for curve, style in _styles(found):
+        axes.plot(curve.parameters / 1e6, 100 * curve.accuracies, **style)
     axes.set_xlim(left=0)
     label = f"parameters sent {words}, millions"
     dress(axes, "Accuracy against communication", label, f"{metric} (%)")
     figure.legend(loc="outside lower center", ncols=1, frameon=False)
     return figure
+
+
+def bytes_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
+    """Draw accuracy, within one deviation over seeds, against bytes, logarithmic."""
+    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
+    axes = figure.subplots()
+    for curve, style in _styles(found):
+        megabytes = curve.parameters * BYTES_PER_PARAMETER / 1e6
+        axes.plot(megabytes, 100 * curve.accuracies, **style)
+        if curve.deviations is not None:
+            low, high = (
+                100 * (curve.accuracies + sign * curve.deviations) for sign in (-1, 1)
+            )
+            axes.fill_between(megabytes, low, high, color=style["color"], alpha=0.2, lw=0)
+    axes.set_xscale("log")
+    label = f"megabytes sent {words}, all clients together"
+    dress(axes, "Accuracy against communication", label, f"{metric} (%)")
+    figure.legend(loc="outside lower center", ncols=1, frameon=False)
+    return figure
+
+
+def _styles(found: Sequence[Curve]) -> Iterator[tuple[Curve, dict[str, Any]]]:
+    """Yield curves with how they are drawn: a colour an experiment, a style a ledger."""
+    labels = list(dict.fromkeys(curve.label for curve in found))
+    for curve in found:
+        yield (
+            curve,
+            {
+                "color": PALETTE[labels.index(curve.label) % len(PALETTE)],
+                "linestyle": LINE_STYLES[("sent", "true", "nominal").index(curve.ledger)],
+                "marker": "o" if len(curve.rounds) <= 30 else "",
+                "markersize": 3,
+                "label": escape_dollars(f"{curve.label} ({curve.ledger})"),
+            },
+        )

@@ -119,13 +119,15 @@ class Output:
         )
         return csv_path, markdown, image
 
-    def write(self, table: Table, figure: "Figure") -> None:
-        """Write the files and print the table."""
+    def write(
+        self, table: Table, figure: "Figure", *, printed: Table | None = None
+    ) -> None:
+        """Write the files and print the table, or a shorter one in its place."""
         csv_path, markdown, image = self.paths
         atomic_write(csv_path, table.to_csv().encode())
         atomic_write(markdown, table.to_markdown().encode())
         save_figure(figure, image)
-        table.show()
+        (printed or table).show()
         print(f"table and plot: {csv_path}, {markdown.name}, {image.name}", flush=True)
 
 

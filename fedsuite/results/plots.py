@@ -46,12 +46,16 @@ FULL = 102
 
 
 class Panel(NamedTuple):
-    """One panel of the curves: a column of ``rounds.jsonl`` and how to show it."""
+    """One panel of the curves: a column of ``rounds.jsonl`` and how to show it.
+
+    Where ``beside`` names another column it is drawn with it, thin and dotted.
+    """
 
     key: str
     title: str
     label: str
     scale: float
+    beside: str = ""
 
 
 PANELS = (
@@ -64,6 +68,28 @@ PANELS = (
         "Received model on all training data",
         "loss",
         1,
+    ),
+    Panel(
+        "train_trained_accuracy",
+        "After local training; dotted: after the round",
+        "accuracy, own test rows (%)",
+        100,
+        "evaluate_accuracy",
+    ),
+    Panel(
+        "train_trained_whole_test_accuracy",
+        "After local training; dotted: after the round",
+        "accuracy, whole test part (%)",
+        100,
+        "evaluate_whole_test_accuracy",
+    ),
+    Panel("output_divergence", "Divergence of clients' outputs", "nats", 1),
+    Panel(
+        "discriminator_loss",
+        "Discriminator's loss; dotted: log N",
+        "nats",
+        1,
+        "log_clients",
     ),
 )
 
@@ -152,6 +178,8 @@ def curves_figure(runs: Sequence[Run]) -> Figure:
     for axes, panel in zip(grid.flat, panels, strict=False):
         for index, group in enumerate(groups):
             _draw_curve(axes, group, panel, index)
+            if panel.beside:
+                _draw_beside(axes, group, panel, index)
         dress(axes, panel.title, "round", panel.label)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     for axes in grid.flat[len(panels) :]:
@@ -263,19 +291,33 @@ def _has_data(runs: Sequence[Run], panel: Panel) -> bool:
 
 
 def _draw_curve(axes: Axes, group: Group, panel: Panel, index: int) -> None:
-    columns = [dict(zip(*run.column(panel.key), strict=True)) for run in group.runs]
-    columns = [column for column in columns if column]
-    if not columns:
+    rounds, values = _by_seed(group, panel.key)
+    if not len(values):
         return
-    rounds = sorted(set.intersection(*(set(column) for column in columns)))
-    values = panel.scale * np.array([[column[r] for r in rounds] for column in columns])
-    mean = values.mean(axis=0)
+    mean = panel.scale * values.mean(axis=0)
     marker = "o" if len(rounds) <= 30 else ""
     axes.plot(rounds, mean, marker=marker, markersize=3, **line_style(index))
-    if len(columns) > 1:
-        std = values.std(axis=0, ddof=1)
+    if len(values) > 1:
+        std = panel.scale * values.std(axis=0, ddof=1)
         colour = line_style(index)["color"]
         axes.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.2, lw=0)
+
+
+def _draw_beside(axes: Axes, group: Group, panel: Panel, index: int) -> None:
+    rounds, values = _by_seed(group, panel.beside)
+    if len(values):
+        style = {"color": line_style(index)["color"], "linestyle": ":", "linewidth": 1.2}
+        axes.plot(rounds, panel.scale * values.mean(axis=0), **style)
+
+
+def _by_seed(group: Group, key: str) -> tuple[list[int], NDArray[np.float64]]:
+    """Return common rounds and (seeds, rounds) values, of the runs that have the column."""
+    columns = [dict(zip(*run.column(key), strict=True)) for run in group.runs]
+    columns = [column for column in columns if column]
+    if not columns:
+        return [], np.empty((0, 0))
+    rounds = sorted(set.intersection(*(set(column) for column in columns)))
+    return rounds, np.array([[column[r] for r in rounds] for column in columns])
 
 
 def _draw_sorted_clients(axes: Axes, accuracies: dict[int | str, float]) -> None:

@@ -7,10 +7,13 @@ from fedsuite.analyses import participation
 from fedsuite.analyses.communication import (
     Curve,
     Direction,
+    bytes_figure,
     common_targets,
     costs,
+    curve_table,
     curves,
     reached,
+    usual_metric,
 )
 from fedsuite.errors import RunError
 from fedsuite.experiment import Experiment
@@ -82,6 +85,41 @@ def test_curves_are_means_over_seeds_at_common_evaluations(tmp_path):
     assert curve.rounds.tolist() == [1, 3]
     assert curve.parameters.tolist() == [15, 45]
     assert curve.accuracies == pytest.approx([0.3, 0.6])
+    assert curve.num_seeds == 2
+    assert curve.deviations == pytest.approx([0.02**0.5, 0.08**0.5])
+
+
+def test_accuracy_against_bytes_of_every_evaluated_round(tmp_path):
+    made(tmp_path / "a", [sent(4_000_000, 9, 0.2), sent(4_000_000, 9, 0.4)])
+    made(tmp_path / "b", [sent(4_000_000, 9, 0.4), sent(6_000_000, 9, 0.8)], seed=1)
+    made(tmp_path / "c", [sent(10, 9), sent(10, 9, 0.5)], method="fedmd")
+    groups = group_runs([load_run(tmp_path / name) for name in "abc"])
+    found = [c for g in groups for c in curves(g, "accuracy_mean", Direction.UP)]
+    table = curve_table(found, "accuracy_mean", "up")
+    label, other = (group.label for group in groups)
+    assert [row[:4] for row in table.rows] == [
+        (label, "sent", 2, 1),
+        (label, "sent", 2, 2),
+        (other, "sent", 1, 2),
+    ]
+    assert [row[4:] for row in table.rows] == [
+        pytest.approx((1, 4, 30, 100 * 0.02**0.5)),
+        pytest.approx((2.25, 9, 60, 100 * 0.08**0.5)),
+        (pytest.approx(5e-6), pytest.approx(2e-5), pytest.approx(50), None),
+    ]
+    axes = bytes_figure(found, "accuracy_mean", "up").axes[0]
+    assert axes.get_xscale() == "log"
+    assert list(axes.get_lines()[0].get_xdata()) == pytest.approx([4, 9])
+    (band,) = axes.collections
+    assert band.get_datalim(axes.transData).y1 == pytest.approx(60 + 100 * 0.08**0.5)
+
+
+def test_the_whole_test_part_counts_where_all_runs_have_it(tmp_path):
+    whole = {"evaluate_whole_test_accuracy": 0.1}
+    a = made(tmp_path / "a", [{**sent(1, 1, 0.5), **whole}])
+    b = made(tmp_path / "b", [sent(1, 1, 0.5)])
+    assert usual_metric([a]) == "evaluate_whole_test_accuracy"
+    assert usual_metric([a, b]) == "accuracy_mean"
 
 
 def curve(label, accuracies, per_round):
@@ -122,6 +160,12 @@ def test_communication_command(analyse, tmp_path):
     assert [float(row["parameters (M)"]) for row in rows] == [2, 1.1, 0.02]
     assert [float(row["MB"]) for row in rows] == pytest.approx([8, 4.4, 0.08])
     assert float(rows[2]["times less than the first"]) == pytest.approx(100)
+    ends = written("communication_curves")
+    assert [(row["round"], float(row["MB"])) for row in ends] == [
+        *(("1", 4), ("2", 8)),
+        *(("1", pytest.approx(4.4)), ("2", pytest.approx(8.8))),
+        *(("1", pytest.approx(0.08)), ("2", pytest.approx(0.16))),
+    ]
 
 
 def test_gains_are_paired_by_seed():

@@ -42,6 +42,31 @@ def legend_texts(figure):
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
+def test_curves_of_two_phases_and_a_discriminator(tmp_path):
+    folder = make_run(tmp_path / "a", accuracies=(), status="running")
+    base = {
+        "train_trained_accuracy": 0.3,
+        "evaluate_accuracy": 0.5,
+        "train_trained_whole_test_accuracy": 0.2,
+        "evaluate_whole_test_accuracy": 0.4,
+        "output_divergence": 0.07,
+        "log_clients": 1.5,
+    }
+    rows = [{"round": r, **base, "discriminator_loss": 2.0 / r} for r in (1, 2)]
+    folder.append("rounds", rows)
+    figure = curves_figure([load_run(folder.path)])
+    own, whole, divergence, discriminator = figure.axes
+    assert curve(own) == ([1, 2], pytest.approx([30, 30]))
+    assert curve(own, 1) == ([1, 2], pytest.approx([50, 50]))
+    assert [curve(whole, index)[1][0] for index in (0, 1)] == pytest.approx([20, 40])
+    assert curve(divergence)[1] == [0.07, 0.07]
+    assert len(divergence.get_lines()) == 1
+    assert curve(discriminator)[1] == [2, 1]
+    assert curve(discriminator, 1)[1] == [1.5, 1.5]
+    dotted = [axes.get_lines()[1].get_linestyle() for axes in (own, whole, discriminator)]
+    assert dotted == [":"] * 3
+
+
 def test_curves_of_one_run(tmp_path):
     run = load(tmp_path / "a", accuracies=((0.2, 0.4), (0.6, 0.9)))
     figure = curves_figure([run])

@@ -1,0 +1,188 @@
+"""Each client's model at the end of a run, from the run's folder.
+
+Where clients keep their models, the last checkpoint tells which version of a client's
+stored state belongs to it; a client that never trained has the model that it started with.
+Where the server holds the model, or one of each network, that is what a client has; methods
+that score clients with models of their own beside it are refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load
+from torch import nn
+
+from fedsuite.callbacks.checkpoint import CHECKPOINTS
+from fedsuite.checkpoint import Checkpoint, load_latest
+from fedsuite.client_app import federated_data, network_model
+from fedsuite.clients.base import FederatedClient
+from fedsuite.clients.store import FileStore, MemoryStore
+from fedsuite.clients.training import resolve_device
+from fedsuite.decomposition import clients_take_part
+from fedsuite.errors import RunError
+from fedsuite.experiment import Experiment
+from fedsuite.keys import AUTO
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.assignment import experiment_networks
+from fedsuite.records import Arrays
+from fedsuite.registry import METHODS
+from fedsuite.results.layout import EXPERIMENT, MODEL
+from fedsuite.results.reader import Run
+from fedsuite.strategies.base import FederatedStrategy
+
+_PREFIX = "model/"
+"""Of the model's arrays in a state that holds more than the model."""
+
+
+class FinalModels:
+    """The models that a run's clients have at its end, or at its last checkpoint.
+
+    Parameters
+    ----------
+    run
+        Its folder must hold what its clients kept, or the final model.
+
+    Raises
+    ------
+    RunError
+        If it does not, its method has no such models, or its data have changed since.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.experiment = _runnable(Experiment.load(run.path / EXPERIMENT))
+        self._strategy = METHODS[self.experiment.text("method")].load_strategy()
+        if not self._strategy.PRIVATE_MODELS:
+            self._refuse_personal()
+        self.data = federated_data(self.experiment)
+        if self.data.fingerprint != run.manifest.get("data_fingerprint"):
+            raise RunError(
+                f"{run.path}: its partition cannot be made again: data or fedsuite have "
+                "changed since; run it again"
+            )
+        self.device = resolve_device(self.experiment.text("device"))
+        self._networks = experiment_networks(self.experiment.values)
+        self._held = {} if self._strategy.PRIVATE_MODELS else self._read_model()
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return len(self._networks.of_client)
+
+    @property
+    def server_round(self) -> int:
+        """The round after which clients have these models."""
+        if self._strategy.PRIVATE_MODELS:
+            return self.checkpoint.server_round
+        return int(self.run.rounds[-1]["round"]) if self.run.rounds else 0
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The run's last checkpoint; :class:`RunError` where there is none."""
+        fingerprint = Experiment.load(self.run.path / EXPERIMENT).fingerprint
+        found = load_latest(self.run.path / CHECKPOINTS, fingerprint)
+        if found is None:
+            raise RunError(
+                f"{self.run.path}: no checkpoint tells what its clients kept: run it with "
+                "checkpoint-every above 0"
+            )
+        return found
+
+    @cached_property
+    def store(self) -> MemoryStore:
+        """What the clients kept; what is saved into it stays in memory."""
+        configured = self.experiment.text("state-dir")
+        folder = self.run.path / "state"
+        if configured != AUTO and not folder.is_dir():
+            folder = Path(configured) / self.run.path.resolve().name
+        if not folder.is_dir():
+            raise RunError(
+                f"{self.run.path}: its clients' state is not in {folder}: copy it there "
+                "from where they ran"
+            )
+        return MemoryStore(FileStore(folder))
+
+    def models(self) -> Iterator[nn.Module]:
+        """Yield each client's model, in client order, on the device of the run."""
+        for client_id in range(self.num_clients):
+            model = self._initial(client_id)
+            load_arrays(model, self.arrays(client_id))
+            yield model.to(self.device)
+
+    def arrays(self, client_id: int) -> Arrays:
+        """Return parameters and buffers of a client's model.
+
+        Raises
+        ------
+        RunError
+            If the stored state cannot be read, or holds no whole model.
+        """
+        index = self._networks.of_client[client_id]
+        initial = model_arrays(self._initial(client_id))
+        if self._strategy.NEEDS_NETWORKS:
+            return self._whole(initial, _under(f"{index}/", self._held), client_id)
+        if not self._strategy.PRIVATE_MODELS:
+            return self._whole(initial, self._held, client_id)
+        version = self.checkpoint.client_versions.get(client_id)
+        if version is None:
+            return initial
+        state = self.store.load(client_id, version)
+        return self._whole(initial, _under(_PREFIX, state) or state, client_id)
+
+    def _initial(self, client_id: int) -> nn.Module:
+        index = self._networks.of_client[client_id]
+        own = self.experiment["client-initialisation"] == "own"
+        return network_model(self.experiment, self.data, index, client_id if own else 0)
+
+    def _whole(
+        self, wanted: Arrays, found: Mapping[str, NDArray[Any]], client_id: int
+    ) -> Arrays:
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            raise RunError(
+                f"{self.run.path}: what is kept of client {client_id} has no array "
+                f"{missing[0]} of its model: give runs of methods that keep whole models"
+            )
+        return {name: found[name] for name in wanted}
+
+    def _refuse_personal(self) -> None:
+        method = self.experiment.text("method")
+        client = METHODS[method].load_client()
+        one = (
+            client.on_evaluate is FederatedClient.on_evaluate
+            and self._strategy.evaluate_exchange is FederatedStrategy.evaluate_exchange
+            and not clients_take_part(self.experiment.values)
+        )
+        if not (one or self._strategy.NEEDS_NETWORKS):
+            raise RunError(
+                f"{self.run.path}: method {method} may score clients with models of their "
+                "own beside the shared one: give runs whose clients keep their whole "
+                "models, or all have the server's"
+            )
+
+    def _read_model(self) -> Arrays:
+        path = self.run.path / MODEL
+        try:
+            arrays: Arrays = load(path.read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise RunError(
+                f"{self.run.path}: its final model cannot be read ({error}): give a run "
+                "that is finished"
+            ) from error
+        return arrays
+
+
+def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the arrays whose names start with a prefix, without it."""
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
+def _runnable(experiment: Experiment) -> Experiment:
+    """Return the experiment on this machine's devices."""
+    if experiment["device"] == "cpu":
+        return experiment
+    return experiment.replace(device="auto")

@@ -1,0 +1,169 @@
+"""Variance of the mini-batch gradients of FedAL's loss terms, at the ends of runs.
+
+Figure 6 of P. Han, X. Shi, J. Huang, "FedAL", arXiv:2311.16584. Of a term it is the mean
+over mini-batches of ||g_batch - g_full||^2, where g_full is over all of a client's private
+rows (its labels' loss, local less-forgetting) or over all public rows (the others). The
+paper says neither whose nor when; here it is the mean and the largest over clients.
+
+It is not measured at the last checkpoint itself: there the less-forgetting terms are 0, and
+so are their gradients, since model and reference are one. From the checkpoint each client
+makes the local phase of the round that would come next, with that round's own draws, and
+all is measured at its end; the reference of both less-forgetting terms is the checkpoint's
+model, one local phase earlier. (The round itself would take its end as the reference of the
+transfer's term.) The others' mean and the discriminator's gradient are those of the models
+at that point, under the checkpoint's discriminator, whose own loss is taken by client: the
+mean of -log h(p_n)_n of client n, by the discriminator's parameters.
+
+Networks are in evaluation mode and images are not augmented, so that a batch's gradient has
+the full one as its mean. Batches have the run's sizes, and different rows each.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, NamedTuple
+
+import torch
+import typer
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from fedsuite.analyses.final_models import FinalModels
+from fedsuite.analyses.loss_terms import NAMES, NextPhase, Term
+from fedsuite.analyses.options import OutputOption, OverwriteOption, SeedOption
+from fedsuite.analyses.output import Output, Table
+from fedsuite.clients.evaluation import EVALUATION_BATCH
+from fedsuite.command_options import RunsArgument
+from fedsuite.results.groups import SEED, group_runs
+from fedsuite.results.plots import dress, escape_dollars, line_style
+from fedsuite.results.reader import Run, load_run
+from fedsuite.rng import numpy_stream
+
+
+class Row(NamedTuple):
+    """A term's variance over the clients of a run."""
+
+    label: str
+    seed: str
+    server_round: int
+    term: str
+    num_clients: int
+    mean: float
+    largest: float
+
+
+def gradient(term: Term, rows: Tensor) -> Tensor:
+    """Return the gradient (P,) of a term's mean over rows, worked out in parts."""
+    parts = []
+    for start in range(0, len(rows), EVALUATION_BATCH):
+        part = rows[start : start + EVALUATION_BATCH]
+        share = term.loss(part) * (len(part) / len(rows))
+        found = torch.autograd.grad(share, term.parameters, materialize_grads=True)
+        parts.append(torch.cat([each.flatten() for each in found]).double())
+    return torch.stack(parts).sum(dim=0)
+
+
+def gradient_variance(term: Term, batches: Iterable[Tensor]) -> float:
+    """Return the mean over batches of the squared distance from the full gradient."""
+    full = gradient(term, torch.arange(term.num_rows))
+    return fmean(float((gradient(term, rows) - full).square().sum()) for rows in batches)
+
+
+def drawn_batches(
+    term: Term, count: int, seed: int, server_round: int, client_id: int
+) -> Iterator[Tensor]:
+    """Yield a term's mini-batches; those of public rows are the same for all clients."""
+    size = term.batch_size or term.num_rows
+    kind, owner = ("private", client_id) if term.is_private else ("public", 0)
+    for number in range(count):
+        purpose = f"gradient-variance/{kind}/{number}"
+        order = numpy_stream(seed, purpose, server_round, owner).permutation(term.num_rows)
+        yield torch.from_numpy(order[:size])
+
+
+def run_variances(label: str, run: Run, count: int, seed: int) -> list[Row]:
+    """Return the variance of each term that a run has, over its clients.
+
+    Parameters
+    ----------
+    label
+        The experiment's.
+    run
+        Of FedAL, FedMD-LF or FedMD.
+    count
+        Mini-batches a client and term.
+    seed
+        Of their draws.
+    """
+    phase = NextPhase(FinalModels(run))
+    found: dict[str, list[float]] = {}
+    for client, terms in phase.clients():
+        for term in terms:
+            batches = drawn_batches(term, count, seed, phase.server_round, client.client_id)
+            found.setdefault(term.name, []).append(gradient_variance(term, batches))
+    own = (label, str(run.experiment.get(SEED)), phase.server_round)
+    return [
+        Row(*own, name, len(found[name]), fmean(found[name]), max(found[name]))
+        for name in NAMES
+        if name in found
+    ]
+
+
+def command(
+    runs: RunsArgument,
+    output: OutputOption = Path("analysis"),
+    batches: Annotated[
+        int, typer.Option(min=1, help="Mini-batches a client and term.")
+    ] = 50,
+    seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Measure how much mini-batch gradients of FedAL's terms vary at the ends of runs."""
+    groups = group_runs([load_run(path) for path in runs])
+    files = Output.claim(output, "gradient_variance", overwrite=overwrite)
+    rows = [
+        row
+        for group in groups
+        for run in group.runs
+        for row in run_variances(group.label, run, batches, seed)
+    ]
+    columns = ("experiment", "seed", "round", "term", "clients", "mean", "largest")
+    note = (
+        f"Mean over {batches} mini-batches of ||g_batch - g_full||^2, over clients; after "
+        "the local phase that follows the round, the reference of the less-forgetting "
+        "terms being the model before it."
+    )
+    files.write(Table(columns, rows, note), variance_figure(rows))
+
+
+def variance_figure(rows: Sequence[Row]) -> Figure:
+    """Draw mean and largest against rounds, a panel a term and a colour an experiment."""
+    terms = [name for name in NAMES if any(row.term == name for row in rows)]
+    labels = list(dict.fromkeys(row.label for row in rows))
+    columns = min(3, len(terms))
+    lines = -(-len(terms) // columns)
+    figure = Figure(
+        figsize=(3.8 * columns, 3.0 * lines + 0.4 * len(labels) + 0.2), layout="constrained"
+    )
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes, term in zip(grid.flat, terms, strict=False):
+        for index, label in enumerate(labels):
+            own = [row for row in rows if (row.term, row.label) == (term, label)]
+            rounds = sorted({row.server_round for row in own})
+            for kind, style in (("mean", "o-"), ("largest", "^:")):
+                values = [
+                    fmean(getattr(row, kind) for row in own if row.server_round == r)
+                    for r in rounds
+                ]
+                colour = line_style(index)["color"]
+                name = escape_dollars(f"{label}, {kind} over clients")
+                axes.plot(rounds, values, style, color=colour, markersize=4, label=name)
+        dress(axes, term, "round", "variance of gradients")
+        axes.set_yscale("log")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    for axes in grid.flat[len(terms) :]:
+        axes.remove()
+    handles, names = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=1, frameon=False)
+    return figure

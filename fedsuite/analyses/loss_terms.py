@@ -1,0 +1,301 @@
+"""FedAL's loss terms of each client, one local phase after a run's last checkpoint."""
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from flwr.app import Context, RecordDict
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedsuite.analyses.final_models import FinalModels
+from fedsuite.client_app import Worker, network_model
+from fedsuite.clients.evaluation import EVALUATION_BATCH, evaluation_mode
+from fedsuite.clients.fedmd import REFERENCE, FedMDClient
+from fedsuite.distillation import kl_divergence
+from fedsuite.errors import RunError
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.records import (
+    ADVERSARIAL_GRADIENT,
+    LOCAL_PHASE,
+    LOGITS,
+    MEAN_OUTPUTS,
+    SERVER_ROUND,
+    TRANSFER,
+    Arrays,
+    ConfigValue,
+    Request,
+)
+from fedsuite.registry import METHODS
+from fedsuite.server_app import build_strategy
+from fedsuite.server_parts import server_parts
+from fedsuite.strategies.discriminator import Discriminator, discriminator_loss
+from fedsuite.strategies.fedal import LABELS, FedAL
+from fedsuite.strategies.fedmd import FedMD
+from fedsuite.strategies.public_exchange import mean_outputs
+
+if TYPE_CHECKING:
+    from fedsuite.strategies.base import FederatedStrategy
+
+NAMES = (
+    *("labels", "local less-forgetting", "distillation", "adversarial"),
+    *("transfer less-forgetting", "discriminator"),
+)
+"""The terms, in their order in tables."""
+
+Array = NDArray[Any]
+Loss = Callable[[Tensor], Tensor]
+"""A mean over some rows, by their numbers."""
+
+
+class Term(NamedTuple):
+    """A loss term of one client.
+
+    Parameters
+    ----------
+    name
+        One of :data:`NAMES`.
+    loss
+        Its mean over some rows, by their numbers.
+    parameters
+        What it is differentiated by.
+    num_rows, batch_size
+        Rows that there are, and those of a mini-batch; 0 is all.
+    """
+
+    name: str
+    loss: Loss
+    parameters: list[nn.Parameter]
+    num_rows: int
+    batch_size: int
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the rows are the client's own, not public ones."""
+        return self.name in NAMES[:2]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the server makes of all clients' outputs on all public rows.
+
+    Parameters
+    ----------
+    config
+        What the strategy tells with each message.
+    logits
+        By client, (rows, classes).
+    mean
+        Their mean.
+    discriminator
+        None where the method has none.
+    labels
+        The discriminator's label of each client that has one.
+    """
+
+    config: Mapping[str, ConfigValue]
+    logits: Mapping[int, Array]
+    mean: Array
+    discriminator: Discriminator | None
+    labels: Mapping[int, int]
+
+    def adversarial_gradient(self, client_id: int) -> Array:
+        """Return (rows, classes) G of a client under the discriminator."""
+        assert self.discriminator is not None
+        given, label = self.logits[client_id][None], self.labels[client_id]
+        gradient: Array = self.discriminator.gradient(given, [label])[0]
+        return gradient
+
+
+def client_terms(
+    client: FedMDClient, reference: nn.Module, answers: Answers
+) -> Iterator[Term]:
+    """Yield the terms that a client's method has, for its model as it is now.
+
+    Parameters
+    ----------
+    client
+        Has public data; of its memory the reference outputs are replaced.
+    reference
+        The model that less-forgetting stays near to.
+    answers
+        To the outputs of the model as it is now, and of the others'.
+    """
+    parameters = [p for p in client.model.parameters() if p.requires_grad]
+    size, count = client.training.batch_size, len(client.train_data)
+    for name, loss in _private_terms(client, reference, answers.config).items():
+        if count:
+            yield Term(name, loss, parameters, count, size)
+    size = int(cast(int, answers.config["public-batch-size"]))
+    count = len(answers.mean)
+    for name, loss in _public_terms(client, reference, answers).items():
+        yield Term(name, loss, parameters, count, size)
+    discriminator = answers.discriminator
+    if discriminator is not None and client.client_id in answers.labels:
+        weights = list(discriminator.network.parameters())
+        loss = _discriminator_term(client.client_id, answers)
+        yield Term("discriminator", loss, weights, count, size)
+
+
+def _private_terms(
+    client: FedMDClient, reference: nn.Module, config: Mapping[str, ConfigValue]
+) -> dict[str, Loss]:
+    data, model = client.train_data, client.model
+
+    def labels(rows: Tensor) -> Tensor:
+        return client.training.loss_function(model, data.features[rows], data.labels[rows])
+
+    def less_forgetting(rows: Tensor) -> Tensor:
+        features = data.features[rows]
+        temperature = float(cast(float, config["distillation-temperature"]))
+        return kl_divergence(model(features), reference(features), temperature)
+
+    terms: dict[str, Loss] = {"labels": labels}
+    if _forgets_less(config, "local"):
+        terms["local less-forgetting"] = less_forgetting
+    return terms
+
+
+def _public_terms(
+    client: FedMDClient, reference: nn.Module, answers: Answers
+) -> dict[str, Loss]:
+    """Return the terms of the client's own class, one at a time.
+
+    It leaves the mean out where nobody else responds, and the reference at step 0.
+    """
+    public = client.public
+    assert public is not None
+    kept = all_outputs(reference, public)
+
+    def term(rows: Tensor, step: int, responders: int, **sent: Array) -> Tensor:
+        arrays = {record: {LOGITS: array[rows.numpy()]} for record, array in sent.items()}
+        config = {**answers.config, "num-responders": responders}
+        request = Request(TRANSFER, client.client_id, arrays, config)
+        client.memory = {REFERENCE: kept[rows.numpy()][None]}
+        (found,) = client.transfer_terms(request, step, client.model(public[rows]))
+        return found
+
+    terms: dict[str, Loss] = {}
+    others = len(answers.logits)
+    if others > 1:
+        mean = {MEAN_OUTPUTS: answers.mean}
+        terms["distillation"] = lambda rows: term(rows, 0, others, **mean)
+    if answers.discriminator is not None and client.client_id in answers.labels:
+        sent = {ADVERSARIAL_GRADIENT: answers.adversarial_gradient(client.client_id)}
+        terms["adversarial"] = lambda rows: term(rows, 0, 1, **sent)
+    if _forgets_less(answers.config, "transfer"):
+        terms["transfer less-forgetting"] = lambda rows: term(rows, 1, 1)
+    return terms
+
+
+def _discriminator_term(client_id: int, answers: Answers) -> Loss:
+    discriminator = answers.discriminator
+    assert discriminator is not None
+    logits = torch.from_numpy(answers.logits[client_id])
+    label = torch.tensor([answers.labels[client_id]])
+
+    def loss(rows: Tensor) -> Tensor:
+        network, temperature = discriminator.network, discriminator.temperature
+        return discriminator_loss(network, logits[rows][None], label, temperature)
+
+    return loss
+
+
+class NextPhase:
+    """All clients of a run after the local phase of the round that would come next.
+
+    Parameters
+    ----------
+    final
+        A run of FedMD, FedMD-LF or FedAL. Its folder stays as it is.
+
+    Raises
+    ------
+    RunError
+        If the run is of another method.
+    """
+
+    def __init__(self, final: FinalModels) -> None:
+        experiment = final.experiment
+        method = experiment.text("method")
+        if not issubclass(METHODS[method].load_strategy(), FedMD):
+            raise RunError(
+                f"{final.run.path}: method {method} has none of FedAL's terms: give runs "
+                "of fedal, fedmd-lf or fedmd"
+            )
+        self.server_round = final.checkpoint.server_round
+        self._final = final
+        self._worker = Worker(experiment, final.store)
+        self._trained: dict[int, Arrays] = {}
+        self._answers = self._answered(_restored_strategy(final))
+
+    def clients(self) -> Iterator[tuple[FedMDClient, list[Term]]]:
+        """Yield clients with their terms, which hold until the next one is asked for."""
+        for client_id, trained in self._trained.items():
+            client = self._client(client_id)
+            load_arrays(client.model, trained)
+            reference = deepcopy(client.model).requires_grad_(False)
+            load_arrays(reference, self._final.arrays(client_id))
+            reference.eval()
+            with evaluation_mode(client.model):
+                yield client, list(client_terms(client, reference, self._answers))
+
+    def _answered(self, strategy: "FederatedStrategy") -> Answers:
+        """Have all clients train; return what the server makes of their outputs."""
+        assert isinstance(strategy, FedMD)
+        config = {**strategy.settings, SERVER_ROUND: self.server_round + 1}
+        checkpoint = self._final.checkpoint
+        logits: dict[int, Array] = {}
+        for client_id in range(self._final.num_clients):
+            client = self._client(client_id)
+            version = checkpoint.client_versions.get(client_id, "")
+            client.answer(
+                Request(LOCAL_PHASE, client_id, config=config, start_version=version)
+            )
+            assert client.public is not None
+            self._trained[client_id] = model_arrays(client.model)
+            logits[client_id] = all_outputs(client.model, client.public)
+        mean = mean_outputs({k: {LOGITS: held} for k, held in logits.items()})[LOGITS]
+        has_one = isinstance(strategy, FedAL) and bool(checkpoint.method_arrays)
+        by_label = cast(list[int], checkpoint.method_scalars.get(LABELS, []))
+        return Answers(
+            config,
+            logits,
+            mean,
+            strategy.discriminator if has_one else None,  # type: ignore[attr-defined]
+            {client_id: label for label, client_id in enumerate(by_label)},
+        )
+
+    def _client(self, client_id: int) -> FedMDClient:
+        context = Context(
+            run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}
+        )
+        return cast(FedMDClient, self._worker.client(context, client_id))
+
+
+def _restored_strategy(final: FinalModels) -> "FederatedStrategy":
+    experiment, data = final.experiment, final.data
+    parts = server_parts(experiment, data, network_model(experiment, data))
+    strategy = cast("FederatedStrategy", build_strategy(experiment, parts))
+    strategy.restore(final.checkpoint.method_arrays, final.checkpoint.method_scalars)
+    return strategy
+
+
+@torch.no_grad()
+def all_outputs(model: nn.Module, features: Tensor) -> Array:
+    """Return a model's outputs on all rows, in evaluation mode."""
+    with evaluation_mode(model):
+        parts = [
+            model(features[start : start + EVALUATION_BATCH]).cpu().numpy()
+            for start in range(0, len(features), EVALUATION_BATCH)
+        ]
+    return np.concatenate(parts)
+
+
+def _forgets_less(config: Mapping[str, ConfigValue], phase: str) -> bool:
+    first = cast(int, config["less-forgetting-from"])
+    begun = cast(int, config[SERVER_ROUND]) >= first
+    return begun and config["less-forgetting"] in ("both", phase)
