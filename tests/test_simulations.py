@@ -5,16 +5,20 @@ import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from fedsuite.client_app import experiment_model
 from fedsuite.data import DATASETS
+from fedsuite.data.public import PublicData
 from fedsuite.experiment import Experiment, parse_assignment, read_file
 from fedsuite.keys import Value
 from fedsuite.models.groups import ParameterGroups, parameter_groups
+from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.server_app import build_strategy
-from fedsuite.server_parts import ServerParts
+from fedsuite.server_parts import ServerParts, server_networks
 from fedsuite.sweep_points import make_points
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +59,32 @@ def _groups(keys: tuple[tuple[str, Value], ...]) -> ParameterGroups:
     return parameter_groups(experiment_model(experiment, dataset))
 
 
+def parts_of(experiment: Experiment) -> ServerParts:
+    """Return what the experiment's strategy needs, without its data."""
+    dataset: Any = DATASETS[experiment.text("dataset")]
+    rows = experiment.integer("public-size")
+    return ServerParts(
+        groups_of(experiment),
+        networks=_networks(experiment),
+        public=PublicData(torch.zeros(rows, *dataset.input_shape)) if rows else None,
+        num_classes=dataset.num_classes,
+    )
+
+
+def _networks(experiment: Experiment) -> ServerNetworks | None:
+    names = ("client-models", "client-model-assignment", "num-clients", "model", "method")
+    fixed = {"dataset": experiment["dataset"], "public-size": experiment["public-size"]}
+    told = {key: experiment[key] for key in names} | fixed
+    return _networks_of(tuple(sorted(told.items())))
+
+
+@cache
+def _networks_of(keys: tuple[tuple[str, Value], ...]) -> ServerNetworks | None:
+    experiment = Experiment.from_values(dict(keys))
+    dataset: Any = DATASETS[experiment.text("dataset")]
+    return server_networks(experiment, dataset)
+
+
 COMMANDS = [(path, words) for path in FILES for words in commands(path)]
 
 
@@ -67,7 +97,7 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("path", FILES)
 def test_file_can_be_built(path: str) -> None:
     experiment = Experiment.load(ROOT / path)
-    build_strategy(experiment, ServerParts(groups_of(experiment)))
+    build_strategy(experiment, parts_of(experiment))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +112,7 @@ def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
     seeds = int(next(options(words, "--seeds"), "1"))
     for point in make_points(base, list(options(words, "--grid")), seeds):
         experiment = Experiment.from_values({**base, **dict(point.settings)})
-        build_strategy(experiment, ServerParts(groups_of(experiment)))
+        build_strategy(experiment, parts_of(experiment))
     known = {"--set", "--grid", "--seeds", "--seed", "--output", "--workers"}
     assert {word for word in words if word.startswith("--")} <= known
 
