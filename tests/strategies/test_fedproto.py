@@ -461,6 +461,38 @@ def test_claimed_counts_weigh_no_more_than_the_examples() -> None:
     assert not np.allclose(found[0], 1, atol=0.1)
 
 
+def test_claimed_counts_give_no_weight_where_clients_weigh_alike() -> None:
+    found = []
+    for count in (1, 1000):
+        told = ones(counts=np.full(3, count, np.uint32))
+        strategy = tables_of(FedProto)
+        Federation(lying(told), [wide, wide, wide]).run(strategy, 1)
+        found.append(strategy.prototypes[ROWS])
+    np.testing.assert_array_equal(*found)
+
+
+def test_told_counts_are_of_the_data_not_of_the_steps() -> None:
+    """Five epochs and a bit: samples are seen more than once."""
+    training = TrainingOptions(local_steps=17, batch_size=8, learning_rate=0.1)
+    federation = Federation(FedProtoClient, [wide, wide], training=training)
+    federation.run(tables_of(FedProto, 2, proto_aggregation="count"), 1)
+    for client_id, told in enumerate(federation.grid.arrays(TRAIN, sent=False)):
+        counts = told[client_record(client_id, CLASS_TABLE)][COUNTS]
+        expected = np.bincount(rows(client_id).labels.numpy(), minlength=3)
+        np.testing.assert_array_equal(counts, expected)
+
+
+def test_a_class_that_no_step_saw_has_no_row() -> None:
+    """One step of two rows cannot see three classes."""
+    training = TrainingOptions(local_steps=1, batch_size=2, learning_rate=0.1)
+    federation = Federation(FedProtoClient, [wide], training=training)
+    strategy = tables_of(FedProto, 1, proto_aggregation="count")
+    trace = federation.run(strategy, 2)
+    assert not any(report.train.rejections for report in trace.reports)
+    assert not any(report.evaluate.rejections for report in trace.reports)
+    assert 1 <= len(strategy.prototypes[CLASSES]) <= 2
+
+
 def test_a_round_below_the_quorum_changes_nothing() -> None:
     told = ones(rows=np.full((3, 9), np.inf, np.float32))
     strategy = tables_of(FedProto, quorum=3)
@@ -521,6 +553,26 @@ def test_the_public_weight_scales_the_loss() -> None:
         rows_of = federation.run(strategy, 1).reports[0].train.rows
         found.append([row["transfer_loss"] for row in rows_of])
     assert found[1] == pytest.approx([3 * loss for loss in found[0]], rel=1e-6)
+
+
+def test_the_feature_distance_is_of_the_round() -> None:
+    """Features stand still: a distance is that of the round's own batches."""
+    federation = Federation(FedProtoPublicClient, [wide, wide], training=STANDING)
+    strategy = strategy_of(FedProtoPublic, 2, proto_weight=0.0)
+    trace = federation.run(strategy, 2)
+    seen = []
+    for kind in (LOCAL_PHASE, TRANSFER):
+        for reply in federation.grid.arrays(kind, sent=False):
+            seen += [held[FEATURES] for held in reply.values()]
+    # Two rounds' first batches, and two rounds' second ones; of two clients each.
+    gaps = [
+        np.square((a - b) / 2).mean() for a, b in zip(seen[::2], seen[1::2], strict=True)
+    ]
+    assert len(gaps) == 4
+    for index, report in enumerate(trace.reports):
+        expected = (gaps[index] + gaps[2 + index]) / 2
+        found = report.method_metrics["feature_distance"]
+        assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_trained_classifier_does_not_move_in_transfer() -> None:
