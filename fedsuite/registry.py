@@ -209,6 +209,13 @@ METHODS: Mapping[str, Method] = {
         ),
         Method("fedmd-lf", "fedmd.FedMDLF", "fedmd.FedMDClient", _FEDAL),
         Method("fedal", "fedal.FedAL", "fedal.FedALClient", _FEDAL),
+        Method(
+            "feddf",
+            "feddf.FedDF",
+            "feddf.FedDFClient",
+            "Lin et al., NeurIPS 2020, arXiv:2006.07242",
+        ),
+        Method("feddf-al", "feddf_al.FedDFAL", "feddf.FedDFClient", _FEDAL),
         Method("fedpara", "fedpara.FedPara", "fedavg.FedAvgClient", _FEDPARA),
         Method("pfedpara", "fedpara.PFedPara", "partial.PartialClient", _FEDPARA),
     )
