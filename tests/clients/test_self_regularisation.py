@@ -186,7 +186,14 @@ OFFERED = [n for n, m in METHODS.items() if "lsr-gamma" not in m.load_strategy()
 
 
 def test_few_methods_refuse_lsr() -> None:
-    assert set(METHODS) - set(OFFERED) == {"fedakd", "fedmd", "fedmd-lf", "fedal"}
+    assert set(METHODS) - set(OFFERED) == {
+        "fedakd",
+        "fedmd",
+        "fedmd-lf",
+        "fedal",
+        "feddf",
+        "feddf-al",
+    }
 
 
 @pytest.mark.parametrize("method", OFFERED)
