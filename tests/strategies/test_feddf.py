@@ -14,12 +14,9 @@ from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.clients.feddf import FedDFClient
 from fedsuite.clients.fedmd import FedMDClient
 from fedsuite.clients.store import MemoryStore
-from fedsuite.data.public import PublicData
 from fedsuite.engines.local import run_local
 from fedsuite.errors import ConfigError
 from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.models.assignment import Network, Networks
-from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.records import (
     ADVERSARIAL_GRADIENT,
     ARRAYS,
@@ -30,23 +27,28 @@ from fedsuite.records import (
     NUM_EXAMPLES,
     OUTPUTS,
     TRANSFER,
-    Arrays,
     Reply,
     Request,
-    to_record,
 )
+from fedsuite.strategies.ensemble import EnsembleDistillation
 from fedsuite.strategies.feddf import FedDF
 from fedsuite.strategies.feddf_al import FedDFAL
 from fedsuite.strategies.fedmd import FedMD
 from fedsuite.strategies.validation import ClientReply
-from tests.helpers import Trace, bits, digits_experiment, run, run_digits
+from tests.helpers import bits, digits_experiment, run_digits
 from tests.small_runs import without_plots
+from tests.strategies.model_exchange import (
+    COUNTS,
+    Small,
+    networks_of,
+    sent_models,
+    strategy_of,
+)
 from tests.strategies.public import (
     CLASSES,
     MIXED,
     NO_TRAINING,
     PUBLIC,
-    Build,
     Federation,
     Fixed,
     assert_same_models,
@@ -65,90 +67,6 @@ TURNS: dict[str, Any] = {
     "public_size": 40,
     "local_steps": 2,
 }
-COUNTS = (23, 40, 61)
-
-
-def networks_of(builds: Sequence[Build], of_client: Sequence[int]) -> ServerNetworks:
-    """Return networks of which that of number k is what client k would begin with."""
-
-    def build(index: int) -> torch.nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(index)
-            return builds[index]()
-
-    initial = tuple(model_arrays(build(index)) for index in range(len(builds)))
-    distinct = tuple(Network(f"network-{index}") for index in range(len(builds)))
-    return ServerNetworks(
-        Networks(distinct, tuple(of_client)), initial, (1,) * len(builds), build
-    )
-
-
-def strategy_of(kind: type[Any], networks: ServerNetworks, **options: Any) -> Any:
-    options = {"transfer_steps": 2, "public_batch_size": 6} | options
-    if kind is FedDF:
-        options["public"] = PublicData(PUBLIC)
-    return kind(
-        networks=networks,
-        num_classes=CLASSES,
-        public_rows=len(PUBLIC),
-        num_clients=len(networks.networks.of_client),
-        identity="partition",
-        min_available_nodes=1,
-        **options,
-    )
-
-
-class Small:
-    """A run of clients on networks by number, with data of different size."""
-
-    def __init__(
-        self,
-        kind: type[Any] = FedDF,
-        *,
-        builds: Sequence[Build] = (small, wide),
-        of_client: Sequence[int] = (0, 1, 0),
-        num_rounds: int = 2,
-        client_class: type[FedDFClient] = FedDFClient,
-        federation: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        own = [builds[index] for index in of_client]
-        self.federation = Federation(client_class, own, **federation or {})
-        for k in range(len(of_client)):
-            client = self.federation._client(None, k)  # type: ignore[arg-type]
-            client.train_data = client.test_data = rows(k, COUNTS[k])
-        self.networks = networks_of(builds, of_client)
-        self.strategy = strategy_of(kind, self.networks, **options)
-        initial = self.networks.join(self.networks.initial)
-        self.initial = initial
-        self.trace: Trace = run(
-            self.strategy, self.federation.grid, num_rounds, to_record(initial)
-        )
-
-    @property
-    def final(self) -> dict[str, bytes]:
-        return bits(self.trace.arrays[-1])
-
-    def models_up(self, message_type: str) -> list[dict[str, Arrays]]:
-        """Return, by exchange, the models that clients sent, by record."""
-        found = self.federation.grid.arrays(message_type, sent=False)
-        return [
-            {name: a for name, a in records.items() if name.endswith("." + ARRAYS)}
-            for records in found
-        ]
-
-
-def sent_models(
-    small_run: Small, message_type: str, server_round: int
-) -> dict[int, Arrays]:
-    """Return by client the models that came in a round."""
-    found: dict[int, list[Arrays]] = {}
-    for records in small_run.models_up(message_type):
-        for name, arrays in records.items():
-            client_id = int(name.split(".")[0].removeprefix("client-"))
-            found.setdefault(client_id, []).append(arrays)
-    return {k: models[server_round - 1] for k, models in sorted(found.items())}
-
 
 # Averages
 
@@ -367,15 +285,14 @@ def test_each_setting_of_the_server_counts() -> None:
 def test_a_network_that_nobody_answered_for_stays_as_it_was() -> None:
     class Absent(FedDFClient):
         def on_local_phase(self, request: Request) -> Reply:
-            if self.client_id == 1:
+            if self.client_id == 1 and request.server_round == 2:
                 raise ConfigError("not today")
             return super().on_local_phase(request)
 
     for mode in ("client-kd", "server-kd"):
-        played = Small(client_class=Absent, num_rounds=1, feddf_mode=mode)
-        for name, array in played.trace.arrays[0].items():
-            same = np.array_equal(array, played.initial[name])
-            assert same == name.startswith("1/")
+        before, after = Small(client_class=Absent, feddf_mode=mode).trace.arrays
+        for name, array in after.items():
+            assert np.array_equal(array, before[name]) == name.startswith("1/")
 
 
 # What arrives is suspect
@@ -412,7 +329,19 @@ def test_a_model_of_another_network_is_not_used(mode: str) -> None:
         assert np.array_equal(array, played.initial[name]) == name.startswith("1/")
 
 
-def test_a_model_that_says_nothing_is_neither_teacher_nor_averaged() -> None:
+@pytest.mark.parametrize("said", [torch.nan, -torch.inf, 2e6])
+def test_a_model_that_says_nothing_is_neither_teacher_nor_averaged(
+    said: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = EnsembleDistillation.outputs
+
+    def outputs(self: EnsembleDistillation, index: int, arrays: Any) -> torch.Tensor:
+        found = usual(self, index, arrays)
+        if np.isfinite(found).all():
+            return found
+        return torch.full_like(found, said)
+
+    monkeypatch.setattr(EnsembleDistillation, "outputs", outputs)
     options: dict[str, Any] = {"feddf_mode": "server-kd", "feddf_server_steps": 4}
     played = Small(client_class=Absurd, num_rounds=1, **options)
     (rejection,) = played.trace.reports[0].train.rejections
