@@ -226,6 +226,13 @@ METHODS: Mapping[str, Method] = {
             "fccl_plus.FCCLPlusClient",
             "Huang et al., IEEE TPAMI 2024, arXiv:2309.16286",
         ),
+        Method(
+            "feddf",
+            "feddf.FedDF",
+            "feddf.FedDFClient",
+            "Lin et al., NeurIPS 2020, arXiv:2006.07242",
+        ),
+        Method("feddf-al", "feddf_al.FedDFAL", "feddf.FedDFClient", _FEDAL),
         Method("fedpara", "fedpara.FedPara", "fedavg.FedAvgClient", _FEDPARA),
         Method("pfedpara", "fedpara.PFedPara", "partial.PartialClient", _FEDPARA),
     )

@@ -192,9 +192,34 @@ class PublicExchange(FederatedStrategy):
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Make the local phase and all exchanges but the last, which is returned."""
-        asked = Exchange(
+        return self.transfers(self.local_phase(client_ids))
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Take in the metrics of both phases; there is no model to aggregate."""
+        for _ in self.noted(replies):
+            pass
+        return None
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send no arrays: each client scores its own model."""
+        return Exchange(EVALUATE, client_ids)
+
+    # ------------------------------------------------------------------ for methods to use
+
+    def local_phase(self, client_ids: Sequence[int]) -> Exchange:
+        """Return the message of the local phase."""
+        return Exchange(
             LOCAL_PHASE, client_ids, config=self.settings, expected=self._expected()
         )
+
+    def transfers(self, asked: Exchange) -> Exchange:
+        """Make the local phase and all exchanges but the last, which is returned.
+
+        Parameters
+        ----------
+        asked
+            The message of the local phase.
+        """
         replies = list(self.exchange(asked))
         self._local = {reply.client_id: reply.metrics for reply in replies}
         self._figures = {}
@@ -203,8 +228,8 @@ class PublicExchange(FederatedStrategy):
             replies = list(self.exchange(self._transfer(replies, step, self._expected())))
         return self._transfer(replies, self.transfer_steps - 1, Expected())
 
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Take in the metrics of both phases; there is no model to aggregate."""
+    def noted(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
+        """Yield the round's replies, each with its metrics of the local phase recorded."""
         for reply in replies:
             local = {
                 key.replace("-", "_"): value
@@ -212,11 +237,9 @@ class PublicExchange(FederatedStrategy):
             }
             kept = {key: value for key, value in local.items() if key not in RESERVED}
             self.reports[TRAIN].annotate(reply.client_id, **kept)
-        return None
+            yield reply
 
-    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send no arrays: each client scores its own model."""
-        return Exchange(EVALUATE, client_ids)
+    # --------------------------------------------------------------------------- machinery
 
     def _expected(self) -> Expected:
         return Expected({OUTPUTS: self.output_spec()}, largest=LARGEST_OUTPUT)

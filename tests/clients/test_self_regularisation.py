@@ -186,7 +186,8 @@ OFFERED = [n for n, m in METHODS.items() if "lsr-gamma" not in m.load_strategy()
 
 
 def test_few_methods_refuse_lsr() -> None:
-    distil = {name for name in METHODS if name.startswith(("fedmd", "fccl", "fedproto"))}
+    families = ("fedmd", "fccl", "fedproto", "feddf")
+    distil = {name for name in METHODS if name.startswith(families)}
     assert set(METHODS) - set(OFFERED) == distil | {"fedakd", "fedal", "fd", "cfd"}
 
 
