@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import Arrays
 
 
@@ -44,3 +45,25 @@ def load_optimizer(
             # In memory that torch allocated, as load_arrays does.
             tensor = torch.from_numpy(array.copy()).clone().to(parameter.device)
             optimizer.state[parameter][entry] = tensor
+
+
+def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
+    """Return all that a training must have to go on: parameters, buffers, memory."""
+    memory = optimizer_arrays(model, optimizer)
+    state = {f"network/{name}": array for name, array in model_arrays(model).items()}
+    return state | {f"optimizer/{name}": array for name, array in memory.items()}
+
+
+def load_training_state(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, NDArray[Any]],
+) -> None:
+    """Take back what :func:`training_state` returned."""
+    parts: dict[str, Arrays] = {"network": {}, "optimizer": {}}
+    for key, array in state.items():
+        part, _, name = key.partition("/")
+        parts[part][name] = array
+    load_arrays(model, parts["network"])
+    optimizer.state.clear()
+    load_optimizer(model, optimizer, parts["optimizer"])

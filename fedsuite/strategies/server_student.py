@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from fedsuite.distillation import probability_divergence
 from fedsuite.errors import RunError
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
+from fedsuite.models.optimizer_state import load_training_state, training_state
 from fedsuite.records import Arrays
 from fedsuite.rng import stream_seed
 
@@ -88,19 +87,11 @@ class ServerStudent:
 
     def state(self) -> Arrays:
         """Return parameters, buffers and the optimiser's memory."""
-        memory = optimizer_arrays(self.network, self.optimizer)
-        state = {f"network/{name}": a for name, a in model_arrays(self.network).items()}
-        return state | {f"optimizer/{name}": a for name, a in memory.items()}
+        return training_state(self.network, self.optimizer)
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`state` returned."""
-        parts: dict[str, Arrays] = {"network": {}, "optimizer": {}}
-        for key, array in state.items():
-            part, _, name = key.partition("/")
-            parts[part][name] = array
-        load_arrays(self.network, parts["network"])
-        self.optimizer.state.clear()
-        load_optimizer(self.network, self.optimizer, parts["optimizer"])
+        load_training_state(self.network, self.optimizer, state)
 
     @contextmanager
     def _layers(self, server_round: int, exchange: int) -> Iterator[None]:
