@@ -237,10 +237,9 @@ class NextPhase:
         for client_id, trained in self._trained.items():
             client = self._client(client_id)
             load_arrays(client.model, trained)
-            reference = deepcopy(client.model).requires_grad_(False)
-            load_arrays(reference, self._final.arrays(client_id))
-            reference.eval()
             with evaluation_mode(client.model):
+                reference = deepcopy(client.model).requires_grad_(False)
+                load_arrays(reference, self._final.arrays(client_id))
                 yield client, list(client_terms(client, reference, self._answers))
 
     def _answered(self, strategy: "FederatedStrategy") -> Answers:

@@ -8,7 +8,7 @@ the ``plot_*`` function of the same name writes it to a PNG file.
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -28,6 +28,7 @@ from fedsuite.files import atomic_write, write_error
 from fedsuite.metrics import fairness_report
 from fedsuite.results import layout
 from fedsuite.results.groups import Group, group_runs
+from fedsuite.results.panels import PANELS, Panel
 from fedsuite.results.reader import Run, load_run
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -43,55 +44,6 @@ LINE_STYLES = ("-", "--", ":", "-.")
 DPI = 150
 FULL = 102
 """Top of accuracy axes, so that 100 % is not cut by the frame."""
-
-
-class Panel(NamedTuple):
-    """One panel of the curves: a column of ``rounds.jsonl`` and how to show it.
-
-    Where ``beside`` names another column it is drawn with it, thin and dotted.
-    """
-
-    key: str
-    title: str
-    label: str
-    scale: float
-    beside: str = ""
-
-
-PANELS = (
-    Panel("accuracy_mean", "Mean accuracy over clients", "accuracy (%)", 100),
-    Panel("accuracy_worst10", "Accuracy of the worst 10 % of clients", "accuracy (%)", 100),
-    Panel("evaluate_loss", "Evaluation loss", "loss", 1),
-    Panel("train_loss", "Training loss", "loss", 1),
-    Panel(
-        "evaluate_received_training_loss",
-        "Received model on all training data",
-        "loss",
-        1,
-    ),
-    Panel(
-        "train_trained_accuracy",
-        "After local training; dotted: after the round",
-        "accuracy, own test rows (%)",
-        100,
-        "evaluate_accuracy",
-    ),
-    Panel(
-        "train_trained_whole_test_accuracy",
-        "After local training; dotted: after the round",
-        "accuracy, whole test part (%)",
-        100,
-        "evaluate_whole_test_accuracy",
-    ),
-    Panel("output_divergence", "Divergence of clients' outputs", "nats", 1),
-    Panel(
-        "discriminator_loss",
-        "Discriminator's loss; dotted: log N",
-        "nats",
-        1,
-        "log_clients",
-    ),
-)
 
 SHIFT_PANELS = (
     ("squared_shift", "Squared Mahalanobis shift", "of the training rows"),

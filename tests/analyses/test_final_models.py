@@ -86,7 +86,7 @@ def test_without_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_methods_with_personal_models_are_refused(tmp_path: Path) -> None:
-    for method in ("ditto", "fedper"):
+    for method in ("ditto", "fedper", "cgsv"):
         run = small_run(tmp_path / method, method=method, num_rounds=1)
         with pytest.raises(RunError, match=f"method {method} may score .* their own"):
             FinalModels(run)

@@ -194,6 +194,7 @@ def test_the_point_and_the_terms_are_those_of_the_next_round(
             term.name: float(term.loss(torch.arange(term.num_rows)).detach())
             for term in terms
         }
+        assert not asked.model.training
         loss, _ = evaluate_model(asked.model, final.data.test_set())
         assert loss == trained[asked.client_id]
         both = losses["distillation"] + losses["adversarial"]
