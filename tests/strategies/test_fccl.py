@@ -239,6 +239,13 @@ def test_a_class_that_is_constant_has_no_correlation(column: tuple[float, ...]) 
     assert correlation_loss(MEAN.float(), own.detach()).isfinite()
 
 
+def test_a_constant_whose_mean_is_rounded_is_constant() -> None:
+    held = torch.full((7, 1), 0.3)
+    assert bool((held != held.mean(dim=0)).any())
+    assert constant_columns(held).tolist() == [True]
+    assert standardise(held).abs().max() == 0
+
+
 @given(LOGITS_OF_BATCH, st.floats(0.01, 100))
 def test_the_scale_of_features_is_of_no_consequence(held: Tensor, scale: float) -> None:
     held = held + 0.01
