@@ -150,13 +150,17 @@ def compare(
         str | None,
         typer.Option(help="Label of the experiment to take away, seed by seed."),
     ] = None,
+    score: Annotated[
+        str,
+        typer.Option(help="Accuracy of clients to compare, such as whole_test_accuracy."),
+    ] = "accuracy",
 ) -> None:
     """Compare runs: mean and spread over seeds, paired differences, overlaid curves."""
     from fedsuite.results import paired
     from fedsuite.results.compare import compare as compare_runs
     from fedsuite.results.compare import table, write_comparison
 
-    comparison = compare_runs(runs, evaluations)
+    comparison = compare_runs(runs, evaluations, score)
     _print(table(comparison))
     if baseline is not None:
         differences = paired.paired_differences(comparison, baseline)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LAST = 10
 """Number of last evaluations in the column that tells a trend from a lucky last round."""
 
+ACCURACY = "accuracy"
+
 COLUMNS = {
     "mean": "accuracy",
     "worst_5": "worst 5 %",
@@ -99,12 +101,15 @@ class Comparison:
         The runs of each row, one per seed.
     evaluations
         Number of last evaluations that the metrics are means of.
+    score
+        Column of ``clients.jsonl`` that is compared.
     """
 
     rows: tuple[Row, ...]
     warnings: tuple[str, ...]
     groups: tuple[Group, ...]
     evaluations: int
+    score: str = ACCURACY
 
     @property
     def legend(self) -> str:
@@ -114,14 +119,17 @@ class Comparison:
             if self.evaluations == 1
             else f"means of the last {self.evaluations} evaluations"
         )
+        what = "O" if self.score == ACCURACY else f"{self.score}, o"
         return (
-            f"Over clients, {when}, accuracies in per cent; "
+            f"{what}ver clients, {when}, accuracies in per cent; "
             f"last {LAST}: mean accuracy of the last {LAST} evaluations. "
             "Spread: sample standard deviation over seeds."
         )
 
 
-def compare(paths: Sequence[str | Path], evaluations: int = 1) -> Comparison:
+def compare(
+    paths: Sequence[str | Path], evaluations: int = 1, score: str = ACCURACY
+) -> Comparison:
     """Read runs and compare their experiments, over seeds.
 
     Parameters
@@ -131,21 +139,29 @@ def compare(paths: Sequence[str | Path], evaluations: int = 1) -> Comparison:
     evaluations
         Number of last evaluations over which each run's metrics are averaged, at least 1;
         all of them where a run has fewer.
+    score
+        Accuracy that is compared, a column of ``clients.jsonl`` in evaluations, such as
+        ``whole_test_accuracy``.
 
     Raises
     ------
     RunError
-        Where there is no run, or a folder is no run's.
+        Where there is no run, a folder is no run's, or no run has that column.
     """
     if not paths:
         raise RunError("nothing to compare: give the folders of one or more runs")
     repeated: list[str] = []
     runs = [load_run(path) for path in paths]
     groups = tuple(_one_per_seed(group, repeated) for group in group_runs(runs))
-    rows = tuple(_row(group, evaluations) for group in groups)
+    rows = tuple(_row(group, evaluations, score) for group in groups)
+    if score != ACCURACY and not any(any(row.by_seed.values()) for row in rows):
+        raise RunError(
+            f"no run has {score} of its clients: `accuracy` is there, and "
+            "`whole_test_accuracy` where the experiment says score-whole-test = true"
+        )
     warnings = repeated + _unfinished(groups) + _different_rounds(runs)
     warnings += _different_partitions(groups)
-    return Comparison(rows, tuple(warnings), groups, evaluations)
+    return Comparison(rows, tuple(warnings), groups, evaluations, score)
 
 
 def table(comparison: Comparison) -> "Table":
@@ -229,35 +245,33 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
     )
 
 
-def _row(group: Group, evaluations: int) -> Row:
+def _row(group: Group, evaluations: int, score: str) -> Row:
     rounds = [_last_round(run) for run in group.runs]
     return Row(
         label=group.label,
         num_seeds=len(group.runs),
         num_rounds=(min(rounds), max(rounds)),
         by_seed={
-            run.experiment.get(SEED): _final_metrics(run, evaluations) for run in group.runs
+            run.experiment.get(SEED): _final_metrics(run, evaluations, score)
+            for run in group.runs
         },
     )
 
 
-def _final_metrics(run: Run, evaluations: int) -> dict[str, float]:
+def _final_metrics(run: Run, evaluations: int, score: str) -> dict[str, float]:
     """Return the numbers of one run by name in COLUMNS, in per cent; empty without any."""
-    metrics: dict[str, float] = {}
-    history = run.client_history("evaluate", "accuracy")
-    reports = [
-        fairness_report([100 * accuracy for accuracy in history[server_round].values()])
-        for server_round in sorted(history)[-evaluations:]
+    history = run.client_history("evaluate", score)
+    percent = [
+        [100 * accuracy for accuracy in history[server_round].values()]
+        for server_round in sorted(history)
     ]
-    if reports:
-        metrics = {
-            name: fmean(getattr(report, name) for report in reports)
-            for name in OVER_CLIENTS
-        }
-    _, means = run.column("accuracy_mean")
-    if means.size:
-        metrics["last"] = 100 * float(means[-LAST:].mean())
-    return metrics
+    if not percent:
+        return {}
+    reports = [fairness_report(clients) for clients in percent[-evaluations:]]
+    metrics = {
+        name: fmean(getattr(report, name) for report in reports) for name in OVER_CLIENTS
+    }
+    return {**metrics, "last": fmean(fmean(clients) for clients in percent[-LAST:])}
 
 
 def spread(values: Sequence[float]) -> Spread | None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -280,3 +281,24 @@ def test_written_files(comparison, tmp_path):
     assert lines[2].startswith('"fedavg, note=[red]a|b",1,70.0000,50.0000,')
     assert len(lines) == 4
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_accuracy_may_be_compared(make):
+    path = make(accuracies=((0.2, 0.4), (0.5, 0.7)))
+    lines = (path / "clients.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows:
+        row["whole_test_accuracy"] = row["accuracy"] / 2
+    (path / "clients.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    comparison = compare([path], score="whole_test_accuracy")
+    (row,) = comparison.rows
+    assert row.metrics["mean"].mean == pytest.approx(30)
+    assert row.metrics["worst_10"].mean == pytest.approx(25)
+    assert row.metrics["last"].mean == pytest.approx(22.5)
+    assert comparison.legend.startswith("whole_test_accuracy, over clients")
+    assert compare([path]).legend.startswith("Over clients")
+
+
+def test_an_accuracy_that_no_run_has(make):
+    with pytest.raises(RunError, match="no run has whole_test_accuracy"):
+        compare([make()], score="whole_test_accuracy")
