@@ -52,6 +52,7 @@ def test_one_bit_is_the_arg_max_and_many_bits_are_none() -> None:
     single = quantise(rows.astype(np.float32), 24)
     np.testing.assert_allclose(single.sum(axis=1), 1, atol=1e-12)
     assert single.min() >= 0
+    np.testing.assert_allclose(quantise(rows * (1 - 1e-5), 24), quantise(rows, 24))
 
 
 @pytest.mark.parametrize("bits", [0, 25])
