@@ -43,6 +43,7 @@ class Method:
 _FEDEBA = "Wang et al., Entropy-driven Fair and Effective FL, arXiv:2301.12407"
 _FEDAL = "Han et al., FedAL, arXiv:2311.16584"
 _FEDPARA = "Hyeon-Woo et al., ICLR 2022, arXiv:2108.06098"
+_FEDPROTO = "Tan et al., AAAI 2022, arXiv:2105.00243"
 _MCMAHAN = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
 
 METHODS: Mapping[str, Method] = {
@@ -216,6 +217,14 @@ METHODS: Mapping[str, Method] = {
             "fccl_plus.FCCLPlus",
             "fccl_plus.FCCLPlusClient",
             "Huang et al., IEEE TPAMI 2024, arXiv:2309.16286",
+        ),
+        Method("fd", "fd.FD", "fd.FDClient", "Jeong et al., 2018, arXiv:1811.11479"),
+        Method("fedproto", "fedproto.FedProto", "fedproto.FedProtoClient", _FEDPROTO),
+        Method(
+            "fedproto-public",
+            "fedproto.FedProtoPublic",
+            "fedproto.FedProtoPublicClient",
+            f"{_FEDPROTO}, as {_FEDAL}",
         ),
         Method("fedpara", "fedpara.FedPara", "fedavg.FedAvgClient", _FEDPARA),
         Method("pfedpara", "fedpara.PFedPara", "partial.PartialClient", _FEDPARA),

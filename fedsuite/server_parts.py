@@ -56,6 +56,8 @@ class ServerParts:
             needed["validation"] = self.validation
         if strategy.NEEDS_NETWORKS:
             needed["networks"] = self.networks
+        if strategy.NEEDS_CLASSES:
+            needed["num_classes"] = self.num_classes
         if strategy.NEEDS_PUBLIC:
             needed["num_classes"] = self.num_classes
             needed["public_rows"] = len(self.public) if self.public else 0

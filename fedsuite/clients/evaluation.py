@@ -60,11 +60,21 @@ def chosen_rows(
     Tensor
         Ascending row numbers, on the CPU.
     """
-    with evaluation_mode(model):
-        masks = [choose(model(features), labels) for features, labels in _parts(data)]
+    masks = [choose(outputs, labels) for outputs, labels in outputs_over(model, data)]
     if not masks:
         return torch.zeros(0, dtype=torch.int64)
     return torch.cat(masks).cpu().nonzero().flatten()
+
+
+@torch.no_grad()
+def outputs_over(model: nn.Module, data: Split) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield outputs in evaluation mode and labels of all of ``data``, part by part.
+
+    When all were taken the model has the mode that it had.
+    """
+    with evaluation_mode(model):
+        for features, labels in _parts(data):
+            yield model(features), labels
 
 
 def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:

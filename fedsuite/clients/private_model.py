@@ -9,8 +9,9 @@ from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.features import feature_width
 from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
-from fedsuite.records import LOGITS, Arrays, MetricValue, Reply, Request
+from fedsuite.records import LOGITS, NUM_EXAMPLES, Arrays, MetricValue, Reply, Request
 
 _PARTS = MODEL, OPTIMIZER, MEMORY = "model", "optimizer", "memory"
 
@@ -33,6 +34,11 @@ class PrivateModelClient(FederatedClient):
         """Evaluate the own model on the client's test data."""
         self._load(request)
         return self.evaluation(self.test_data)
+
+    def on_feature_width(self, request: Request) -> Reply:
+        """Tell how many features the classifier is given of a sample."""
+        width = feature_width(self.model)
+        return Reply(metrics={NUM_EXAMPLES: len(self.train_data), "feature-width": width})
 
     def received(self, request: Request, record: str, name: str = LOGITS) -> Tensor:
         """Return an array of the server's answer as a tensor on the model's device.

@@ -109,6 +109,9 @@ class FederatedStrategy(StartableStrategy):
     NEEDS_VALIDATION: ClassVar[bool] = False
     """Whether the constructor takes ``validation``, a ServerValidation or its like."""
 
+    NEEDS_CLASSES: ClassVar[bool] = False
+    """Whether the constructor takes ``num_classes``."""
+
     NEEDS_PUBLIC: ClassVar[bool] = False
     """Whether the method needs public data at its clients; the constructor then takes
     ``num_classes`` and ``public_rows``."""

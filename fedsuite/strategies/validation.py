@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,8 @@ class Expected:
         What to tell an app's author whose replies lack a metric.
     largest
         Largest magnitude of any number in the arrays; None for no limit.
+    check
+        Looks at a reply that passed all else, and raises :class:`BadReply` with a reason.
     """
 
     arrays: Mapping[str, RecordSpec] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class Expected:
     max_examples: float | None = None
     advice: str = ""
     largest: float | None = None
+    check: Callable[[ClientReply], None] | None = None
 
 
 def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
@@ -116,7 +119,10 @@ def check_reply(client_id: int, content: RecordDict, expected: Expected) -> Clie
     metrics = _check_metrics(content, expected)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
     num_examples = _check_weight(client_id, metrics.pop(expected.weight_key), expected)
-    return ClientReply(client_id, arrays, metrics, num_examples, stored)
+    reply = ClientReply(client_id, arrays, metrics, num_examples, stored)
+    if expected.check is not None:
+        expected.check(reply)
+    return reply
 
 
 def one_line(text: object, limit: int = 300) -> str:

@@ -15,6 +15,8 @@ from fedsuite.clients.training import TrainingOptions
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
 from fedsuite.records import Arrays, records_of, to_arrays, to_record
+from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.class_tables import ClassTables
 from fedsuite.strategies.public_exchange import PublicExchange
 from tests.helpers import Trace, run
 
@@ -134,6 +136,8 @@ class Federation:
         A network a client.
     training, store, public
         Of all clients.
+    data
+        Private rows of each.
     """
 
     def __init__(
@@ -145,20 +149,21 @@ class Federation:
         store: ClientStore | None = None,
         public: Tensor = PUBLIC,
         order: Callable[[list[Message]], Iterable[Message]] = iter,
+        data: Callable[[int], Split] = rows,
     ) -> None:
         self.store = store or MemoryStore()
         self.clients: dict[int, Any] = {}
-        self._make = client_class, tuple(builds), training, public
+        self._make = client_class, tuple(builds), training, public, data
         app = make_client_app(self._client, list(client_class.ACTIONS))
         self.grid = Post(app, len(builds), order=order)
 
     def _client(self, context: Context, client_id: int) -> FederatedClient:
         if client_id not in self.clients:
-            client_class, builds, training, public = self._make
+            client_class, builds, training, public, rows_of = self._make
             with torch.random.fork_rng():
                 torch.manual_seed(client_id)
                 model = builds[client_id]()
-            data = rows(client_id)
+            data = rows_of(client_id)
             self.clients[client_id] = client_class(
                 model,
                 data,
@@ -170,7 +175,7 @@ class Federation:
             )
         return self.clients[client_id]
 
-    def run(self, strategy: PublicExchange, num_rounds: int = 2) -> Trace:
+    def run(self, strategy: FederatedStrategy, num_rounds: int = 2) -> Trace:
         """Run rounds; nothing is sent as a model."""
         return run(strategy, self.grid, num_rounds, to_record({}))
 
@@ -214,6 +219,17 @@ def tables_strategy(kind: type[PublicExchange], **options: Any) -> Any:
     """Return a strategy of one exchange a round on all four samples."""
     of_fixture = {"public_rows": 4, "public_batch_size": 0, "transfer_steps": 1}
     return strategy_of(kind, **(of_fixture | options))
+
+
+def tables_of(kind: type[ClassTables], num_clients: int = 3, **options: Any) -> Any:
+    """Return a strategy of class tables for the small federations."""
+    return kind(
+        num_classes=CLASSES,
+        num_clients=num_clients,
+        identity="partition",
+        min_available_nodes=1,
+        **options,
+    )
 
 
 def assert_same_models(left: Federation, right: Federation) -> None:

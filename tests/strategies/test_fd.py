@@ -1,0 +1,536 @@
+"""FD: the specification's numbers, through pure functions and through a federation."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from fedsuite.api import resume, run
+from fedsuite.clients.fd import FDClient, regulariser
+from fedsuite.clients.standalone import StandaloneClient
+from fedsuite.clients.training import TrainingOptions
+from fedsuite.data import Split
+from fedsuite.records import (
+    CLASS_TABLE,
+    CLASSES,
+    COUNTS,
+    ROWS,
+    TRAIN,
+    client_record,
+    records_of,
+)
+from fedsuite.registry import METHODS
+from fedsuite.strategies.fd import FD, others_means
+from fedsuite.strategies.standalone import Standalone
+from tests.small_runs import SMALL, without_plots
+from tests.strategies.public import (
+    ADAM,
+    MIXED,
+    Federation,
+    assert_same_models,
+    differ,
+    normalised,
+    rows,
+    small,
+    tables_of,
+    wide,
+)
+
+L = (
+    ((2, 0, -2), (0, 1, 0), (1, 1, -1)),
+    ((0, 1, 0), (1, -1, 0), (2, 0, 1)),
+    ((1, 2, -1), (-1, 0, 2), (0, 0, 3)),
+)
+LABELS = ((0, 0, 1), (1, 1, 2), (0, 2, 2))
+CE = (0.817667, 1.455552, 0.537927)
+PHI = {
+    ("logit", "ce"): (1.282333, 1.308960, 1.954188),
+    ("logit", "kl"): (0.450274, 0.572994, 1.104440),
+    ("logit", "mse"): (1.25, 1.722222, 2.25),
+    ("prob", "ce"): (1.251844, 1.311480, 1.978828),
+}
+M_LOGIT = (
+    {0: (1, 0.5, -1), 1: (1, 1, -1)},
+    {1: (0.5, 0, 0), 2: (2, 0, 1)},
+    {0: (1, 2, -1), 2: (-0.5, 0, 2.5)},
+)
+G_LOGIT = (
+    {0: (1, 2, -1), 1: (0.5, 0, 0), 2: (0.75, 0, 1.75)},
+    {0: (1, 1.25, -1), 1: (1, 1, -1), 2: (-0.5, 0, 2.5)},
+    {0: (1, 0.5, -1), 1: (0.75, 0.5, -0.5), 2: (2, 0, 1)},
+)
+M_PROB = {
+    (0, 0): (0.539377, 0.346714, 0.113909),
+    (1, 1): (0.438591, 0.333074, 0.228335),
+    (2, 2): (0.043644, 0.079737, 0.876619),
+}
+STANDING = TrainingOptions(local_steps=1, batch_size=0, learning_rate=0.0)
+"""One step on all data that goes nowhere."""
+
+
+class Numbered(nn.Module):
+    """Logits by sample, in float64: the input's first number says which."""
+
+    def __init__(self, logits: Any) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(logits, dtype=torch.float64))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.logits[features[:, 0].long()]
+
+
+def numbered(client_id: int) -> Split:
+    return Split(torch.arange(3.0)[:, None], torch.tensor(LABELS[client_id]))
+
+
+def golden(**options: Any) -> tuple[Federation, Any]:
+    """Run two rounds of the example's clients, whose weights stand still."""
+    training = options.pop("training", STANDING)
+    builds = [lambda logits=logits: Numbered(logits) for logits in L]
+    federation = Federation(FDClient, builds, training=training, data=numbered)
+    return federation, federation.run(tables_of(FD, **options), 2)
+
+
+def table(rows_of: dict[int, Any]) -> tuple[np.ndarray, np.ndarray]:
+    found, present = np.zeros((3, 3)), np.zeros(3, bool)
+    for label, row in rows_of.items():
+        found[label], present[label] = row, True
+    return found, present
+
+
+def losses(trace: Any) -> list[list[float]]:
+    return [[row["loss"] for row in report.train.rows] for report in trace.reports]
+
+
+def sent_down(federation: Federation, client_id: int) -> list[dict[int, list[float]]]:
+    """Return the rows that a client received in each training message, by class."""
+    name = client_record(client_id, CLASS_TABLE)
+    found = []
+    for message in federation.grid.arrays(TRAIN, sent=True):
+        if name in message:
+            held = message[name]
+            pairs = zip(held[CLASSES].tolist(), held[ROWS].tolist(), strict=True)
+            found.append(dict(pairs))
+    return found
+
+
+def sent_up(federation: Federation, client_id: int) -> list[dict[str, np.ndarray]]:
+    name = client_record(client_id, CLASS_TABLE)
+    replies = federation.grid.arrays(TRAIN, sent=False)
+    return [reply[name] for reply in replies if name in reply]
+
+
+# Pure functions
+
+
+def test_golden_means_of_others() -> None:
+    pairs = [table(rows_of) for rows_of in M_LOGIT]
+    tables = {k: pair[0] for k, pair in enumerate(pairs)}
+    present = {k: pair[1] for k, pair in enumerate(pairs)}
+    found = others_means(tables, present, (0, 1, 2, 7))
+    for client_id in range(3):
+        expected, there = table(G_LOGIT[client_id])
+        np.testing.assert_allclose(found[client_id][0], expected, atol=1e-12)
+        np.testing.assert_array_equal(found[client_id][1], there)
+    # One that has no table gets the mean over all that do.
+    np.testing.assert_allclose(found[7][0][0], (1, 1.25, -1))
+
+
+@pytest.mark.parametrize("client_id", range(3))
+@pytest.mark.parametrize(("space", "kind"), [key for key in PHI if key[0] == "logit"])
+def test_golden_regularisers(space: str, kind: str, client_id: int) -> None:
+    logits = torch.tensor(L[client_id], dtype=torch.float64)
+    targets = torch.tensor(table(G_LOGIT[client_id])[0])[list(LABELS[client_id])]
+    there = torch.ones(3, dtype=torch.bool)
+    phi = regulariser(logits, targets, there, space, kind)
+    assert float(phi) == pytest.approx(PHI[space, kind][client_id], abs=1e-6)
+    # A sample without a target counts as 0, and in the mean.
+    without = torch.tensor([True, False, True])
+    first = regulariser(logits[[0, 2]], targets[[0, 2]], there[:2], space, kind)
+    phi = regulariser(logits, targets, without, space, kind)
+    assert float(phi) == pytest.approx(float(first) * 2 / 3)
+
+
+def test_regularisers_on_probabilities() -> None:
+    logits = torch.tensor([[0.0, 0.0], [1.0, -1.0]], dtype=torch.float64)
+    target = torch.tensor([[0.75, 0.25], [1.0, 0.0]], dtype=torch.float64)
+    there = torch.ones(2, dtype=torch.bool)
+    p = 1 / (1 + math.exp(-2))
+    kl = (math.log(2) + 0.75 * math.log(0.75) + 0.25 * math.log(0.25) - math.log(p)) / 2
+    assert float(regulariser(logits, target, there, "prob", "kl")) == pytest.approx(kl)
+    mse = (0.25**2 + (1 - p) ** 2) / 2
+    assert float(regulariser(logits, target, there, "prob", "mse")) == pytest.approx(mse)
+
+
+def test_no_gradient_from_samples_without_a_target() -> None:
+    logits = torch.zeros(2, 3, requires_grad=True)
+    there = torch.tensor([True, False])
+    regulariser(logits, torch.eye(3)[:2], there, "prob", "ce").backward()
+    assert logits.grad is not None
+    assert logits.grad[0].any() and not logits.grad[1].any()
+
+
+@given(st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_means_of_others_are_the_sums_in_any_order(count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    present = {k: rng.random(4) < 0.6 for k in range(count)}
+    tables = {k: rng.normal(size=(4, 3)) * present[k][:, None] for k in range(count)}
+    found = others_means(tables, present, range(count))
+    names = rng.permutation(count).tolist()
+    renamed = others_means(
+        {names[k]: tables[k] for k in tables},
+        {names[k]: present[k] for k in tables},
+        range(count),
+    )
+    for k in range(count):
+        for label in range(4):
+            held = [tables[m][label] for m in tables if m != k and present[m][label]]
+            assert found[k][1][label] == bool(held)
+            if held:
+                np.testing.assert_allclose(found[k][0][label], np.mean(held, axis=0))
+                np.testing.assert_allclose(renamed[names[k]][0], found[k][0], atol=1e-12)
+
+
+def test_probabilities_of_others_are_never_below_zero() -> None:
+    """What a subtraction of the own row from the sum would leave."""
+    rng = np.random.default_rng(0)
+    tables = {k: rng.dirichlet([0.01] * 5, size=5).astype(np.float32) for k in range(50)}
+    present = {k: np.ones(5, bool) for k in tables}
+    for mean, _ in others_means(tables, present, list(tables)).values():
+        assert mean.min() >= 0
+
+
+# Federations
+
+
+@pytest.mark.parametrize("when", ["online", "end"])
+@pytest.mark.parametrize(("space", "kind"), PHI)
+def test_the_worked_example(space: str, kind: str, when: str) -> None:
+    federation, trace = golden(fd_space=space, fd_loss=kind, fd_pass=when)
+    first, second = losses(trace)
+    assert first == pytest.approx(CE, abs=1e-6)
+    expected = [ce + phi for ce, phi in zip(CE, PHI[space, kind], strict=True)]
+    assert second == pytest.approx(expected, abs=2e-6)
+    assert trace.reports[0].method_metrics["classes_covered"] == 3
+    for client_id in range(3):
+        (down,) = sent_down(federation, client_id)
+        assert set(down) == set(G_LOGIT[client_id])
+        up = sent_up(federation, client_id)[0]
+        assert up[COUNTS].tolist() == [label in LABELS[client_id] for label in range(3)]
+        if space == "logit":
+            np.testing.assert_allclose(up[ROWS], table(M_LOGIT[client_id])[0], atol=1e-6)
+            for label, row in G_LOGIT[client_id].items():
+                assert down[label] == pytest.approx(row, abs=1e-6)
+    if space == "prob":
+        for (client_id, label), row in M_PROB.items():
+            found = sent_up(federation, client_id)[0][ROWS][label]
+            np.testing.assert_allclose(found, row, atol=1e-6)
+
+
+def test_the_weight_scales_the_regulariser() -> None:
+    _, trace = golden(fd_weight=3.0, fd_space="logit")
+    assert losses(trace)[1][0] == pytest.approx(CE[0] + 3 * 1.282333, abs=5e-6)
+
+
+def test_the_step_is_that_of_the_whole_loss() -> None:
+    moving = TrainingOptions(local_steps=1, batch_size=0, learning_rate=1.0)
+    builds = [lambda logits=logits: Numbered(logits) for logits in L]
+    federation = Federation(FDClient, builds, training=moving, data=numbered)
+    strategy = tables_of(FD, fd_space="logit", fd_weight=2.0)
+    for client_id, rows_of in enumerate(M_LOGIT):
+        found, present = table(rows_of)
+        strategy.tables[client_id], strategy.present[client_id] = found, present
+    federation.run(strategy, 1)
+    logits = torch.tensor(L[0], dtype=torch.float64)
+    labels = list(LABELS[0])
+    p = functional.softmax(logits, dim=1)
+    targets = functional.softmax(torch.tensor(table(G_LOGIT[0])[0])[labels], dim=1)
+    wanted = torch.eye(3, dtype=torch.float64)[labels]
+    step = (p - wanted + 2 * (p - targets)) / 3
+    np.testing.assert_allclose(federation.models()[0][0], logits - step, atol=1e-6)
+
+
+def test_averages_are_taken_while_the_weights_move_and_anew_each_round() -> None:
+    moving = TrainingOptions(local_steps=2, batch_size=0, learning_rate=0.5)
+    options = {"fd_space": "logit", "fd_weight": 0.0, "training": moving}
+    federation, _ = golden(**options)
+    logits = torch.tensor(L[0], dtype=torch.float64)
+    labels = torch.tensor(LABELS[0])
+    for told in sent_up(federation, 0):
+        seen = []
+        for _ in range(2):
+            seen.append(logits)
+            p = functional.softmax(logits, dim=1)
+            logits = logits - 0.5 * (p - torch.eye(3)[labels]) / 3
+        online = torch.stack(seen).mean(dim=0)
+        expected = [online[:2].mean(dim=0), online[2], torch.zeros(3)]
+        np.testing.assert_allclose(told[ROWS], torch.stack(expected), atol=1e-6)
+    end, _ = golden(**options, fd_pass="end")
+    np.testing.assert_allclose(sent_up(end, 0)[1][ROWS][1], logits[2], atol=1e-6)
+
+
+def test_two_clients_get_each_other_s_tables() -> None:
+    federation = Federation(FDClient, [small, wide])
+    federation.run(tables_of(FD, 2), 2)
+    for one, other in ((0, 1), (1, 0)):
+        (down,) = sent_down(federation, one)
+        told = sent_up(federation, other)[0]
+        assert sorted(down) == np.flatnonzero(told[COUNTS]).tolist()
+        for label, row in down.items():
+            np.testing.assert_array_equal(np.float32(row), told[ROWS][label])
+
+
+def test_a_single_client_trains_alone() -> None:
+    alone, plain = Federation(FDClient, [wide]), Federation(FDClient, [wide])
+    alone.run(tables_of(FD, 1), 3)
+    plain.run(tables_of(FD, 1, fd_weight=0.0), 3)
+    assert_same_models(alone, plain)
+    assert sent_down(alone, 0) == []
+
+
+SGD = TrainingOptions(local_steps=3, batch_size=8, learning_rate=0.1)
+
+
+@pytest.mark.parametrize("training", [SGD, ADAM])
+def test_without_weight_it_is_standalone(training: TrainingOptions) -> None:
+    """With the same lifetime of the optimiser: made anew, or without memory."""
+    fd = Federation(FDClient, MIXED, training=training)
+    fd.run(tables_of(FD, fd_weight=0.0, reset_optimizer=True), 3)
+    alone = Federation(StandaloneClient, MIXED, training=training)
+    alone.run(Standalone(identity="partition", num_clients=3), 3)
+    assert_same_models(fd, alone)
+    other = Federation(FDClient, MIXED, training=training)
+    other.run(tables_of(FD, reset_optimizer=True), 3)
+    assert differ(fd, other)
+    kept = Federation(FDClient, MIXED, training=training)
+    kept.run(tables_of(FD, fd_weight=0.0), 3)
+    assert differ(fd, kept) == (training is ADAM)
+
+
+def test_every_loss_option_trains_otherwise() -> None:
+    choices = [
+        {"fd_space": space, "fd_loss": kind, "fd_pass": when}
+        for space in ("prob", "logit")
+        for kind in ("ce", "mse")
+        for when in ("online", "end")
+    ]
+    federations = [Federation(FDClient, [wide, small]) for _ in choices]
+    for federation, options in zip(federations, choices, strict=True):
+        federation.run(tables_of(FD, 2, **options), 2)
+    for index, one in enumerate(federations):
+        assert all(differ(one, other) for other in federations[:index])
+
+
+def test_nothing_but_tables_travels() -> None:
+    federation = Federation(FDClient)
+    trace = federation.run(tables_of(FD), 2)
+    for message in federation.grid.replies:
+        for held in records_of(message.content, ArrayRecord).values():
+            shapes = {name: tuple(array.shape) for name, array in held.items()}
+            assert shapes == {ROWS: (3, 3), COUNTS: (3,)}
+    first, second = trace.reports
+    assert first.metrics["bytes_down"] == 0
+    # Three clients of three classes: nine floats and their three labels.
+    assert second.metrics["bytes_down"] == 3 * (9 * 4 + 3 * 8)
+    assert first.metrics["bytes_up"] == 3 * (9 * 4 + 3 * 4)
+
+
+def test_a_class_of_one_client_has_no_target_for_it() -> None:
+    def data(client_id: int) -> Split:
+        held = rows(client_id)
+        labels = held.labels % 2 if client_id else torch.full_like(held.labels, 2)
+        return Split(held.features, labels)
+
+    federation = Federation(FDClient, [small, small, small], data=data)
+    trace = federation.run(tables_of(FD), 2)
+    assert [sorted(sent_down(federation, k)[0]) for k in range(3)] == [
+        [0, 1],
+        [0, 1, 2],
+        [0, 1, 2],
+    ]
+    assert sent_up(federation, 0)[0][COUNTS].tolist() == [0, 0, 1]
+    assert not sent_up(federation, 0)[0][ROWS][:2].any()
+    # It trains as if alone: nobody can tell it anything about its class.
+    plain = Federation(FDClient, [small, small, small], data=data)
+    plain.run(tables_of(FD, fd_weight=0.0), 2)
+    np.testing.assert_array_equal(federation.models()[0][0], plain.models()[0][0])
+    assert not np.array_equal(federation.models()[1][0], plain.models()[1][0])
+    assert trace.reports[1].train.rejections == []
+
+
+def test_order_of_replies_is_of_no_consequence() -> None:
+    runs = [Federation(FDClient), Federation(FDClient, order=lambda r: r[::-1])]
+    for federation in runs:
+        federation.run(tables_of(FD), 3)
+    assert_same_models(*runs)
+
+
+def lying(told: Any) -> type[FDClient]:
+    """Return a client of which number 1 tells another table."""
+
+    class Lying(FDClient):
+        def on_train(self, request: Any) -> Any:
+            reply = super().on_train(request)
+            if self.client_id == 1:
+                reply.arrays[CLASS_TABLE].update(told)
+            return reply
+
+    return Lying
+
+
+def even(**changes: Any) -> dict[str, np.ndarray]:
+    told = {ROWS: np.full((3, 3), 1 / 3, np.float32), COUNTS: np.ones(3, np.uint32)}
+    return told | changes
+
+
+NEGATIVE = np.array([[1.5, -0.5, 0.0]] * 3, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (even(rows=np.full((3, 3), np.nan, np.float32)), "NaN"),
+        (even(rows=np.full((3, 3), 1e7, np.float32)), "beyond 1e"),
+        (even(rows=np.full((2, 3), 1 / 3, np.float32)), "shape"),
+        (even(rows=np.full((3, 3), 1 / 3)), "dtype"),
+        (even(counts=np.ones(3, np.int64)), "dtype"),
+        (even(counts=np.ones(4, np.uint32)), "shape"),
+        (even(counts=np.array([1, 1, 0], np.uint32)), "says it does not have"),
+        (even(rows=np.full((3, 3), 1 / 2, np.float32)), "no probabilities"),
+        (even(rows=NEGATIVE), "no probabilities"),
+    ],
+)
+def test_bad_tables_are_not_used(told: dict[str, np.ndarray], reason: str) -> None:
+    federation = Federation(lying(told), [small, small, small])
+    strategy = tables_of(FD)
+    trace = federation.run(strategy, 1)
+    (rejection,) = trace.reports[0].train.rejections
+    assert rejection.client_id == 1 and reason in rejection.reason
+    assert sorted(strategy.tables) == [0, 2]
+
+
+def test_a_good_table_of_a_stranger_is_used() -> None:
+    federation = Federation(lying(even()), [small, small, small])
+    strategy = tables_of(FD)
+    trace = federation.run(strategy, 1)
+    assert trace.reports[0].train.rejections == []
+    np.testing.assert_array_equal(strategy.tables[1], even()[ROWS])
+
+
+def test_large_counts_give_no_weight() -> None:
+    told = even(counts=np.full(3, 1000, np.uint32))
+    strategy = tables_of(FD)
+    Federation(lying(told), [small, small, small]).run(strategy, 1)
+    mean = strategy.own_rows([0])[0][ROWS]
+    expected = (strategy.tables[1] + strategy.tables[2]) / 2
+    np.testing.assert_allclose(mean, expected, rtol=1e-6)
+
+
+def test_a_round_below_the_quorum_changes_nothing() -> None:
+    federation = Federation(lying(even(rows=NEGATIVE)), [small, small, small])
+    strategy = tables_of(FD, quorum=3)
+    strategy.tables, strategy.present = {0: np.eye(3)}, {0: np.ones(3, bool)}
+    federation.run(strategy, 1)
+    assert list(strategy.tables) == [0]
+    np.testing.assert_array_equal(strategy.tables[0], np.eye(3))
+
+
+def test_state_goes_round() -> None:
+    strategy, other = tables_of(FD), tables_of(FD)
+    Federation(FDClient, MIXED).run(strategy, 1)
+    other.restore(*strategy.state())
+    for client_id in (0, 1, 2, 9):
+        ours = strategy.own_rows([client_id])[client_id]
+        theirs = other.own_rows([client_id])[client_id]
+        for name in (ROWS, CLASSES):
+            np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+def test_a_pass_at_the_end_leaves_no_trace() -> None:
+    """It is in evaluation mode: running statistics stay."""
+    runs = []
+    for when in ("online", "end"):
+        federation = Federation(FDClient, [normalised, normalised])
+        federation.run(tables_of(FD, 2, fd_pass=when), 1)
+        runs.append(federation)
+    assert_same_models(*runs)
+
+
+def test_clients_start_from_stored_states_alone() -> None:
+    shared = small()
+    apart = Federation(FDClient, [small, small])
+    together = Federation(FDClient, [lambda: shared, lambda: shared])
+    for client_id in (0, 1):
+        shared.load_state_dict(apart._client(None, client_id).model.state_dict())
+        together._client(None, client_id)
+    states = []
+    for federation in (apart, together):
+        strategy = tables_of(FD, 2)
+        federation.run(strategy, 2)
+        states.append(
+            [federation.store.load(k, strategy.client_versions[k]) for k in (0, 1)]
+        )
+    for one, other in zip(*states, strict=True):
+        assert set(one) == set(other)
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_bad_settings_are_refused() -> None:
+    for bad in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="fd_weight"):
+            tables_of(FD, fd_weight=bad)
+    with pytest.raises(ValueError, match="NumPyClient"):
+        FD(num_classes=3, wire="numpy")
+    with pytest.raises(ValueError, match="num_classes"):
+        FD(num_classes=0)
+
+
+def test_sequences_are_refused() -> None:
+    words = Split(torch.zeros(2, 4), torch.zeros(2, 4, dtype=torch.int64))
+    with pytest.raises(Exception, match="one class a row"):
+        FDClient(small(), words, words)
+
+
+def test_noise_on_uploads_is_refused() -> None:
+    with pytest.raises(Exception, match="dp-noise-multiplier"):
+        run({**SMALL, "method": "fd", "dp-noise-multiplier": 1.0})
+
+
+def stored(folder: Path) -> dict[str, bytes]:
+    files = sorted((folder / "state").glob("*/*.safetensors"))
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
+
+
+def test_resumed_run_ends_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_plots(monkeypatch)
+    values = {
+        **SMALL,
+        "method": "fd",
+        "num-clients": 3,
+        "clients-per-round": 0,
+        "client-models": "linear, mlp:hidden-width=4",
+        "device": "cpu",
+        "output-dir": str(tmp_path),
+    }
+    whole = run({**values, "num-rounds": 3, "run-name": "whole"})
+    run({**values, "num-rounds": 1, "run-name": "parts"})
+    parts = resume(tmp_path / "parts", num_rounds=3)
+    assert stored(whole.path) == stored(parts.path)
+    assert len(stored(whole.path)) == 3
+    assert whole.column("train_loss")[1].tolist() == parts.column("train_loss")[1].tolist()
+    assert whole.manifest["status"] == "finished"
+
+
+def test_it_is_listed() -> None:
+    assert METHODS["fd"].load_strategy() is FD
+    assert METHODS["fd"].load_client() is FDClient
