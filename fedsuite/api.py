@@ -141,7 +141,7 @@ def _at_home(experiment: "Experiment") -> "Experiment":
     if data == AUTO:
         data = os.environ.get("FEDSUITE_DATA", "") or AUTO
     values["data-dir"] = data if data == AUTO else os.path.abspath(os.path.expanduser(data))
-    if values["public-dir"]:
+    if values["public-dir"] not in ("", AUTO):
         public = os.path.expanduser(str(values["public-dir"]))
         values["public-dir"] = os.path.abspath(public)
     return type(experiment).from_values(values)

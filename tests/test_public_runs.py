@@ -178,6 +178,21 @@ def test_a_method_that_needs_public_data(
 # Folders of one's own
 
 
+def test_each_machine_may_have_its_own_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {**SMALL, "public-dir": "auto", "run-name": "one"}
+    with pytest.raises(ConfigError, match="set the environment variable FEDSUITE_PUBLIC"):
+        fedsuite.run(values)
+    folder = write_images(tmp_path / "own")
+    monkeypatch.setenv("FEDSUITE_PUBLIC", folder)
+    run = fedsuite.run({**values, "run-name": "two"})
+    assert run.experiment["public-dir"] == "auto"
+    named = fingerprint({**SMALL, "public-dir": folder})
+    assert run.manifest["data"]["public-fingerprint"] == named
+    refuse_relative_paths(Experiment.from_values(values))
+
+
 def test_own_images_are_found_by_an_absolute_path(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "own")
     run = fedsuite.run({**SMALL, "public-dir": "own", "run-name": "one"})

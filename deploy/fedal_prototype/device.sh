@@ -9,6 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 read -r partition total < "$here/partition"
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_TELEMETRY_ENABLED=0
 export FEDSUITE_STATE=${FEDSUITE_STATE:-$here/state}
+[ ! -d "$here/public" ] || export FEDSUITE_PUBLIC=${FEDSUITE_PUBLIC:-$here/public}
 mkdir -p "$here/empty"
 cd "$here/empty"
 exec flower-supernode --root-certificates "$here/ca.crt" --superlink "$host:$port" \

@@ -55,7 +55,8 @@ KEYS = (
         "public-dir",
         "",
         "folder with Parquet files of public images of your own, without labels, of which "
-        "public-size takes the first rows (0 is all); empty holds out rows instead",
+        "public-size takes the first rows (0 is all); auto is the environment variable "
+        "FEDSUITE_PUBLIC of each machine; empty holds out rows instead",
     ),
     Key(
         "scaling",

@@ -90,6 +90,13 @@ def _data_folder(data_dir: str) -> Path | None:
 
 def _public_options(values: Mapping[str, Value]) -> PublicOptions:
     folder = str(values["public-dir"])
+    if folder == AUTO:
+        folder = os.environ.get("FEDSUITE_PUBLIC", "")
+        if not folder:
+            raise ConfigError(
+                "key public-dir = 'auto': set the environment variable FEDSUITE_PUBLIC to "
+                "the folder of public images on this machine"
+            )
     return PublicOptions(
         int(values["public-size"]),
         int(values["public-used"]),
