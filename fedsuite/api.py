@@ -67,7 +67,7 @@ def run(
         given["seed"] = seed
     if engine is not None:
         given["engine"] = engine
-    resolved = _at_home(Experiment.from_values(given))
+    resolved = at_home(Experiment.from_values(given))
     folder = Path(resolved.text("output-dir")) / resolved.text("run-name")
     return _start(resolved, folder, num_supernodes, client_cpus, client_gpus)
 
@@ -121,11 +121,11 @@ def resume(
         changes["engine"] = engine
     if num_rounds is not None:
         changes["num-rounds"] = num_rounds
-    resumed = _at_home(Experiment.from_values({**experiment.values, **changes}))
+    resumed = at_home(Experiment.from_values({**experiment.values, **changes}))
     return _start(resumed, folder, num_supernodes, 1, 0.0)
 
 
-def _at_home(experiment: "Experiment") -> "Experiment":
+def at_home(experiment: "Experiment") -> "Experiment":
     """Return the experiment with absolute folders, a name for the run, and an engine."""
     values = dict(experiment.values)
     output = str(values["output-dir"])

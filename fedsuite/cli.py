@@ -16,6 +16,7 @@ from fedsuite.command_options import (
     StandaloneOption,
     overrides,
 )
+from fedsuite.deploy.commands import app as deploy_app
 from fedsuite.errors import ConfigError, FedsuiteError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 
 app.add_typer(command_group(), name="analyse")
+app.add_typer(deploy_app, name="deploy")
 
 NodesOption = Annotated[
     int, typer.Option(help="Nodes that the clients live on; 0 chooses a number.")

@@ -47,7 +47,9 @@ PROGRAMS = (
 )
 """Flower's programs that a run needs."""
 
-_CONNECTION = "fedsuite"
+CONNECTION = "fedsuite"
+"""Name by which Flower's commands know the SuperLink."""
+
 _ATTEMPTS = 3
 _NOISE = re.compile(
     r"Since flwr 1\.32|To change federation size|flwr federation simulation-config"
@@ -234,23 +236,45 @@ def run_app(
         If the run did not start or did not complete; the message has the cause.
     """
     connect(world, superlink)
-    submit = world.start(
-        "run", ["flwr", "run", str(app), _CONNECTION, "--stream", *options]
-    )
 
     def check() -> None:
         superlink.program.check_alive()
         while_waiting()
 
+    follow_run(world, app, on_line, check, options)
+
+
+def follow_run(
+    world: World,
+    app: Path,
+    on_line: OnLine,
+    while_waiting: Callable[[], None],
+    options: Sequence[str] = (),
+) -> None:
+    """Submit an app to the SuperLink that Flower's commands know as :data:`CONNECTION`.
+
+    Parameters
+    ----------
+    world, app, on_line, options
+        As in :func:`run_app`.
+    while_waiting
+        Called about twenty times a second; may raise to end the run.
+
+    Raises
+    ------
+    RunError
+        If the run did not start or did not complete; the message has the cause.
+    """
+    submit = world.start("run", ["flwr", "run", str(app), CONNECTION, "--stream", *options])
     last: deque[str] = deque(maxlen=200)
-    for line in follow(submit, check):
+    for line in follow(submit, while_waiting):
         if not _NOISE.search(line):
             last.append(line)
             on_line(line)
-    check()
+    while_waiting()
     outcome = ask_outcome(world)
     while outcome is not None and not outcome.finished:  # the log's connection broke
-        check()
+        while_waiting()
         time.sleep(1.0)
         outcome = ask_outcome(world)
     if outcome is None or not outcome.completed:
@@ -262,7 +286,7 @@ def connect(world: World, superlink: SuperLink) -> None:
     home = Path(world.environment["FLWR_HOME"])
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n'
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
         f'address = "{superlink.control_address}"\ninsecure = true\n',
         encoding="utf-8",
     )
@@ -271,7 +295,7 @@ def connect(world: World, superlink: SuperLink) -> None:
 def ask_outcome(world: World) -> Outcome | None:
     """Ask the world's SuperLink how its only run stands; None if it has no run."""
     answer = subprocess.run(
-        [executable("flwr"), "ls", _CONNECTION, "--format", "json"],
+        [executable("flwr"), "ls", CONNECTION, "--format", "json"],
         cwd=world.neutral,
         env=world.environment,
         stdin=subprocess.DEVNULL,

@@ -154,7 +154,7 @@ class World:
         """Working folder of every process: what lies there would shadow what is sent."""
         self.neutral.mkdir()
         self._id = uuid.uuid4().hex
-        self.environment = _environment(os.environ, package) | {
+        self.environment = flower_environment(os.environ, package) | {
             MARKER: self._id,
             "FLWR_HOME": str(self.folder / "flwr"),
             "RAY_TMPDIR": str(self.folder),
@@ -324,7 +324,7 @@ def _short_base() -> str:
     return base if fits or not os.access("/tmp", os.W_OK) else "/tmp"
 
 
-def _environment(inherited: Mapping[str, str], package: str) -> dict[str, str]:
+def flower_environment(inherited: Mapping[str, str], package: str) -> dict[str, str]:
     """Return the environment that keeps Flower and Ray private, offline and in bounds."""
     kept = ("FLWR_LOG_LEVEL", POLL_INTERVAL)
     environment = {

@@ -1,0 +1,149 @@
+"""A federation's own certificate authority, the server's certificate, the nodes' keys."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+ALWAYS_NAMED = ("localhost", "127.0.0.1")
+"""Programs beside the SuperLink reach it by these."""
+
+_CLOCKS_DIFFER = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A certificate and its private key, both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A node's key: the private one as OpenSSH writes it, the public one as one line."""
+
+    private: bytes
+    public: bytes
+
+
+def make_authority(name: str, days: int) -> Certified:
+    """Return a self-signed certificate authority.
+
+    Parameters
+    ----------
+    name
+        Common name.
+    days
+        Days from now that it is valid, at least 1.
+    """
+    key = ec.generate_private_key(ec.SECP384R1())
+    subject = _subject(name)
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    public = key.public_key()
+    certificate = (
+        _builder(subject, subject, public, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    return Certified(certificate.public_bytes(Encoding.PEM), _pem(key))
+
+
+def make_server_certificate(
+    authority: Certified, hosts: Sequence[str], days: int
+) -> Certified:
+    """Return a server's certificate for names and addresses, signed by the authority.
+
+    Parameters
+    ----------
+    hosts
+        Names and IP addresses by which clients reach the server; ``localhost`` and
+        ``127.0.0.1`` are added.
+    days
+        Days from now that it is valid, at least 1.
+    """
+    signer = x509.load_pem_x509_certificate(authority.certificate)
+    signing_key = _load_key(authority.key)
+    key = ec.generate_private_key(ec.SECP384R1())
+    names = [_general_name(host) for host in dict.fromkeys((*hosts, *ALWAYS_NAMED))]
+    server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())  # type: ignore[arg-type]
+    certificate = (
+        _builder(_subject(hosts[0]), signer.subject, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(server, critical=False)
+        .add_extension(issued_by, critical=False)
+        .sign(signing_key, hashes.SHA384())
+    )
+    return Certified(certificate.public_bytes(Encoding.PEM), _pem(key))
+
+
+def make_node_key(name: str) -> KeyPair:
+    """Return a key for a node: ECDSA on P-384, as Flower asks for."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return KeyPair(private, public + f" {name}\n".encode())
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _subject(name: str) -> x509.Name:
+    # A common name may have 64 characters; the names that count stand elsewhere.
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _load_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key = load_pem_private_key(pem, password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key

@@ -1,0 +1,157 @@
+"""``fedsuite deploy``: its commands; what they need is imported when they are called."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsuite.command_options import FileArgument, SetOption, overrides
+from fedsuite.keys import AUTO
+
+if TYPE_CHECKING:
+    from fedsuite.experiment import Experiment
+    from fedsuite.keys import Value
+
+app = typer.Typer(
+    help="Federations across machines: keys and folders, SuperLink, SuperNodes, status.",
+    no_args_is_help=True,
+)
+
+SuperLinkArgument = Annotated[
+    Path, typer.Argument(help="The SuperLink's folder, as `deploy init` made it.")
+]
+
+
+@app.command()
+def init(
+    superlink: Annotated[
+        str,
+        typer.Option(help="Names or addresses of the SuperLink, comma-separated."),
+    ],
+    nodes: Annotated[str, typer.Option(help="Names of the nodes, comma-separated.")],
+    output: Annotated[Path, typer.Option(help="Folder to make.")] = Path("federation"),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Its port.")] = 8443,
+    fleet_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65535, help="Port for SuperNodes; with Flower 1.39 another one."
+        ),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="Days that certificates hold.")] = 365,
+) -> None:
+    """Make keys, certificates, and one folder to hand to each site."""
+    from fedsuite.deploy.folders import NODES, SUPERLINK, init_federation
+
+    names = [name.strip() for name in nodes.split(",")]
+    hosts = [host.strip() for host in superlink.split(",")]
+    init_federation(output, hosts, names, port=port, fleet_port=fleet_port, days=days)
+    print(f"{output / SUPERLINK}: for the server; keep its keys there")
+    for name in names:
+        print(f"{output / NODES / name}: for {name} alone")
+
+
+@app.command()
+def superlink(
+    folder: SuperLinkArgument,
+    bind: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+) -> None:
+    """Run the SuperLink until it is stopped; nodes whose keys it has may join."""
+    from fedsuite.deploy.folders import SuperLinkFolder
+    from fedsuite.deploy.programs import run_superlink
+
+    run_superlink(SuperLinkFolder.load(folder), bind, lambda line: print(line, flush=True))
+
+
+@app.command()
+def supernode(
+    folder: Annotated[
+        Path, typer.Argument(help="The node's folder, as it was handed out.")
+    ],
+    runtime_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port on this machine's loopback.")
+    ] = 9094,
+) -> None:
+    """Run a SuperNode until it is stopped; it keeps private models in its folder."""
+    from fedsuite.deploy.folders import NodeFolder
+    from fedsuite.deploy.programs import run_supernode
+
+    run_supernode(NodeFolder.load(folder), runtime_port)
+
+
+@app.command()
+def run(
+    folder: SuperLinkArgument,
+    file: FileArgument,
+    settings: SetOption = None,
+    host: Annotated[
+        str, typer.Option(help="Where the SuperLink is, if not on this machine.")
+    ] = "127.0.0.1",
+) -> None:
+    """Run an experiment on a federation that stands, and show its log."""
+    from fedsuite.deploy.folders import SuperLinkFolder
+    from fedsuite.deploy.rehearsal import submit
+
+    submit(SuperLinkFolder.load(folder), _values(file, settings), print, host)
+
+
+@app.command()
+def local(
+    file: FileArgument,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes to start.")] = 2,
+    settings: SetOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Keep the federation's folders here; default: nowhere."),
+    ] = None,
+) -> None:
+    """Rehearse: the whole federation as processes of this machine, started and stopped."""
+    import tempfile
+
+    from fedsuite.deploy.rehearsal import rehearse
+
+    values = _values(file, settings)
+    if output is not None:
+        rehearse(values, nodes, output, print)
+        return
+    if values["state-dir"] == AUTO:
+        # The nodes' folders go, and a resumed run needs what clients kept.
+        values["state-dir"] = str(Path(str(values["output-dir"])) / ".state")
+    with tempfile.TemporaryDirectory(prefix="fed-") as folder:
+        rehearse(values, nodes, Path(folder) / "federation", print)
+
+
+@app.command()
+def status(
+    folder: SuperLinkArgument,
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of runs; default: the SuperLink's own.")
+    ] = None,
+) -> None:
+    """Show nodes, runs, last rounds, and replies that were not used."""
+    from rich.console import Console
+
+    from fedsuite.deploy.folders import SuperLinkFolder
+    from fedsuite.deploy.status import tables
+
+    loaded = SuperLinkFolder.load(folder)
+    console = Console()
+    for table in tables(loaded, runs or loaded.path / "runs"):
+        console.print(table)
+
+
+def _values(file: Path, settings: list[str] | None) -> "dict[str, Value]":
+    """Return an experiment's values for a run on other machines."""
+    from fedsuite.experiment import Experiment
+
+    return portable(Experiment.load(file, overrides(settings)))
+
+
+def portable(experiment: "Experiment") -> "dict[str, Value]":
+    """Return values with absolute folders for results and a name for the run.
+
+    Where data lies is each machine's own affair: ``data-dir`` stays as it is.
+    """
+    from fedsuite.api import at_home
+
+    values = dict(at_home(experiment.replace(engine="deployment")).values)
+    return {**values, "data-dir": experiment["data-dir"]}

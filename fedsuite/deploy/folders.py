@@ -1,0 +1,264 @@
+"""The folders of a federation: one for the SuperLink, one to hand to each site.
+
+    FEDERATION/superlink/superlink.toml      addresses and the names of the nodes
+    FEDERATION/superlink/ca.crt ca.key       the federation's certificate authority
+    FEDERATION/superlink/server.pem server.key
+    FEDERATION/superlink/nodes/NAME.pub      the keys that may join
+    FEDERATION/superlink/superexec.secret    between the SuperLink and its helper
+    FEDERATION/nodes/NAME/node.toml          name, where the SuperLink is, node-config
+    FEDERATION/nodes/NAME/ca.crt key key.pub superexec.secret
+
+Nothing in a node's folder tells of another node, and a private key is in one folder alone.
+"""
+
+import ipaddress
+import os
+import re
+import secrets
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedsuite.deploy.certificates import (
+    make_authority,
+    make_node_key,
+    make_server_certificate,
+)
+from fedsuite.errors import ConfigError
+from fedsuite.keys import Value
+
+SUPERLINK, NODES = "superlink", "nodes"
+SUPERLINK_FILE, NODE_FILE = "superlink.toml", "node.toml"
+AUTHORITY, AUTHORITY_KEY = "ca.crt", "ca.key"
+SERVER, SERVER_KEY = "server.pem", "server.key"
+NODE_KEY, NODE_PUBLIC_KEY = "key", "key.pub"
+SECRET = "superexec.secret"
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
+_NODE_TABLE = "node-config"
+
+
+@dataclass(frozen=True)
+class SuperLinkFolder:
+    """What a SuperLink needs to run.
+
+    Parameters
+    ----------
+    path
+        Its folder.
+    hosts
+        Names and addresses that its certificate is for; nodes use the first.
+    port, fleet_port
+        Where commands, and where SuperNodes, reach it: one port since Flower 1.40.
+    nodes
+        Names of the nodes, in the order of their partitions.
+    """
+
+    path: Path
+    hosts: tuple[str, ...]
+    port: int
+    fleet_port: int
+    nodes: tuple[str, ...]
+
+    @classmethod
+    def load(cls, path: Path) -> "SuperLinkFolder":
+        """Read a folder that :func:`init_federation` made.
+
+        Raises
+        ------
+        ConfigError
+            If it is none, or a file is missing.
+        """
+        values = _read(path / SUPERLINK_FILE, ("hosts", "port", "fleet-port", "nodes"))
+        folder = cls(
+            path.resolve(),
+            tuple(map(str, values["hosts"])),
+            int(values["port"]),
+            int(values["fleet-port"]),
+            tuple(map(str, values["nodes"])),
+        )
+        keys = [f"{NODES}/{name}.pub" for name in folder.nodes]
+        _need(path, (AUTHORITY, SERVER, SERVER_KEY, SECRET, *keys))
+        return folder
+
+
+@dataclass(frozen=True)
+class NodeFolder:
+    """What a SuperNode needs to run.
+
+    Parameters
+    ----------
+    path
+        Its folder.
+    name
+        The node's name.
+    superlink
+        ``HOST:PORT`` of the SuperLink's Fleet API.
+    config
+        The node's configuration, which the clients on it see.
+    """
+
+    path: Path
+    name: str
+    superlink: str
+    config: Mapping[str, Value] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> "NodeFolder":
+        """Read a folder that :func:`init_federation` made.
+
+        Raises
+        ------
+        ConfigError
+            If it is none, or a file is missing.
+        """
+        values = _read(path / NODE_FILE, ("name", "superlink"))
+        _need(path, (AUTHORITY, NODE_KEY, SECRET))
+        config = values.get(_NODE_TABLE, {})
+        for name, value in config.items():
+            if not isinstance(value, bool | int | float | str):
+                raise ConfigError(
+                    f"{path / NODE_FILE}: {_NODE_TABLE} key {name} holds a "
+                    f"{type(value).__name__}: expected a string, a number or a boolean"
+                )
+        return cls(path.resolve(), str(values["name"]), str(values["superlink"]), config)
+
+
+def init_federation(
+    folder: Path,
+    hosts: Sequence[str],
+    nodes: Sequence[str],
+    *,
+    port: int = 8443,
+    fleet_port: int | None = None,
+    days: int = 365,
+) -> None:
+    """Make the folders of a federation, with fresh keys and certificates.
+
+    Parameters
+    ----------
+    folder
+        Where to make them; must not exist, or be empty.
+    hosts
+        Names and IP addresses by which nodes reach the SuperLink, the usual one first.
+    nodes
+        Names of the nodes; their order is that of their partitions.
+    port
+        Port of the SuperLink.
+    fleet_port
+        Port for SuperNodes where it is another one, as in Flower 1.39; None is ``port``.
+    days
+        Days that the certificates are valid.
+
+    Raises
+    ------
+    ConfigError
+        If a name cannot be used, or the folder holds something.
+    """
+    _check(folder, hosts, nodes, days)
+    fleet = port if fleet_port is None else fleet_port
+    authority = make_authority("fedsuite federation", days)
+    server = make_server_certificate(authority, hosts, days)
+    superlink = folder / SUPERLINK
+    _write(superlink / AUTHORITY, authority.certificate)
+    _write(superlink / AUTHORITY_KEY, authority.key)
+    _write(superlink / SERVER, server.certificate)
+    _write(superlink / SERVER_KEY, server.key)
+    _write(superlink / SECRET, secrets.token_bytes(32).hex().encode())
+    for index, name in enumerate(nodes):
+        key = make_node_key(name)
+        node = folder / NODES / name
+        _write(superlink / NODES / f"{name}.pub", key.public)
+        _write(node / AUTHORITY, authority.certificate)
+        _write(node / NODE_KEY, key.private)
+        _write(node / NODE_PUBLIC_KEY, key.public)
+        _write(node / SECRET, secrets.token_bytes(32).hex().encode())
+        config = {"partition-id": index, "num-partitions": len(nodes)}
+        text = {"name": name, "superlink": f"{_bracketed(hosts[0])}:{fleet}"}
+        _write(node / NODE_FILE, tomli_w.dumps({**text, _NODE_TABLE: config}).encode())
+    facts: dict[str, Any] = {
+        "hosts": list(hosts),
+        "port": port,
+        "fleet-port": fleet,
+        "nodes": list(nodes),
+    }
+    # Last: a folder with this file is whole.
+    _write(superlink / SUPERLINK_FILE, tomli_w.dumps(facts).encode())
+
+
+def _check(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"folder {folder} holds something already: name another one")
+    if not hosts or not nodes:
+        raise ConfigError("name at least one host of the SuperLink, and one node")
+    for host in hosts:
+        if not _is_host(host):
+            raise ConfigError(
+                f"host {host!r}: expected a name such as fed.example.org, or an address, "
+                "without scheme and port"
+            )
+    for name in nodes:
+        if not _NODE_NAME.fullmatch(name):
+            raise ConfigError(
+                f"node {name!r}: expected letters, digits, dots, dashes and underscores, "
+                "63 at most, starting with a letter or digit"
+            )
+    if len({name.lower() for name in nodes}) < len(nodes):
+        raise ConfigError(f"nodes {', '.join(nodes)}: each name must be there once")
+    if days < 1:
+        raise ConfigError(f"days = {days}: expected at least 1")
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        looks_like_address = text.replace(".", "").isdigit()
+        return bool(_HOST_NAME.fullmatch(text)) and not looks_like_address
+    return True
+
+
+def _bracketed(host: str) -> str:
+    """Return a host as it stands before a colon and a port."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone may read, in a folder of that kind."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with open(os.open(path, flags, 0o600), "wb") as file:
+        file.write(content)
+
+
+def _read(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Read a file of a folder, with the values of these names at least."""
+    kind = "superlink" if path.name == SUPERLINK_FILE else "node's"
+    try:
+        with open(path, "rb") as file:
+            values = tomllib.load(file)
+    except OSError:
+        raise ConfigError(
+            f"{path.parent} holds no {path.name}: give the {kind} folder that "
+            "`fedsuite deploy init` made"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    for name in names:
+        if name not in values:
+            raise ConfigError(f"{path} lacks {name}: make the folder again")
+    return values
+
+
+def _need(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"{folder} lacks {name}: copy the whole folder that `fedsuite deploy init` "
+                "made"
+            )

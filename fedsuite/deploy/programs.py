@@ -1,0 +1,322 @@
+"""Flower's programs with a federation's folders: their commands, and who watches them.
+
+SuperLink and SuperNode run in process isolation, each with a SuperExec beside it that
+starts ServerApps and ClientApps: where a SuperLink is killed and comes back, with its
+database, the run goes on. The two of a machine share a secret, since others may reach the
+port as well.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from fedsuite.deploy.folders import (
+    AUTHORITY,
+    NODE_KEY,
+    NODES,
+    SECRET,
+    SERVER,
+    SERVER_KEY,
+    NodeFolder,
+    SuperLinkFolder,
+)
+from fedsuite.engines.deployment import node_config_text
+from fedsuite.engines.flower import CONNECTION, fleet_is_grpc
+from fedsuite.engines.processes import (
+    executable,
+    flower_environment,
+    stop_signals_raise,
+)
+from fedsuite.errors import RunError
+from fedsuite.files import atomic_write
+
+LOOPBACK = "127.0.0.1"
+REGISTERED = "registered.json"
+
+_LOOK_EVERY_S = 0.2
+_START_PATIENCE_S = 120.0
+_END_PATIENCE_S = 20.0
+
+
+def superlink_command(folder: SuperLinkFolder, bind: str) -> list[str]:
+    """Return the command of the SuperLink.
+
+    Parameters
+    ----------
+    bind
+        Address to listen on; ``0.0.0.0`` is all.
+    """
+    path = folder.path
+    command = [
+        "flower-superlink",
+        *("--host", bind, "--port", str(folder.port)),
+        *("--ssl-ca-certfile", str(path / AUTHORITY)),
+        *("--ssl-certfile", str(path / SERVER), "--ssl-keyfile", str(path / SERVER_KEY)),
+        "--enable-supernode-auth",
+        *("--database", str(path / "state.db")),
+        *("--isolation", "process"),
+        *("--superexec-auth-secret-file", str(path / SECRET)),
+    ]
+    if fleet_is_grpc():
+        command += ["--fleet-api-address", f"{bind}:{folder.fleet_port}"]
+    return command
+
+
+def superlink_helper_command(folder: SuperLinkFolder) -> list[str]:
+    """Return the command of the SuperExec beside the SuperLink."""
+    return [
+        "flower-superexec",
+        *("--runtime-api-address", f"{LOOPBACK}:{folder.port}"),
+        *("--root-certificates", str(folder.path / AUTHORITY)),
+        *("--superexec-auth-secret-file", str(folder.path / SECRET)),
+    ]
+
+
+def supernode_command(folder: NodeFolder, runtime_port: int) -> list[str]:
+    """Return the command of a SuperNode.
+
+    Parameters
+    ----------
+    runtime_port
+        Port of this machine's loopback for the node's own SuperExec.
+    """
+    return [
+        "flower-supernode",
+        *("--superlink", folder.superlink),
+        *("--root-certificates", str(folder.path / AUTHORITY)),
+        *("--auth-supernode-private-key", str(folder.path / NODE_KEY)),
+        *("--host", LOOPBACK, "--port", str(runtime_port)),
+        *("--isolation", "process"),
+        *("--superexec-auth-secret-file", str(folder.path / SECRET)),
+        *("--node-config", node_config_text(folder.config)),
+    ]
+
+
+def supernode_helper_command(folder: NodeFolder, runtime_port: int) -> list[str]:
+    """Return the command of the SuperExec beside a SuperNode."""
+    return [
+        "flower-superexec",
+        "--insecure",
+        *("--runtime-api-address", f"{LOOPBACK}:{runtime_port}"),
+        *("--superexec-auth-secret-file", str(folder.path / SECRET)),
+    ]
+
+
+def superlink_environment(folder: SuperLinkFolder) -> dict[str, str]:
+    """Return the environment of what runs beside the SuperLink, and of its commands."""
+    runs = str(folder.path / "runs")
+    return flower_environment(os.environ, "fedsuite") | {
+        "FLWR_HOME": str(folder.path / "flwr"),
+        "FEDSUITE_RUNS": os.environ.get("FEDSUITE_RUNS", runs),
+        "FEDSUITE_STATE": os.environ.get("FEDSUITE_STATE", str(folder.path / "state")),
+    }
+
+
+def supernode_environment(folder: NodeFolder) -> dict[str, str]:
+    """Return the environment of a node: private models stay in its own folder."""
+    state = os.environ.get("FEDSUITE_STATE", str(folder.path / "state"))
+    home = str(folder.path / "flwr")
+    return flower_environment(os.environ, "fedsuite") | {
+        "FLWR_HOME": home,
+        "FEDSUITE_STATE": state,
+    }
+
+
+def write_connection(folder: SuperLinkFolder, host: str = LOOPBACK) -> None:
+    """Tell Flower's commands where the SuperLink is, and whom to trust."""
+    home = folder.path / "flwr"
+    home.mkdir(mode=0o700, exist_ok=True)
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+        f'address = "{host}:{folder.port}"\n'
+        f"root-certificates = {json.dumps(str(folder.path / AUTHORITY))}\n",
+        encoding="utf-8",
+    )
+
+
+def is_healthy(folder: SuperLinkFolder) -> bool:
+    """Return whether the SuperLink of the folder answers on this machine."""
+    context = ssl.create_default_context(cafile=str(folder.path / AUTHORITY))
+    connection = http.client.HTTPSConnection(
+        LOOPBACK, folder.port, timeout=2.0, context=context
+    )
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def ask(folder: SuperLinkFolder, *words: str) -> str:
+    """Return what a ``flwr`` command prints.
+
+    Raises
+    ------
+    RunError
+        If it fails: with its last line.
+    """
+    answer = subprocess.run(
+        [executable("flwr"), *words],
+        cwd=neutral_folder(folder.path),
+        env=superlink_environment(folder),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if answer.returncode:
+        lines = (answer.stderr + answer.stdout).split("\n")
+        told = [line.strip("│╭╰─╮╯ ") for line in lines]
+        last = next((line for line in reversed(told) if line), "it printed nothing")
+        raise RunError(f"flwr {' '.join(words[:2])} failed: {last}")
+    return answer.stdout
+
+
+def register_nodes(folder: SuperLinkFolder) -> list[str]:
+    """Let the keys in that the SuperLink does not know yet; return the nodes' names.
+
+    Flower's list does not tell names: which node has which number is kept in a file, and a
+    node whose number the SuperLink does not know, as after its database was lost, is
+    registered again.
+    """
+    listed = json.loads(ask(folder, "supernode", "list", CONNECTION, "--format", "json"))
+    known = {str(node.get("node-id")) for node in listed.get("nodes", [])}
+    registered = {n: i for n, i in node_numbers(folder).items() if i in known}
+    fresh = [name for name in folder.nodes if name not in registered]
+    for name in fresh:
+        key = str(folder.path / NODES / f"{name}.pub")
+        words = ("supernode", "register", key, CONNECTION, "--name", name)
+        answer = ask(folder, *words, "--format", "json")
+        # Flower prints a line for people before the JSON.
+        told = json.loads(answer[answer.index("{") :])
+        registered[name] = str(told["node-id"])
+        atomic_write(folder.path / REGISTERED, json.dumps(registered, indent=1).encode())
+    return fresh
+
+
+def node_numbers(folder: SuperLinkFolder) -> dict[str, str]:
+    """Return Flower's number of each node that was registered, by name."""
+    try:
+        found: dict[str, str] = json.loads((folder.path / REGISTERED).read_text())
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return found
+
+
+def run_superlink(folder: SuperLinkFolder, bind: str, write: Callable[[str], None]) -> None:
+    """Run a SuperLink and its SuperExec until one of them ends, or a signal comes.
+
+    Raises
+    ------
+    RunError
+        If it does not start, or one of the two ends by itself.
+    """
+    write_connection(folder)
+    environment = superlink_environment(folder)
+    with _supervised(folder.path, environment) as programs:
+        programs.start("SuperLink", superlink_command(folder, bind))
+        programs.wait_until(lambda: is_healthy(folder), "SuperLink")
+        fresh = register_nodes(folder)
+        programs.start("SuperExec", superlink_helper_command(folder))
+        write(
+            f"SuperLink on port {folder.port}, {len(folder.nodes)} nodes may join"
+            + (f", registered now: {', '.join(fresh)}" if fresh else "")
+        )
+        programs.watch()
+
+
+def run_supernode(folder: NodeFolder, runtime_port: int) -> None:
+    """Run a SuperNode and its SuperExec until one of them ends, or a signal comes.
+
+    Raises
+    ------
+    RunError
+        If one of the two ends by itself.
+    """
+    with _supervised(folder.path, supernode_environment(folder)) as programs:
+        programs.start("SuperNode", supernode_command(folder, runtime_port))
+        programs.start("SuperExec", supernode_helper_command(folder, runtime_port))
+        programs.watch()
+
+
+def neutral_folder(path: Path) -> Path:
+    """Return an empty folder: what lies where a program starts would shadow the app."""
+    folder = path / "empty"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+class _Programs:
+    """Programs that live and end together; each leads a process group."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = neutral_folder(folder)
+        self._environment = dict(environment)
+        self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def start(self, name: str, command: Sequence[str]) -> None:
+        """Start a program; it prints where this process prints."""
+        process = subprocess.Popen(
+            [executable(command[0]), *command[1:]],
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._running.append((name, process))
+
+    def wait_until(self, ready: Callable[[], bool], name: str) -> None:
+        """Wait until ``ready()``; raise where a program ends before, or it takes long."""
+        deadline = time.monotonic() + _START_PATIENCE_S
+        while not ready():
+            self._check()
+            if time.monotonic() > deadline:
+                raise RunError(f"{name} was not ready after {_START_PATIENCE_S:g} s")
+            time.sleep(_LOOK_EVERY_S)
+
+    def watch(self) -> None:
+        """Wait for ever, and raise when a program has ended."""
+        while True:
+            self._check()
+            time.sleep(_LOOK_EVERY_S)
+
+    def end(self) -> None:
+        """Stop all programs, and what they started."""
+        for number, patience in ((signal.SIGTERM, _END_PATIENCE_S), (signal.SIGKILL, 5.0)):
+            for _, process in self._running:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, number)
+            deadline = time.monotonic() + patience
+            for _, process in self._running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+
+    def _check(self) -> None:
+        for name, process in self._running:
+            code = process.poll()
+            if code is not None:
+                how = signal.Signals(-code).name if code < 0 else f"code {code}"
+                raise RunError(f"{name} ended ({how}): its last lines say why")
+
+
+@contextlib.contextmanager
+def _supervised(folder: Path, environment: Mapping[str, str]) -> Iterator[_Programs]:
+    programs = _Programs(folder, environment)
+    with stop_signals_raise():
+        try:
+            yield programs
+        except (KeyboardInterrupt, SystemExit):
+            # Somebody stops it: that is no failure.
+            pass
+        finally:
+            programs.end()

@@ -1,0 +1,136 @@
+"""How a federation stands: nodes, runs, last rounds, replies that were not used."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsuite.deploy.folders import SuperLinkFolder
+from fedsuite.deploy.programs import ask, node_numbers
+from fedsuite.engines.flower import CONNECTION
+from fedsuite.errors import FedsuiteError
+from fedsuite.results.reader import load_run
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+REJECTED = "rejected-reply"
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How far a run's folder has come.
+
+    Parameters
+    ----------
+    name, status
+        Of the run.
+    rounds, planned
+        Rounds done, and how many there are to be.
+    accuracy
+        Mean over clients at the last evaluation, a fraction; None before the first.
+    rejected
+        Replies that were not used.
+    last_reason
+        Why the last of them was not; empty where all were.
+    """
+
+    name: str
+    status: str
+    rounds: int
+    planned: int
+    accuracy: float | None
+    rejected: int
+    last_reason: str
+
+
+def list_nodes(folder: SuperLinkFolder) -> list[tuple[str, str]]:
+    """Return name and status of each node; RunError if the SuperLink does not answer."""
+    answer = ask(folder, "supernode", "list", CONNECTION, "--format", "json")
+    numbers = node_numbers(folder)
+    statuses = {
+        str(node.get("node-id")): str(node.get("status", ""))
+        for node in _entries(answer, "nodes")
+    }
+    return [
+        (name, statuses.get(numbers.get(name, ""), "not registered"))
+        for name in folder.nodes
+    ]
+
+
+def list_runs(folder: SuperLinkFolder) -> list[Mapping[str, Any]]:
+    """Return what Flower knows of the runs; RunError if the SuperLink does not answer."""
+    return _entries(ask(folder, "ls", CONNECTION, "--format", "json"), "runs")
+
+
+def read_runs(folder: Path) -> list[RunStatus]:
+    """Return how the runs in a folder stand, by name; what is no run is left out."""
+    found = []
+    for path in sorted(folder.glob("*")):
+        try:
+            run = load_run(path)
+        except FedsuiteError:
+            continue
+        last = run.rounds[-1] if run.rounds else {}
+        means = [r["accuracy_mean"] for r in run.rounds if "accuracy_mean" in r]
+        reasons = [e["reason"] for e in run.events() if e.get("kind") == REJECTED]
+        found.append(
+            RunStatus(
+                path.name,
+                str(run.manifest.get("status", "")),
+                int(last.get("round", 0)),
+                int(run.experiment.get("num-rounds", 0)),
+                means[-1] if means else None,
+                len(reasons),
+                str(reasons[-1]) if reasons else "",
+            )
+        )
+    return found
+
+
+def tables(folder: SuperLinkFolder, runs: Path) -> list["Table"]:
+    """Return what there is to see, for a console."""
+    from rich.table import Table
+    from rich.text import Text
+
+    def made(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+        table = Table(title=title, title_justify="left")
+        for heading in headings:
+            table.add_column(heading, overflow="fold")
+        for row in rows:
+            # Text: names and reasons may hold what a console takes for markup.
+            table.add_row(*(Text(cell) for cell in row))
+        return table
+
+    return [
+        made("Nodes", ("name", "status"), list_nodes(folder)),
+        made(
+            "Runs that the SuperLink knows",
+            ("run", "status"),
+            [
+                (str(r.get("run-id", "")), str(r.get("status", "")))
+                for r in list_runs(folder)
+            ],
+        ),
+        made(
+            f"Results in {runs}",
+            ("run", "status", "round", "mean accuracy", "replies not used", "the last one"),
+            [_cells(run) for run in read_runs(runs)],
+        ),
+    ]
+
+
+def _cells(run: RunStatus) -> tuple[str, ...]:
+    accuracy = "" if run.accuracy is None else f"{100 * run.accuracy:.2f} %"
+    done = f"{run.rounds} of {run.planned}"
+    return run.name, run.status, done, accuracy, str(run.rejected), run.last_reason
+
+
+def _entries(text: str, kind: str) -> list[Mapping[str, Any]]:
+    try:
+        entries: list[Mapping[str, Any]] = json.loads(text)[kind]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return []
+    return entries
