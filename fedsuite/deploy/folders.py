@@ -230,10 +230,17 @@ def _bracketed(host: str) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file that its owner alone may read, in a folder of that kind."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder(path.parent)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with open(os.open(path, flags, 0o600), "wb") as file:
         file.write(content)
+
+
+def _make_folder(path: Path) -> None:
+    # Path.mkdir gives its mode to the last folder alone, not to those above it.
+    if not path.exists():
+        _make_folder(path.parent)
+        path.mkdir(mode=0o700)
 
 
 def _read(path: Path, names: Sequence[str]) -> dict[str, Any]:
