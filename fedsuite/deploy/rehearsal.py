@@ -84,40 +84,79 @@ def rehearse(
     RunError
         If something does not start, or the run does not complete.
     """
-    names = [f"node-{index}" for index in range(num_nodes)]
 
     def drive(world: World) -> None:
-        ports = [world.reserve_port() for _ in range(num_nodes + 2)]
-        fleet = ports[1] if fleet_is_grpc() else None
-        init_federation(folder, [LOOPBACK], names, port=ports[0], fleet_port=fleet, days=2)
-        superlink = SuperLinkFolder.load(folder / SUPERLINK)
-        # As in Flower's own defaults several programs look for work every second.
-        world.environment.setdefault(POLL_INTERVAL, f"{min(1.0, 0.05 * num_nodes):g}")
-        write_connection(superlink)
-        with _within(world, superlink_environment(superlink)):
-            link = world.start("superlink", superlink_command(superlink, LOOPBACK))
-            link.wait_until(partial(is_healthy, superlink))
-            register_nodes(superlink)
-            world.start("superlink-superexec", superlink_helper_command(superlink))
-        nodes = [
-            _start_node(world, NodeFolder.load(folder / NODES / name), port)
-            for name, port in zip(names, ports[2:], strict=True)
-        ]
-        for node in nodes:
-            node.wait_until(partial(_is_connected, node))
-        with _within(world, superlink_environment(superlink)):
-            app = stage_app(world.folder / "app", run_config)
-            follow_run(world, app, on_line, link.check_alive)
+        federation = LocalFederation(world, folder, num_nodes)
+        federation.start()
+        federation.run(run_config, on_line)
 
     in_world(drive)
 
 
-def _start_node(world: World, folder: NodeFolder, port: int) -> Program:
-    with _within(world, supernode_environment(folder)):
-        node = world.start(folder.name, supernode_command(folder, port))
-        helper = supernode_helper_command(folder, port)
-        world.start(f"{folder.name}-superexec", helper)
-    return node
+class LocalFederation:
+    """SuperLink and SuperNodes of a federation as processes of this machine.
+
+    Parameters
+    ----------
+    world
+        What ends them all.
+    folder
+        Where the federation's folders go; must not exist, or be empty.
+    num_nodes
+        Number of nodes.
+    """
+
+    def __init__(self, world: World, folder: Path, num_nodes: int) -> None:
+        names = [f"node-{index}" for index in range(num_nodes)]
+        ports = [world.reserve_port() for _ in range(num_nodes + 2)]
+        fleet = ports[1] if fleet_is_grpc() else None
+        init_federation(folder, [LOOPBACK], names, port=ports[0], fleet_port=fleet, days=2)
+        self.superlink = SuperLinkFolder.load(folder / SUPERLINK)
+        self.nodes = [NodeFolder.load(folder / NODES / name) for name in names]
+        self.running: dict[str, list[Program]] = {}
+        self._world = world
+        self._ports = ports[2:]
+        # Several SuperExecs look for work: together as often as one would.
+        world.environment.setdefault(POLL_INTERVAL, f"{min(1.0, 0.05 * num_nodes):g}")
+        write_connection(self.superlink)
+
+    def start(self) -> None:
+        """Start everything, and wait until the nodes have joined."""
+        self.start_superlink()
+        for index in range(len(self.nodes)):
+            self.start_node(index)
+        for node in self.nodes:
+            program = self.running[node.name][0]
+            program.wait_until(partial(_is_connected, program))
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and its SuperExec, and let the nodes' keys in."""
+        with _within(self._world, superlink_environment(self.superlink)):
+            link = self._world.start(SUPERLINK, superlink_command(self.superlink, LOOPBACK))
+            link.wait_until(partial(is_healthy, self.superlink))
+            register_nodes(self.superlink)
+            command = superlink_helper_command(self.superlink)
+            helper = self._world.start(f"{SUPERLINK}-superexec", command)
+        self.running[SUPERLINK] = [link, helper]
+
+    def start_node(self, index: int) -> None:
+        """Start a SuperNode and its SuperExec."""
+        folder, port = self.nodes[index], self._ports[index]
+        with _within(self._world, supernode_environment(folder)):
+            node = self._world.start(folder.name, supernode_command(folder, port))
+            command = supernode_helper_command(folder, port)
+            helper = self._world.start(f"{folder.name}-superexec", command)
+        self.running[folder.name] = [node, helper]
+
+    def run(self, run_config: Mapping[str, Value], on_line: OnLine) -> None:
+        """Run an experiment on it; see :func:`rehearse`."""
+
+        def check() -> None:
+            self.running[SUPERLINK][0].check_alive()
+
+        with _within(self._world, superlink_environment(self.superlink)):
+            app = stage_app(self._world.folder / "app", run_config)
+            follow_run(self._world, app, on_line, check)
 
 
 def _is_connected(node: Program) -> bool:
@@ -129,9 +168,7 @@ def _within(world: World, environment: Mapping[str, str]) -> Iterator[None]:
     """Give what is started inside the block these variables too."""
     names = ("FLWR_HOME", "FEDSUITE_RUNS", "FEDSUITE_STATE")
     before = dict(world.environment)
-    world.environment.update(
-        {name: environment[name] for name in names if name in environment}
-    )
+    world.environment.update({n: environment[n] for n in names if n in environment})
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """A whole federation with TLS, keys and process isolation, as processes of this machine."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,10 @@ METHODS: Mapping[str, Mapping[str, Value]] = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+ALL = os.environ.get("FEDSUITE_FAULTS") == "all"
+
+
+@pytest.mark.parametrize("name", METHODS if ALL else ("fedal",))
 def test_the_bits_are_those_of_one_process(name: str, tmp_path: Path) -> None:
     values = {**COMMON, **METHODS[name]}
     places = {"output-dir": str(tmp_path / "local"), "run-name": "run"}

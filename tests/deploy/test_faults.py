@@ -1,0 +1,155 @@
+"""Faults of real processes: what is killed, what comes back, and what is lost: nothing.
+
+All of it takes minutes, since Flower notices a death by missing heartbeats.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import fedsuite
+from fedsuite.deploy.commands import portable
+from fedsuite.deploy.folders import SUPERLINK
+from fedsuite.deploy.rehearsal import LocalFederation
+from fedsuite.engines.processes import Program, World
+from fedsuite.errors import RunError
+from fedsuite.experiment import Experiment
+from fedsuite.keys import Value
+from fedsuite.results.reader import Run, load_run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.environ.get("FEDSUITE_FAULTS") != "all", reason="minutes: `make faults` runs it"
+    ),
+]
+
+FEDAKD: Mapping[str, Value] = {
+    "method": "fedakd",
+    "dataset": "digits",
+    "model": "cnn-fedakd",
+    "num-clients": 4,
+    "num-rounds": 4,
+    "checkpoint-every": 1,
+    "device": "cpu",
+    "run-name": "run",
+}
+
+
+@contextlib.contextmanager
+def standing(folder: Path, num_nodes: int = 2) -> Iterator[LocalFederation]:
+    """Yield a federation whose processes have started."""
+    with World("fedsuite") as world:
+        federation = LocalFederation(world, folder / "federation", num_nodes)
+        federation.start()
+        yield federation
+
+
+def values(folder: Path, **changes: Value) -> dict[str, Value]:
+    renamed = {name.replace("_", "-"): value for name, value in changes.items()}
+    places = {"output-dir": str(folder / "runs")}
+    return portable(Experiment.from_values({**FEDAKD, **places, **renamed}))
+
+
+def undisturbed(folder: Path) -> Run:
+    return fedsuite.run({**FEDAKD, "output-dir": str(folder / "local")})
+
+
+def kill(programs: list[Program]) -> None:
+    """Kill programs and all that they started: SIGKILL gives nobody a last word."""
+    for program in programs:
+        for pid in (*descendants(program.process.pid), program.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        program.process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below one, the nearest first."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, waiting = [], [pid]
+    while waiting:
+        children = parents.get(waiting.pop(0), [])
+        found += children
+        waiting += children
+    return found
+
+
+def when(lines: list[str], words: str, act: Callable[[], None]) -> Callable[[str], None]:
+    """Return what takes lines, and acts once, in a thread, after one with these words."""
+    done = threading.Event()
+
+    def take(line: str) -> None:
+        lines.append(line)
+        if words in line and not done.is_set():
+            done.set()
+            threading.Thread(target=act, daemon=True).start()
+
+    return take
+
+
+def final_bits(run: Run) -> bytes:
+    return (run.path / "model.safetensors").read_bytes()
+
+
+def test_a_node_is_killed_and_comes_back_with_its_models(tmp_path: Path) -> None:
+    with standing(tmp_path) as federation:
+        lines: list[str] = []
+
+        def accident() -> None:
+            time.sleep(3)
+            kill(federation.running["node-1"])
+            time.sleep(2)
+            federation.start_node(1)
+
+        config = values(tmp_path, num_rounds=5, round_timeout=45.0)
+        federation.run(config, when(lines, "round 1 of 5", accident))
+    run = load_run(tmp_path / "runs" / "run")
+    assert run.manifest["status"] == "finished"
+    lost = {
+        (e["round"], e["client"]) for e in run.events() if e["kind"] == "rejected-reply"
+    }
+    assert lost, "nothing was lost: the accident came at no bad time"
+    # Only the dead node's clients, and not in the last round: it had come back.
+    assert {client for _, client in lost} <= {1, 3, None}
+    assert max(server_round for server_round, _ in lost) < 5
+    last = {r["client"] for r in run.clients() if r["round"] == 5 and r["phase"] == "train"}
+    assert last == {0, 1, 2, 3}
+    states = tmp_path / "federation" / "nodes" / "node-1" / "state" / "run"
+    assert {p.name for p in states.iterdir()} == {"1", "3"}
+
+
+def test_the_superlink_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
+    expected = undisturbed(tmp_path)
+    with standing(tmp_path) as federation:
+        lines: list[str] = []
+        back = threading.Event()
+
+        def accident() -> None:
+            kill(federation.running[SUPERLINK])
+            time.sleep(3)
+            federation.start_superlink()
+            back.set()
+
+        with contextlib.suppress(RunError):
+            federation.run(values(tmp_path), when(lines, "round 2 of 4", accident))
+        assert back.wait(60)
+        deadline = time.monotonic() + 300
+        folder = tmp_path / "runs" / "run"
+        while time.monotonic() < deadline:
+            if load_run(folder).manifest["status"] == "finished":
+                break
+            time.sleep(2)
+    run = load_run(folder)
+    assert run.manifest["status"] == "finished"
+    assert final_bits(run) == final_bits(expected)
