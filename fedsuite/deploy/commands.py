@@ -59,7 +59,7 @@ def superlink(
     from fedsuite.deploy.folders import SuperLinkFolder
     from fedsuite.deploy.programs import run_superlink
 
-    run_superlink(SuperLinkFolder.load(folder), bind, lambda line: print(line, flush=True))
+    run_superlink(SuperLinkFolder.load(folder), bind, _say)
 
 
 @app.command()
@@ -75,7 +75,7 @@ def supernode(
     from fedsuite.deploy.folders import NodeFolder
     from fedsuite.deploy.programs import run_supernode
 
-    run_supernode(NodeFolder.load(folder), runtime_port)
+    run_supernode(NodeFolder.load(folder), runtime_port, _say)
 
 
 @app.command()
@@ -137,6 +137,10 @@ def status(
     console = Console()
     for table in tables(loaded, runs or loaded.path / "runs"):
         console.print(table)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _values(file: Path, settings: list[str] | None) -> "dict[str, Value]":

@@ -43,6 +43,8 @@ REGISTERED = "registered.json"
 _LOOK_EVERY_S = 0.2
 _START_PATIENCE_S = 120.0
 _END_PATIENCE_S = 20.0
+_RESTART_PAUSE_S = 2.0
+_MOST_RESTARTS = 5
 
 
 def superlink_command(folder: SuperLinkFolder, bind: str) -> list[str]:
@@ -214,12 +216,12 @@ def node_numbers(folder: SuperLinkFolder) -> dict[str, str]:
 
 
 def run_superlink(folder: SuperLinkFolder, bind: str, write: Callable[[str], None]) -> None:
-    """Run a SuperLink and its SuperExec until one of them ends, or a signal comes.
+    """Run a SuperLink and its SuperExec until a signal comes.
 
     Raises
     ------
     RunError
-        If it does not start, or one of the two ends by itself.
+        If it does not start, or one of the two ends by itself again and again.
     """
     write_connection(folder)
     environment = superlink_environment(folder)
@@ -232,21 +234,23 @@ def run_superlink(folder: SuperLinkFolder, bind: str, write: Callable[[str], Non
             f"SuperLink on port {folder.port}, {len(folder.nodes)} nodes may join"
             + (f", registered now: {', '.join(fresh)}" if fresh else "")
         )
-        programs.watch()
+        programs.watch(write)
 
 
-def run_supernode(folder: NodeFolder, runtime_port: int) -> None:
-    """Run a SuperNode and its SuperExec until one of them ends, or a signal comes.
+def run_supernode(
+    folder: NodeFolder, runtime_port: int, write: Callable[[str], None]
+) -> None:
+    """Run a SuperNode and its SuperExec until a signal comes.
 
     Raises
     ------
     RunError
-        If one of the two ends by itself.
+        If one of the two ends by itself again and again.
     """
     with _supervised(folder.path, supernode_environment(folder)) as programs:
         programs.start("SuperNode", supernode_command(folder, runtime_port))
         programs.start("SuperExec", supernode_helper_command(folder, runtime_port))
-        programs.watch()
+        programs.watch(write)
 
 
 def neutral_folder(path: Path) -> Path:
@@ -257,12 +261,14 @@ def neutral_folder(path: Path) -> Path:
 
 
 class _Programs:
-    """Programs that live and end together; each leads a process group."""
+    """Programs that end together; each leads a process group."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = neutral_folder(folder)
         self._environment = dict(environment)
-        self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._commands: dict[str, Sequence[str]] = {}
+        self._restarts: dict[str, int] = {}
 
     def start(self, name: str, command: Sequence[str]) -> None:
         """Start a program; it prints where this process prints."""
@@ -273,40 +279,53 @@ class _Programs:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._running.append((name, process))
+        self._running[name] = process
+        self._commands[name] = command
 
     def wait_until(self, ready: Callable[[], bool], name: str) -> None:
         """Wait until ``ready()``; raise where a program ends before, or it takes long."""
         deadline = time.monotonic() + _START_PATIENCE_S
         while not ready():
-            self._check()
+            for ended in self._ended():
+                raise RunError(self._epitaph(ended))
             if time.monotonic() > deadline:
                 raise RunError(f"{name} was not ready after {_START_PATIENCE_S:g} s")
             time.sleep(_LOOK_EVERY_S)
 
-    def watch(self) -> None:
-        """Wait for ever, and raise when a program has ended."""
+    def watch(self, write: Callable[[str], None]) -> None:
+        """Wait for ever; start a program again that has ended, but not for ever.
+
+        The others go on meanwhile: a run survives the death of its SuperLink.
+        """
         while True:
-            self._check()
+            for name in self._ended():
+                words = self._epitaph(name)
+                if self._restarts.get(name, 0) >= _MOST_RESTARTS:
+                    raise RunError(f"{words}, for the {_MOST_RESTARTS + 1}th time")
+                self._restarts[name] = self._restarts.get(name, 0) + 1
+                write(f"{words}; started again")
+                time.sleep(_RESTART_PAUSE_S * self._restarts[name])
+                self.start(name, self._commands[name])
             time.sleep(_LOOK_EVERY_S)
 
     def end(self) -> None:
         """Stop all programs, and what they started."""
         for number, patience in ((signal.SIGTERM, _END_PATIENCE_S), (signal.SIGKILL, 5.0)):
-            for _, process in self._running:
+            for process in self._running.values():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, number)
             deadline = time.monotonic() + patience
-            for _, process in self._running:
+            for process in self._running.values():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, deadline - time.monotonic()))
 
-    def _check(self) -> None:
-        for name, process in self._running:
-            code = process.poll()
-            if code is not None:
-                how = signal.Signals(-code).name if code < 0 else f"code {code}"
-                raise RunError(f"{name} ended ({how}): its last lines say why")
+    def _ended(self) -> list[str]:
+        return [n for n, process in self._running.items() if process.poll() is not None]
+
+    def _epitaph(self, name: str) -> str:
+        code = self._running[name].wait()
+        how = signal.Signals(-code).name if code < 0 else f"code {code}"
+        return f"{name} ended ({how}), its last lines say why"
 
 
 @contextlib.contextmanager

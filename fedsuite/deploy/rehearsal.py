@@ -130,14 +130,16 @@ class LocalFederation:
             program.wait_until(partial(_is_connected, program))
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and its SuperExec, and let the nodes' keys in."""
+        """Start the SuperLink and let the nodes' keys in; its SuperExec, unless it runs."""
         with _within(self._world, superlink_environment(self.superlink)):
             link = self._world.start(SUPERLINK, superlink_command(self.superlink, LOOPBACK))
             link.wait_until(partial(is_healthy, self.superlink))
             register_nodes(self.superlink)
-            command = superlink_helper_command(self.superlink)
-            helper = self._world.start(f"{SUPERLINK}-superexec", command)
-        self.running[SUPERLINK] = [link, helper]
+            helpers = self.running.get(SUPERLINK, [])[1:]
+            if not helpers or helpers[0].process.poll() is not None:
+                command = superlink_helper_command(self.superlink)
+                helpers = [self._world.start(f"{SUPERLINK}-superexec", command)]
+        self.running[SUPERLINK] = [link, *helpers]
 
     def start_node(self, index: int) -> None:
         """Start a SuperNode and its SuperExec."""

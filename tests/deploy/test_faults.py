@@ -133,23 +133,51 @@ def test_the_superlink_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     expected = undisturbed(tmp_path)
     with standing(tmp_path) as federation:
         lines: list[str] = []
-        back = threading.Event()
 
         def accident() -> None:
-            kill(federation.running[SUPERLINK])
+            link = federation.running[SUPERLINK][0].process
+            link.kill()
+            link.wait()
             time.sleep(3)
             federation.start_superlink()
-            back.set()
 
         with contextlib.suppress(RunError):
             federation.run(values(tmp_path), when(lines, "round 2 of 4", accident))
-        assert back.wait(60)
-        deadline = time.monotonic() + 300
         folder = tmp_path / "runs" / "run"
-        while time.monotonic() < deadline:
-            if load_run(folder).manifest["status"] == "finished":
-                break
-            time.sleep(2)
-    run = load_run(folder)
+        wait_for(folder, "finished")
+    assert final_bits(load_run(folder)) == final_bits(expected)
+
+
+@pytest.mark.parametrize("what", ["server", "serverapp"])
+def test_what_serves_is_killed_and_the_run_is_resumed(what: str, tmp_path: Path) -> None:
+    expected = undisturbed(tmp_path)
+    with standing(tmp_path) as federation:
+        lines: list[str] = []
+        over = threading.Event()
+
+        def accident() -> None:
+            if what == "server":
+                kill(federation.running[SUPERLINK])
+                time.sleep(3)
+                federation.start_superlink()
+            else:
+                helper = federation.running[SUPERLINK][1].process
+                for pid in descendants(helper.pid):
+                    os.kill(pid, signal.SIGKILL)
+            over.set()
+
+        with pytest.raises(RunError):
+            federation.run(values(tmp_path), when(lines, "round 2 of 4", accident))
+        assert over.wait(120)
+        federation.run(values(tmp_path, resume=True), lines.append)
+    run = load_run(tmp_path / "runs" / "run")
+    assert any("after round 2" in line for line in lines)
     assert run.manifest["status"] == "finished"
     assert final_bits(run) == final_bits(expected)
+
+
+def wait_for(folder: Path, status: str) -> None:
+    deadline = time.monotonic() + 300
+    while load_run(folder).manifest["status"] != status:
+        assert time.monotonic() < deadline, load_run(folder).manifest
+        time.sleep(2)

@@ -1,0 +1,55 @@
+"""Who watches the programs: what has died is started again, but not for ever."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedsuite.deploy import programs
+from fedsuite.errors import RunError
+
+SHORT = [sys.executable, "-c", "raise SystemExit(3)"]
+LONG = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "_RESTART_PAUSE_S", 0.0)
+    monkeypatch.setattr(programs, "_LOOK_EVERY_S", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_ends_again_and_again_is_given_up(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with (
+        pytest.raises(RunError, match=r"Short ended \(code 3\).*6th time"),
+        programs._supervised(tmp_path, {}) as running,
+    ):
+        running.start("Long", LONG)
+        running.start("Short", SHORT)
+        running.watch(lines.append)
+    assert len(lines) == 5
+    assert all("Short ended (code 3)" in line for line in lines)
+    # The other was left alone until the end, and ends then.
+    assert running._running["Long"].poll() is not None
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_dies_before_it_is_ready_is_an_error(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RunError, match=r"Short ended \(code 3\)"),
+        programs._supervised(tmp_path, {}) as running,
+    ):
+        running.start("Short", SHORT)
+        running.wait_until(lambda: False, "Short")
+
+
+@pytest.mark.usefixtures("quick")
+def test_stopping_is_no_failure_and_leaves_nothing(tmp_path: Path) -> None:
+    with programs._supervised(tmp_path, {}) as running:
+        running.start("Long", LONG)
+        started = time.monotonic()
+        raise KeyboardInterrupt
+    assert running._running["Long"].poll() is not None
+    assert time.monotonic() - started < 20
