@@ -21,6 +21,7 @@ from fedsuite.client_networks import check_networks
 from fedsuite.errors import ConfigError
 from fedsuite.keys import AUTO, Key, Value
 from fedsuite.registry import METHODS
+from fedsuite.site_keys import check_sites, number_of_sites
 
 KEYS: tuple[Key, ...] = (
     Key("method", "fedavg", "method to run", choices=tuple(METHODS)),
@@ -90,6 +91,7 @@ LOCAL_KEYS = frozenset(
         "state-dir",
         "data-dir",
         "public-dir",
+        "site-dirs",
         "num-rounds",
         "checkpoint-every",
         "connect-timeout",
@@ -152,6 +154,7 @@ class Experiment:
                     f"key {name} = {value!r} does not apply here: it belongs to "
                     f"{', '.join(known_keys()[name].owners)}"
                 )
+        values.update(number_of_sites(values))
         experiment = cls(dict(sorted(values.items())))
         experiment.check()
         return experiment
@@ -184,6 +187,7 @@ class Experiment:
                     f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
                     + reason
                 )
+        check_sites(self.values)
         check_networks(self.values)
         name = self.text("run-name")
         if not _RUN_NAME.fullmatch(name):

@@ -21,6 +21,7 @@ from fedsuite.checkpoint import Checkpoint, load_latest
 from fedsuite.client_app import experiment_run_name, federated_data, network_model
 from fedsuite.clients.app import source_hash
 from fedsuite.data import FederatedData
+from fedsuite.data.experiment_keys import site_names
 from fedsuite.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
@@ -194,11 +195,17 @@ def _make_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
         quorum=experiment.integer("quorum"),
         max_failed_rounds=experiment.integer("max-failed-rounds"),
         seed=experiment.integer("seed"),
-        identity="partition",
+        identity="registered" if _has_own_nodes(experiment) else "partition",
+        site_names=site_names(experiment.values),
         connect_timeout=experiment.number("connect-timeout"),
         source_hash=source_hash(),
         public_fingerprint=parts.public.fingerprint if parts.public else None,
     )
+
+
+def _has_own_nodes(experiment: Experiment) -> bool:
+    """Return whether clients are SuperNodes known by name; a rehearsal has none."""
+    return bool(experiment["sites"]) and not experiment["site-dirs"]
 
 
 def build_callbacks(
@@ -283,6 +290,8 @@ def _new_folder(
         manifest["network_parameters"] = networks.num_parameters
         manifest["client_networks"] = networks.networks.of_client
     run_folder = RunFolder.create(folder, experiment.values, manifest)
+    if experiment["sites"]:
+        return run_folder
     counts: dict[str, Any] = {
         "train": data.class_counts().tolist(),
         "test": data.test_class_counts().tolist(),

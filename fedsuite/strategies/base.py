@@ -89,6 +89,9 @@ class FederatedStrategy(StartableStrategy):
         Hash that nodes must report of their fedsuite code; None skips the check.
     public_fingerprint
         Fingerprint that nodes must report of their public data; None skips the check.
+    site_names
+        Names of the clients in order, where they have some; with ``registered`` those of
+        the nodes that take part, client k being the k-th. Empty takes all nodes.
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = ()
@@ -153,6 +156,7 @@ class FederatedStrategy(StartableStrategy):
         exchange_timeout: float = 3600.0,
         source_hash: str | None = None,
         public_fingerprint: str | None = None,
+        site_names: Sequence[str] = (),
     ) -> None:
         if evaluate_every < 1:
             raise ValueError(f"evaluate_every = {evaluate_every}: expected at least 1")
@@ -179,7 +183,12 @@ class FederatedStrategy(StartableStrategy):
         self.wire = wire
         self.exchange_timeout = exchange_timeout
         self.directory = Directory(
-            identity, num_clients, connect_timeout, source_hash, public_fingerprint
+            identity,
+            num_clients,
+            connect_timeout,
+            source_hash,
+            public_fingerprint,
+            site_names,
         )
         self.reports: dict[str, PhaseReport] = {}
         self.client_versions: dict[int, str] = {}
