@@ -147,7 +147,9 @@ def test_a_rehearsal_needs_a_folder_for_each_site(folder: Path, tmp_path: Path) 
 def test_a_rehearsal_finds_bad_data_before_it_starts(tmp_path: Path) -> None:
     write(tmp_path / "north" / "rows.parquet", {"label": [1, 2]})
     given = experiment(sites="north", site_dirs=str(tmp_path))
-    with pytest.raises(DataError, match=r"site north: .*rows.parquet: no column of numbers"):
+    with pytest.raises(
+        DataError, match=r"site north: .*rows.parquet: no column of numbers"
+    ):
         Worker(given, MemoryStore())
 
 
