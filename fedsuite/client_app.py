@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 
 from fedsuite.clients.app import Answering, make_client_app
 from fedsuite.clients.filter_decomposition import DecomposedClient
@@ -29,6 +30,7 @@ from fedsuite.decomposition import clients_take_part
 from fedsuite.errors import ConfigError, DataError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
+from fedsuite.logs import configure_logs, json_logs, log_scope
 from fedsuite.models import DECOMPOSITION_KEYS, build_model
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
@@ -395,4 +397,19 @@ def _worker_from(context: Context) -> Worker:
     return _worker(frozenset(run_config), context.run_id, frozenset(node_config))
 
 
-app = make_client_app(client_from_context, all_actions(), facts=facts_from_context)
+def log_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Give what this process logs the names of the run and, where it has one, the site."""
+    configure_logs()
+    if not json_logs():
+        return call_next(message, context)
+    experiment = Experiment.from_values(context.run_config)
+    facts = {"run": experiment_run_name(experiment, context.run_id)}
+    if "site" in context.node_config:
+        facts["site"] = str(context.node_config["site"])
+    with log_scope(**facts):
+        return call_next(message, context)
+
+
+app = make_client_app(
+    client_from_context, all_actions(), mods=[log_mod], facts=facts_from_context
+)

@@ -70,6 +70,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("tensorboard", False, "also write TensorBoard events into the run's folder"),
     Key(
+        "metrics-port",
+        0,
+        "port of the server's Prometheus text, /metrics, while rounds go on; 0 is none",
+        minimum=0,
+        maximum=65535,
+    ),
+    Key("metrics-host", "127.0.0.1", "address that metrics-port is opened on"),
+    Key(
         "early-stop-metric",
         "",
         "metric of rounds.jsonl that ends the run when it stops improving; empty: never",
@@ -97,6 +105,8 @@ LOCAL_KEYS = frozenset(
         "connect-timeout",
         "round-timeout",
         "tensorboard",
+        "metrics-port",
+        "metrics-host",
     }
 )
 """Keys that say where or how long, not what: a run may be resumed with others."""

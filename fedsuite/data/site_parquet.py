@@ -131,9 +131,8 @@ def _read_table(
                 ids.append(column.cast(pa.string()).to_numpy(zero_copy_only=False))
             num_rows[part] += table.num_rows
     if not features:
-        raise DataError(
-            f"{files['train'][0].parent}: no rows in any file: give at least one"
-        )
+        folder = files["train"][0].parent
+        raise DataError(f"{folder}: no rows in any file: give at least one")
     arrays: dict[str, npt.NDArray[Any]] = {
         "features": np.concatenate(features),
         "labels": np.concatenate(labels),

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from fedsuite.keys import Key, Value
+from fedsuite.logs import log_scope
 from fedsuite.records import (
     ARRAYS,
     EVALUATE,
@@ -429,8 +430,13 @@ class FederatedStrategy(StartableStrategy):
         def reject(client_id: int | None, reason: str) -> None:
             reason = extra + reason
             report.rejections.append(Rejection(self.server_round, client_id, reason))
-            who = "a client" if client_id is None else f"client {client_id}"
-            logger.warning("round %d: %s not used: %s", self.server_round, who, reason)
+            if client_id is None:
+                who, facts = "a client", dict[str, str | int]()
+            else:
+                name = self._members.names.get(client_id, client_id)
+                who, facts = f"client {name}", {"client": name}
+            with log_scope(**facts):
+                logger.warning("round %d: %s not used: %s", self.server_round, who, reason)
 
         def accept(reply: ClientReply) -> None:
             if reply.stored_state:
