@@ -1,14 +1,17 @@
 """The ClientApp of fedsuite: makes the clients of an experiment."""
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import torch
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 
 from fedsuite.clients.app import Answering, make_client_app
 from fedsuite.clients.filter_decomposition import DecomposedClient
@@ -21,10 +24,13 @@ from fedsuite.clients.store import ClientStore, FileStore
 from fedsuite.clients.training import KEYS as TRAINING_KEYS
 from fedsuite.clients.training import TrainingOptions, resolve_device
 from fedsuite.data import FederatedData, Split, load_federated_data
+from fedsuite.data.site import Site, site_from_config
+from fedsuite.data.site_federation import site_federation
 from fedsuite.decomposition import clients_take_part
-from fedsuite.errors import ConfigError
+from fedsuite.errors import ConfigError, DataError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
+from fedsuite.logs import configure_logs, json_logs, log_scope
 from fedsuite.models import DECOMPOSITION_KEYS, build_model
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
@@ -35,6 +41,8 @@ from fedsuite.records import Arrays
 from fedsuite.registry import METHODS
 
 STATE_VARIABLE = "FEDSUITE_STATE"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,10 +65,17 @@ class Worker:
     client_seed
         Seed of the clients' own draws; None is the experiment's. Data and initial models
         always have the experiment's.
+    site
+        What this node's operator says of its data, where the experiment has sites; None
+        in a rehearsal, which has all of them.
     """
 
     def __init__(
-        self, experiment: Experiment, store: ClientStore, client_seed: int | None = None
+        self,
+        experiment: Experiment,
+        store: ClientStore,
+        client_seed: int | None = None,
+        site: Site | None = None,
     ) -> None:
         torch.set_num_threads(experiment.integer("threads"))
         self._experiment = experiment
@@ -68,7 +83,10 @@ class Worker:
         self._device = resolve_device(experiment.text("device"))
         self._seed = experiment.integer("seed") if client_seed is None else client_seed
         self._client_class = METHODS[experiment.text("method")].load_client()
-        self._data = federated_data(experiment)
+        self._data = federated_data(experiment, site)
+        self._site = site
+        if experiment["sites"]:
+            self._open_sites()
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
         options = experiment.arguments(TRAINING_KEYS)
@@ -109,6 +127,17 @@ class Worker:
                 client if self._groups is None else DecomposedClient(client, self._groups)
             )
         return self._clients[client_id]
+
+    def _open_sites(self) -> None:
+        """Read what there is of the sites' data before the first message needs it."""
+        rehearsal = bool(self._experiment["site-dirs"])
+        if self._site is None and not rehearsal:
+            raise ConfigError(
+                "key sites: in this process there are no SuperNodes that bring data; give "
+                "site-dirs = FOLDER to rehearse, or run it on a SuperLink"
+            )
+        for client_id in range(self._data.num_clients if rehearsal else 1):
+            self._data.client(client_id)
 
     def facts(self, context: Context) -> Mapping[str, str]:
         """Return what a node tells at the hello: its public data, where it has some."""
@@ -179,8 +208,18 @@ def _self_regularisation(
     return SelfRegularisation(options, *data.standardisation)
 
 
-def federated_data(experiment: Experiment) -> FederatedData:
-    """Return the experiment's data, divided among its clients."""
+def federated_data(experiment: Experiment, site: Site | None = None) -> FederatedData:
+    """Return the experiment's data, divided among its clients.
+
+    Parameters
+    ----------
+    experiment
+        What it is for.
+    site
+        The data of this node, where clients are sites with data of their own.
+    """
+    if experiment["sites"]:
+        return site_federation(experiment.values, site)
     return load_federated_data(experiment.values, experiment.integer("seed"))
 
 
@@ -285,13 +324,54 @@ def all_actions() -> list[str]:
     return sorted({action for m in METHODS.values() for action in m.load_client().ACTIONS})
 
 
+Config = frozenset[tuple[str, bool | int | float | str]]
+
+
 @cache
-def _worker(
-    run_config: frozenset[tuple[str, bool | int | float | str]], run_id: int
-) -> Worker:
+def _worker(run_config: Config, run_id: int, node_config: Config) -> Worker:
     experiment = Experiment.from_values(dict(run_config))
+    site = node_site(experiment, dict(node_config))
     folder = state_folder(experiment, experiment_run_name(experiment, run_id))
-    return Worker(experiment, FileStore(folder))
+    if site is None:
+        return Worker(experiment, FileStore(folder))
+    with reasons_stay_here():
+        return Worker(experiment, FileStore(folder), site=site)
+
+
+def node_site(
+    experiment: Experiment, node_config: Mapping[str, bool | int | float | str]
+) -> Site | None:
+    """Return the data of this node's operator, None where clients divide a data set.
+
+    Raises
+    ------
+    ConfigError
+        If the experiment and the node's configuration do not go together: a node with
+        data of its own opens no other folder because a run says so.
+    """
+    if experiment["site-dirs"]:
+        raise ConfigError(
+            "key site-dirs rehearses in the local engine: leave it out, and name each "
+            "node's data in its node-config"
+        )
+    if experiment["sites"]:
+        return site_from_config(node_config)
+    if "data" in node_config:
+        raise ConfigError(
+            "this node has data of its own (data in its node-config) and serves no other: "
+            "name it in the key sites"
+        )
+    return None
+
+
+@contextmanager
+def reasons_stay_here() -> Iterator[None]:
+    """Keep what is wrong with a site's data out of replies: it may quote paths and rows."""
+    try:
+        yield
+    except DataError as error:
+        logger.error("%s", error)
+        raise DataError("the site's data cannot be used: its own log says why") from None
 
 
 def client_from_context(context: Context, client_id: int) -> Answering:
@@ -303,16 +383,33 @@ def client_from_context(context: Context, client_id: int) -> Answering:
 
 
 def facts_from_context(context: Context) -> Mapping[str, str]:
-    """Return what a node tells at the hello; without public data it loads nothing."""
+    """Return what a node tells at the hello; nothing to tell or to check loads nothing."""
     experiment = Experiment.from_values(context.run_config)
-    if not (experiment["public-size"] or experiment["public-dir"]):
+    if node_site(experiment, context.node_config) is None and not (
+        experiment["public-size"] or experiment["public-dir"]
+    ):
         return {}
     return _worker_from(context).facts(context)
 
 
 def _worker_from(context: Context) -> Worker:
-    config: Mapping[str, bool | int | float | str] = context.run_config
-    return _worker(frozenset(config.items()), context.run_id)
+    run_config, node_config = context.run_config.items(), context.node_config.items()
+    return _worker(frozenset(run_config), context.run_id, frozenset(node_config))
 
 
-app = make_client_app(client_from_context, all_actions(), facts=facts_from_context)
+def log_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Give what this process logs the names of the run and, where it has one, the site."""
+    configure_logs()
+    if not json_logs():
+        return call_next(message, context)
+    experiment = Experiment.from_values(context.run_config)
+    facts = {"run": experiment_run_name(experiment, context.run_id)}
+    if "site" in context.node_config:
+        facts["site"] = str(context.node_config["site"])
+    with log_scope(**facts):
+        return call_next(message, context)
+
+
+app = make_client_app(
+    client_from_context, all_actions(), mods=[log_mod], facts=facts_from_context
+)

@@ -21,6 +21,7 @@ from fedsuite.client_networks import check_networks
 from fedsuite.errors import ConfigError
 from fedsuite.keys import AUTO, Key, Value
 from fedsuite.registry import METHODS
+from fedsuite.site_keys import check_sites, number_of_sites
 
 KEYS: tuple[Key, ...] = (
     Key("method", "fedavg", "method to run", choices=tuple(METHODS)),
@@ -69,6 +70,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("tensorboard", False, "also write TensorBoard events into the run's folder"),
     Key(
+        "metrics-port",
+        0,
+        "port of the server's Prometheus text, /metrics, while rounds go on; 0 is none",
+        minimum=0,
+        maximum=65535,
+    ),
+    Key("metrics-host", "127.0.0.1", "address that metrics-port is opened on"),
+    Key(
         "early-stop-metric",
         "",
         "metric of rounds.jsonl that ends the run when it stops improving; empty: never",
@@ -90,11 +99,14 @@ LOCAL_KEYS = frozenset(
         "state-dir",
         "data-dir",
         "public-dir",
+        "site-dirs",
         "num-rounds",
         "checkpoint-every",
         "connect-timeout",
         "round-timeout",
         "tensorboard",
+        "metrics-port",
+        "metrics-host",
     }
 )
 """Keys that say where or how long, not what: a run may be resumed with others."""
@@ -152,6 +164,7 @@ class Experiment:
                     f"key {name} = {value!r} does not apply here: it belongs to "
                     f"{', '.join(known_keys()[name].owners)}"
                 )
+        values.update(number_of_sites(values))
         experiment = cls(dict(sorted(values.items())))
         experiment.check()
         return experiment
@@ -184,6 +197,7 @@ class Experiment:
                     f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
                     + reason
                 )
+        check_sites(self.values)
         check_networks(self.values)
         name = self.text("run-name")
         if not _RUN_NAME.fullmatch(name):

@@ -21,9 +21,11 @@ from fedsuite.checkpoint import Checkpoint, load_latest
 from fedsuite.client_app import experiment_run_name, federated_data, network_model
 from fedsuite.clients.app import source_hash
 from fedsuite.data import FederatedData
+from fedsuite.data.experiment_keys import site_names
 from fedsuite.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO
+from fedsuite.logs import configure_logs, log_scope, write_line
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.records import to_arrays, to_record
 from fedsuite.registry import METHODS
@@ -60,7 +62,7 @@ def main(grid: Grid, context: Context) -> None:
         run_experiment(experiment, grid, folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
         # Flower logs a traceback; this line is what a person looks for.
-        print(f"fedsuite: error: {error}", flush=True)
+        write_line(f"fedsuite: error: {error}")
         raise
 
 
@@ -93,7 +95,7 @@ def run_experiment(
     folder: Path,
     *,
     flwr_run_id: int | None = None,
-    write: Callable[[str], None] = lambda line: print(line, flush=True),
+    write: Callable[[str], None] = write_line,
 ) -> Run:
     """Run an experiment on a grid, writing its folder as it goes.
 
@@ -110,6 +112,18 @@ def run_experiment(
     write
         Takes lines of progress.
     """
+    configure_logs()
+    with log_scope(run=folder.name):
+        return _run_experiment(experiment, grid, folder, flwr_run_id, write)
+
+
+def _run_experiment(
+    experiment: Experiment,
+    grid: Grid,
+    folder: Path,
+    flwr_run_id: int | None,
+    write: Callable[[str], None],
+) -> Run:
     import torch
 
     torch.set_num_threads(experiment.integer("threads"))
@@ -194,11 +208,17 @@ def _make_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
         quorum=experiment.integer("quorum"),
         max_failed_rounds=experiment.integer("max-failed-rounds"),
         seed=experiment.integer("seed"),
-        identity="partition",
+        identity="registered" if _has_own_nodes(experiment) else "partition",
+        site_names=site_names(experiment.values),
         connect_timeout=experiment.number("connect-timeout"),
         source_hash=source_hash(),
         public_fingerprint=parts.public.fingerprint if parts.public else None,
     )
+
+
+def _has_own_nodes(experiment: Experiment) -> bool:
+    """Return whether clients are SuperNodes known by name; a rehearsal has none."""
+    return bool(experiment["sites"]) and not experiment["site-dirs"]
 
 
 def build_callbacks(
@@ -221,6 +241,11 @@ def build_callbacks(
         from fedsuite.callbacks.tensorboard import TensorBoard
 
         callbacks.append(TensorBoard(folder.path / "tensorboard"))
+    if experiment["metrics-port"]:
+        from fedsuite.callbacks.prometheus import Prometheus
+
+        host, port = experiment.text("metrics-host"), experiment.integer("metrics-port")
+        callbacks.append(Prometheus(host, port))
     # After those that may stop the run, and after the recorder: a checkpoint must not be
     # ahead of the lines of its round.
     writer = CheckpointWriter(
@@ -283,6 +308,8 @@ def _new_folder(
         manifest["network_parameters"] = networks.num_parameters
         manifest["client_networks"] = networks.networks.of_client
     run_folder = RunFolder.create(folder, experiment.values, manifest)
+    if experiment["sites"]:
+        return run_folder
     counts: dict[str, Any] = {
         "train": data.class_counts().tolist(),
         "test": data.test_class_counts().tolist(),

@@ -43,6 +43,8 @@ class TensorBoard(Callback):
             self._writer.add_histogram(
                 "accuracy", np.asarray(accuracies), report.server_round
             )
+        # The writer queues events, and may flush its file every two minutes only.
+        self._writer.flush()
 
     def on_end(self, state: RunState, error: BaseException | None) -> None:
         """Close the writer."""

@@ -1,7 +1,9 @@
 """One adapter between Flower's messages and clients, for all methods."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedsuite.errors import FedsuiteError
+from fedsuite.logs import log_scope
 from fedsuite.records import Reply, Request, pack_replies, pack_reply, unpack_requests
 
 
@@ -90,12 +93,24 @@ def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:
         message.content, metadata.message_type, metadata.group_id, int(only_client)
     )
     if not hosted:
-        reply = client_fn(context, requests[0].client_id).answer(requests[0])
+        with _noted(requests[0]):
+            reply = client_fn(context, requests[0].client_id).answer(requests[0])
         return Message(pack_reply(reply), reply_to=message)
     content = RecordDict()
     for request in requests:
-        content.update(_entry(context, client_fn, request))
+        with _noted(request):
+            content.update(_entry(context, client_fn, request))
     return Message(content, reply_to=message)
+
+
+@contextmanager
+def _noted(request: Request) -> Iterator[None]:
+    """Log that a request was answered; what is logged meanwhile names round and client."""
+    began = time.monotonic()
+    with log_scope(round=request.server_round, client=request.client_id):
+        yield
+        seconds = time.monotonic() - began
+        logger.info("answered %s in %.3f s", request.message_type, seconds)
 
 
 def _entry(context: Context, client_fn: ClientFn, request: Request) -> RecordDict:

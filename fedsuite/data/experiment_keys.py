@@ -1,8 +1,14 @@
 """Keys of an experiment's data, whatever the partitioner."""
 
+import re
+from collections.abc import Mapping
+
 from fedsuite.data.catalog import DATASETS
 from fedsuite.data.partition_specs import PARTITIONERS
-from fedsuite.keys import AUTO, Key
+from fedsuite.errors import ConfigError
+from fedsuite.keys import AUTO, Key, Value
+
+_SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 KEYS = (
     Key("dataset", "digits", "data set; see fedsuite datasets", choices=tuple(DATASETS)),
@@ -15,6 +21,17 @@ KEYS = (
     ),
     Key("num-clients", 10, "clients that the data is divided among", minimum=1),
     Key("partitioner", "iid", "how the data is divided", choices=tuple(PARTITIONERS)),
+    Key(
+        "sites",
+        "",
+        "names of the registered SuperNodes that bring data of their own, comma-separated, "
+        "one client each; empty divides the data set, which else gives shape and scaling",
+    ),
+    Key(
+        "site-dirs",
+        "",
+        "rehearses sites in the local engine: folder with a sub-folder of data for each",
+    ),
     Key(
         "test-fraction",
         0.2,
@@ -75,3 +92,26 @@ KEYS = (
     ),
 )
 """Keys that every experiment has; those of one partitioner stand in its PartitionerSpec."""
+
+
+def site_names(values: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return the sites of an experiment; client k is the k-th.
+
+    Raises
+    ------
+    ConfigError
+        If a name cannot be one, or stands there twice.
+    """
+    text = str(values["sites"])
+    if not text:
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if not _SITE_NAME.fullmatch(name):
+            raise ConfigError(
+                f"key sites: name {name!r}: expected letters, digits, dots, dashes and "
+                "underscores, 63 at most, as the SuperNode was registered"
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"key sites names {name!r} twice")
+    return names

@@ -298,17 +298,31 @@ class FederatedData:
         return Split(features, labels, self._raw.never_right)
 
     def _scaled(self, raw: npt.NDArray[Any]) -> "torch.Tensor":
-        """Scale inputs, in memory that torch allocated, for its alignment."""
-        import torch
+        return scale_inputs(raw, self.spec, self._scaling)
 
-        words = not self.spec.is_image and raw.dtype.kind in "iu"
-        kind = torch.int64 if words else torch.float32
-        features = torch.empty((len(raw), *self.input_shape), dtype=kind)
-        features.copy_(torch.from_numpy(raw))
-        if self.spec.is_image:
-            features.div_(self.spec.max_value)
-            if self._scaling == "standard":
-                per_channel = (-1, *[1] * (len(self.input_shape) - 1))
-                features.sub_(torch.tensor(self.spec.mean).reshape(per_channel))
-                features.div_(torch.tensor(self.spec.std).reshape(per_channel))
-        return features
+
+def scale_inputs(raw: npt.NDArray[Any], spec: DatasetSpec, scaling: str) -> "torch.Tensor":
+    """Scale inputs, in memory that torch allocated, for its alignment.
+
+    Parameters
+    ----------
+    raw
+        Unscaled values ``[rows, *input_shape]``.
+    spec
+        The data set.
+    scaling
+        ``"standard"`` or ``"unit"``, as the key ``scaling``.
+    """
+    import torch
+
+    words = not spec.is_image and raw.dtype.kind in "iu"
+    kind = torch.int64 if words else torch.float32
+    features = torch.empty((len(raw), *spec.input_shape), dtype=kind)
+    features.copy_(torch.from_numpy(raw))
+    if spec.is_image:
+        features.div_(spec.max_value)
+        if scaling == "standard":
+            per_channel = (-1, *[1] * (len(spec.input_shape) - 1))
+            features.sub_(torch.tensor(spec.mean).reshape(per_channel))
+            features.div_(torch.tensor(spec.std).reshape(per_channel))
+    return features

@@ -67,7 +67,7 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
             float(known["client-test-fraction"]),
             float(known["server-validation-fraction"]),
         ),
-        _public_options(known),
+        public_options(known),
         str(known["scaling"]),
         float(known["label-noise"]),
         partitioner.name,
@@ -88,7 +88,8 @@ def _data_folder(data_dir: str) -> Path | None:
     return folder
 
 
-def _public_options(values: Mapping[str, Value]) -> PublicOptions:
+def public_options(values: Mapping[str, Value]) -> PublicOptions:
+    """Return what the values of the data's keys say of public data."""
     folder = str(values["public-dir"])
     if folder == AUTO:
         folder = os.environ.get("FEDSUITE_PUBLIC", "")

@@ -59,9 +59,7 @@ def load_parquet(spec: DatasetSpec, data_dir: Path | None) -> RawData:
         entry = _cache_entry(spec, [_identity(f) for part in files.values() for f in part])
         arrays = load_or_build(
             entry,
-            lambda: _decode(
-                spec, {s: [_open(spec, f) for f in part] for s, part in files.items()}
-            ),
+            lambda: decode_files(spec, files),
         )
     else:
         entry = _cache_entry(spec, [spec.hub_id])
@@ -72,6 +70,26 @@ def load_parquet(spec: DatasetSpec, data_dir: Path | None) -> RawData:
         ids=np.asarray(arrays["ids"], np.int64) if "ids" in arrays else None,
         num_train=int(arrays["num_train"]) if spec.test_splits else None,
     )
+
+
+def decode_files(
+    spec: DatasetSpec, files: Mapping[str, Sequence[Path]]
+) -> dict[str, npt.NDArray[Any]]:
+    """Decode the files of each split, in the order of the splits; nothing is kept on disk.
+
+    Returns
+    -------
+    dict
+        ``features`` (8-bit), ``labels``, the number of training rows as ``num_train``, and
+        ``ids`` where the data set names a column of them.
+
+    Raises
+    ------
+    DataError
+        If a file is unreadable, lacks a column, or holds what the data set cannot have.
+    """
+    opened = {s: [_open(spec, f) for f in part] for s, part in files.items()}
+    return _decode(spec, opened)
 
 
 def load_images(spec: DatasetSpec, folder: Path) -> npt.NDArray[np.uint8]:
@@ -244,9 +262,9 @@ def _decode(
             position = (source.where, row - first_row)
             _decode_images(spec, table, position, features[rows])
             if spec.label_column:
-                labels[rows] = _read_labels(spec, table, position)
+                labels[rows] = read_labels(spec, table, position)
             if spec.id_column:
-                column = _column(table, spec.id_column, source.where)
+                column = read_column(table, spec.id_column, source.where)
                 ids.append(column.to_numpy(zero_copy_only=False))
             row = rows.stop
     arrays: dict[str, npt.NDArray[Any]] = {
@@ -260,7 +278,7 @@ def _decode(
     return arrays
 
 
-def _column(table: ArrowTable, name: str, where: str) -> Any:
+def read_column(table: ArrowTable, name: str, where: str) -> Any:
     """Return one column as a single Arrow array, after checking that it has no nulls."""
     column = table.column(name).combine_chunks()
     if column.null_count:
@@ -268,14 +286,14 @@ def _column(table: ArrowTable, name: str, where: str) -> Any:
     return column
 
 
-def _read_labels(
+def read_labels(
     spec: DatasetSpec, table: ArrowTable, position: tuple[str, int]
 ) -> npt.NDArray[np.int64]:
     """Return the labels of one table; ``position`` is its source and first row there."""
     import pyarrow as pa
 
     where, first_row = position
-    column = _column(table, spec.label_column, where)
+    column = read_column(table, spec.label_column, where)
     if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(
             f"{where}: column {spec.label_column!r} holds {column.type}, not whole numbers"
@@ -302,7 +320,7 @@ def _decode_images(
     import pyarrow as pa
 
     where, first_row = position
-    column = _column(table, spec.image_column, where)
+    column = read_column(table, spec.image_column, where)
     if not pa.types.is_struct(column.type) or column.type.get_field_index("bytes") < 0:
         raise DataError(
             f"{where}: column {spec.image_column!r} holds {column.type}, not a struct with "

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from fedsuite.keys import Key, Value
+from fedsuite.logs import log_scope
 from fedsuite.records import (
     ARRAYS,
     EVALUATE,
@@ -89,6 +90,9 @@ class FederatedStrategy(StartableStrategy):
         Hash that nodes must report of their fedsuite code; None skips the check.
     public_fingerprint
         Fingerprint that nodes must report of their public data; None skips the check.
+    site_names
+        Names of the clients in order, where they have some; with ``registered`` those of
+        the nodes that take part, client k being the k-th. Empty takes all nodes.
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = ()
@@ -153,6 +157,7 @@ class FederatedStrategy(StartableStrategy):
         exchange_timeout: float = 3600.0,
         source_hash: str | None = None,
         public_fingerprint: str | None = None,
+        site_names: Sequence[str] = (),
     ) -> None:
         if evaluate_every < 1:
             raise ValueError(f"evaluate_every = {evaluate_every}: expected at least 1")
@@ -179,7 +184,12 @@ class FederatedStrategy(StartableStrategy):
         self.wire = wire
         self.exchange_timeout = exchange_timeout
         self.directory = Directory(
-            identity, num_clients, connect_timeout, source_hash, public_fingerprint
+            identity,
+            num_clients,
+            connect_timeout,
+            source_hash,
+            public_fingerprint,
+            site_names,
         )
         self.reports: dict[str, PhaseReport] = {}
         self.client_versions: dict[int, str] = {}
@@ -420,8 +430,13 @@ class FederatedStrategy(StartableStrategy):
         def reject(client_id: int | None, reason: str) -> None:
             reason = extra + reason
             report.rejections.append(Rejection(self.server_round, client_id, reason))
-            who = "a client" if client_id is None else f"client {client_id}"
-            logger.warning("round %d: %s not used: %s", self.server_round, who, reason)
+            if client_id is None:
+                who, facts = "a client", dict[str, str | int]()
+            else:
+                name = self._members.names.get(client_id, client_id)
+                who, facts = f"client {name}", {"client": name}
+            with log_scope(**facts):
+                logger.warning("round %d: %s not used: %s", self.server_round, who, reason)
 
         def accept(reply: ClientReply) -> None:
             if reply.stored_state:

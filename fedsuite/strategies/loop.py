@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedsuite.checkpoint import Checkpoint
+from fedsuite.logs import log_scope
 from fedsuite.records import EVALUATE, TRAIN
 from fedsuite.strategies.callback import Callback, RoundReport, RunState
 
@@ -53,11 +54,12 @@ def run_rounds(
         for server_round in range(first, num_rounds + 1):
             if state.stop_reason is not None:
                 break
-            report = _run_round(
-                state, server_round, timeout, train_config, evaluate_config, evaluate_fn
-            )
-            for callback in callbacks:
-                callback.on_round_end(state, report)
+            with log_scope(round=server_round):
+                report = _run_round(
+                    state, server_round, timeout, train_config, evaluate_config, evaluate_fn
+                )
+                for callback in callbacks:
+                    callback.on_round_end(state, report)
     except BaseException as caught:
         error = caught
         raise

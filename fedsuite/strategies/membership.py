@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -125,6 +125,9 @@ class Directory:
     public_fingerprint
         Fingerprint of the public data that this side has; nodes with other data end the
         run. None skips the check.
+    site_names
+        Names of the clients in order. With ``registered`` client k is the node that the
+        SuperLink knows by the k-th name; nodes of other names take no part.
     """
 
     def __init__(
@@ -134,6 +137,7 @@ class Directory:
         connect_timeout: float,
         source_hash: str | None = None,
         public_fingerprint: str | None = None,
+        site_names: Sequence[str] = (),
     ) -> None:
         if identity not in ("node", "partition", "registered"):
             raise ValueError(
@@ -144,6 +148,8 @@ class Directory:
         self._timeout = connect_timeout
         self._source_hash = source_hash
         self._public_fingerprint = public_fingerprint
+        self._names = dict(enumerate(site_names))
+        self._greeted: set[int] | None = None
         self._partitions: dict[int, int] = {}
         self._num_partitions = 0
 
@@ -155,7 +161,7 @@ class Directory:
         grid
             Flower's grid.
         min_nodes
-            Least number of nodes; with ``partition`` at the first call all partitions.
+            Least number of nodes; at the first call all partitions or named sites.
 
         Raises
         ------
@@ -165,6 +171,8 @@ class Directory:
         """
         if self._identity == "partition":
             return self._wait_for_partitions(grid)
+        if self._names and self._identity == "registered":
+            return self._wait_for_sites(grid)
         find = self._registered if self._identity == "registered" else self._by_node
         members = find(grid)
         deadline = time.monotonic() + self._timeout
@@ -203,6 +211,76 @@ class Directory:
                 names[client_id] = info.name
         return Members(sorted(nodes), nodes, names=names)
 
+    def _wait_for_sites(self, grid: Grid) -> Members:
+        """Return the named nodes, those that are away too; the first call needs all."""
+        nodes = self._nodes_of_sites(grid)
+        deadline = time.monotonic() + self._timeout
+        while self._greeted is None and len(nodes) < len(self._names):
+            if time.monotonic() > deadline:
+                away = [name for k, name in self._names.items() if k not in nodes]
+                raise RunError(
+                    f"sites {', '.join(away)} did not connect within {self._timeout:g} s: "
+                    "start their SuperNodes, register them under these names, or raise "
+                    "connect-timeout"
+                )
+            time.sleep(_POLL_SECONDS)
+            nodes = self._nodes_of_sites(grid)
+        self._greet_sites(grid, nodes)
+        greeted = self._greeted or set()
+        nodes = {k: node for k, node in nodes.items() if node in greeted}
+        return Members(range(len(self._names)), nodes, hosted=True, names=self._names)
+
+    def _nodes_of_sites(self, grid: Grid) -> dict[int, int]:
+        """Return client to node, going by what the SuperLink says and the node cannot."""
+        by_name: dict[str, int] = {}
+        for info in grid.get_nodes():
+            # An unregistered node may call itself what it likes.
+            if not info.public_key or info.name not in self._names.values():
+                continue
+            if info.name in by_name:
+                raise RunError(
+                    f"two SuperNodes are registered as {info.name}: unregister one of them"
+                )
+            by_name[info.name] = info.node_id
+        return {k: by_name[name] for k, name in self._names.items() if name in by_name}
+
+    def _greet_sites(self, grid: Grid, nodes: Mapping[int, int]) -> None:
+        """Say hello to nodes that are new; one that fails is fatal only at the start."""
+        first = self._greeted is None
+        greeted = (self._greeted or set()) & set(nodes.values())
+        clients = {node: k for k, node in nodes.items() if node not in greeted}
+        for reply in self._hello(grid, list(clients)):
+            client_id = clients.get(reply.metadata.src_node_id)
+            if client_id is None:
+                logger.warning("a hello was answered by a node that was not asked")
+                continue
+            name = self._names[client_id]
+            try:
+                self._judge_site(name, reply)
+            except RunError as error:
+                if first:
+                    raise
+                logger.warning("%s", error)
+                continue
+            greeted.add(reply.metadata.src_node_id)
+        self._greeted = greeted
+
+    def _judge_site(self, name: str, reply: Message) -> None:
+        if reply.has_error():
+            raise RunError(
+                f"site {name} failed the hello ({one_line(reply.error.reason)}): its "
+                "operator finds the cause in its log"
+            )
+        facts = _facts(reply)
+        self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
+        self._check_public(reply.metadata.src_node_id, str(facts.get("public", "")))
+
+    def _hello(self, grid: Grid, nodes: Sequence[int]) -> Iterable[Message]:
+        if not nodes:
+            return []
+        hellos = [Message(RecordDict(), node, HELLO) for node in nodes]
+        return grid.send_and_receive(hellos, timeout=self._timeout)
+
     def _wait_for_partitions(self, grid: Grid) -> Members:
         first = self._num_partitions == 0
         deadline = time.monotonic() + self._timeout
@@ -219,7 +297,7 @@ class Directory:
             for client_id in range(num_clients)
             if client_id % self._num_partitions in by_partition
         }
-        return Members(range(num_clients), nodes, hosted=True)
+        return Members(range(num_clients), nodes, hosted=True, names=self._names)
 
     def _expected(self) -> int:
         return max(self._num_partitions, 1)
@@ -233,15 +311,11 @@ class Directory:
         connected = sorted(grid.get_node_ids())
         self._partitions = {n: p for n, p in self._partitions.items() if n in connected}
         strangers = [node for node in connected if node not in self._partitions]
-        if not strangers:
-            return
-        hellos = [Message(RecordDict(), node, HELLO) for node in strangers]
-        for reply in grid.send_and_receive(hellos, timeout=self._timeout):
+        for reply in self._hello(grid, strangers):
             if reply.has_error():
                 self._judge_error(reply)
                 continue
-            facts: Mapping[str, ConfigValue]
-            facts = records_of(reply.content, ConfigRecord).get("hello", {})
+            facts = _facts(reply)
             self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
             self._check_public(reply.metadata.src_node_id, str(facts.get("public", "")))
             partition, total = facts.get("partition-id"), facts.get("num-partitions")
@@ -286,3 +360,8 @@ class Directory:
                 f"({one_line(fingerprint)[:12] or 'none'} and {ours[:12]}): give both the "
                 "same data set, or the same files in public-dir"
             )
+
+
+def _facts(reply: Message) -> Mapping[str, ConfigValue]:
+    """Return what a node tells of itself."""
+    return records_of(reply.content, ConfigRecord).get("hello", {})

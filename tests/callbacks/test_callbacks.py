@@ -1,6 +1,7 @@
 """Progress, recorder, early stop, best model and TensorBoard, on reports made by hand."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -426,3 +427,25 @@ def test_callbacks_hear_of_start_rounds_and_end() -> None:
 
     run(strategy_for("single"), LocalGrid(matrix_app(), 3), 2, zeros(), [Listening()])
     assert heard == ["start 0", "round 1 1", "round 2 2", "end None"]
+
+
+def test_tensorboard_can_be_watched_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def write_slowly(writer: Any, data: bytes) -> None:
+        time.sleep(0.01)
+        write(writer, data)
+
+    write = RecordWriter.write
+    monkeypatch.setattr(RecordWriter, "write", write_slowly)
+    board, watcher = TensorBoard(tmp_path), EventAccumulator(str(tmp_path))
+    board.on_start(a_state())
+    for server_round in (1, 2):
+        board.on_round_end(a_state(), a_report(server_round))
+        watcher.Reload()
+        seen = [event.step for event in watcher.Histograms("accuracy")]
+        assert seen == list(range(1, server_round + 1))
+    board.on_end(a_state(), None)

@@ -1,0 +1,235 @@
+"""Serve the numbers of a run as Prometheus text, while it goes on.
+
+Numbers are counted from the start of the process, as Prometheus expects of counters. No
+client is named: what is served is about the federation.
+"""
+
+import logging
+import re
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+
+from fedsuite.errors import ConfigError, RunError
+from fedsuite.strategies.callback import Callback, RoundReport, RunState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_PATIENCE_S = 5.0
+_PREFIX = re.compile(r"(?:train|evaluate|query)(?:\.\w+)?: ")
+"""What stands before the reason in exchanges that a method makes inside a round."""
+
+_REASONS = (
+    ("not-connected", "its node is not connected"),
+    ("late", "no reply before the deadline"),
+    ("node-failed", "node failed: "),
+    ("client-failed", "client failed: "),
+    ("stale", r"node -?\d+: a reply to another round"),
+    ("unasked", r"node -?\d+: a reply that nobody asked for"),
+    ("duplicate", "a second reply"),
+    ("incomplete", "the node's reply has no entry"),
+    ("not-finite", r"array .*: holds |metric [^:]* is -?(?:nan|inf)$|the new model holds"),
+    ("wrong-arrays", "array |unexpected array record|not a NumPy array"),
+    ("wrong-metrics", r"metric |[\w-]+ is -?[\d.e+]+: "),
+)
+"""Classes of reasons why a reply was not used, the first that begins so."""
+
+logger = logging.getLogger(__name__)
+
+
+def reason_class(reason: str) -> str:
+    """Return the class of a reason why a reply was not used; ``other`` if it has none.
+
+    Only how the reason begins counts: what a client wrote stands further on.
+    """
+    prefix = _PREFIX.match(reason)
+    reason = reason[prefix.end() :] if prefix else reason
+    for name, pattern in _REASONS:
+        if re.match(pattern, reason):
+            return name
+    return "other"
+
+
+@dataclass
+class Totals:
+    """What has been counted since the process began."""
+
+    rounds: int = 0
+    clients: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    rejected: Counter[str] = field(default_factory=Counter)
+    latest: dict[str, float] = field(default_factory=dict)
+
+    def add(self, report: RoundReport) -> None:
+        """Count a round."""
+        metrics = report.metrics
+        self.rounds += 1
+        self.clients += int(metrics["clients_trained"])
+        self.bytes_down += int(metrics["bytes_down"])
+        self.bytes_up += int(metrics["bytes_up"])
+        self.seconds += report.seconds
+        for phase in report.phases:
+            self.rejected.update(reason_class(r.reason) for r in phase.rejections)
+        self.latest |= {
+            "round": report.server_round,
+            "rounds_planned": report.num_rounds,
+            "last_round_seconds": report.seconds,
+        }
+        for name in ("accuracy_mean", "accuracy_worst10"):
+            # Rounds that are not evaluated leave the last value standing.
+            if name in metrics:
+                self.latest[name] = metrics[name]
+
+    def text(self) -> str:
+        """Return all in Prometheus' text format."""
+        lines = [
+            *_metric("rounds_total", "counter", "Rounds done", {"": self.rounds}),
+            *_metric(
+                "clients_trained_total",
+                "counter",
+                "Good replies to training",
+                {"": self.clients},
+            ),
+            *_metric(
+                "bytes_total",
+                "counter",
+                "Payload between server and clients",
+                {
+                    '{direction="down"}': self.bytes_down,
+                    '{direction="up"}': self.bytes_up,
+                },
+            ),
+            *_metric(
+                "replies_rejected_total",
+                "counter",
+                "Replies not used, by reason",
+                {f'{{reason="{name}"}}': self.rejected[name] for name in _CLASSES},
+            ),
+            *_metric(
+                "round_seconds_total", "counter", "Time in rounds", {"": self.seconds}
+            ),
+        ]
+        for name, words in _GAUGES.items():
+            if name in self.latest:
+                lines += _metric(name, "gauge", words, {"": self.latest[name]})
+        return "\n".join(lines) + "\n"
+
+
+_CLASSES = (*(name for name, _ in _REASONS), "other")
+_GAUGES = {
+    "round": "Last round done",
+    "rounds_planned": "Rounds of the run",
+    "last_round_seconds": "Time that the last round took",
+    "accuracy_mean": "Mean accuracy over clients, a fraction, when last evaluated",
+    "accuracy_worst10": "Mean accuracy of the worst tenth of clients",
+}
+
+
+def _metric(name: str, kind: str, words: str, values: dict[str, float]) -> list[str]:
+    name = f"fedsuite_{name}"
+    lines = [f"# HELP {name} {words}.", f"# TYPE {name} {kind}"]
+    return lines + [f"{name}{labels} {value!r}" for labels, value in values.items()]
+
+
+class _Server(ThreadingTCPServer):
+    """Knows the page that it serves; no HTTPServer, which asks the network for names."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    page = b""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _PATIENCE_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        found = self.path.split("?")[0] == "/metrics"
+        page = self.server.page if found else b"see /metrics\n"
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log no requests: there is one every few seconds."""
+
+
+class Prometheus(Callback):
+    """Serves ``/metrics`` from the start of the rounds to their end.
+
+    Parameters
+    ----------
+    host
+        Address to listen on. What is served is not secret and not protected: open it to
+        the network that Prometheus is on, and no further.
+    port
+        Port to listen on; 0 takes any free one.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        if not host:
+            raise ConfigError("key metrics-host is empty: name one address to listen on")
+        self._address = (host, port)
+        self._totals = Totals()
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is served; empty when it is not."""
+        if self._server is None:
+            return ""
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}/metrics"
+
+    def on_start(self, state: RunState) -> None:
+        """Begin to serve.
+
+        Raises
+        ------
+        RunError
+            If the address cannot be listened on.
+        """
+        try:
+            self._server = _Server(self._address, _Handler)
+        except (OSError, OverflowError) as error:
+            host, port = self._address
+            raise RunError(
+                f"metrics-port = {port}: cannot listen on {host}:{port} ({error}): choose "
+                "another port, or 0 for none"
+            ) from error
+        self._totals.latest |= {
+            "round": state.server_round,
+            "rounds_planned": state.num_rounds,
+        }
+        self._publish(self._server)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
+        )
+        self._thread.start()
+        logger.info("metrics at %s", self.url)
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        """Count the round."""
+        self._totals.add(report)
+        if self._server is not None:
+            self._publish(self._server)
+
+    def on_end(self, state: RunState, error: BaseException | None) -> None:
+        """Stop serving and give the port back."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._server = self._thread = None
+
+    def _publish(self, server: _Server) -> None:
+        # One assignment: a request sees the old page or the new one.
+        server.page = self._totals.text().encode()

@@ -1,0 +1,183 @@
+"""The data of a federation whose clients are sites with data of their own."""
+
+import functools
+import hashlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsuite.data.catalog import DATASETS
+from fedsuite.data.experiment_keys import KEYS, site_names
+from fedsuite.data.federated import ClientData, FederatedData
+from fedsuite.data.loading import public_options
+from fedsuite.data.partition import Partition
+from fedsuite.data.public import read_public_folder
+from fedsuite.data.site import Site, load_site_data, site_from_config
+from fedsuite.data.specs import DatasetSpec, RawData
+from fedsuite.data.splits import Parts
+from fedsuite.errors import ConfigError, DataError
+from fedsuite.keys import Value
+
+SITE_FILE = "site.toml"
+
+
+class SiteFederation(FederatedData):
+    """What can be known of the data where the rows stay at their sites.
+
+    It stands where :class:`FederatedData` does: it knows shapes, classes and scaling, has
+    no rows for the server, and returns a client's rows only where they lie.
+
+    Parameters
+    ----------
+    spec
+        The data set that all sites' data looks like.
+    names
+        The sites; client k is the k-th.
+    sites
+        Client to what is known of its data here: all of them in a rehearsal, nothing on a
+        server.
+    scaling, test_fraction
+        The keys of the experiment.
+    public
+        Unscaled features of the public data; None where there is none.
+    """
+
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        names: Sequence[str],
+        sites: Mapping[int, Site],
+        scaling: str,
+        test_fraction: float,
+        public: npt.NDArray[np.generic] | None = None,
+    ) -> None:
+        none = np.empty(0, np.int64)
+        raw = RawData(np.empty((0, *spec.input_shape), np.float32), none)
+        nobody = (none,) * len(names)
+        super().__init__(
+            spec,
+            raw,
+            Parts(none, none, none, none),
+            Partition(nobody, nobody),
+            scaling,
+            "sites",
+            public=public,
+        )
+        self._names = tuple(names)
+        self._sites = sites
+        self._test_fraction = test_fraction
+        self._site_data: dict[Site, ClientData] = {}
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the sites' names: their rows are not known here."""
+        return hashlib.sha256("/".join(("sites", *self._names)).encode()).hexdigest()
+
+    @property
+    def description(self) -> dict[str, Value]:
+        """What the run's folder records of the data: no number of rows is among it."""
+        return {
+            "dataset": self.spec.name,
+            "partitioner": self.partitioner,
+            "sites": ", ".join(self._names),
+            "num-clients": self.num_clients,
+            "num-classes": self.num_classes,
+            "input-shape": "x".join(map(str, self.input_shape)),
+            **self._public_description(),
+            "fingerprint": self.fingerprint,
+        }
+
+    def client(self, client_id: int) -> ClientData:
+        """Return the rows of a site, where they are."""
+        if client_id not in self._sites:
+            raise DataError(
+                f"client {client_id}: the rows of a site lie at its own node and nowhere "
+                "else; site-dirs = FOLDER rehearses with copies"
+            )
+        site = self._sites[client_id]
+        if site not in self._site_data:
+            self._site_data[site] = load_site_data(
+                site, self.spec, self._scaling, self._test_fraction
+            )
+        return self._site_data[site]
+
+    def class_counts(self) -> npt.NDArray[np.int64]:
+        """Refuse: which classes a site has is not told."""
+        raise DataError(
+            "the experiment has sites with data of their own: which classes they hold "
+            "stays with them"
+        )
+
+    test_class_counts = class_counts
+
+
+def site_federation(values: Mapping[str, Value], site: Site | None) -> SiteFederation:
+    """Return the data of an experiment with sites, as this process may know it.
+
+    Parameters
+    ----------
+    values
+        The experiment by kebab-case key.
+    site
+        What the operator of this node says of its data. None on a server, and in a
+        rehearsal, where all lie below the key ``site-dirs``.
+    """
+    names = site_names(values)
+    known = {key.name: key.parse(values.get(key.name, key.default)) for key in KEYS}
+    folder = str(known["site-dirs"])
+    sites: dict[int, Site] = {}
+    if site is not None:
+        # Whichever number the server knows it by.
+        sites = dict.fromkeys(range(len(names)), site)
+    elif folder:
+        sites = dict(enumerate(rehearsal_sites(Path(folder).expanduser(), names)))
+    spec = DATASETS[str(known["dataset"])]
+    public = public_options(known)
+    features = None
+    if public.folder is not None:
+        features = public.choose(read_public_folder(spec, public.folder))
+    return SiteFederation(
+        spec,
+        names,
+        sites,
+        str(known["scaling"]),
+        float(known["test-fraction"]),
+        features,
+    )
+
+
+def rehearsal_sites(folder: Path, names: Sequence[str]) -> list[Site]:
+    """Return sites that lie below one folder, each in a sub-folder of its name.
+
+    A file ``site.toml`` there has what the node's configuration will have, but ``data``.
+
+    Raises
+    ------
+    FedsuiteError
+        If a sub-folder is missing, or its file cannot be used.
+    """
+    sites = []
+    for name in names:
+        data = (folder / name).resolve()
+        if not data.is_dir():
+            raise DataError(
+                f"key site-dirs = {str(folder)!r}: no sub-folder {name!r} in it: make one "
+                "for each of sites"
+            )
+        settings = data / SITE_FILE
+        given = _read_settings(settings) if settings.exists() else {}
+        sites.append(site_from_config({"site": name, **given, "data": str(data)}))
+    return sites
+
+
+def _read_settings(path: Path) -> dict[str, Value]:
+    try:
+        settings = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML ({error}): mend it") from error
+    if "data" in settings:
+        raise ConfigError(f"{path}: data is the folder itself: take the key out")
+    return settings

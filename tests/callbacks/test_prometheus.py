@@ -1,0 +1,225 @@
+"""Numbers of a run as Prometheus text: what is counted, and that it starts and stops."""
+
+import http.client
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from fedsuite.callbacks.prometheus import Prometheus, Totals, reason_class
+from fedsuite.engines.local import LocalGrid
+from fedsuite.errors import ConfigError, RunError
+from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.strategies.exchange import Rejection
+from tests.callbacks.test_callbacks import a_report, a_state
+from tests.helpers import (
+    for_client,
+    matrix_app,
+    run,
+    run_tampered,
+    set_arrays,
+    set_metrics,
+    strategy_for,
+)
+
+
+def get(url: str, path: str = "") -> tuple[int, str]:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=5.0)
+    try:
+        connection.request("GET", path or parts.path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def values(text: str) -> dict[str, float]:
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+@pytest.fixture
+def served() -> Iterator[Prometheus]:
+    callback = Prometheus("127.0.0.1", 0)
+    state = a_state()
+    callback.on_start(state)
+    yield callback
+    callback.on_end(state, None)
+
+
+def test_a_round_by_hand() -> None:
+    totals = Totals()
+    totals.add(a_report(1, accuracies=(0.5, 0.75)))
+    totals.add(a_report(2, accuracies=()))
+    found = values(totals.text())
+    rejected = {name: count for name, count in found.items() if "rejected" in name}
+    assert rejected.pop('fedsuite_replies_rejected_total{reason="not-finite"}') == 2
+    assert set(rejected.values()) == {0.0}
+    assert {name: v for name, v in found.items() if "rejected" not in name} == {
+        "fedsuite_rounds_total": 2,
+        "fedsuite_clients_trained_total": 4,
+        'fedsuite_bytes_total{direction="down"}': 128,
+        'fedsuite_bytes_total{direction="up"}': 64,
+        "fedsuite_round_seconds_total": 0.5,
+        "fedsuite_round": 2,
+        "fedsuite_rounds_planned": 9,
+        "fedsuite_last_round_seconds": 0.25,
+        "fedsuite_accuracy_mean": 0.625,
+        "fedsuite_accuracy_worst10": 0.5,
+    }
+
+
+def test_the_format_is_prometheus_own(served: Prometheus) -> None:
+    served.on_round_end(a_state(), a_report())
+    lines = get(served.url)[1].splitlines()
+    name = r"fedsuite_[a-z_0-9]+"
+    kinds = [line.split() for line in lines if line.startswith("# TYPE")]
+    assert len({kind[2] for kind in kinds}) == len(kinds), "a metric is declared once"
+    for line in lines:
+        comment = re.fullmatch(rf"# (HELP {name} .+|TYPE {name} (counter|gauge))", line)
+        value = re.fullmatch(rf'{name}(\{{[a-z]+="[a-z-]+"\}})? -?[0-9.e+-]+', line)
+        assert comment or value, line
+
+
+def test_it_is_served_from_the_start_and_after_each_round(served: Prometheus) -> None:
+    status, text = get(served.url)
+    assert (status, values(text)["fedsuite_rounds_total"]) == (200, 0)
+    served.on_round_end(a_state(), a_report(3))
+    assert values(get(served.url)[1])["fedsuite_round"] == 3
+    assert get(served.url, "/")[0] == 404
+    assert get(served.url, "/metrics?x=1")[0] == 200
+
+
+def test_no_client_is_named(served: Prometheus) -> None:
+    served.on_round_end(a_state(), a_report())
+    assert "north" not in get(served.url)[1]
+
+
+def test_it_stops_and_gives_the_port_back() -> None:
+    before = threading.active_count()
+    callback = Prometheus("127.0.0.1", 0)
+    callback.on_start(a_state())
+    url = callback.url
+    get(url)
+    callback.on_end(a_state(), RunError("the run failed"))
+    assert callback.url == ""
+    with pytest.raises(ConnectionRefusedError):
+        get(url)
+    assert threading.active_count() == before
+    again = Prometheus("127.0.0.1", int(urlsplit(url).port or 0))
+    again.on_start(a_state())
+    again.on_end(a_state(), None)
+    again.on_end(a_state(), None)
+
+
+def test_an_idle_visitor_does_not_hold_up_the_end() -> None:
+    callback = Prometheus("127.0.0.1", 0)
+    callback.on_start(a_state())
+    parts = urlsplit(callback.url)
+    with socket.create_connection((parts.hostname, parts.port)):
+        ended = threading.Thread(target=callback.on_end, args=(a_state(), None))
+        ended.start()
+        ended.join(timeout=30)
+        assert not ended.is_alive()
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        callback = Prometheus("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(RunError, match=r"metrics-port = \d+: cannot listen on 127"):
+            callback.on_start(a_state())
+        callback.on_end(a_state(), None)
+
+
+def test_an_empty_address_is_not_all_addresses() -> None:
+    with pytest.raises(ConfigError, match="key metrics-host is empty"):
+        Prometheus("", 9100)
+
+
+# Reasons
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        ("its node is not connected", "not-connected"),
+        ("no reply before the deadline", "late"),
+        ("node failed: code 5", "node-failed"),
+        ("client failed: array x: holds NaN", "client-failed"),
+        ("query.probe: client failed: late", "client-failed"),
+        ("train.alone: no reply before the deadline", "late"),
+        ("client failed: train: no reply before the deadline", "client-failed"),
+        ("node -3: a reply to another round or exchange", "stale"),
+        ("node 12: a reply that nobody asked for", "unasked"),
+        ("a second reply to one request", "duplicate"),
+        ("the node's reply has no entry for it", "incomplete"),
+        ("array a.b: holds NaN or infinity", "not-finite"),
+        ("array a: holds a number beyond 10", "not-finite"),
+        ("metric loss is nan", "not-finite"),
+        ("metric loss is inf", "not-finite"),
+        ("the new model holds NaN or infinity: the old one stays", "not-finite"),
+        ("array a: shape (1,), expected (2,)", "wrong-arrays"),
+        ("array names differ: 1 missing", "wrong-arrays"),
+        ("array record 'arrays' is missing (0 others came)", "wrong-arrays"),
+        ("unexpected array record: x", "wrong-arrays"),
+        ("metric 'num-examples' is missing (found: none)", "wrong-metrics"),
+        ("metric loss is 7: expected 0 to 1", "wrong-metrics"),
+        ("num-examples is -1: must be >= 0", "wrong-metrics"),
+        ("num-examples is 1e+300: no data set is that large", "wrong-metrics"),
+        ("the table has rows that are no probabilities", "other"),
+    ],
+)
+def test_reasons_have_classes(reason: str, name: str) -> None:
+    assert reason_class(reason) == name
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (set_arrays(weight=np.full((2, 2), np.nan, np.float32)), "not-finite"),
+        (set_arrays(weight=np.zeros(3, np.float32)), "wrong-arrays"),
+        (set_metrics(loss=float("nan")), "not-finite"),
+        (set_metrics(num_examples=-1.0), "wrong-metrics"),
+        (set_metrics(num_examples=None), "wrong-metrics"),
+    ],
+)
+def test_what_the_server_says_of_real_replies_has_a_class(
+    change: object, name: str
+) -> None:
+    trace = run_tampered("hosted", for_client(1, "hosted", change), 1)
+    (rejection,) = trace.reports[0].train.rejections
+    assert reason_class(rejection.reason) == name
+
+
+def test_rejections_of_both_phases_count() -> None:
+    report = a_report()
+    report.evaluate.rejections.append(Rejection(1, 0, "no reply before the deadline"))
+    totals = Totals()
+    totals.add(report)
+    assert totals.rejected == {"not-finite": 1, "late": 1}
+
+
+class Watcher(Callback):
+    """Asks for the metrics in the middle of a run."""
+
+    def __init__(self, served: Prometheus) -> None:
+        self.served = served
+        self.seen: list[float] = []
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        self.seen.append(values(get(self.served.url)[1])["fedsuite_rounds_total"])
+
+
+def test_it_can_be_watched_while_a_run_goes_on() -> None:
+    served = Prometheus("127.0.0.1", 0)
+    watcher = Watcher(served)
+    run(strategy_for("hosted"), LocalGrid(matrix_app(), 3), 3, callbacks=[served, watcher])
+    assert watcher.seen == [1, 2, 3]
+    assert served.url == ""
