@@ -16,7 +16,6 @@ from fedsuite.errors import RunError
 from fedsuite.results.layout import MANIFEST, read_manifest
 from tests.faults.disk import FaultyDisk, be_full
 from tests.faults.runs import (
-    EXPERIMENTS,
     Outcome,
     assert_same,
     go_on,

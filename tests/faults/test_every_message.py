@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,8 +78,8 @@ def test_killed_at_a_message_and_resumed_equals_uninterrupted(
         fault = f"{name}-{number}"
         with pytest.MonkeyPatch.context() as patch:
             use_grid(patch, killing_grid(number, answered))
-            assert in_child(lambda: start(name, tmp_path, fault)) == KILLED, fault
-        assert in_child(lambda: go_on(name, tmp_path / fault)) == 0, fault
+            assert in_child(partial(start, name, tmp_path, fault)) == KILLED, fault
+        assert in_child(partial(go_on, name, tmp_path / fault)) == 0, fault
         assert_same(tmp_path / fault, whole_runs[name], fault)
         survived()
 
