@@ -45,6 +45,25 @@ def atomic_write(path: Path, data: bytes) -> None:
         raise write_error(path, error) from error
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, so that a loss of power takes none of them back.
+
+    Raises
+    ------
+    RunError
+        Where it cannot be made.
+    """
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_folder(path.parent)
+    try:
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
 def sync_folder(path: Path) -> None:
     """Flush a folder's list of names to the disk."""
     # Windows cannot open a folder, and needs no such flush.

@@ -14,6 +14,7 @@ Both sides import this module and nothing of each other. A *node* is a Flower no
 """
 
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -27,6 +28,9 @@ from fedsuite.errors import FedsuiteError
 
 Arrays = dict[str, NDArray[Any]]
 """Named arrays in a fixed order, usually that of a model's ``state_dict``."""
+
+_MOST_AXES = 32
+_MOST_ENTRIES = 2**48
 
 Scalar = bool | int | float | str | bytes
 ConfigValue = Scalar | list[int] | list[float] | list[bool] | list[str] | list[bytes]
@@ -188,12 +192,15 @@ def _parse_npy(array: Array) -> tuple[tuple[int, ...], np.dtype[Any], int]:
         raise RecordError(f"not a NumPy array: {error}"[:200]) from None
     shape, fortran_order, dtype = header
     if dtype.hasobject or dtype.kind not in "biuf":
-        raise RecordError(f"dtype {dtype} is not allowed")
+        raise RecordError(f"dtype {dtype} is not allowed"[:200])
     if fortran_order and len(shape) > 1:
         raise RecordError("array is not in C order")
-    size = int(dtype.itemsize)
-    for length in shape:
-        size *= int(length)
+    # True is an int to NumPy's parser; and Python refuses to print a number of thousands
+    # of digits, so that what is wrong with one must not be told with it.
+    plain = len(shape) <= _MOST_AXES and all(type(length) is int for length in shape)
+    if not plain or math.prod(max(abs(length), 1) for length in shape) > _MOST_ENTRIES:
+        raise RecordError("array claims a shape that no array has")
+    size = dtype.itemsize * math.prod(shape)
     if size != len(array.data) - stream.tell() or any(length < 0 for length in shape):
         raise RecordError(
             f"array of shape {shape} does not fit its {len(array.data)} bytes"
@@ -312,17 +319,15 @@ def pack_reply(reply: Reply) -> RecordDict:
 
 def split_replies(content: RecordDict, client_ids: Iterable[int]) -> dict[int, RecordDict]:
     """Sort the records of a hosted reply by client; records of nobody are ignored."""
-    entries: dict[int, RecordDict] = {}
-    for client_id in client_ids:
-        prefix = client_record(client_id, "")
-        records = {
-            name.removeprefix(prefix): record
-            for name, record in content.items()
-            if name.startswith(prefix)
-        }
-        if records:
-            entries[client_id] = RecordDict(records)
-    return entries
+    # One pass, however many records a node invents.
+    client_ids = list(client_ids)
+    owners = {client_record(client_id, ""): client_id for client_id in client_ids}
+    entries = {client_id: RecordDict() for client_id in client_ids}
+    for name, record in content.items():
+        head, dot, tail = name.partition(".")
+        if head + dot in owners:
+            entries[owners[head + dot]][tail] = record
+    return {client_id: entry for client_id, entry in entries.items() if entry}
 
 
 def unpack_requests(
@@ -348,18 +353,18 @@ def unpack_requests(
     start = _str_list(config.pop(START_VERSIONS, [""] * count), count)
     keep = _str_list(config.pop(KEEP_VERSIONS, [""] * count), count)
     shared: dict[str, Arrays] = {}
-    own: dict[int, dict[str, Arrays]] = {}
+    own: dict[str, dict[str, Arrays]] = {}
     for name, record in records_of(content, ArrayRecord).items():
         head, _, tail = name.partition(".")
         if hosted and tail and head.startswith("client-"):
-            own.setdefault(int(head.removeprefix("client-")), {})[tail] = to_arrays(record)
+            own.setdefault(head, {})[tail] = to_arrays(record)
         else:
             shared[name] = to_arrays(record)
     return [
         Request(
             message_type=message_type,
             client_id=client_id,
-            arrays={**shared, **own.get(client_id, {})},
+            arrays={**shared, **own.get(f"client-{client_id}", {})},
             config=config,
             start_version=start[index],
             keep_version=keep[index],

@@ -316,7 +316,11 @@ def _new_folder(
     }
     if data.partition.shifts:
         counts["shift"] = [asdict(shift) for shift in data.partition.shifts]
-    run_folder.write_json("partition.json", counts)
+    try:
+        run_folder.write_json("partition.json", counts)
+    except RunError as error:
+        _note_failure(run_folder, error)
+        raise
     return run_folder
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from fedsuite.checkpoint import Checkpoint, list_checkpoints
+from fedsuite.files import make_folder
 from fedsuite.results.writer import RunFolder
 from fedsuite.strategies.callback import Callback, RoundReport, RunState
 
@@ -73,6 +74,10 @@ class CheckpointWriter(Callback):
             if other.name in checkpoint.callbacks:
                 other.recall(checkpoint.callbacks[other.name])
 
+    def on_start(self, state: RunState) -> None:
+        """Delete what a process left that died between a checkpoint and this."""
+        self._tidy(state)
+
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         """Write a checkpoint if one is due."""
         last = report.server_round == state.num_rounds or state.stop_reason is not None
@@ -84,13 +89,17 @@ class CheckpointWriter(Callback):
         strategy = state.strategy
         if isinstance(state.grid, PersistsClients):
             state.grid.persist_clients(strategy.client_versions)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         # A checkpoint must not survive rounds whose lines are lost.
         self._run_folder.sync()
         remembered = {other.name: other.remember() for other in self._remembering}
         Checkpoint.capture(state, self._fingerprint, remembered).save(self._folder)
         strategy.kept_versions = dict(strategy.client_versions)
+        self._tidy(state)
+
+    def _tidy(self, state: RunState) -> None:
+        """Delete what the checkpoints that are kept have no need of."""
         if isinstance(state.grid, PersistsClients):
-            state.grid.prune_clients(strategy.client_versions)
+            state.grid.prune_clients(state.strategy.kept_versions)
         for path in list_checkpoints(self._folder)[: -self._keep]:
             path.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedsuite.errors import RunError
-from fedsuite.files import atomic_write
+from fedsuite.files import atomic_write, make_folder
 from fedsuite.records import Arrays
 
 _VERSION = re.compile(r"\d{1,9}\.\d{1,9}")
@@ -71,12 +71,7 @@ class FileStore:
     def write(self, client_id: int, version: str, arrays: Arrays) -> None:
         """Store a version and leave the others alone."""
         path = self.path(client_id, version)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(
-                f"client {client_id}: cannot make folder {path.parent}: {error}"
-            ) from error
+        make_folder(path.parent)
         atomic_write(path, save(arrays))
 
     def prune(self, client_id: int, needed: set[str]) -> None:

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedsuite.files import write_error
 from fedsuite.metrics import FairnessReport, fairness_report
-from fedsuite.results.layout import SUMMARY
+from fedsuite.results.layout import PLOTS, SUMMARY
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.plots import plot_run
 from fedsuite.results.reader import Run, load_run
@@ -58,7 +59,10 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
             "last_round": last,
         },
     )
-    plot_run(folder.path)
+    try:
+        plot_run(folder.path)
+    except OSError as error:
+        raise write_error(folder.path / PLOTS, error) from error
     if report is not None:
         for line in render_report(report).splitlines():
             write(line)

@@ -10,6 +10,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,13 @@ import numpy as np
 from filelock import BaseFileLock, FileLock, Timeout
 
 from fedsuite.errors import RunError
-from fedsuite.files import TEMPORARY_PATTERN, atomic_write, write_error
+from fedsuite.files import (
+    TEMPORARY_PATTERN,
+    atomic_write,
+    make_folder,
+    sync_folder,
+    write_error,
+)
 from fedsuite.keys import Value
 from fedsuite.results import layout
 
@@ -57,7 +64,8 @@ class RunFolder:
         Parameters
         ----------
         path
-            Folder to make; it may exist if it is empty.
+            Folder to make; it may exist if it is empty, or if all that it holds is what a
+            run left that died before it had a manifest.
         experiment
             The full resolved experiment by kebab-case key.
         manifest
@@ -69,10 +77,23 @@ class RunFolder:
         RunError
             Where the folder exists and is not empty, or cannot be written.
         """
+        lock = _claim(path)
+        try:
+            return cls._begin(path, lock, experiment, manifest)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _begin(
+        cls,
+        path: Path,
+        lock: BaseFileLock,
+        experiment: Mapping[str, Value],
+        manifest: Mapping[str, object],
+    ) -> "RunFolder":
         import tomli_w
 
-        _claim(path)
-        lock = _locked(path)
         atomic_write(path / layout.EXPERIMENT, tomli_w.dumps(dict(experiment)).encode())
         whole = {
             "format": layout.FORMAT,
@@ -100,11 +121,15 @@ class RunFolder:
         the status is running again.
         """
         folder = cls(path)
-        folder._lock = _locked(path)
-        for leftover in path.rglob(TEMPORARY_PATTERN):
-            leftover.unlink(missing_ok=True)
-        folder.truncate_after(server_round)
-        folder.update_manifest(status="running", finished=None, error=None)
+        folder._lock = lock = _locked(path)
+        try:
+            for leftover in path.rglob(TEMPORARY_PATTERN):
+                leftover.unlink(missing_ok=True)
+            folder.truncate_after(server_round)
+            folder.update_manifest(status="running", finished=None, error=None)
+        except BaseException:
+            lock.release()
+            raise
         return folder
 
     def append(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
@@ -146,9 +171,11 @@ class RunFolder:
         self, status: Literal["finished", "failed", "stopped"], error: str | None = None
     ) -> None:
         """Note in the manifest when and how the run ended, and why if it failed."""
-        self.update_manifest(finished=_now(), status=status, error=error)
-        if self._lock is not None:
-            self._lock.release()
+        try:
+            self.update_manifest(finished=_now(), status=status, error=error)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def sync(self) -> None:
         """Flush the appended lines to the disk itself, as before a checkpoint.
@@ -156,12 +183,15 @@ class RunFolder:
         A kill loses no appended line; a loss of power may, unless they were flushed. A
         checkpoint must not survive rounds whose lines are lost.
         """
-        for path in sorted(self.path.glob("*.jsonl")):
-            try:
+        path = self.path
+        try:
+            for path in sorted(self.path.glob("*.jsonl")):
                 with open(path, "rb+") as file:
                     os.fsync(file.fileno())
-            except OSError as error:
-                raise write_error(path, error) from error
+            # The name of a new table is the folder's.
+            sync_folder(self.path)
+        except OSError as error:
+            raise write_error(path, error) from error
 
     def truncate_after(self, server_round: int) -> None:
         """Drop from every JSON-lines file the rows of rounds after ``server_round``.
@@ -189,21 +219,31 @@ def _locked(path: Path) -> BaseFileLock:
     return lock
 
 
-def _claim(path: Path) -> None:
+def _claim(path: Path) -> BaseFileLock:
     """Make the folder ours, or raise; of two runs that try at once only one succeeds."""
     taken = RunError(
         f"run folder {path} exists and is not empty: choose another output-dir, remove the "
         f"folder, or go on with its run by `fedsuite resume {path}`"
     )
-    if path.is_dir() and any(path.iterdir()):
+    if path.is_file() or (path.is_dir() and _is_used(path)):
         raise taken
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        (path / layout.EXPERIMENT).touch(exist_ok=False)
-    except FileExistsError:
-        raise taken from None
-    except OSError as error:
-        raise write_error(path, error) from error
+    make_folder(path)
+    lock = _locked(path)
+    # Another run may have come and gone since the first look.
+    if _is_used(path):
+        lock.release()
+        raise taken
+    for leftover in path.glob(TEMPORARY_PATTERN):
+        leftover.unlink(missing_ok=True)
+    return lock
+
+
+def _is_used(path: Path) -> bool:
+    """Return whether a folder holds more than what a run leaves that dies at its start."""
+    names = {entry.name for entry in path.iterdir()}
+    remains = {LOCK, layout.EXPERIMENT}
+    remains |= {name for name in names if fnmatch(name, TEMPORARY_PATTERN)}
+    return bool(names) and not (LOCK in names and names <= remains)
 
 
 def _plain(value: object) -> object:

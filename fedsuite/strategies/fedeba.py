@@ -67,6 +67,7 @@ from fedsuite.strategies.fedeba_equations import (
     entropy_weights,
     fair_gradient,
     fairness_angle,
+    limit_to_median,
     model_alignment,
     practical_alignment,
     temperature_at,
@@ -81,6 +82,7 @@ __all__ = [
     "entropy_weights",
     "fair_gradient",
     "fairness_angle",
+    "limit_to_median",
     "model_alignment",
     "practical_alignment",
     "temperature_at",
@@ -97,6 +99,7 @@ class FedEBAOptions(FedAvgOptions, total=False):
     aggregation_losses: str
     size_prior: bool
     loss_clip: float
+    max_loss_ratio: float
     loss_key: str
     loss_before_key: str
 
@@ -121,6 +124,12 @@ class FedEBA(FedAvg):
     loss_clip
         Losses above it count as this much; 0 is no limit. Bounds the weight that a client
         can get by a false loss.
+    max_loss_ratio
+        Losses above this multiple of the clients' median loss count as that multiple; 0,
+        the default and the paper, is no limit, otherwise at least 1. Bounds the weight of
+        a false loss without knowing how large losses are: while fewer than half of the
+        clients lie, what a liar gets is at most what an honest client with so many times
+        the median would.
     loss_key, loss_before_key
         Metrics of the reply that hold the losses after and before training.
     options
@@ -161,6 +170,13 @@ class FedEBA(FedAvg):
             "losses above it count as this much in the weights; 0 is no limit",
             minimum=0.0,
         ),
+        Key(
+            "max-loss-ratio",
+            0.0,
+            "losses above so many times the clients' median count as that, which bounds "
+            "the weight of a false loss; 0 is no limit, 1 counts none above the median",
+            minimum=0.0,
+        ),
     )
     DEFAULTS: ClassVar[Mapping[str, Value]] = {
         "local-steps": 10,
@@ -178,6 +194,7 @@ class FedEBA(FedAvg):
         aggregation_losses: str = "after",
         size_prior: bool = False,
         loss_clip: float = 0.0,
+        max_loss_ratio: float = 0.0,
         loss_key: str = LOSS_AFTER,
         loss_before_key: str = LOSS_BEFORE,
         **options: Unpack[FedAvgOptions],
@@ -189,6 +206,11 @@ class FedEBA(FedAvg):
             )
         if not loss_clip >= 0:
             raise ValueError(f"loss_clip = {loss_clip}: expected a number >= 0")
+        if max_loss_ratio != 0 and not max_loss_ratio >= 1:
+            raise ValueError(
+                f"max_loss_ratio = {max_loss_ratio}: expected 0 for no limit, or a number "
+                ">= 1"
+            )
         super().__init__(**options)
         self.temperature = temperature
         self.temperature_schedule = temperature_schedule
@@ -196,6 +218,7 @@ class FedEBA(FedAvg):
         self.aggregation_losses = aggregation_losses
         self.size_prior = size_prior
         self.loss_clip = loss_clip
+        self.max_loss_ratio = max_loss_ratio
         self.loss_key = loss_key
         self.loss_before_key = loss_before_key
         self._paper_bytes = 0
@@ -252,8 +275,9 @@ class FedEBA(FedAvg):
         return entropy_weights(self.bounded(losses), temperature, prior)
 
     def bounded(self, losses: Sequence[float]) -> Vector:
-        """Return losses as they count: >= 0, and not above the clip where there is one."""
-        return np.clip(np.asarray(losses, np.float64), 0.0, self.loss_clip or np.inf)
+        """Return losses as they count: >= 0, and not above the limits where there are."""
+        counted = np.clip(np.asarray(losses, np.float64), 0.0, self.loss_clip or np.inf)
+        return limit_to_median(counted, self.max_loss_ratio or np.inf)
 
     def annotate(self, client_id: int, **values: float) -> None:
         """Add columns to a client's row in the round's report."""

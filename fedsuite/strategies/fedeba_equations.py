@@ -65,6 +65,36 @@ def entropy_weights(
     return normalised
 
 
+def limit_to_median(losses: ArrayLike, ratio: float) -> Vector:
+    """Return losses, those above ``ratio`` times the median lowered to that.
+
+    No part of the paper: a bound on the influence of a client that reports a false loss.
+    The median of an even number is the lower of the middle two, so that of two clients
+    neither can raise it alone.
+
+    Parameters
+    ----------
+    losses
+        Losses >= 0 of n clients, finite, shape (n,).
+    ratio
+        At least 1, which counts no loss above the median; infinity changes nothing.
+
+    Returns
+    -------
+    ndarray
+        Shape (n,), float64.
+    """
+    values = _vector("losses", losses)
+    if not ratio >= 1:
+        raise ValueError(f"ratio = {ratio}: expected a number >= 1")
+    if ratio == math.inf:
+        return values
+    median = np.sort(values)[(len(values) - 1) // 2]
+    with np.errstate(over="ignore"):
+        limited: Vector = np.minimum(values, ratio * median)
+    return limited
+
+
 def effective_clients(weights: ArrayLike) -> float:
     r"""Return :math:`1 / \sum_i p_i^2`: n for uniform weights, 1 if one client has all."""
     values = _vector("weights", weights)

@@ -345,10 +345,11 @@ class Directory:
         logger.warning("a node did not answer the hello: %s", reason)
 
     def _check_source(self, node_id: int, source: str) -> None:
-        if self._source_hash is not None and source != self._source_hash:
+        ours = self._source_hash
+        if ours is not None and source != ours:
             raise RunError(
                 f"node {node_id} runs other fedsuite code than the ServerApp "
-                f"({source[:12]} and {self._source_hash[:12]}): install the same version "
+                f"({one_line(source)[:12]} and {ours[:12]}): install the same version "
                 "on both and start SuperLink and SuperNodes from an empty folder"
             )
 

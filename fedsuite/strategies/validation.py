@@ -31,6 +31,12 @@ RecordSpec = dict[str, ArraySpec]
 LARGEST_COUNT = 2.0**53
 """No count of examples beyond this: products with it could leave float64's range."""
 
+MOST_METRICS = 1000
+"""No reply with more metrics than this: each becomes a column of a table."""
+
+LONGEST_NAME = 200
+"""No metric with a longer name, in characters."""
+
 STORED_STATE = "stored-state"
 """Metric by which a client says that it stored a new version of its state."""
 
@@ -198,8 +204,14 @@ def _check_weight(client_id: int, num_examples: float, expected: Expected) -> fl
 
 def _check_metrics(content: RecordDict, expected: Expected) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    for record in records_of(content, MetricRecord).values():
+    records = records_of(content, MetricRecord).values()
+    count = sum(map(len, records))
+    if count > MOST_METRICS:
+        raise BadReply(f"{count} metrics: at most {MOST_METRICS} are taken")
+    for record in records:
         for name, value in record.items():
+            if len(name) > LONGEST_NAME or not name.isprintable():
+                raise BadReply(f"metric {one_line(name, 60)!r}: the name is no plain word")
             if isinstance(value, list):
                 continue
             try:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,11 +84,40 @@ def test_a_file_in_the_way_is_refused(tmp_path):
 def test_of_two_runs_at_once_one_gets_the_folder(tmp_path, monkeypatch):
     # The other run comes between the look at the folder and taking it.
     path = tmp_path / "run"
-    RunFolder.create(path, EXPERIMENT, {"winner": True})
+    winner = RunFolder.create(path, EXPERIMENT, {"winner": True})
     monkeypatch.setattr("pathlib.Path.iterdir", lambda _: iter(()))
+    with pytest.raises(RunError, match="is in use: a process still writes this run"):
+        RunFolder.create(path, EXPERIMENT, {"winner": False})
+    looks = iter([True, False, False])
+    monkeypatch.undo()
+    winner.finish("finished")
+    # The other run comes and goes between the two looks.
+    iterdir = Path.iterdir
+    monkeypatch.setattr(
+        "pathlib.Path.iterdir", lambda p: iter(()) if next(looks) else iterdir(p)
+    )
     with pytest.raises(RunError, match="exists and is not empty"):
         RunFolder.create(path, EXPERIMENT, {"winner": False})
     assert json.loads((path / "manifest.json").read_text())["winner"]
+
+
+def test_what_a_run_left_that_died_at_its_start_is_taken_over(tmp_path):
+    path = tmp_path / "run"
+    path.mkdir()
+    for name in (".lock", "experiment.toml", ".manifest.json.1-2.tmp"):
+        (path / name).touch()
+    RunFolder.create(path, EXPERIMENT, {"method": "fedavg"})
+    assert tomllib.loads((path / "experiment.toml").read_text()) == EXPERIMENT
+    assert load_run(path).manifest["status"] == "running"
+
+
+@pytest.mark.parametrize("names", [["experiment.toml"], [".lock", "rounds.jsonl"]])
+def test_what_no_run_left_at_its_start_is_refused(names, tmp_path):
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(RunError, match="exists and is not empty"):
+        RunFolder.create(tmp_path, EXPERIMENT, {})
+    assert (tmp_path / names[0]).read_text() == "mine"
 
 
 def test_rows_are_appended_in_order(tmp_path):
@@ -164,13 +194,13 @@ def test_a_full_disk_names_the_file(tmp_path):
         folder.append("rounds", [{"round": 1}])
 
 
-def test_sync_flushes_each_table(tmp_path, monkeypatch):
+def test_sync_flushes_each_table_and_then_their_names(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run")
     flushed = []
     monkeypatch.setattr(os, "fsync", lambda file: flushed.append(os.fstat(file).st_ino))
     folder.sync()
-    tables = ["clients.jsonl", "rounds.jsonl"]
-    assert flushed == [os.stat(folder.path / name).st_ino for name in tables]
+    names = ["clients.jsonl", "rounds.jsonl", "."]
+    assert flushed == [os.stat(folder.path / name).st_ino for name in names]
 
 
 def test_truncate_after_keeps_rounds_up_to_it_and_drops_a_torn_line(tmp_path):

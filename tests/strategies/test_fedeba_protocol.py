@@ -472,6 +472,29 @@ def test_a_clip_bounds_what_a_false_loss_can_get() -> None:
     assert strategy.reports["train"].column("weight")[0] < np.e / (np.e + 3)
 
 
+@pytest.mark.parametrize("strategy_class", [FedEBA, FedEBAPlus, PracFedEBAPlus])
+def test_a_ratio_bounds_what_a_false_loss_can_get(strategy_class: Any) -> None:
+    """Client 0 inflates its loss to take the round: with the option it cannot."""
+    client_class = type("BraggingHere", (Bragging,), {"FALSE": 1e308})
+    honest = made(strategy_class, temperature=1.0)
+    run(honest, FedEBAPlusClient, 1)
+    taken = made(strategy_class, temperature=1.0)
+    run(taken, client_class, 1)
+    bounded = made(strategy_class, temperature=1.0, max_loss_ratio=1.5)
+    run(bounded, client_class, 1)
+    weights = [s.reports["train"].column("weight")[0] for s in (honest, taken, bounded)]
+    losses = honest.reports["train"].column("loss_after")[1:]
+    assert weights[1] == pytest.approx(1.0)
+    # At most that of a client at 1.5 times the others' largest loss.
+    most = np.exp(1.5 * max(losses))
+    assert weights[2] <= most / (most + sum(map(np.exp, losses))) < 0.7
+    # Large enough a ratio leaves honest rounds as they are, bit for bit.
+    loose = made(strategy_class, temperature=1.0, max_loss_ratio=1e6)
+    final, _ = run(loose, FedEBAPlusClient, 1)
+    reference, _ = run(made(strategy_class, temperature=1.0), FedEBAPlusClient, 1)
+    assert_same(final, reference)
+
+
 def test_a_loss_that_is_no_number_is_refused() -> None:
     client_class = type("BraggingHere", (Bragging,), {"FALSE": float("nan")})
     strategy = made(FedEBA)

@@ -1,0 +1,1 @@
+"""Faults: processes that die at any moment, and disks that fill up."""
