@@ -78,10 +78,12 @@ TEXTS = st.fixed_dictionaries(
     },
 ).map(repr)
 PRINTED = TEXTS | st.text(max_size=60) | st.just("{'descr': '<f4'," + "(" * 900)
-HEXED = st.integers(0, 9000).map(
-    lambda digits: (
-        f"{{'descr': '<f4', 'fortran_order': False, 'shape': (0, 0x{'f' * (digits + 1)})}}"
-    )
+UNPRINTABLE = st.builds(
+    lambda first, digits: (
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({first}0x{'f' * digits},)}}"
+    ),
+    st.sampled_from(["", "0,", "2,3,"]),
+    st.integers(1, 9000),
 )
 
 
@@ -94,7 +96,7 @@ def with_header(text: str, version: tuple[int, int], body: bytes) -> bytes:
 
 HEADED = st.builds(
     with_header,
-    PRINTED | HEXED,
+    PRINTED | UNPRINTABLE,
     st.sampled_from([(1, 0), (2, 0), (3, 0)]),
     st.binary(max_size=64),
 )
@@ -130,7 +132,11 @@ NAMES = (
         + ["evaluateres.loss", "evaluateres.num_examples", "evaluateres.status"]
         + ["client-ids", "start-versions", "keep-versions", "message", "num_examples"]
     )
-    | st.builds("client-{}.{}".format, st.integers(-1, 3), st.sampled_from(["arrays", ""]))
+    | st.builds(
+        "client-{}.{}".format,
+        st.integers(-1, 3) | st.text(max_size=3),
+        st.sampled_from(["arrays", ""]),
+    )
     | st.text(max_size=12)
 )
 NUMBERS = st.integers() | st.floats() | st.integers(10**300, 10**400)
@@ -159,7 +165,8 @@ CONTENTS = st.dictionaries(NAMES, RECORDS, max_size=6).map(RecordDict)
 
 
 def size_of(content: RecordDict) -> int:
-    return sum(len(name) + record.count_bytes() for name, record in content.items())
+    arrays = (r for r in content.values() if isinstance(r, ArrayRecord))
+    return len(repr(content)) + sum(len(a.data) for r in arrays for a in r.values())
 
 
 def attempt(work: Callable[[], object]) -> None:
@@ -228,10 +235,13 @@ def test_legacy_replies(content: RecordDict, message_type: str, names: list[str]
 
 
 @fuzzed
-@given(CONTENTS, CONFIGS)
-def test_requests(content: RecordDict, config: dict[str, object]) -> None:
+@given(CONTENTS, CONFIGS, st.none() | st.lists(st.integers(-1, 3), max_size=3))
+def test_requests(
+    content: RecordDict, config: dict[str, object], client_ids: list[int] | None
+) -> None:
     """What a client reads: a broken server must not break it in other ways either."""
-    content["config"] = ConfigRecord(config)  # type: ignore[arg-type]
+    hosted = {} if client_ids is None else {"client-ids": client_ids}
+    content["config"] = ConfigRecord({**config, **hosted})  # type: ignore[arg-type]
     with bounded(size_of(content)):
         attempt(lambda: unpack_requests(content, TRAIN, "1.1", 0))
 
