@@ -14,6 +14,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsuite.clients.app import Answering, make_client_app
+from fedsuite.clients.fault_plan import KEYS as FAULT_KEYS
+from fedsuite.clients.fault_plan import FaultPlan, PlannedClient
 from fedsuite.clients.filter_decomposition import DecomposedClient
 from fedsuite.clients.privacy import KEYS as PRIVACY_KEYS
 from fedsuite.clients.privacy import PrivacyOptions
@@ -96,6 +98,8 @@ class Worker:
         self._privacy = PrivacyOptions(
             **experiment.arguments(PRIVACY_KEYS)  # type: ignore[arg-type]
         )
+        faults = experiment.arguments(FAULT_KEYS)
+        self._faults = FaultPlan(**faults, seed=experiment.integer("seed"))  # type: ignore[arg-type]
         self._self_regularisation = _self_regularisation(experiment, self._data)
         self._scoring = self._scores_asked_for()
         # None where the strategy stands alone: its clients do too.
@@ -138,6 +142,11 @@ class Worker:
             )
         for client_id in range(self._data.num_clients if rehearsal else 1):
             self._data.client(client_id)
+
+    def participant(self, context: Context, client_id: int) -> Answering:
+        """Return the client of that number as it takes part in a run: it may fail."""
+        client = self.client(context, client_id)
+        return PlannedClient(client, self._faults) if self._faults else client
 
     def facts(self, context: Context) -> Mapping[str, str]:
         """Return what a node tells at the hello: its public data, where it has some."""
@@ -316,7 +325,7 @@ def state_folder(experiment: Experiment, run_name: str) -> Path:
 
 def client_app_for(worker: Worker) -> ClientApp:
     """Return a ClientApp whose clients come from one worker."""
-    return make_client_app(worker.client, all_actions(), facts=worker.facts)
+    return make_client_app(worker.participant, all_actions(), facts=worker.facts)
 
 
 def all_actions() -> list[str]:
@@ -379,7 +388,7 @@ def client_from_context(context: Context, client_id: int) -> Answering:
 
     Processes that serve many messages (Ray's actors) keep model and data between them.
     """
-    return _worker_from(context).client(context, client_id)
+    return _worker_from(context).participant(context, client_id)
 
 
 def facts_from_context(context: Context) -> Mapping[str, str]:

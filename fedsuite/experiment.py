@@ -189,6 +189,11 @@ class Experiment:
             raise ConfigError(
                 "keys local-epochs and local-steps are both 0: set one of them"
             )
+        if self.number("drop-out") + self.number("straggler") > 1:
+            raise ConfigError(
+                f"keys drop-out = {self['drop-out']} and straggler = {self['straggler']}: "
+                "expected at most 1 together"
+            )
         strategy = METHODS[self.text("method")].load_strategy()
         reason = f": {strategy.FIXED_REASON}" if strategy.FIXED_REASON else ""
         for key, value in strategy.FIXED.items():
@@ -298,6 +303,7 @@ def read_file(path: Path) -> dict[str, object]:
 def shared_groups() -> dict[str, tuple[Key, ...]]:
     """Return the keys that every experiment has, by what they are about."""
     from fedsuite import data, models
+    from fedsuite.clients.fault_plan import KEYS as FAULT_KEYS
     from fedsuite.clients.privacy import KEYS as PRIVACY_KEYS
     from fedsuite.clients.scoring import KEYS as SCORE_KEYS
     from fedsuite.clients.self_regularisation import KEYS as LSR_KEYS
@@ -314,7 +320,7 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
             *models.FEDPARA_KEYS,
         ),
         "training": TRAINING_KEYS,
-        "extras": (*SERVER_KEYS, *LSR_KEYS, *PRIVACY_KEYS),
+        "extras": (*SERVER_KEYS, *LSR_KEYS, *PRIVACY_KEYS, *FAULT_KEYS),
     }
 
 

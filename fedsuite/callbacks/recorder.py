@@ -2,6 +2,7 @@
 
 from fedsuite.results.writer import RunFolder
 from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.strategies.exchange import Rejection
 
 
 class Recorder(Callback):
@@ -36,9 +37,14 @@ class Recorder(Callback):
                 "reason": rejection.reason,
             }
             for phase in report.phases
-            for rejection in phase.rejections
+            for rejection in sorted(phase.rejections, key=_by_client)
         ]
         if events:
             self._folder.append("events", events)
         # Last: a round that has its line here has the others too.
         self._folder.append("rounds", [report.metrics])
+
+
+def _by_client(rejection: Rejection) -> tuple[bool, int]:
+    """Order as clients are, whenever replies arrived; those of nobody known come last."""
+    return rejection.client_id is None, rejection.client_id or 0

@@ -1,4 +1,4 @@
-"""Replies of a client that means harm: what it sends reaches neither log, path nor model."""
+"""Replies of a client that means harm: they reach neither log, nor path, nor model."""
 
 import json
 import logging
