@@ -291,11 +291,17 @@ OTHER_VALUES = {
     "connect-timeout": 1.0,
     "round-timeout": 1.0,
     "tensorboard": True,
+    "site-dirs": "elsewhere",
+    "metrics-port": 9400,
+    "metrics-host": "0.0.0.0",
 }
 """Other values of the keys that are not decisive."""
 
 DIFFERENT = {"method": "standalone", "client-models": "mlp"}
 """What the keys about clients' networks need beside them."""
+
+SITES = {"sites": "a, b, c, d, e"}
+"""What the keys about sites need beside them."""
 
 
 def other_value(name, value):
@@ -317,6 +323,7 @@ def test_fingerprint_changes_with_decisive_keys_alone():
     networks = {key.name for key in CLIENT_NETWORK_KEYS}
     for name in Experiment.from_values({}).values:
         given = {"clients-per-round": 5, **(DIFFERENT if name in networks else {})}
+        given |= SITES if name.startswith("site") else {}
         base = Experiment.from_values(given)
         value = base[name]
         other = "linear" if name == "client-models" else other_value(name, value)

@@ -447,5 +447,5 @@ def test_tensorboard_can_be_watched_while_the_run_goes_on(
         board.on_round_end(a_state(), a_report(server_round))
         watcher.Reload()
         seen = [event.step for event in watcher.Histograms("accuracy")]
-        assert seen == list(range(1, server_round + 1))
+        assert seen == [server_round], "it keeps the last histogram"
     board.on_end(a_state(), None)
