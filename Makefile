@@ -8,7 +8,7 @@ TORCH ?= 2.13.0
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: simulate test check unit slow config setup clean
+.PHONY: simulate test check unit slow faults config setup clean
 
 simulate: $(READY)  ## FedAvg on handwritten digits, 10 clients, in Flower's Ray simulation
 	$(BIN)/fedsuite run simulations/quickstart.toml --engine ray --num-supernodes 10
@@ -26,6 +26,9 @@ unit: $(READY)
 
 slow: $(READY)  ## tests that start Ray or real processes; much of their time is waiting
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
+
+faults: $(READY)  ## every fault of the local engine and 10,000 inputs a decoder, of which CI takes a sample
+	FEDSUITE_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/faults tests/test_fuzz_records.py
 
 config: $(READY)  ## write the declared keys into pyproject.toml
 	$(BIN)/python -m fedsuite.config_table --write pyproject.toml
