@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
 COMMANDS = [
     line for kind, text in BLOCKS if kind == "console" for line in text.splitlines()
 ]
-SLOW = ("--engine ray", "--engine deployment", "flwr run")
+SLOW = ("--engine ray", "--engine deployment", "flwr run", "deploy local")
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,9 @@ def test_local_commands_run_in_order(checkout: Path) -> None:
 
 @pytest.mark.slow
 def test_engine_commands_run(checkout: Path) -> None:
-    engines = [command for command in COMMANDS if "--engine" in command]
-    assert len(engines) == 2
+    marks = ("--engine", "deploy local")
+    engines = [command for command in COMMANDS if any(mark in command for mark in marks)]
+    assert len(engines) == 3
     for command in engines:
         assert "run folder:" in run(command, checkout)
 
