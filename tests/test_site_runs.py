@@ -212,6 +212,7 @@ def test_the_hello_of_a_site_with_bad_data_tells_nothing_of_it(
     with caplog.at_level(logging.ERROR), pytest.raises(FedsuiteError) as caught:
         facts_from_context(context)
     assert str(caught.value) == "the site's data cannot be used: its own log says why"
+    assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
     assert "smith" in caplog.text
     assert "no column of numbers" in caplog.text
