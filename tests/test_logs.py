@@ -51,6 +51,7 @@ def test_a_line_by_hand(as_json: None, capsys: Capture) -> None:
     with log_scope(run="fedavg"), log_scope(round=3, client="north"):
         logging.getLogger("fedsuite.some.module").warning("%d of %s", 2, "three")
     logging.getLogger("fedsuite").info("nothing is known")
+    assert not logging.getLogger("fedsuite").propagate, "others would write it again"
     first, second = lines(capsys)
     assert first.pop("time").endswith("+00:00")
     assert first == {

@@ -62,6 +62,27 @@ def test_sites_train_to_the_same_bits_as_divided_data(
     assert {json.loads(line)["client"] for line in lines} == set(NAMES)
 
 
+def test_a_table_that_no_catalogue_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second column is the class, which a linear model finds."""
+    without_plots(monkeypatch)
+    for name in ("a", "b"):
+        label = [0, 1, 2] * 20
+        columns = {"age": [1.0] * 60, "sign": [3.0 * k - 3 for k in label]}
+        write(tmp_path / name / "rows.parquet", columns | {"label": label})
+    table: dict[str, Value] = {"dataset": "own-table", "table-classes": 3}
+    keys = SITES | table | {"sites": "a, b", "site-dirs": str(tmp_path)}
+    done = run(tmp_path, "run", keys | {"table-columns": 2, "local-epochs": 20})
+    assert {shape for shape, _ in final_model(done.path).values()} == {(3, 2), (3,)}
+    rounds = (done.path / "rounds.jsonl").read_text().splitlines()
+    assert json.loads(rounds[-1])["accuracy_mean"] > 0.6
+    with pytest.raises(DataError, match="2 columns hold 2 numbers a row: data set own-t"):
+        run(tmp_path, "wrong", keys | {"table-columns": 3})
+    with pytest.raises(ConfigError, match="it has no rows of its own; name those who"):
+        run(tmp_path, "alone", {"dataset": "own-table", "model": "linear"})
+
+
 def test_a_run_records_no_counts_of_rows(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +233,7 @@ def test_the_hello_of_a_site_with_bad_data_tells_nothing_of_it(
     with caplog.at_level(logging.ERROR), pytest.raises(FedsuiteError) as caught:
         facts_from_context(context)
     assert str(caught.value) == "the site's data cannot be used: its own log says why"
+    assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
     assert "smith" in caplog.text
     assert "no column of numbers" in caplog.text

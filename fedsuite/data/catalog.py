@@ -8,7 +8,7 @@ the published values, not recomputed here.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fedsuite.data import diabetes130, heart_disease, reddit, synthetic_ehr
+from fedsuite.data import diabetes130, heart_disease, own_table, reddit, synthetic_ehr
 from fedsuite.data.digits import load_digits
 from fedsuite.data.parquet import load_parquet
 from fedsuite.data.specs import DatasetSpec
@@ -190,6 +190,15 @@ _SPECS = (
         load=synthetic_ehr.load_synthetic_ehr,
         test_splits=(),
         keys=synthetic_ehr.KEYS,
+    ),
+    DatasetSpec(
+        name="own-table",
+        description="columns of numbers that sites bring (key sites), as many as they say",
+        num_classes=2,
+        input_shape=(1,),
+        load=own_table.load_own_table,
+        test_splits=(),
+        keys=own_table.KEYS,
     ),
 )
 

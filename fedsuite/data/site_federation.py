@@ -13,6 +13,7 @@ from fedsuite.data.catalog import DATASETS
 from fedsuite.data.experiment_keys import KEYS, site_names
 from fedsuite.data.federated import ClientData, FederatedData
 from fedsuite.data.loading import public_options
+from fedsuite.data.own_table import shaped
 from fedsuite.data.partition import Partition
 from fedsuite.data.public import read_public_folder
 from fedsuite.data.site import Site, load_site_data, site_from_config
@@ -134,7 +135,7 @@ def site_federation(values: Mapping[str, Value], site: Site | None) -> SiteFeder
         sites = dict.fromkeys(range(len(names)), site)
     elif folder:
         sites = dict(enumerate(rehearsal_sites(Path(folder).expanduser(), names)))
-    spec = DATASETS[str(known["dataset"])]
+    spec = shaped(DATASETS[str(known["dataset"])], values)
     public = public_options(known)
     features = None
     if public.folder is not None:

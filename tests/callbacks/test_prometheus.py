@@ -106,7 +106,10 @@ def test_it_stops_and_gives_the_port_back() -> None:
     callback.on_start(a_state())
     url = callback.url
     get(url)
+    server = callback._server
+    assert server is not None
     callback.on_end(a_state(), RunError("the run failed"))
+    assert server.fileno() == -1, "its socket is closed, not left to the collector"
     assert callback.url == ""
     with pytest.raises(ConnectionRefusedError):
         get(url)

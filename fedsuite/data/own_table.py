@@ -1,0 +1,32 @@
+"""Tables that sites bring and no catalogue knows: the experiment says only their shape."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fedsuite.data.specs import DatasetSpec, RawData
+from fedsuite.errors import ConfigError
+from fedsuite.keys import Key, Value
+
+KEYS = (
+    Key("table-columns", 1, "columns of numbers that each site's table has", minimum=1),
+    Key("table-classes", 2, "classes of its rows, numbered from 0", minimum=2),
+)
+
+
+def load_own_table(spec: DatasetSpec, data_dir: Path | None, **options: Value) -> RawData:
+    """Refuse: there are no rows but those of sites."""
+    raise ConfigError(
+        f"key dataset = {spec.name!r}: it has no rows of its own; name those who have with "
+        'sites = "A, B"'
+    )
+
+
+def shaped(spec: DatasetSpec, values: Mapping[str, Value]) -> DatasetSpec:
+    """Return a data set with the shape that an experiment gives it, if it is such a one."""
+    if spec.keys != KEYS:
+        return spec
+    options = spec.options(values)
+    columns, classes = options["table_columns"], options["table_classes"]
+    assert isinstance(columns, int) and isinstance(classes, int)
+    return replace(spec, input_shape=(columns,), num_classes=classes)
