@@ -242,7 +242,7 @@ def test_text_of_a_node_in_the_hello_is_plain() -> None:
     """The run ends with an error that quotes what the node said."""
 
     def tamper(content: RecordDict) -> None:
-        content["hello"] = ConfigRecord({**content["hello"], "source": NASTY})
+        content["hello"] = ConfigRecord({**content["hello"], "source": f"\x1b\n{NASTY}"})
 
     class Grid(TamperingGrid):
         def send_and_receive(self, messages, *, timeout=None):  # type: ignore[no-untyped-def]
