@@ -34,10 +34,9 @@ fuzzed = settings(
     max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None
 )
 
-# What an input of n bytes may cost: NumPy parses headers, of 10,000 bytes at most, as
-# Python literals.
-PER_BYTE = 64
-AT_LEAST = 2**21
+# What an input of n bytes may cost.
+PER_BYTE = 32
+AT_LEAST = 2**18
 
 
 @contextmanager

@@ -82,10 +82,16 @@ HOSTILE: dict[str, tuple[Change, str]] = {
         "unknown array serialisation '../../etc",
     ),
     # Python refuses to print such a number: telling of it must not raise.
-    "unprintable-shape": (claim(f"(0x{'f' * 9000},)"), "a shape that no array has"),
-    "unprintable-empty": (claim(f"(0, 0x{'f' * 9000})"), "a shape that no array has"),
-    "many-axes": (claim(f"({'1,' * 100})", bytes(4)), "a shape that no array has"),
-    "axis-of-truth": (claim("(2, True, 2)", bytes(16)), "a shape that no array has"),
+    "unprintable-shape": (claim(f"(0x{'f' * 9000},)"), "not what NumPy writes"),
+    "unprintable-empty": (claim(f"(0, 0x{'f' * 9000})"), "not what NumPy writes"),
+    "long-number": (claim(f"(0, {'9' * 16})"), "not what NumPy writes"),
+    "many-axes": (claim(f"({'1,' * 50})", bytes(4)), "a shape that no array has"),
+    "more-axes": (claim(f"({'1,' * 100})", bytes(4)), "not what NumPy writes"),
+    "axis-of-truth": (claim("(2, True, 2)", bytes(16)), "not what NumPy writes"),
+    # A parser of literals would warn of the escape, and print what follows it.
+    "escape": (claim("'\\\x1b[31m'"), "not what NumPy writes"),
+    # Ambiguous numbers would keep a careless pattern busy for ever.
+    "digits": (claim(f"({'1' * 900}x)"), "not what NumPy writes"),
     "huge-empty": (claim(f"(0, {2**40}, {2**40})"), "a shape that no array has"),
 }
 
@@ -242,7 +248,7 @@ def test_text_of_a_node_in_the_hello_is_plain() -> None:
     """The run ends with an error that quotes what the node said."""
 
     def tamper(content: RecordDict) -> None:
-        content["hello"] = ConfigRecord({**content["hello"], "source": NASTY})
+        content["hello"] = ConfigRecord({**content["hello"], "source": f"\x1b\n{NASTY}"})
 
     class Grid(TamperingGrid):
         def send_and_receive(self, messages, *, timeout=None):  # type: ignore[no-untyped-def]
