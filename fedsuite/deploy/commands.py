@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsuite.command_options import FileArgument, SetOption, overrides
+from fedsuite.errors import ConfigError
 from fedsuite.keys import AUTO
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ def local(
     from fedsuite.deploy.rehearsal import rehearse
 
     values = _values(file, settings)
+    if values.get("sites"):
+        raise ConfigError(
+            "key sites: nodes that this command starts bring no data; rehearse with "
+            "`fedsuite run` and site-dirs, or start them with `fedsuite deploy supernode`"
+        )
     if output is not None:
         rehearse(values, nodes, output, print)
         return

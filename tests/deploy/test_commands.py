@@ -62,3 +62,10 @@ def test_a_rehearsal_keeps_client_states_for_a_resumed_run(
     else:
         assert not folder.exists()
         assert values["state-dir"] == str(tmp_path / "runs" / ".state")
+
+
+def test_a_rehearsal_has_no_data_of_sites(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text('model = "linear"\nsites = "a, b"\n')
+    result = RUNNER.invoke(app, ["deploy", "local", str(tmp_path / "e.toml")])
+    assert isinstance(result.exception, ConfigError), result.output
+    assert "nodes that this command starts bring no data" in str(result.exception)

@@ -66,6 +66,9 @@ def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
         "connect_timeout": 1.0,
         "round_timeout": 1.0,
         "tensorboard": True,
+        "site_dirs": "elsewhere",
+        "metrics_port": 9400,
+        "metrics_host": "elsewhere",
     }
     assert {name.replace("_", "-") for name in local} == LOCAL_KEYS - {"public-dir"}
     assert labels([make(seed=0), make(seed=1, **local)]) == ["fedavg"]
