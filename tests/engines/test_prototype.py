@@ -4,9 +4,9 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedsuite.engines.flower import fleet_is_grpc
+from fedsuite.engines.processes import World
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "deploy" / "fedal_prototype"
@@ -29,12 +30,6 @@ local-steps = 2
 run-name = "prototype"
 device = "cpu"
 """
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -91,26 +86,36 @@ def test_what_is_prepared(tmp_path: Path) -> None:
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
 @pytest.mark.skipif(fleet_is_grpc(), reason="the recipe is for Flower 1.40 and later")
 def test_the_recipe_runs(tmp_path: Path) -> None:
-    port = str(free_port())
+    # A world's ports stay its own: another test might take one that is only free.
+    with World("fedsuite") as world:
+        follow_the_recipe(tmp_path, *(str(world.reserve_port()) for _ in range(3)))
+
+
+def follow_the_recipe(tmp_path: Path, port: str, *runtime_ports: str) -> None:
     prepare = [str(RECIPE / "prepare.sh"), "127.0.0.1", "2"]
     subprocess.run(prepare, cwd=tmp_path, env=environment(tmp_path), check=True)
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
     server = [str(RECIPE / "server.sh"), "127.0.0.1", port, str(ROOT), "experiment.toml"]
     devices = [tmp_path / f"device-{k}" for k in range(2)]
-    with (
-        started(server, tmp_path, BIND_ADDRESS="127.0.0.1", FEDSUITE_RUNS="runs") as run,
-        started(
-            [str(devices[0] / "device.sh"), "127.0.0.1", port],
-            devices[0],
-            RUNTIME_PORT=str(free_port()),
-        ),
-        started(
-            [str(devices[1] / "device.sh"), "127.0.0.1", port],
-            devices[1],
-            RUNTIME_PORT=str(free_port()),
-        ),
-    ):
-        assert run.wait(timeout=300) == 0, (tmp_path / "log").read_text()[-3000:]
+    with started(server, tmp_path, BIND_ADDRESS="127.0.0.1", FEDSUITE_RUNS="runs") as run:
+        # Server first, as the recipe has it: a device that finds none waits ever longer.
+        deadline = time.monotonic() + 120
+        while "devices may connect" not in (tmp_path / "log").read_text():
+            assert run.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+        with (
+            started(
+                [str(devices[0] / "device.sh"), "127.0.0.1", port],
+                devices[0],
+                RUNTIME_PORT=runtime_ports[0],
+            ),
+            started(
+                [str(devices[1] / "device.sh"), "127.0.0.1", port],
+                devices[1],
+                RUNTIME_PORT=runtime_ports[1],
+            ),
+        ):
+            assert run.wait(timeout=300) == 0, (tmp_path / "log").read_text()[-3000:]
     (folder,) = tmp_path.rglob("runs/prototype")
     assert json.loads((folder / "manifest.json").read_text())["status"] == "finished"
     for k, device in enumerate(devices):
