@@ -222,6 +222,9 @@ def run(
     arrays = zeros() if initial is None else initial
     with flower_identity():
         strategy.start(grid, arrays, num_rounds, callbacks=[*callbacks, trace])
+    # A check inside a client is a failed client: the run would go on without it.
+    reasons = [r.reason for t in trace.reports for p in t.phases for r in p.rejections]
+    assert not [reason for reason in reasons if "AssertionError" in reason]
     return trace
 
 

@@ -50,6 +50,8 @@ from fedsuite.rng import numpy_stream, stream_seed, torch_stream
 
 STORED_STATE = "stored-state"
 
+_IDENTITY = nn.Identity()
+
 
 class FederatedClient(NumPyClient):
     """Base of all clients.
@@ -191,6 +193,14 @@ class FederatedClient(NumPyClient):
         return make_optimizer(self.model, training, server_round)
 
     # ----------------------------------------------------------------- for methods to use
+
+    def loss_of_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of the options where logits are at hand, without LSR.
+
+        For methods that refuse LSR and have another use for the logits of a pass.
+        """
+        # To the loss the identity is a model that gives them.
+        return self._plain_loss(_IDENTITY, logits, labels)
 
     def train_locally(
         self,

@@ -18,7 +18,6 @@ from fedsuite.records import LOGITS, MEAN_OUTPUTS, MetricValue, Reply, Request
 PREVIOUS, PRETRAINED = "previous", "pretrained"
 CONSTANT_COLUMNS = "constant-columns"
 PRETRAIN_STEPS = "pretrain-steps"
-IDENTITY = nn.Identity()
 
 
 def constant_columns(logits: Tensor) -> Tensor:
@@ -129,8 +128,7 @@ class FCCLClient(PublicExchangeClient):
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the labels' loss, and that of each teacher on top."""
         logits = model(features)
-        # The logits are at hand: to the loss the identity is the model that gives them.
-        loss = super().loss(IDENTITY, logits, labels)
+        loss = self.loss_of_logits(logits, labels)
         for teacher in self._teachers:
             with torch.no_grad():
                 taught = teacher(features)

@@ -8,8 +8,6 @@ from fedsuite.clients.class_tables import ClassTableClient
 from fedsuite.clients.evaluation import outputs_over
 from fedsuite.records import Request
 
-IDENTITY = nn.Identity()
-
 
 class FDClient(ClassTableClient):
     """Adds the distance to the others' mean output for the label to its loss.
@@ -42,8 +40,7 @@ class FDClient(ClassTableClient):
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the labels' loss and the regulariser; gather the outputs."""
         logits = model(features)
-        # The logits are at hand: to the loss the identity is the model that gives them.
-        loss = super().loss(IDENTITY, logits, labels)
+        loss = self.loss_of_logits(logits, labels)
         if self._online:
             self._gather(logits.detach(), labels)
         if self.targets is None or self._weight == 0:

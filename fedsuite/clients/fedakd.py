@@ -21,7 +21,6 @@ from fedsuite.records import ARRAYS, SELECTED, MetricValue, Reply, Request
 __all__ = ["FedAKDClient", "distillation_loss", "select_correct"]
 
 NO_STEP = TrainingSummary(0.0, 0)
-IDENTITY = nn.Identity()
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,7 @@ class FedAKDClient(FederatedClient):
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the labels' loss, and where there is a teacher its own on top."""
         logits = model(features)
-        # The logits are at hand: to the loss the identity is the model that gives them.
-        loss = super().loss(IDENTITY, logits, labels)
+        loss = self.loss_of_logits(logits, labels)
         if self._teacher is None:
             return loss
         with torch.no_grad():

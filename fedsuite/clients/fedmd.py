@@ -17,7 +17,6 @@ from fedsuite.records import LOGITS, MEAN_OUTPUTS, Request
 __all__ = ["FedMDClient", "kl_divergence", "leave_one_out"]
 
 REFERENCE = "reference"
-IDENTITY = nn.Identity()
 
 
 class FedMDClient(PublicExchangeClient):
@@ -62,8 +61,7 @@ class FedMDClient(PublicExchangeClient):
         logits = model(features)
         with torch.no_grad():
             kept = self._reference(features)
-        # The logits are at hand: to the loss the identity is the model that gives them.
-        loss = super().loss(IDENTITY, logits, labels)
+        loss = self.loss_of_logits(logits, labels)
         return loss + kl_divergence(logits, kept, self._temperature)
 
     def transfer_loss(
@@ -81,7 +79,7 @@ class FedMDClient(PublicExchangeClient):
         if target is not None:
             terms.append(self._match(request, logits, target, temperature))
         if step and self._less_forgetting(request, "transfer"):
-            kept = torch.from_numpy(self._kept(step)).to(logits.device)
+            kept = torch.tensor(self._kept(step), device=logits.device)
             terms.append(kl_divergence(logits, kept, temperature))
         return terms
 
@@ -111,7 +109,7 @@ class FedMDClient(PublicExchangeClient):
                 f"client {self.client_id}: no reference for step {step} of the transfer: "
                 "the local phase of this round did not end here"
             )
-        return self.memory[REFERENCE][step - 1].copy()
+        return self.memory[REFERENCE][step - 1]
 
     def _less_forgetting(self, request: Request, phase: str) -> bool:
         if request.server_round < request.number("less-forgetting-from"):

@@ -149,8 +149,8 @@ class FedPACClient(FederatedClient):
         self._alignment = request.number("alignment")
         if sent is not None and self._alignment > 0:
             device = self.train_data.features.device
-            means = torch.from_numpy(sent["means"].copy()).to(device)
-            self._targets = means, torch.from_numpy(sent["present"].copy()).to(means)
+            means = torch.tensor(sent["means"], device=device)
+            self._targets = means, torch.tensor(sent["present"], device=device).to(means)
         try:
             yield
         finally:

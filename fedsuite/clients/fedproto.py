@@ -22,8 +22,6 @@ from fedsuite.records import (
     Request,
 )
 
-IDENTITY = nn.Identity()
-
 
 class FedProtoClient(ClassTableClient):
     """Draws the features of a sample to the global prototype of its class.
@@ -59,8 +57,7 @@ class FedProtoClient(ClassTableClient):
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the labels' loss and the distance to the prototypes."""
         found, logits = with_features(model, features)
-        # The logits are at hand: to the loss the identity is the model that gives them.
-        loss = super().loss(IDENTITY, logits, labels)
+        loss = self.loss_of_logits(logits, labels)
         if self._steps_taken >= self._gathers_after:
             self.gathered.add(found, labels)
         if self.targets is None or self._weight == 0:

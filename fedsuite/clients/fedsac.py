@@ -58,7 +58,7 @@ class FedSACClient(FederatedClient):
     def _tensors(self, held: Arrays) -> dict[str, Tensor]:
         """Return the masks in a shape that fits the parameters."""
         return {
-            name: torch.from_numpy(held[name].copy())
+            name: torch.tensor(held[name])
             .to(parameter.device, parameter.dtype)
             .reshape(-1, *[1] * (parameter.dim() - 1))
             for name, parameter in self.model.named_parameters()

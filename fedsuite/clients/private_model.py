@@ -54,7 +54,8 @@ class PrivateModelClient(FederatedClient):
                 f"client {self.client_id}: the message has no {record}/{name}: use the "
                 "strategy that belongs to this client"
             )
-        return torch.from_numpy(array.copy()).to(self.train_data.features.device)
+        # In memory that torch allocated: sums in it do not depend on its alignment.
+        return torch.tensor(array, device=self.train_data.features.device)
 
     def make_optimizer(
         self, training: TrainingOptions, server_round: int
@@ -95,4 +96,7 @@ class PrivateModelClient(FederatedClient):
             _PARTS, (model_arrays(self.model), self._moments, self.memory), strict=True
         )
         state = {f"{part}/{n}": a for part, arrays in parts for n, a in arrays.items()}
+        for array in state.values():
+            # All are copies already: the store need not make another.
+            array.flags.writeable = False
         return self.save_state(request, state)

@@ -11,6 +11,7 @@ bits. Normalisation layers use the statistics of the batch both times, and their
 ones move once.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -55,6 +56,7 @@ class PublicExchangeClient(PrivateModelClient):
         """Return what is told of a public batch, by array name: the logits."""
         return {LOGITS: self.model(features)}
 
+    @abstractmethod
     def transfer_loss(
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
     ) -> Tensor | None:
@@ -69,7 +71,6 @@ class PublicExchangeClient(PrivateModelClient):
         outputs
             Of :meth:`public_outputs` on the step's batch, with their graph.
         """
-        raise NotImplementedError
 
     def before_local_phase(self, request: Request) -> None:
         """Do something with the model as the last round left it."""

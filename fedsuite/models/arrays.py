@@ -53,4 +53,4 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
             if state[name].is_cpu:
                 np.copyto(state[name].numpy(), array)
             else:
-                state[name].copy_(torch.from_numpy(array.copy()))
+                state[name].copy_(torch.tensor(array))

@@ -43,8 +43,7 @@ def load_optimizer(
         if name in parameters:
             parameter = parameters[name]
             # In memory that torch allocated, as load_arrays does.
-            tensor = torch.from_numpy(array.copy()).clone().to(parameter.device)
-            optimizer.state[parameter][entry] = tensor
+            optimizer.state[parameter][entry] = torch.tensor(array, device=parameter.device)
 
 
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:

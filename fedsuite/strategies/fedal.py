@@ -129,7 +129,6 @@ class FedAL(FedMDLF):
         self._optimizer = discriminator_optimizer
         self._learning_rate = discriminator_learning_rate
         self._temperature = discriminator_temperature
-        self._steps: list[tuple[float, float]] = []
 
     @property
     def discriminator(self) -> "Discriminator":
@@ -152,11 +151,6 @@ class FedAL(FedMDLF):
             )
         return self._discriminator
 
-    def begin_transfer(self) -> None:
-        """Forget the last round's figures."""
-        super().begin_transfer()
-        self._steps = []
-
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
         """Step the discriminator; return the mean, and to each client its gradient."""
         mean = super().feedback(outputs, step)
@@ -168,21 +162,19 @@ class FedAL(FedMDLF):
             return mean
         logits = np.stack([outputs[client_id][LOGITS] for client_id in known])
         labels = [self._labels[client_id] for client_id in known]
-        self._note(discriminator.step(logits, labels), len(known))
+        loss, accuracy = discriminator.step(logits, labels)
+        self.note(
+            discriminator_loss=loss,
+            discriminator_accuracy=accuracy,
+            # What chance would reach.
+            log_clients=float(np.log(len(known))),
+        )
         gradients = discriminator.gradient(logits, labels)
         own = {
             client_id: {ADVERSARIAL_GRADIENT: {LOGITS: gradient}}
             for client_id, gradient in zip(known, gradients, strict=True)
         }
         return Feedback(mean.shared, own)
-
-    def _note(self, figures: tuple[float, float], num_clients: int) -> None:
-        """Record the means over the round so far, and what chance would reach."""
-        self._steps.append(figures)
-        loss, accuracy = np.mean(self._steps, axis=0).tolist()
-        self.round_metrics["discriminator_loss"] = loss
-        self.round_metrics["discriminator_accuracy"] = accuracy
-        self.round_metrics["log_clients"] = float(np.log(num_clients))
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return the discriminator, and which client has which label."""

@@ -201,7 +201,6 @@ class FedProtoPublic(PublicExchange):
         super().__init__(transfer_steps=transfer_steps, **options)
         self.settings |= {"proto-weight": proto_weight, "proto-target": proto_target}
         self.width = 0
-        self._distances: list[float] = []
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Ask in the first round how wide features are; then a round as usual."""
@@ -212,18 +211,14 @@ class FedProtoPublic(PublicExchange):
         """Return the shape of features of a batch."""
         return {FEATURES: ((self.batch_size, self.width), "float32")}
 
-    def begin_transfer(self) -> None:
-        """Forget the last round's distances."""
-        self._distances = []
-
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
         """Return the mean of the features."""
         mean = mean_outputs(outputs)
-        self._distances += [
-            float(np.square(held[FEATURES] - mean[FEATURES], dtype=np.float64).mean())
+        distances = [
+            np.square(held[FEATURES] - mean[FEATURES], dtype=np.float64).mean()
             for held in outputs.values()
         ]
-        self.round_metrics["feature_distance"] = float(np.mean(self._distances))
+        self.note(feature_distance=float(np.mean(distances)))
         return Feedback({MEAN_OUTPUTS: mean})
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:

@@ -10,6 +10,7 @@ No array of the shape of a model leaves a client. A client that misses an exchan
 out of the rest of the round and takes part in the next, from where it stopped.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Required, Unpack
@@ -160,6 +161,7 @@ class PublicExchange(FederatedStrategy):
 
     # ------------------------------------------------------------- for methods to override
 
+    @abstractmethod
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
         """Return what clients get for their outputs on a step's batch.
 
@@ -170,7 +172,6 @@ class PublicExchange(FederatedStrategy):
         step
             Number of the exchange within the round, from 0.
         """
-        raise NotImplementedError
 
     def output_spec(self) -> RecordSpec:
         """Return name, shape and dtype of the arrays that clients send of a batch."""
@@ -178,15 +179,6 @@ class PublicExchange(FederatedStrategy):
 
     def begin_transfer(self) -> None:
         """Do something between the local phase and the first exchange."""
-
-    # ----------------------------------------------------------------- for methods to use
-
-    def note(self, **figures: float) -> None:
-        """Record figures of an exchange: a round tells the means over its exchanges."""
-        for name, value in figures.items():
-            found = self._figures.setdefault(name, [])
-            found.append(value)
-            self.round_metrics[name] = sum(found) / len(found)
 
     # ---------------------------------------------------------------------------- a round
 
@@ -204,7 +196,14 @@ class PublicExchange(FederatedStrategy):
         """Send no arrays: each client scores its own model."""
         return Exchange(EVALUATE, client_ids)
 
-    # ------------------------------------------------------------------ for methods to use
+    # ----------------------------------------------------------------- for methods to use
+
+    def note(self, **figures: float) -> None:
+        """Record figures of an exchange: a round tells the means over its exchanges."""
+        for name, value in figures.items():
+            found = self._figures.setdefault(name, [])
+            found.append(value)
+            self.round_metrics[name] = sum(found) / len(found)
 
     def local_phase(self, client_ids: Sequence[int]) -> Exchange:
         """Return the message of the local phase."""

@@ -240,7 +240,7 @@ class Alarm(Split):
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("features", "labels") and Alarm.armed:
-            raise AssertionError("a test sample was touched in training")
+            raise RuntimeError("a test sample was touched in training")
         return super().__getattribute__(name)
 
 
