@@ -1,31 +1,19 @@
 #!/usr/bin/env bash
 # Makes what each machine needs, on the server, once:
 #   prepare.sh HOST NUM_DEVICES [PUBLIC_FOLDER]
-# HOST is the name or address by which the devices reach the server. Writes server/ and
-# device-0/, device-1/, ...: copy each of the latter to its device, and to nobody else.
+# HOST is the name or address by which the devices reach the server. Makes prototype/ with
+# superlink/, which stays, and nodes/device-0/, nodes/device-1/, ...: copy each of these to
+# its device, and to nobody else.
 set -euo pipefail
-host=${1:?usage: prepare.sh HOST NUM_DEVICES [PUBLIC_FOLDER]}
-devices=${2:?usage: prepare.sh HOST NUM_DEVICES [PUBLIC_FOLDER]}
-public=${3:-}
+usage="usage: prepare.sh HOST NUM_DEVICES [PUBLIC_FOLDER]"
+host=${1:?$usage} devices=${2:?$usage} public=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
-[ ! -e server ] || { echo "prepare.sh: $PWD/server is there already: use an empty folder" >&2; exit 2; }
-case $host in *[!0-9.]*) name="DNS:$host" ;; *) name="IP:$host" ;; esac
+[ "$devices" -ge 1 ] 2>/dev/null || { echo "prepare.sh: $devices devices: expected 1 or more" >&2; exit 2; }
+[ -z "$public" ] || [ -d "$public" ] || { echo "prepare.sh: no folder $public" >&2; exit 2; }
 
-umask 077
-mkdir server
-openssl req -x509 -newkey rsa:3072 -nodes -days 365 -subj "/CN=fedal prototype CA" \
-    -keyout server/ca.key -out server/ca.crt 2>/dev/null
-openssl req -newkey rsa:3072 -nodes -subj "/CN=$host" \
-    -keyout server/server.key -out server/server.csr 2>/dev/null
-openssl x509 -req -days 365 -in server/server.csr -CA server/ca.crt -CAkey server/ca.key \
-    -CAcreateserial -extfile <(echo "subjectAltName=$name") -out server/server.pem 2>/dev/null
-echo "$devices" > server/devices
-for ((k = 0; k < devices; k++)); do
-    mkdir "device-$k"
-    ssh-keygen -q -t ecdsa -b 384 -N "" -C "device-$k" -f "device-$k/key"
-    cp "device-$k/key.pub" "server/device-$k.pub"
-    cp server/ca.crt "$here/device.sh" "device-$k/"
-    echo "$k $devices" > "device-$k/partition"
-    [ -z "$public" ] || cp -R "$public" "device-$k/public"
+names=$(seq -f "device-%.0f" -s , 0 "$((devices - 1))")
+fedsuite deploy init --superlink "$host" --nodes "$names" --output prototype
+for device in prototype/nodes/*; do
+    cp "$here/device.sh" "$device/"
+    [ -z "$public" ] || cp -R "$public" "$device/public"
 done
-echo "copy device-K to device K, then run server.sh here and device.sh there"
