@@ -10,12 +10,10 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
-from fedsuite.keys import Key, Value
 from fedsuite.logs import log_scope
 from fedsuite.records import (
     ARRAYS,
@@ -28,6 +26,7 @@ from fedsuite.records import (
     to_arrays,
     to_record,
 )
+from fedsuite.strategies.declaration import MethodDeclaration
 from fedsuite.strategies.exchange import (
     Exchange,
     Rejection,
@@ -47,7 +46,7 @@ from fedsuite.strategies.validation import ClientReply, Expected, all_finite, sp
 logger = logging.getLogger(__name__)
 
 
-class FederatedStrategy(StartableStrategy):
+class FederatedStrategy(MethodDeclaration, StartableStrategy):
     """Base of all strategies.
 
     Parameters
@@ -94,43 +93,6 @@ class FederatedStrategy(StartableStrategy):
         Names of the clients in order, where they have some; with ``registered`` those of
         the nodes that take part, client k being the k-th. Empty takes all nodes.
     """
-
-    KEYS: ClassVar[tuple[Key, ...]] = ()
-    """Keys of the method; each is a keyword of the constructor."""
-
-    DEFAULTS: ClassVar[Mapping[str, Value]] = {}
-    """The method's own defaults of keys that are declared elsewhere."""
-
-    FIXED: ClassVar[Mapping[str, Value]] = {}
-    """Keys declared elsewhere that the method needs at these values: others are refused."""
-
-    FIXED_REASON: ClassVar[str] = ""
-    """Why other values are refused, for the error; empty says nothing."""
-
-    NEEDS_GROUPS: ClassVar[bool] = False
-    """Whether the constructor takes ``groups``, the model's ParameterGroups."""
-
-    NEEDS_VALIDATION: ClassVar[bool] = False
-    """Whether the constructor takes ``validation``, a ServerValidation or its like."""
-
-    NEEDS_CLASSES: ClassVar[bool] = False
-    """Whether the constructor takes ``num_classes``."""
-
-    NEEDS_PUBLIC: ClassVar[bool] = False
-    """Whether the method needs public data at its clients; the constructor then takes
-    ``num_classes`` and ``public_rows``."""
-
-    NEEDS_PUBLIC_INPUTS: ClassVar[bool] = False
-    """Whether the constructor also takes ``public``, the PublicData itself."""
-
-    PRIVATE_MODELS: ClassVar[bool] = False
-    """Whether clients keep their models, which the server never sees and which may differ:
-    it starts with no arrays."""
-
-    NEEDS_NETWORKS: ClassVar[bool] = False
-    """Whether the constructor takes ``networks``, a ServerNetworks: clients' models may
-    differ, and the server's arrays are those of all networks. Different ones cannot go with
-    NEEDS_GROUPS or NEEDS_VALIDATION, which are of one model."""
 
     def __init__(
         self,

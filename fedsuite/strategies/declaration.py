@@ -1,0 +1,47 @@
+"""What a method declares of itself: its keys, and what its constructor must be given."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fedsuite.keys import Key, Value
+
+
+class MethodDeclaration:
+    """Class variables that experiments, engines and analyses read before a run starts."""
+
+    KEYS: ClassVar[tuple[Key, ...]] = ()
+    """Keys of the method; each is a keyword of the constructor."""
+
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {}
+    """The method's own defaults of keys that are declared elsewhere."""
+
+    FIXED: ClassVar[Mapping[str, Value]] = {}
+    """Keys declared elsewhere that the method needs at these values: others are refused."""
+
+    FIXED_REASON: ClassVar[str] = ""
+    """Why other values are refused, for the error; empty says nothing."""
+
+    NEEDS_GROUPS: ClassVar[bool] = False
+    """Whether the constructor takes ``groups``, the model's ParameterGroups."""
+
+    NEEDS_VALIDATION: ClassVar[bool] = False
+    """Whether the constructor takes ``validation``, a ServerValidation or its like."""
+
+    NEEDS_CLASSES: ClassVar[bool] = False
+    """Whether the constructor takes ``num_classes``."""
+
+    NEEDS_PUBLIC: ClassVar[bool] = False
+    """Whether the method needs public data at its clients; the constructor then takes
+    ``num_classes`` and ``public_rows``."""
+
+    NEEDS_PUBLIC_INPUTS: ClassVar[bool] = False
+    """Whether the constructor also takes ``public``, the PublicData itself."""
+
+    PRIVATE_MODELS: ClassVar[bool] = False
+    """Whether clients keep their models, which the server never sees and which may differ:
+    it starts with no arrays."""
+
+    NEEDS_NETWORKS: ClassVar[bool] = False
+    """Whether the constructor takes ``networks``, a ServerNetworks: clients' models may
+    differ, and the server's arrays are those of all networks. Different ones cannot go with
+    NEEDS_GROUPS or NEEDS_VALIDATION, which are of one model."""
