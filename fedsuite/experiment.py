@@ -1,94 +1,34 @@
 """An experiment: flat kebab-case keys, checked before anything starts.
 
 The same file serves ``fedsuite run FILE`` and ``flwr run . --run-config FILE``. Keys are
-declared where they belong; this module collects the declarations, checks values against
-them, and fills in the defaults.
+declared where they belong (:mod:`fedsuite.key_catalog` collects them); here values are
+checked against the declarations, and defaults filled in.
 """
 
-import difflib
 import hashlib
 import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import tomli_w
 
 from fedsuite.client_networks import check_networks
 from fedsuite.errors import ConfigError
+from fedsuite.key_catalog import (
+    SELECTORS,
+    ambiguous_keys,
+    is_default,
+    keys_of,
+    known_keys,
+    shared_keys,
+    unknown_key,
+)
 from fedsuite.keys import AUTO, Key, Value
 from fedsuite.registry import METHODS
 from fedsuite.site_keys import check_sites, number_of_sites
-
-KEYS: tuple[Key, ...] = (
-    Key("method", "fedavg", "method to run", choices=tuple(METHODS)),
-    Key("num-rounds", 10, "rounds of the federation", minimum=1),
-    Key("seed", 0, "seed of all random streams", minimum=0),
-    Key(
-        "clients-per-round",
-        0,
-        "clients sampled to train in a round; 0 is all",
-        minimum=0,
-    ),
-    Key("evaluate-every", 1, "rounds between evaluations on all clients", minimum=1),
-    Key("quorum", 1, "least good replies for a round to count", minimum=1),
-    Key(
-        "max-failed-rounds",
-        3,
-        "rounds in a row below the quorum before the run ends with an error",
-        minimum=1,
-    ),
-    Key("connect-timeout", 600.0, "seconds to wait for SuperNodes", above=0.0),
-    Key("round-timeout", 3600.0, "seconds to wait for the replies of a round", above=0.0),
-    Key(
-        "threads",
-        1,
-        "torch threads of each process; may change the last bits",
-        minimum=1,
-        maximum=256,
-    ),
-    Key("device", "auto", "where clients train", choices=("auto", "cpu", "cuda")),
-    Key(
-        "engine",
-        AUTO,
-        "what runs it under `fedsuite run`: auto is local",
-        choices=("local", "ray", "deployment"),
-        kind=str,
-    ),
-    Key("resume", False, "go on from the last checkpoint in the run's folder"),
-    Key("output-dir", AUTO, "folder that run folders go into", kind=str),
-    Key("run-name", AUTO, "name of the run's folder", kind=str),
-    Key("state-dir", AUTO, "folder for what clients keep between rounds", kind=str),
-    Key(
-        "checkpoint-every",
-        10,
-        "rounds between checkpoints; 0 writes none",
-        minimum=0,
-    ),
-    Key("tensorboard", False, "also write TensorBoard events into the run's folder"),
-    Key(
-        "metrics-port",
-        0,
-        "port of the server's Prometheus text, /metrics, while rounds go on; 0 is none",
-        minimum=0,
-        maximum=65535,
-    ),
-    Key("metrics-host", "127.0.0.1", "address that metrics-port is opened on"),
-    Key(
-        "early-stop-metric",
-        "",
-        "metric of rounds.jsonl that ends the run when it stops improving; empty: never",
-    ),
-    Key("early-stop-patience", 20, "evaluations without improvement to wait", minimum=1),
-    Key(
-        "best-model-metric",
-        "",
-        "metric of rounds.jsonl whose best model is kept too; empty keeps none",
-    ),
-)
 
 LOCAL_KEYS = frozenset(
     {
@@ -146,9 +86,6 @@ class Experiment:
         ConfigError
             Naming the key, the value, and what is allowed.
         """
-        for name in given:
-            if name not in known_keys():
-                raise unknown_key(name)
         values: dict[str, Value] = {}
         for group in _groups(given):
             for key in group.keys:
@@ -158,12 +95,7 @@ class Experiment:
                 elif value == AUTO and key.default != AUTO and key.name in ambiguous_keys():
                     value = key.default
                 values[key.name] = key.parse(value)
-        for name, value in given.items():
-            if name not in values and not is_default(name, value):
-                raise ConfigError(
-                    f"key {name} = {value!r} does not apply here: it belongs to "
-                    f"{', '.join(known_keys()[name].owners)}"
-                )
+        _refuse_others({n: value for n, value in given.items() if n not in values})
         values.update(number_of_sites(values))
         experiment = cls(dict(sorted(values.items())))
         experiment.check()
@@ -253,22 +185,6 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class KnownKey:
-    """A key name with all its declarations, and whom it belongs to.
-
-    Parameters
-    ----------
-    declarations
-        All declarations of the name; methods may share one.
-    owners
-        ``method fedprox``, ``partitioner shards``, ...; empty for keys of every experiment.
-    """
-
-    declarations: tuple[Key, ...]
-    owners: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class _Group:
     """Keys that apply, with defaults that differ from their declarations."""
 
@@ -300,120 +216,40 @@ def read_file(path: Path) -> dict[str, object]:
     return content
 
 
-def shared_groups() -> dict[str, tuple[Key, ...]]:
-    """Return the keys that every experiment has, by what they are about."""
-    from fedsuite import data, models
-    from fedsuite.clients.fault_plan import KEYS as FAULT_KEYS
-    from fedsuite.clients.privacy import KEYS as PRIVACY_KEYS
-    from fedsuite.clients.scoring import KEYS as SCORE_KEYS
-    from fedsuite.clients.self_regularisation import KEYS as LSR_KEYS
-    from fedsuite.clients.training import KEYS as TRAINING_KEYS
-    from fedsuite.strategies.extras import KEYS as SERVER_KEYS
-
-    return {
-        "run": (*KEYS, *SCORE_KEYS),
-        "data": data.KEYS,
-        "model": (
-            models.MODEL,
-            *models.CLIENT_NETWORK_KEYS,
-            models.DECOMPOSITION,
-            *models.FEDPARA_KEYS,
-        ),
-        "training": TRAINING_KEYS,
-        "extras": (*SERVER_KEYS, *LSR_KEYS, *PRIVACY_KEYS, *FAULT_KEYS),
-    }
-
-
-def _shared_keys() -> tuple[Key, ...]:
-    return tuple(key for keys in shared_groups().values() for key in keys)
-
-
-def _owned_keys() -> Iterator[tuple[str, str, Sequence[Key]]]:
-    """Yield selector, its value, and the keys that apply when it is chosen."""
-    from fedsuite import data, decomposition, models
-
-    for name, dataset in data.DATASETS.items():
-        yield "dataset", name, dataset.keys
-    for name, partitioner in data.PARTITIONERS.items():
-        yield "partitioner", name, partitioner.keys
-    for name, model in models.MODELS.items():
-        yield "model", name, model.keys
-    factor_keys = (*models.DECOMPOSITION_KEYS, *decomposition.KEYS)
-    yield models.DECOMPOSITION.name, "true", factor_keys
-    for name, method in METHODS.items():
-        yield "method", name, method.load_strategy().KEYS
-
-
-@cache
-def known_keys() -> dict[str, KnownKey]:
-    """Return every key that an experiment may name."""
-    known = {key.name: KnownKey((key,), ()) for key in _shared_keys()}
-    for selector, name, keys in _owned_keys():
-        for key in keys:
-            old = known.get(key.name, KnownKey((), ()))
-            known[key.name] = KnownKey(
-                (*old.declarations, key), (*old.owners, f"{selector} {name}")
+def _refuse_others(given: Mapping[str, object]) -> None:
+    """Raise for keys that do not apply, unless they say what stands there anyway."""
+    for name in given:
+        if name not in known_keys():
+            raise unknown_key(name)
+    for name, value in given.items():
+        if not is_default(name, value):
+            raise ConfigError(
+                f"key {name} = {value!r} does not apply here: it belongs to "
+                f"{', '.join(known_keys()[name].owners)}"
             )
-    return known
-
-
-@cache
-def ambiguous_keys() -> frozenset[str]:
-    """Return the keys whose default depends on what else the experiment says."""
-    differing = {
-        name
-        for name, known in known_keys().items()
-        if len({(type(key.default), key.default) for key in known.declarations}) > 1
-    }
-    overridden = {k for m in METHODS.values() for k in m.load_strategy().DEFAULTS}
-    return frozenset(differing | overridden)
-
-
-def table_default(name: str) -> Value:
-    """Return what stands for a key in ``[tool.flwr.app.config]``."""
-    return AUTO if name in ambiguous_keys() else known_keys()[name].declarations[0].default
-
-
-def is_default(name: str, value: object) -> bool:
-    """Return whether a value is what stands there when the user said nothing."""
-    return value == table_default(name)
 
 
 def _groups(given: Mapping[str, object]) -> Iterator[_Group]:
-    method = _choice("method", given)
-    defaults = METHODS[method].load_strategy().DEFAULTS
-    yield _Group(_shared_keys(), defaults)
-    chosen = {
-        selector: defaults.get(selector) if given.get(selector, AUTO) == AUTO else None
-        for selector in ("dataset", "partitioner", "model", "decomposition")
-    }
-    for selector, name, keys in _owned_keys():
-        wanted = chosen.get(selector) or _choice(selector, given)
-        if name == _selected(wanted):
-            yield _Group(keys, defaults)
+    defaults = METHODS[_choice("method", given, {})].load_strategy().DEFAULTS
+    yield _Group(tuple(shared_keys().values()), defaults)
+    for selector in SELECTORS:
+        yield _Group(keys_of(selector, _choice(selector, given, defaults)), defaults)
 
 
-def _choice(selector: str, given: Mapping[str, object]) -> str:
+def _choice(
+    selector: str, given: Mapping[str, object], defaults: Mapping[str, Value]
+) -> str:
     """Return the checked value of a key that selects others."""
-    key = known_keys()[selector].declarations[0]
-    value = given.get(selector, key.default)
-    if value == AUTO and selector in ambiguous_keys():
-        value = key.default
+    key = shared_keys()[selector]
+    value = given.get(selector, AUTO)
+    if value == AUTO:
+        value = defaults.get(selector, key.default)
     return _selected(key.parse(value))
 
 
 def _selected(value: Value) -> str:
     """Return a selector's value as it stands in TOML."""
     return value if isinstance(value, str) else str(value).lower()
-
-
-def unknown_key(name: str) -> ConfigError:
-    """Return the error for a key that nobody declares, with the nearest known one."""
-    near = difflib.get_close_matches(name.replace("_", "-"), known_keys(), 1, cutoff=0.5)
-    hint = (
-        f"did you mean {near[0]!r}?" if near else "`fedsuite methods NAME` lists the keys"
-    )
-    return ConfigError(f"unknown key {name!r}: {hint}")
 
 
 def parse_assignment(text: str) -> tuple[str, Value]:

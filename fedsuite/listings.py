@@ -43,7 +43,7 @@ def method_keys_table(name: str) -> Table:
         If there is no such method.
     """
     from fedsuite.decomposition import KEYS as DECOMPOSITION_KEYS
-    from fedsuite.experiment import shared_groups
+    from fedsuite.key_catalog import shared_groups
     from fedsuite.models import KEYS as MODEL_KEYS
 
     if name not in METHODS:

@@ -8,7 +8,8 @@ from pathlib import Path
 from fedsuite.api import resume
 from fedsuite.api import run as start
 from fedsuite.errors import ConfigError, RunError
-from fedsuite.experiment import Experiment, known_keys, shared_groups
+from fedsuite.experiment import Experiment
+from fedsuite.key_catalog import known_keys, shared_groups
 from fedsuite.keys import Value
 from fedsuite.models import DECOMPOSITION_KEYS
 from fedsuite.results.groups import SEED

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsuite.errors import ConfigError, RunError
-from fedsuite.experiment import LOCAL_KEYS, Experiment, is_default, parse_assignment
+from fedsuite.experiment import LOCAL_KEYS, Experiment, parse_assignment
 from fedsuite.files import atomic_write
+from fedsuite.key_catalog import is_default
 from fedsuite.keys import Value
 from fedsuite.results.layout import read_object
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedsuite.config_table import BEGIN, END, insert, main, render
 from fedsuite.errors import ConfigError
-from fedsuite.experiment import known_keys, table_default
+from fedsuite.key_catalog import known_keys, table_default
 
 ROOT = Path(__file__).parents[1]
 

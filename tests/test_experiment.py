@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 
 from fedsuite import experiment as module
 from fedsuite.errors import ConfigError
-from fedsuite.experiment import (
-    LOCAL_KEYS,
-    Experiment,
-    ambiguous_keys,
-    known_keys,
-    parse_assignment,
-    table_default,
-)
+from fedsuite.experiment import LOCAL_KEYS, Experiment, parse_assignment
+from fedsuite.key_catalog import ambiguous_keys, known_keys, table_default
 from fedsuite.keys import AUTO
 from fedsuite.models import CLIENT_NETWORK_KEYS
 from fedsuite.registry import METHODS

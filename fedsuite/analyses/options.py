@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsuite.experiment import known_keys, table_default
+from fedsuite.key_catalog import known_keys, table_default
 from fedsuite.keys import Value
 from fedsuite.models import DECOMPOSITION
 

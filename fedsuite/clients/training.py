@@ -15,6 +15,7 @@ from fedsuite.clients.losses import (
     cross_entropy,
     focal_loss,
 )
+from fedsuite.clients.optimizers import PlainAdam, PlainSGD
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Key
@@ -144,10 +145,8 @@ def make_optimizer(
     parameters = [p for p in model.parameters() if p.requires_grad]
     rate = options.learning_rate_at(server_round)
     if options.optimizer == "adam":
-        return torch.optim.Adam(
-            parameters, lr=rate, weight_decay=options.weight_decay, fused=True
-        )
-    return torch.optim.SGD(
+        return PlainAdam(parameters, lr=rate, weight_decay=options.weight_decay, fused=True)
+    return PlainSGD(
         parameters,
         lr=rate,
         momentum=options.momentum,

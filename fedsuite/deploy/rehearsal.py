@@ -152,12 +152,21 @@ class LocalFederation:
 
     def run(self, run_config: Mapping[str, Value], on_line: OnLine) -> None:
         """Run an experiment on it; see :func:`rehearse`."""
+        self.run_app(stage_app(self._world.folder / "app", run_config), on_line)
+
+    def run_app(self, app: Path, on_line: OnLine) -> None:
+        """Run a Flower app on it, given its folder; returns when it has completed.
+
+        Raises
+        ------
+        RunError
+            If it does not start or does not complete.
+        """
 
         def check() -> None:
             self.running[SUPERLINK][0].check_alive()
 
         with _within(self._world, superlink_environment(self.superlink)):
-            app = stage_app(self._world.folder / "app", run_config)
             follow_run(self._world, app, on_line, check)
 
 

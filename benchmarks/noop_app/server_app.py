@@ -1,0 +1,34 @@
+"""Rounds of nothing, timed."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Send a model of zeros to all nodes and take it back, so many times."""
+    config = context.run_config
+    model = Array(np.zeros(int(config["num-parameters"]), np.float32))
+    while len(nodes := list(grid.get_node_ids())) < int(config["num-nodes"]):
+        time.sleep(0.2)
+    seconds = []
+    for server_round in range(1, int(config["num-rounds"]) + 1):
+        start = time.monotonic()
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord({"model": model}),
+                "config": ConfigRecord({"server-round": server_round}),
+            }
+        )
+        sent = [Message(content, n, "train", group_id=str(server_round)) for n in nodes]
+        replies = list(grid.send_and_receive(sent))
+        model = next(iter(replies[0].content["arrays"].values()))
+        seconds.append(time.monotonic() - start)
+    Path(str(config["output"])).write_text(json.dumps(seconds))

@@ -1,0 +1,42 @@
+"""Torch's optimisers without its compiler.
+
+Torch imports all of ``torch._dynamo`` at the first use of an optimiser, to keep the
+compiler out of some methods: a second of processor time, in each process that answers one
+message between machines, for a compiler that no client uses. Here are the same methods
+without that detour; steps have the same bits.
+"""
+
+from collections.abc import Callable
+from inspect import unwrap
+from typing import Any
+
+import torch
+from torch.optim import SGD, Adam, Optimizer
+
+__all__ = ["PlainAdam", "PlainSGD"]
+
+
+class PlainSGD(SGD):
+    """:class:`torch.optim.SGD`; of its hooks, those of a step alone."""
+
+    add_param_group = unwrap(Optimizer.add_param_group)
+    zero_grad = unwrap(Optimizer.zero_grad)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move the parameters along the gradients that they hold."""
+        return _step_of_sgd(self, closure)
+
+
+class PlainAdam(Adam):
+    """:class:`torch.optim.Adam`; of its hooks, those of a step alone."""
+
+    add_param_group = unwrap(Optimizer.add_param_group)
+    zero_grad = unwrap(Optimizer.zero_grad)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move the parameters along the gradients that they hold."""
+        return _step_of_adam(self, closure)
+
+
+_step_of_sgd = torch.no_grad()(unwrap(SGD.step))
+_step_of_adam = torch.no_grad()(unwrap(Adam.step))

@@ -1,0 +1,105 @@
+"""Flower's Grid, asked for replies soon and handing out each as it comes.
+
+Between machines Flower's own Grid looks for replies every three seconds and keeps them all
+until the last is there. For methods that exchange several messages in a round that pause
+is much of the round, and that many replies of a large model are a lot of memory.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+
+from flwr.app import Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run as FlowerRun
+
+_SHORTEST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.0
+_SHARE_OF_WAIT = 0.05
+
+
+class PromptGrid(Grid):
+    """A Grid of Flower's whose replies are looked for soon.
+
+    The pauses grow with the wait: they add a twentieth to it at most, or 0.1 s, and a wait
+    of hours costs a request a second. In a Flower app of your own: ``PromptGrid(grid)`` in
+    place of ``grid``.
+
+    Parameters
+    ----------
+    grid
+        What sends and receives.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def set_run(self, run: FlowerRun) -> None:
+        """Say which run it is."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> FlowerRun:
+        """Facts of the run."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a new message."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all nodes."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return what is known of all nodes."""
+        return self._grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages; return their ids."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that have come to these messages, each once."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Send messages now; yield each reply when it is there.
+
+        Parameters
+        ----------
+        messages
+            To send. One that Flower could not send has no reply.
+        timeout
+            Seconds to wait for replies; None waits for all of them.
+        """
+        sent = time.monotonic()
+        # Flower has None for a message that it could not send, and has logged why.
+        waiting = {key for key in self._grid.push_messages(messages) if key is not None}
+        return self._replies(waiting, sent, timeout)
+
+    def _replies(
+        self, waiting: set[str], sent: float, timeout: float | None
+    ) -> Iterator[Message]:
+        while waiting:
+            # The last look is after the deadline: what came in time is taken.
+            late = timeout is not None and time.monotonic() - sent >= timeout
+            for reply in self._grid.pull_messages(waiting):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                yield reply
+            if late or not waiting:
+                return
+            pause = _SHARE_OF_WAIT * (time.monotonic() - sent)
+            pause = min(max(pause, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+            if timeout is not None:
+                pause = min(pause, max(0.0, sent + timeout - time.monotonic()))
+            time.sleep(pause)
