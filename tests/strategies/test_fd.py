@@ -30,7 +30,7 @@ from fedsuite.records import (
 from fedsuite.registry import METHODS
 from fedsuite.strategies.fd import FD, others_means
 from fedsuite.strategies.standalone import Standalone
-from tests.small_runs import SMALL, without_plots
+from tests.small_runs import SMALL, client_states, without_plots
 from tests.strategies.public import (
     ADAM,
     MIXED,
@@ -504,11 +504,6 @@ def test_noise_on_uploads_is_refused() -> None:
         run({**SMALL, "method": "fd", "dp-noise-multiplier": 1.0})
 
 
-def stored(folder: Path) -> dict[str, bytes]:
-    files = sorted((folder / "state").glob("*/*.safetensors"))
-    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
-
-
 def test_resumed_run_ends_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -525,8 +520,8 @@ def test_resumed_run_ends_with_the_same_bits(
     whole = run({**values, "num-rounds": 3, "run-name": "whole"})
     run({**values, "num-rounds": 1, "run-name": "parts"})
     parts = resume(tmp_path / "parts", num_rounds=3)
-    assert stored(whole.path) == stored(parts.path)
-    assert len(stored(whole.path)) == 3
+    assert client_states(whole.path) == client_states(parts.path)
+    assert len(client_states(whole.path)) == 3
     assert whole.column("train_loss")[1].tolist() == parts.column("train_loss")[1].tolist()
     assert whole.manifest["status"] == "finished"
 

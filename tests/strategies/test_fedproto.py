@@ -42,7 +42,7 @@ from fedsuite.registry import METHODS
 from fedsuite.strategies.class_tables import mean_rows
 from fedsuite.strategies.fedproto import FedProto, FedProtoPublic
 from fedsuite.strategies.standalone import Standalone
-from tests.small_runs import SMALL, without_plots
+from tests.small_runs import SMALL, client_states, without_plots
 from tests.strategies.public import (
     ADAM,
     NO_TRAINING,
@@ -648,11 +648,6 @@ def test_bad_settings_are_refused() -> None:
                 strategy(2, proto_weight=bad)
 
 
-def stored(folder: Path) -> dict[str, bytes]:
-    files = sorted((folder / "state").glob("*/*.safetensors"))
-    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_resumed_run_ends_with_the_same_bits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -672,8 +667,8 @@ def test_resumed_run_ends_with_the_same_bits(
     whole = run({**values, "num-rounds": 3, "run-name": "whole"})
     run({**values, "num-rounds": 1, "run-name": "parts"})
     parts = resume(tmp_path / "parts", num_rounds=3)
-    assert stored(whole.path) == stored(parts.path)
-    assert len(stored(whole.path)) == 3
+    assert client_states(whole.path) == client_states(parts.path)
+    assert len(client_states(whole.path)) == 3
     assert whole.column("train_loss")[1].tolist() == parts.column("train_loss")[1].tolist()
 
 
