@@ -30,15 +30,18 @@ from fedsuite.strategies.fccl_plus import FCCLPlus
 from fedsuite.strategies.fedmd import FedMD
 from tests.strategies.public import (
     ADAM,
+    CLIENTS,
     FIXTURE,
     MIXED,
     NO_TRAINING,
     NUMBERED,
+    FeatureTable,
     Federation,
     Fixed,
     Table,
     assert_same_models,
     differ,
+    equal,
     normalised,
     small,
     strategy_of,
@@ -47,7 +50,6 @@ from tests.strategies.public import (
     wide,
 )
 
-CLIENTS = [torch.tensor(f, dtype=torch.float64) for f in FIXTURE.values()]
 MEAN = torch.stack(CLIENTS).mean(dim=0)
 CORRELATION = [
     (0.692535, 0.406603, -0.573070),
@@ -324,10 +326,6 @@ def test_the_previous_model_is_that_of_the_local_phase(target: str) -> None:
     )
 
 
-def equal(left: Any, right: Any) -> bool:
-    return set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
-
-
 @pytest.mark.parametrize("epochs", [0, 2])
 def test_teachers_are_of_the_last_local_phase_and_of_pre_training(epochs: int) -> None:
     class Noting(FCCLClient):
@@ -452,25 +450,12 @@ def test_temperatures_are_above_0() -> None:
 # Rounds of FCCL+
 
 
-class Featured(nn.Module):
-    """Features by sample, the number of which the input says, and a classifier."""
-
-    def __init__(self, features: Any) -> None:
-        super().__init__()
-        self.features = nn.Parameter(torch.tensor(features, dtype=torch.float32))
-        self.head = nn.Linear(2, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = self.head(self.features[inputs[:, 0].long()])
-        return found
-
-
 @pytest.mark.parametrize(
     ("temperature", "losses"),
     [(1.0, (0.040013, 0.037181)), (0.02, (5.892557, 5.661507))],
 )
 def test_a_round_with_similarities(temperature: float, losses: tuple[float, float]) -> None:
-    builds = [lambda held=held: Featured(held) for held in FEATURES]
+    builds = [lambda held=held: FeatureTable(held) for held in FEATURES]
     federation = Federation(
         FCCLPlusClient, builds, training=NO_TRAINING, public=NUMBERED[:3]
     )

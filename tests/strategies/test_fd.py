@@ -10,7 +10,6 @@ import torch
 from flwr.app import ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 from torch.nn import functional
 
 from fedsuite.api import resume, run
@@ -34,10 +33,14 @@ from tests.small_runs import SMALL, client_states, without_plots
 from tests.strategies.public import (
     ADAM,
     MIXED,
+    STANDING,
     Federation,
+    Table,
     assert_same_models,
     differ,
+    lying,
     normalised,
+    numbered,
     rows,
     small,
     tables_of,
@@ -72,30 +75,15 @@ M_PROB = {
     (1, 1): (0.438591, 0.333074, 0.228335),
     (2, 2): (0.043644, 0.079737, 0.876619),
 }
-STANDING = TrainingOptions(local_steps=1, batch_size=0, learning_rate=0.0)
-"""One step on all data that goes nowhere."""
-
-
-class Numbered(nn.Module):
-    """Logits by sample, in float64: the input's first number says which."""
-
-    def __init__(self, logits: Any) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.tensor(logits, dtype=torch.float64))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return self.logits[features[:, 0].long()]
-
-
-def numbered(client_id: int) -> Split:
-    return Split(torch.arange(3.0)[:, None], torch.tensor(LABELS[client_id]))
 
 
 def golden(**options: Any) -> tuple[Federation, Any]:
     """Run two rounds of the example's clients, whose weights stand still."""
     training = options.pop("training", STANDING)
-    builds = [lambda logits=logits: Numbered(logits) for logits in L]
-    federation = Federation(FDClient, builds, training=training, data=numbered)
+    builds = [lambda logits=logits: Table(logits, torch.float64) for logits in L]
+    federation = Federation(
+        FDClient, builds, training=training, data=lambda k: numbered(*LABELS[k])
+    )
     return federation, federation.run(tables_of(FD, **options), 2)
 
 
@@ -242,8 +230,10 @@ def test_the_weight_scales_the_regulariser() -> None:
 
 def test_the_step_is_that_of_the_whole_loss() -> None:
     moving = TrainingOptions(local_steps=1, batch_size=0, learning_rate=1.0)
-    builds = [lambda logits=logits: Numbered(logits) for logits in L]
-    federation = Federation(FDClient, builds, training=moving, data=numbered)
+    builds = [lambda logits=logits: Table(logits, torch.float64) for logits in L]
+    federation = Federation(
+        FDClient, builds, training=moving, data=lambda k: numbered(*LABELS[k])
+    )
     strategy = tables_of(FD, fd_space="logit", fd_weight=2.0)
     for client_id, rows_of in enumerate(M_LOGIT):
         found, present = table(rows_of)
@@ -373,19 +363,6 @@ def test_order_of_replies_is_of_no_consequence() -> None:
     assert_same_models(*runs)
 
 
-def lying(told: Any) -> type[FDClient]:
-    """Return a client of which number 1 tells another table."""
-
-    class Lying(FDClient):
-        def on_train(self, request: Any) -> Any:
-            reply = super().on_train(request)
-            if self.client_id == 1:
-                reply.arrays[CLASS_TABLE].update(told)
-            return reply
-
-    return Lying
-
-
 def even(**changes: Any) -> dict[str, np.ndarray]:
     told = {ROWS: np.full((3, 3), 1 / 3, np.float32), COUNTS: np.ones(3, np.uint32)}
     return told | changes
@@ -409,7 +386,7 @@ NEGATIVE = np.array([[1.5, -0.5, 0.0]] * 3, np.float32)
     ],
 )
 def test_bad_tables_are_not_used(told: dict[str, np.ndarray], reason: str) -> None:
-    federation = Federation(lying(told), [small, small, small])
+    federation = Federation(lying(FDClient, told), [small, small, small])
     strategy = tables_of(FD)
     trace = federation.run(strategy, 1)
     (rejection,) = trace.reports[0].train.rejections
@@ -418,7 +395,7 @@ def test_bad_tables_are_not_used(told: dict[str, np.ndarray], reason: str) -> No
 
 
 def test_a_good_table_of_a_stranger_is_used() -> None:
-    federation = Federation(lying(even()), [small, small, small])
+    federation = Federation(lying(FDClient, even()), [small, small, small])
     strategy = tables_of(FD)
     trace = federation.run(strategy, 1)
     assert trace.reports[0].train.rejections == []
@@ -428,14 +405,14 @@ def test_a_good_table_of_a_stranger_is_used() -> None:
 def test_large_counts_give_no_weight() -> None:
     told = even(counts=np.full(3, 1000, np.uint32))
     strategy = tables_of(FD)
-    Federation(lying(told), [small, small, small]).run(strategy, 1)
+    Federation(lying(FDClient, told), [small, small, small]).run(strategy, 1)
     mean = strategy.own_rows([0])[0][ROWS]
     expected = (strategy.tables[1] + strategy.tables[2]) / 2
     np.testing.assert_allclose(mean, expected, rtol=1e-6)
 
 
 def test_a_round_below_the_quorum_changes_nothing() -> None:
-    federation = Federation(lying(even(rows=NEGATIVE)), [small, small, small])
+    federation = Federation(lying(FDClient, even(rows=NEGATIVE)), [small, small, small])
     strategy = tables_of(FD, quorum=3)
     strategy.tables, strategy.present = {0: np.eye(3)}, {0: np.ones(3, bool)}
     federation.run(strategy, 1)

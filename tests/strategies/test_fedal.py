@@ -37,6 +37,7 @@ from tests.strategies.public import (
     Fixed,
     assert_same_models,
     differ,
+    equal,
     normalised,
     rows,
     small,
@@ -310,10 +311,6 @@ class Watched(FedAL):
         answer = super().feedback(outputs, step)
         self.seen.append((before, self.discriminator.state(), (outputs, answer)))
         return answer
-
-
-def equal(left: Any, right: Any) -> bool:
-    return set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
 
 
 def test_order_inside_an_exchange() -> None:

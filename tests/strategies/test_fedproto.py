@@ -46,18 +46,19 @@ from tests.small_runs import SMALL, client_states, without_plots
 from tests.strategies.public import (
     ADAM,
     NO_TRAINING,
+    STANDING,
     WIDTH,
+    FeatureTable,
     Federation,
     assert_same_models,
     differ,
+    lying,
+    numbered,
     rows,
     strategy_of,
     tables_of,
     wide,
 )
-
-STANDING = TrainingOptions(local_steps=1, batch_size=0, learning_rate=0.0)
-"""One step on all data that goes nowhere."""
 
 
 def deep() -> nn.Module:
@@ -74,23 +75,6 @@ def deep() -> nn.Module:
 
 
 NINE = (wide, deep, wide)
-
-
-class FeatureTable(nn.Module):
-    """Features by sample: the input's first number says which."""
-
-    def __init__(self, features: Any, dtype: torch.dtype = torch.float64) -> None:
-        super().__init__()
-        self.features = nn.Parameter(torch.tensor(features, dtype=dtype))
-        self.head = nn.Linear(len(features[0]), 3).to(dtype)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.head(self.features[inputs[:, 0].long()])
-
-
-def numbered(*labels: int) -> Split:
-    count = torch.arange(float(len(labels)))
-    return Split(count[:, None].expand(-1, WIDTH).contiguous(), torch.tensor(labels))
 
 
 # Pure functions
@@ -173,7 +157,7 @@ Z = {
 
 
 def golden(num_rounds: int = 2, **options: Any) -> tuple[Federation, Any, Any]:
-    builds = [lambda z=z: FeatureTable(z) for z, _ in Z.values()]
+    builds = [lambda z=z: FeatureTable(z, torch.float64) for z, _ in Z.values()]
     federation = Federation(
         FedProtoClient,
         builds,
@@ -215,7 +199,7 @@ def test_first_round_is_plain_cross_entropy() -> None:
 
 
 def test_a_class_without_a_prototype_adds_nothing() -> None:
-    builds = [lambda: FeatureTable([(1, 1), (0, 0), (2, 2)])]
+    builds = [lambda: FeatureTable([(1, 1), (0, 0), (2, 2)], torch.float64)]
     federation = Federation(
         FedProtoClient, builds, training=STANDING, data=lambda _: numbered(0, 1, 2)
     )
@@ -410,19 +394,6 @@ def test_a_newcomer_of_another_width_is_left_out() -> None:
 # What cannot be right
 
 
-def lying(told: Any) -> type[FedProtoClient]:
-    """Return a client of which number 1 tells another table."""
-
-    class Lying(FedProtoClient):
-        def on_train(self, request: Any) -> Any:
-            reply = super().on_train(request)
-            if self.client_id == 1:
-                reply.arrays[CLASS_TABLE].update(told)
-            return reply
-
-    return Lying
-
-
 def ones(**changes: Any) -> dict[str, np.ndarray]:
     told = {ROWS: np.ones((3, 9), np.float32), COUNTS: np.ones(3, np.uint32)}
     return told | changes
@@ -442,7 +413,7 @@ def ones(**changes: Any) -> dict[str, np.ndarray]:
 )
 def test_bad_tables_are_not_used(told: dict[str, np.ndarray], reason: str) -> None:
     strategy = tables_of(FedProto)
-    trace = Federation(lying(told), [wide, wide, wide]).run(strategy, 1)
+    trace = Federation(lying(FedProtoClient, told), [wide, wide, wide]).run(strategy, 1)
     (rejection,) = trace.reports[0].train.rejections
     assert rejection.client_id == 1 and reason in rejection.reason
     assert not np.isclose(strategy.prototypes[ROWS], 1).any()
@@ -454,7 +425,7 @@ def test_claimed_counts_weigh_no_more_than_the_examples() -> None:
     for count in (10**6, 23, 8):
         told = ones(counts=np.full(3, count, np.uint32))
         strategy = tables_of(FedProto, proto_aggregation="count")
-        Federation(lying(told), [wide, wide, wide]).run(strategy, 1)
+        Federation(lying(FedProtoClient, told), [wide, wide, wide]).run(strategy, 1)
         found.append(strategy.prototypes[ROWS])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
     np.testing.assert_allclose(found[1], found[2], rtol=0.1)
@@ -466,7 +437,7 @@ def test_claimed_counts_give_no_weight_where_clients_weigh_alike() -> None:
     for count in (1, 1000):
         told = ones(counts=np.full(3, count, np.uint32))
         strategy = tables_of(FedProto)
-        Federation(lying(told), [wide, wide, wide]).run(strategy, 1)
+        Federation(lying(FedProtoClient, told), [wide, wide, wide]).run(strategy, 1)
         found.append(strategy.prototypes[ROWS])
     np.testing.assert_array_equal(*found)
 
@@ -496,7 +467,7 @@ def test_a_class_that_no_step_saw_has_no_row() -> None:
 def test_a_round_below_the_quorum_changes_nothing() -> None:
     told = ones(rows=np.full((3, 9), np.inf, np.float32))
     strategy = tables_of(FedProto, quorum=3)
-    Federation(lying(told), [wide, wide, wide]).run(strategy, 1)
+    Federation(lying(FedProtoClient, told), [wide, wide, wide]).run(strategy, 1)
     assert strategy.prototypes == {}
 
 
@@ -510,7 +481,7 @@ PUBLIC_Z = ([(1, 0), (0, 2)], [(3, 0), (0, 0)], [(2, 3), (3, 1)])
     [("all", (1, 1, 2), 1.0), ("others", (2.25, 2.25, 4.5), 1.5)],
 )
 def test_the_public_worked_example(target: str, expected: Any, scale: float) -> None:
-    builds = [lambda z=z: FeatureTable(z, torch.float32) for z in PUBLIC_Z]
+    builds = [lambda z=z: FeatureTable(z) for z in PUBLIC_Z]
     federation = Federation(
         FedProtoPublicClient,
         builds,
