@@ -60,12 +60,12 @@ from tests.strategies.products import (
     GROUPS,
     HALF_STEP,
     TWO,
-    Watching,
     numbers,
     play,
     product,
     split,
 )
+from tests.strategies.watched import Watching
 
 METHODS = ("fedper", "fedrep", "lg-fedavg", "pfedpara")
 
