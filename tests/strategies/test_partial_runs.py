@@ -1,4 +1,4 @@
-"""FedPer, FedRep, LG-FedAvg, pFedPara, FedPara on real networks: what travels, and goes on."""
+"""FedPer, FedRep, LG-FedAvg, pFedPara on real networks: what travels, and goes on."""
 
 from collections.abc import Callable
 from itertools import pairwise
