@@ -5,14 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsuite.data import RawData
 from fedsuite.data.splits import split_parts
 from fedsuite.errors import DataError
 
-
-def raw_data(labels, num_train=None, groups=None):
-    values = np.zeros((len(labels), 1), np.uint8)
-    return RawData(values, labels, num_train=num_train, groups=groups)
+from .raw import raw_data
 
 
 def scattered_groups(num_groups=60, seed=0):
@@ -49,7 +45,7 @@ def test_public_rows_come_from_what_the_clients_would_train_on(
 def test_fewer_public_rows_are_the_first_of_more(groups):
     num_rows = 150 if groups is None else len(groups)
     labels = np.arange(num_rows) % 3
-    raw = raw_data(labels, num_rows, groups)
+    raw = raw_data(labels, num_rows, groups=groups)
     most = split_parts(raw, 0.3, 0.2, 0.1, 60).public
     assert len(set(most)) == 60
     assert (np.diff(most) < 0).any(), "in the order of the draw"
@@ -97,6 +93,6 @@ def test_some_unused_rows_there_are():
 
 
 def test_all_groups_public_leaves_nothing_for_the_clients():
-    raw = raw_data(np.zeros(9, np.int64), 9, np.repeat([0, 1], [4, 5]))
+    raw = raw_data(np.zeros(9, np.int64), 9, groups=np.repeat([0, 1], [4, 5]))
     with pytest.raises(DataError, match="public-size = 6: 9 training rows are left"):
         split_parts(raw, 0.5, public_size=6)

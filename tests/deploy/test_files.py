@@ -11,8 +11,6 @@ import pytest
 
 from tests.deploy.shipped import DEPLOY, MANIFESTS, README, UNITS
 
-# Kubernetes
-
 
 def test_the_versions_are_the_ones_tested() -> None:
     pinned = (DEPLOY.parent / "constraints" / "flwr-1.41.txt").read_text()
@@ -22,9 +20,6 @@ def test_the_versions_are_the_ones_tested() -> None:
         re.findall(r"(?:superlink|supernode|superexec):(?:\$\{\w+:-)?([\d.]+)", text)
     )
     assert found == {version}
-
-
-# The page
 
 
 def test_the_page_names_files_that_are_there() -> None:
