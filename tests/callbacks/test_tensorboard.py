@@ -9,8 +9,6 @@ import pytest
 from fedsuite.callbacks.tensorboard import TensorBoard
 from tests.callbacks.reports import a_report, a_state
 
-# TensorBoard
-
 
 def test_tensorboard_events_hold_the_scalars(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -31,9 +29,6 @@ def test_tensorboard_events_hold_the_scalars(tmp_path: Path) -> None:
     assert values["train_loss"] == [(1, 1.75), (2, 1.75)]
     assert set(values) == set(a_report(score=1.0).metrics) - {"round"}
     assert events.Tags()["histograms"] == ["accuracy"]
-
-
-# The order of the calls
 
 
 def test_tensorboard_can_be_watched_while_the_run_goes_on(

@@ -1,4 +1,4 @@
-"""Real runs through Ray and the deployment engine: what arrives, and that nothing is left."""
+"""Real runs through Ray and the deployment engine: what arrives, and what is left."""
 
 import json
 import signal

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -22,7 +23,9 @@ from fedsuite.engines.processes import (
     stop_signals_raise,
 )
 from fedsuite.errors import RunError
-from tests.engines.tiny_app import linux, processes_of
+from tests.engines.tiny_app import processes_of
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 # Environment
 

@@ -1,12 +1,7 @@
 """A tiny app for Flower's programs, odd values to hand it, and what it left behind."""
 
 import os
-import sys
 from pathlib import Path
-
-import pytest
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 ODD_VALUES: dict[str, bool | int | float | str] = {
     "yes": True,
