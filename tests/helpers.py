@@ -319,6 +319,11 @@ def run_digits(
     return run(strategy, grid, experiment.integer("num-rounds"), to_record(initial))
 
 
+def play(**changes: Value) -> Trace:
+    """Run a small experiment on digits; ``changes`` are keys in snake case."""
+    return run_digits(digits_experiment(**changes))
+
+
 def bits(arrays: Mapping[str, np.ndarray]) -> dict[str, bytes]:
     """Return what must be equal where the same bits are asked for."""
     return {name: array.tobytes() for name, array in arrays.items()}
@@ -326,4 +331,4 @@ def bits(arrays: Mapping[str, np.ndarray]) -> dict[str, bytes]:
 
 def final_bits(**changes: Value) -> dict[str, bytes]:
     """Return the final arrays of a small experiment on digits."""
-    return bits(run_digits(digits_experiment(**changes)).arrays[-1])
+    return bits(play(**changes).arrays[-1])

@@ -29,6 +29,12 @@ def final_model(folder):
     return {name: (array.shape, array.tobytes()) for name, array in arrays.items()}
 
 
+def client_states(folder):
+    """Return the bytes of each file that the clients of a run keep."""
+    files = sorted((folder / "state").glob("*/*.safetensors"))
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
+
+
 def without_plots(monkeypatch):
     """Leave out what takes most of a small run's time and has tests of its own."""
     monkeypatch.setattr("fedsuite.results.summary.plot_run", lambda path: None)

@@ -15,7 +15,7 @@ from fedsuite.engines.local import LocalGrid
 from fedsuite.errors import ConfigError, RunError
 from fedsuite.strategies.callback import Callback, RoundReport, RunState
 from fedsuite.strategies.exchange import Rejection
-from tests.callbacks.test_callbacks import a_report, a_state
+from tests.callbacks.reports import a_report, a_state
 from tests.helpers import (
     for_client,
     matrix_app,

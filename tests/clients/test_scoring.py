@@ -19,15 +19,11 @@ from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import ARRAYS, EVALUATE, Arrays, Request
 from fedsuite.strategies.report import PhaseReport
 from fedsuite.strategies.validation import ClientReply
-from tests.helpers import Trace, bits, digits_experiment, run_digits
+from tests.helpers import Trace, bits, digits_experiment, play
 
 BOTH = {"score_whole_test": True, "score_trained": True}
 ALL = {**BOTH, "score_training_data": True}
 RECEIVED = "received_training_loss"
-
-
-def play(method: str, **changes: Value) -> Trace:
-    return run_digits(digits_experiment(method=method, **changes))
 
 
 def rows(trace: Trace, phase: str, server_round: int = 2) -> list[dict[str, float]]:
@@ -36,20 +32,20 @@ def rows(trace: Trace, phase: str, server_round: int = 2) -> list[dict[str, floa
 
 
 def test_nothing_is_added_unless_asked_for() -> None:
-    trace = play("fedavg")
+    trace = play(method="fedavg")
     assert set(rows(trace, "evaluate")[0]) == {"client", "num_examples", "loss", "accuracy"}
     assert "trained_accuracy" not in rows(trace, "train")[0]
 
 
 def test_scoring_changes_no_bit_of_the_model() -> None:
     for method in ("fedavg", "fedakd"):
-        plain, scored = play(method), play(method, **ALL)
+        plain, scored = play(method=method), play(method=method, **ALL)
         assert bits(plain.arrays[-1]) == bits(scored.arrays[-1])
 
 
 def test_received_model_on_own_and_on_all_test_rows() -> None:
     """By hand: the global model after each round, on the rows of each client and on all."""
-    trace = play("fedavg", **BOTH)
+    trace = play(method="fedavg", **BOTH)
     experiment = digits_experiment()
     data = federated_data(experiment)
     model = experiment_model(experiment, data)
@@ -62,7 +58,7 @@ def test_received_model_on_own_and_on_all_test_rows() -> None:
 
 
 def test_trained_models_differ_by_client_and_are_scored_before_the_average() -> None:
-    trace = play("fedavg", **BOTH)
+    trace = play(method="fedavg", **BOTH)
     found = rows(trace, "train")
     names = {"trained_loss", "trained_accuracy", "trained_whole_test_accuracy"}
     assert all(names <= set(row) for row in found)
@@ -75,11 +71,12 @@ def test_trained_models_differ_by_client_and_are_scored_before_the_average() -> 
 
 def test_four_scores_of_a_method_with_a_private_model() -> None:
     for method in ("fedakd", "ditto"):
-        for row in rows(play(method, **BOTH), "evaluate"):
+        for row in rows(play(method=method, **BOTH), "evaluate"):
             four = ("loss", "global_loss", "whole_test_loss", "global_whole_test_loss")
             assert len({row[name] for name in four}) == 4
     column = [
-        row["global_whole_test_loss"] for row in rows(play("fedakd", **BOTH), "evaluate")
+        row["global_whole_test_loss"]
+        for row in rows(play(method="fedakd", **BOTH), "evaluate")
     ]
     assert len(set(column)) == 1
 
@@ -100,7 +97,7 @@ def pooled_loss(experiment: Experiment, arrays: Arrays, gamma: float = 0.0) -> f
 @pytest.mark.parametrize("method", ["fedavg", "fedakd", "ditto"])
 def test_loss_of_the_global_model_over_pooled_training_data(method: str) -> None:
     """By hand, after each round; clients are unequal: their plain mean is another."""
-    trace = play(method, partitioner="power-law", score_training_data=True)
+    trace = play(method=method, partitioner="power-law", score_training_data=True)
     experiment = digits_experiment(method=method, partitioner="power-law")
     assert len(trace.reports) == 3
     for report, arrays in zip(trace.reports, trace.arrays, strict=True):
@@ -123,7 +120,7 @@ def test_training_losses_are_pooled_by_training_rows_not_by_test_rows() -> None:
 
 def test_training_data_are_scored_by_the_loss_that_is_trained_on() -> None:
     changes: dict[str, Value] = {"loss": "focal", "focal_gamma": 1.5}
-    trace = play("fedavg", score_training_data=True, **changes)
+    trace = play(method="fedavg", score_training_data=True, **changes)
     found = trace.reports[-1].metrics["evaluate_received_training_loss"]
     by_hand = pooled_loss(digits_experiment(**changes), trace.arrays[-1], gamma=1.5)
     assert found == pytest.approx(by_hand, rel=1e-5)
@@ -148,12 +145,12 @@ def test_scoring_training_data_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("method", ["standalone", "fedper"])
 def test_who_receives_no_whole_model_tells_no_training_loss(method: str) -> None:
-    found = rows(play(method, score_training_data=True), "evaluate")
+    found = rows(play(method=method, score_training_data=True), "evaluate")
     assert not any(RECEIVED in row for row in found)
 
 
 def test_training_data_are_scored_in_the_rounds_that_are_evaluated() -> None:
-    trace = play("fedavg", score_training_data=True, evaluate_every=2)
+    trace = play(method="fedavg", score_training_data=True, evaluate_every=2)
     key = "evaluate_received_training_loss"
     assert [r.server_round for r in trace.reports if key in r.metrics] == [2, 3]
     assert not any(
@@ -162,7 +159,7 @@ def test_training_data_are_scored_in_the_rounds_that_are_evaluated() -> None:
 
 
 def test_standalone_is_scored_on_the_whole_test_part_too() -> None:
-    found = rows(play("standalone", score_whole_test=True), "evaluate")
+    found = rows(play(method="standalone", score_whole_test=True), "evaluate")
     assert len({row["whole_test_loss"] for row in found}) == 4
 
 
@@ -190,7 +187,7 @@ def test_networks_with_the_same_bytes_have_scores_of_their_own() -> None:
 def test_trained_models_are_scored_in_the_rounds_that_are_evaluated(
     every: int, expected: list[int]
 ) -> None:
-    trace = play("fedavg", score_trained=True, evaluate_every=every)
+    trace = play(method="fedavg", score_trained=True, evaluate_every=every)
     found = [
         report.server_round
         for report in trace.reports

@@ -4,11 +4,8 @@ import hashlib
 from dataclasses import fields
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedsuite.data import (
     DATASETS,
@@ -18,10 +15,9 @@ from fedsuite.data import (
     PublicData,
     RawData,
     load_federated_data,
-    loading,
 )
 from fedsuite.data.diabetes130 import NUMBERS, VISITS
-from fedsuite.data.splits import Parts, split_parts
+from fedsuite.data.splits import Parts
 from fedsuite.errors import ConfigError, DataError
 
 from . import hospital_files
@@ -30,104 +26,9 @@ from . import parquet_files as files
 HELD_OUT = {"client-test-fraction": 0.2, "server-validation-fraction": 0.1}
 
 
-def raw_data(labels, num_train=None, groups=None):
-    values = np.zeros((len(labels), 1), np.uint8)
-    return RawData(values, labels, num_train=num_train, groups=groups)
-
-
-def scattered_groups(num_groups=60, seed=0):
-    """Groups of 1 to 4 rows, here and there in the table."""
-    rng = np.random.default_rng(seed)
-    return rng.permutation(np.repeat(np.arange(num_groups), rng.integers(1, 5, num_groups)))
-
-
 def pixels(*tensors):
     """Return the rows of inputs as a set; digits are all different."""
     return {row.numpy().tobytes() for features in tensors for row in features}
-
-
-# Which rows
-
-
-@given(
-    labels=st.lists(st.integers(0, 4), min_size=12, max_size=80).map(np.array),
-    shares=st.tuples(st.floats(0, 0.45), st.floats(0, 0.45)),
-    size=st.integers(1, 80),
-    published=st.booleans(),
-)
-def test_public_rows_come_from_what_the_clients_would_train_on(
-    labels, shares, size, published
-):
-    raw = raw_data(labels, (2 * len(labels) + 2) // 3 if published else None)
-    before = split_parts(raw, 0.3, *shares)
-    if size >= len(before.train):
-        with pytest.raises(DataError, match=f"public-size = {size}: {len(before.train)} "):
-            split_parts(raw, 0.3, *shares, public_size=size)
-        return
-    parts = split_parts(raw, 0.3, *shares, public_size=size)
-    assert len(parts.public) == size
-    assert sorted([*parts.train, *parts.public]) == before.train.tolist()
-    assert (np.diff(parts.train) > 0).all()
-    for name in ("client_test", "test", "validation"):
-        assert np.array_equal(getattr(parts, name), getattr(before, name)), name
-        assert not set(parts.public) & set(getattr(parts, name))
-
-
-@pytest.mark.parametrize("groups", [None, scattered_groups()], ids=["rows", "groups"])
-def test_fewer_public_rows_are_the_first_of_more(groups):
-    num_rows = 150 if groups is None else len(groups)
-    labels = np.arange(num_rows) % 3
-    raw = raw_data(labels, num_rows, groups)
-    most = split_parts(raw, 0.3, 0.2, 0.1, 60).public
-    assert len(set(most)) == 60
-    assert (np.diff(most) < 0).any(), "in the order of the draw"
-    for size in range(61):
-        drawn = split_parts(raw, 0.3, 0.2, 0.1, size).public
-        assert np.array_equal(drawn, most[:size])
-
-
-def test_public_rows_are_drawn_at_random_whatever_their_labels():
-    """No first or last rows; the classes in about, not exactly, their proportions."""
-    labels = np.arange(1000) % 2
-    public = split_parts(raw_data(labels, 1000), 0.5, public_size=300).public
-    assert public.mean() == pytest.approx(500, abs=60)
-    assert len(set(np.diff(np.sort(public)).tolist())) > 5
-    assert labels[public].sum() == pytest.approx(150, abs=35)
-    permuted = np.random.default_rng(0).permutation(labels)
-    again = split_parts(raw_data(permuted, 1000), 0.5, public_size=300).public
-    assert np.array_equal(again, public)
-    validation = split_parts(raw_data(labels, 1000), 0.5, 0, 0.3).validation
-    assert not np.array_equal(np.sort(public), validation), "another draw"
-
-
-@pytest.mark.parametrize("size", range(1, 100, 7))
-def test_groups_are_never_public_and_private(size):
-    groups = scattered_groups()
-    raw = raw_data(np.zeros(len(groups), np.int64), groups=groups)
-    before = split_parts(raw, 0.2, 0.2)
-    parts = split_parts(raw, 0.2, 0.2, public_size=size)
-    assert len(parts.public) == size
-    private = np.concatenate([parts.train, parts.client_test, parts.test])
-    assert not set(groups[parts.public]) & set(groups[private])
-    # All groups but the last are whole, and what is left of that one is used by nobody.
-    unused = set(before.train) - set(parts.train) - set(parts.public)
-    assert set(groups[list(unused)]) <= {groups[parts.public[-1]]}
-    assert len(unused) < 4
-
-
-def test_some_unused_rows_there_are():
-    """Otherwise the test above would not see what becomes of a torn group."""
-    groups = scattered_groups()
-    raw = raw_data(np.zeros(len(groups), np.int64), groups=groups)
-    sizes = [split_parts(raw, 0.2, public_size=size) for size in range(1, 30)]
-    used = {len(parts.train) + len(parts.public) for parts in sizes}
-    assert len(used) > 1
-
-
-def test_all_groups_public_leaves_nothing_for_the_clients():
-    raw = raw_data(np.zeros(9, np.int64), 9, np.repeat([0, 1], [4, 5]))
-    with pytest.raises(DataError, match="public-size = 6: 9 training rows are left"):
-        split_parts(raw, 0.5, public_size=6)
 
 
 # In an experiment
@@ -299,90 +200,6 @@ def test_description_counts_public_rows():
     assert len(description["public-fingerprint"]) == 64
 
 
-# Images of one's own
-
-
-@pytest.fixture
-def own_images(tmp_path):
-    """Write twelve images of Fashion-MNIST's form without labels; return folder, pixels."""
-    spec = DATASETS["fashion-mnist"]
-    images = files.random_pixels(spec, 12, seed=5)
-    table = files.table(spec, images, np.zeros(12)).select([spec.image_column])
-    files.write_split(tmp_path / "own", "images", table, shards=2)
-    return tmp_path / "own", images
-
-
-def fashion(tmp_path, **keys):
-    spec = DATASETS["fashion-mnist"]
-    if not (tmp_path / "data").exists():
-        files.write_dataset(spec, tmp_path / "data")
-    values = {"dataset": spec.name, "data-dir": str(tmp_path / "data"), "num-clients": 2}
-    changes = {name.replace("_", "-"): value for name, value in keys.items()}
-    return load_federated_data({**values, "scaling": "unit", **changes}, 0)
-
-
-def test_own_images_leave_all_rows_to_the_clients(own_images, tmp_path):
-    folder, images = own_images
-    data = fashion(tmp_path, public_dir=str(folder))
-    expected = images.astype(np.float32) / np.float32(255)
-    assert np.array_equal(data.public_set().features.numpy(), expected)
-    plain = fashion(tmp_path)
-    assert data.fingerprint == plain.fingerprint
-    assert data.description["train-rows"] == plain.description["train-rows"] == 12
-    assert data.description["public-rows"] == 12
-    assert data.description["public-rows-held-out"] == 0
-    standard = fashion(tmp_path, public_dir=str(folder), scaling="standard")
-    scaled = (expected - np.float32(0.2860)) / np.float32(0.3530)
-    assert np.allclose(standard.public_set().features.numpy(), scaled, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("size", "used", "count"), [(0, 0, 12), (0, 5, 5), (7, 0, 7), (7, 3, 3), (12, 12, 12)]
-)
-def test_the_first_own_images_are_taken(size, used, count, own_images, tmp_path):
-    folder, images = own_images
-    data = fashion(tmp_path, public_dir=str(folder), public_size=size, public_used=used)
-    expected = images[:count].astype(np.float32) / np.float32(255)
-    assert np.array_equal(data.public_set().features.numpy(), expected)
-
-
-def test_labels_of_own_images_are_not_read(own_images, tmp_path):
-    """They may be of any type, and out of range."""
-    folder, images = own_images
-    spec = DATASETS["fashion-mnist"]
-    before = fashion(tmp_path, public_dir=str(folder)).public_set().fingerprint
-    with_labels = tmp_path / "labelled"
-    with_labels.mkdir()
-    whole = files.table(spec, images, ["what"] * 12)
-    pq.write_table(whole, with_labels / "all.parquet")
-    after = fashion(tmp_path, public_dir=str(with_labels)).public_set().fingerprint
-    assert after == before
-
-
-def test_own_images_of_digits_have_the_range_of_the_digits(tmp_path):
-    """Encoded images are brightest at 255, the digits' raw values at 16."""
-    spec = DATASETS["digits"]
-    images = files.random_pixels(spec, 6)
-    images[0, 0, 0, :2] = (0, 255)
-    files.write_split(tmp_path, "any", files.table(spec, images, np.zeros(6)))
-    features = load_federated_data({"public-dir": str(tmp_path)}, 0).public_set().features
-    assert features.dtype == torch.float32
-    assert np.allclose(features.numpy(), images / np.float32(255), atol=1e-7)
-
-
-def test_own_images_come_from_the_cache_without_warnings(
-    own_images, tmp_path, recwarn, request
-):
-    folder, _ = own_images
-    request.addfinalizer(lambda: torch.set_warn_always(False))
-    torch.set_warn_always(True)
-    first = fashion(tmp_path, public_dir=str(folder)).public_set()
-    loading._divided.cache_clear()
-    again = fashion(tmp_path, public_dir=str(folder)).public_set()
-    assert again is not first and again.fingerprint == first.fingerprint
-    assert not [w for w in recwarn if "writable" in str(w.message)]
-
-
 # What cannot be
 
 
@@ -412,43 +229,3 @@ def test_more_public_rows_than_there_are():
         load_federated_data({"public-size": 1438}, 0)
     data = load_federated_data({"public-size": 1428, "num-clients": 10}, 0)
     assert [len(data.client(k).train) for k in range(10)] == [1] * 10
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"public_size": 13}, "key public-size = 13: folder .*own.* holds 12 images"),
-        ({"public_used": 14}, "key public-used = 14: folder .*own.* holds 12 images"),
-        (
-            {"public_size": 5, "public_used": 6},
-            "public-used = 6: expected at most public-size = 5",
-        ),
-    ],
-)
-def test_more_own_images_than_there_are(keys, message, own_images, tmp_path):
-    with pytest.raises((ConfigError, DataError), match=message):
-        fashion(tmp_path, public_dir=str(own_images[0]), **keys)
-
-
-def test_folders_that_hold_no_such_images(own_images, tmp_path):
-    def message(folder):
-        with pytest.raises(DataError) as caught:
-            fashion(tmp_path, public_dir=str(folder))
-        assert "\n" not in str(caught.value)
-        assert str(caught.value).startswith("key public-dir: ")
-        return str(caught.value)
-
-    assert f"folder {tmp_path}/typo does not exist" in message(tmp_path / "typo")
-    (tmp_path / "empty").mkdir()
-    assert f"no file *.parquet in {tmp_path}/empty" in message(tmp_path / "empty")
-    spec = DATASETS["svhn"]
-    large = files.table(spec, files.random_pixels(spec, 3), np.zeros(3))
-    files.write_split(tmp_path / "large", "any", large)
-    assert "row 0: image of 32x32, not 28x28" in message(tmp_path / "large")
-    spec = DATASETS["cifar10"]
-    other = files.table(spec, files.random_pixels(spec, 3), np.zeros(3))
-    files.write_split(tmp_path / "other", "any", other)
-    assert "no column 'image'; it has img" in message(tmp_path / "other")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "a.parquet").write_text("no")
-    assert "not a readable Parquet file" in message(tmp_path / "broken")

@@ -16,12 +16,9 @@ from fedsuite.data.splits import Parts, split_parts
 from fedsuite.errors import ConfigError
 
 from . import parquet_files as files
+from .raw import raw_data
 
 HELD_OUT = {"client-test-fraction": 0.2, "server-validation-fraction": 0.1}
-
-
-def raw_data(labels, num_train=None, ids=None):
-    return RawData(np.zeros((len(labels), 1), np.uint8), labels, ids, num_train)
 
 
 def test_the_papers_shares_of_a_published_training_part():

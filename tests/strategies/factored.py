@@ -212,6 +212,16 @@ def total(trace: Trace, name: str) -> float:
     return sum(report.metrics[name] for report in trace.reports)
 
 
+def changes(trace: Trace, name: str) -> list[int]:
+    """Return the rounds after which an array differed from before."""
+    states = [initial(), *trace.arrays]
+    return [
+        index
+        for index in range(1, len(states))
+        if not np.array_equal(states[index - 1][name], states[index][name])
+    ]
+
+
 def wrap(strategy: FederatedStrategy | None = None, **options: Any) -> FilterDecomposition:
     """Return the wrapper around FedAvg, unless another strategy is given."""
     inner = strategy or no_evaluation()

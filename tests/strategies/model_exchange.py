@@ -25,6 +25,15 @@ from tests.strategies.public import (
 
 COUNTS = (23, 40, 61)
 
+TURNS: dict[str, Any] = {
+    "client_models": "linear, mlp:hidden-width=8",
+    "client_model_assignment": "round-robin",
+    "partitioner": "power-law",
+    "public_size": 40,
+    "local_steps": 2,
+}
+"""Keys of a small experiment on digits in which two networks take turns."""
+
 
 def networks_of(builds: Sequence[Build], of_client: Sequence[int]) -> ServerNetworks:
     """Return networks of which that of number k is what client k would begin with."""

@@ -4,12 +4,11 @@ The loss of a sample x = 1 with label y is (u v - y)^2 / 2: du = (u v - y) v,
 dv = (u v - y) u. Client 0 has one sample with y = 3, client 1 three with y = 0.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, Context
 from torch import Tensor, nn
 
 from fedsuite.clients.app import make_client_app
@@ -18,7 +17,7 @@ from fedsuite.clients.store import MemoryStore
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.data import Split
 from fedsuite.models.groups import parameter_groups
-from fedsuite.records import Arrays, to_arrays, to_record
+from fedsuite.records import Arrays, to_record
 from tests.helpers import TamperingGrid, Trace, run
 
 HALF_STEP = TrainingOptions(local_steps=1, batch_size=0, learning_rate=0.5)
@@ -51,30 +50,6 @@ class SquaredLoss:
 
 def split(label: int, count: int) -> Split:
     return Split(torch.ones(count, 1), torch.full((count,), label))
-
-
-class Watching(TamperingGrid):
-    """A grid that keeps all replies too."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.replies: list[Message] = []
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterator[Message]:
-        for reply in super().send_and_receive(messages, timeout=timeout):
-            self.replies.append(reply)
-            yield reply
-
-    def arrays_seen(self) -> set[tuple[str, bytes]]:
-        """Return name and bytes of each array in any message, either way."""
-        seen = set()
-        for message in [*self.sent, *self.replies]:
-            for record in message.content.array_records.values():
-                for name, array in to_arrays(record).items():
-                    seen.add((name, array.tobytes()))
-        return seen
 
 
 def play(

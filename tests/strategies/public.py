@@ -14,7 +14,7 @@ from fedsuite.clients.store import ClientStore, MemoryStore
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
-from fedsuite.records import Arrays, records_of, to_arrays, to_record
+from fedsuite.records import CLASS_TABLE, Arrays, records_of, to_arrays, to_record
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.class_tables import ClassTables
 from fedsuite.strategies.public_exchange import PublicExchange
@@ -25,6 +25,9 @@ WIDTH = 4
 ADAM = TrainingOptions(local_steps=2, batch_size=8, learning_rate=0.01, optimizer="adam")
 NO_TRAINING = TrainingOptions(local_epochs=0, learning_rate=1.0)
 """No step on private data; of the transfer plain steps by the gradient itself."""
+
+STANDING = TrainingOptions(local_steps=1, batch_size=0, learning_rate=0.0)
+"""One step on all data that goes nowhere."""
 
 Build = Callable[[], nn.Module]
 
@@ -66,19 +69,30 @@ FIXTURE = {
 }
 """Logits of three clients on four samples."""
 
-NUMBERED = torch.arange(4.0)[:, None].expand(-1, WIDTH).contiguous()
-"""The four samples, each with its number."""
+CLIENTS = [torch.tensor(logits, dtype=torch.float64) for logits in FIXTURE.values()]
 
 
 class Table(nn.Module):
     """Logits by sample: the input's first number says which."""
 
-    def __init__(self, logits: Any) -> None:
+    def __init__(self, logits: Any, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.logits = nn.Parameter(torch.tensor(logits, dtype=torch.float32))
+        self.logits = nn.Parameter(torch.tensor(logits, dtype=dtype))
 
     def forward(self, features: Tensor) -> Tensor:
         return self.logits[features[:, 0].long()]
+
+
+class FeatureTable(nn.Module):
+    """Features by sample, and a classifier of them."""
+
+    def __init__(self, features: Any, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.features = nn.Parameter(torch.tensor(features, dtype=dtype))
+        self.head = nn.Linear(len(features[0]), CLASSES).to(dtype)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.features[inputs[:, 0].long()])
 
 
 MIXED: tuple[Build, ...] = (small, wide, normalised)
@@ -89,6 +103,15 @@ def rows(seed: int, count: int = 23) -> Split:
     features = torch.randn(count, WIDTH, generator=generator)
     return Split(features, torch.randint(CLASSES, (count,), generator=generator))
 
+
+def numbered(*labels: int) -> Split:
+    """Return samples with these labels, each with its number."""
+    count = torch.arange(float(len(labels)))
+    return Split(count[:, None].expand(-1, WIDTH).contiguous(), torch.tensor(labels))
+
+
+NUMBERED = numbered(0, 0, 0, 0).features
+"""The fixture's four samples."""
 
 PUBLIC = rows(99, 20).features
 
@@ -245,3 +268,20 @@ def differ(left: Federation, right: Federation) -> bool:
         for one, two in pairs
         for a, b in zip(one, two, strict=True)
     )
+
+
+def equal(left: Arrays, right: Arrays) -> bool:
+    return set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
+
+
+def lying(client_class: type[FederatedClient], told: Arrays) -> type[FederatedClient]:
+    """Return a client of which number 1 tells another class table."""
+
+    class Lying(client_class):  # type: ignore[misc, valid-type]
+        def on_train(self, request: Any) -> Any:
+            reply = super().on_train(request)
+            if self.client_id == 1:
+                reply.arrays[CLASS_TABLE].update(told)
+            return reply
+
+    return Lying

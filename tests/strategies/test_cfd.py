@@ -25,6 +25,7 @@ from fedsuite.strategies.cfd import CFD, softmax
 from fedsuite.strategies.fedmd import FedMD
 from fedsuite.strategies.server_student import ServerStudent
 from tests.strategies.public import (
+    CLIENTS,
     FIXTURE,
     MIXED,
     NUMBERED,
@@ -46,7 +47,6 @@ SERVER = ((0.5, 0.5, 0), (0, 0, 1), (1, 0, 0.5), (0, 1, 0))
 """Logits of the server's network on the fixture's samples."""
 
 CLIENT_LOSSES = (0.588931, 0.199476, 0.492893)
-CLIENTS = [torch.tensor(f, dtype=torch.float64) for f in FIXTURE.values()]
 
 
 def networks_of(*builds: Build, sizes: tuple[int, ...] = (1,)) -> ServerNetworks:

@@ -10,7 +10,7 @@ from fedsuite.callbacks.checkpoint import CHECKPOINTS
 from fedsuite.checkpoint import load_latest
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
-from tests.small_runs import without_plots
+from tests.small_runs import client_states, without_plots
 
 KEYS: dict[str, Any] = {
     "dataset": "digits",
@@ -32,11 +32,6 @@ METHODS: dict[str, dict[str, Any]] = {
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     without_plots(monkeypatch)
-
-
-def client_states(folder: Path) -> dict[str, bytes]:
-    files = sorted((folder / "state").glob("*/*.safetensors"))
-    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -41,6 +41,7 @@ from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.membership import sample_clients
 from fedsuite.strategies.validation import ClientReply, Expected, spec_of
+from tests.strategies.probing import assert_same
 
 NUM_CLIENTS = 4
 
@@ -87,12 +88,6 @@ def run(
     with flower_identity():
         grid = grid_of(client_class, num_nodes, store)
         return to_arrays(strategy.start(grid, to_record(initial), num_rounds).arrays)
-
-
-def assert_same(left: Arrays, right: Arrays) -> None:
-    assert list(left) == list(right)
-    for name, array in left.items():
-        np.testing.assert_array_equal(array, right[name])
 
 
 # ---- FedEBA+: a probe first

@@ -1,4 +1,4 @@
-"""FD: the specification's numbers, through pure functions and through a federation."""
+"""FD: the specification's numbers through a federation, identities and runs."""
 
 import math
 from pathlib import Path
@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import nn
 from torch.nn import functional
 
 from fedsuite.api import resume, run
-from fedsuite.clients.fd import FDClient, regulariser
+from fedsuite.clients.fd import FDClient
 from fedsuite.clients.standalone import StandaloneClient
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.data import Split
@@ -28,82 +25,43 @@ from fedsuite.records import (
     records_of,
 )
 from fedsuite.registry import METHODS
-from fedsuite.strategies.fd import FD, others_means
+from fedsuite.strategies.fd import FD
 from fedsuite.strategies.standalone import Standalone
-from tests.small_runs import SMALL, without_plots
+from tests.small_runs import SMALL, client_states, without_plots
+from tests.strategies.class_means import G_LOGIT, LABELS, M_LOGIT, PHI, L, table
 from tests.strategies.public import (
     ADAM,
     MIXED,
+    STANDING,
     Federation,
+    Table,
     assert_same_models,
     differ,
+    equal,
     normalised,
+    numbered,
     rows,
     small,
     tables_of,
     wide,
 )
 
-L = (
-    ((2, 0, -2), (0, 1, 0), (1, 1, -1)),
-    ((0, 1, 0), (1, -1, 0), (2, 0, 1)),
-    ((1, 2, -1), (-1, 0, 2), (0, 0, 3)),
-)
-LABELS = ((0, 0, 1), (1, 1, 2), (0, 2, 2))
 CE = (0.817667, 1.455552, 0.537927)
-PHI = {
-    ("logit", "ce"): (1.282333, 1.308960, 1.954188),
-    ("logit", "kl"): (0.450274, 0.572994, 1.104440),
-    ("logit", "mse"): (1.25, 1.722222, 2.25),
-    ("prob", "ce"): (1.251844, 1.311480, 1.978828),
-}
-M_LOGIT = (
-    {0: (1, 0.5, -1), 1: (1, 1, -1)},
-    {1: (0.5, 0, 0), 2: (2, 0, 1)},
-    {0: (1, 2, -1), 2: (-0.5, 0, 2.5)},
-)
-G_LOGIT = (
-    {0: (1, 2, -1), 1: (0.5, 0, 0), 2: (0.75, 0, 1.75)},
-    {0: (1, 1.25, -1), 1: (1, 1, -1), 2: (-0.5, 0, 2.5)},
-    {0: (1, 0.5, -1), 1: (0.75, 0.5, -0.5), 2: (2, 0, 1)},
-)
 M_PROB = {
     (0, 0): (0.539377, 0.346714, 0.113909),
     (1, 1): (0.438591, 0.333074, 0.228335),
     (2, 2): (0.043644, 0.079737, 0.876619),
 }
-STANDING = TrainingOptions(local_steps=1, batch_size=0, learning_rate=0.0)
-"""One step on all data that goes nowhere."""
-
-
-class Numbered(nn.Module):
-    """Logits by sample, in float64: the input's first number says which."""
-
-    def __init__(self, logits: Any) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.tensor(logits, dtype=torch.float64))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return self.logits[features[:, 0].long()]
-
-
-def numbered(client_id: int) -> Split:
-    return Split(torch.arange(3.0)[:, None], torch.tensor(LABELS[client_id]))
 
 
 def golden(**options: Any) -> tuple[Federation, Any]:
     """Run two rounds of the example's clients, whose weights stand still."""
     training = options.pop("training", STANDING)
-    builds = [lambda logits=logits: Numbered(logits) for logits in L]
-    federation = Federation(FDClient, builds, training=training, data=numbered)
+    builds = [lambda logits=logits: Table(logits, torch.float64) for logits in L]
+    federation = Federation(
+        FDClient, builds, training=training, data=lambda k: numbered(*LABELS[k])
+    )
     return federation, federation.run(tables_of(FD, **options), 2)
-
-
-def table(rows_of: dict[int, Any]) -> tuple[np.ndarray, np.ndarray]:
-    found, present = np.zeros((3, 3)), np.zeros(3, bool)
-    for label, row in rows_of.items():
-        found[label], present[label] = row, True
-    return found, present
 
 
 def losses(trace: Any) -> list[list[float]]:
@@ -126,89 +84,6 @@ def sent_up(federation: Federation, client_id: int) -> list[dict[str, np.ndarray
     name = client_record(client_id, CLASS_TABLE)
     replies = federation.grid.arrays(TRAIN, sent=False)
     return [reply[name] for reply in replies if name in reply]
-
-
-# Pure functions
-
-
-def test_golden_means_of_others() -> None:
-    pairs = [table(rows_of) for rows_of in M_LOGIT]
-    tables = {k: pair[0] for k, pair in enumerate(pairs)}
-    present = {k: pair[1] for k, pair in enumerate(pairs)}
-    found = others_means(tables, present, (0, 1, 2, 7))
-    for client_id in range(3):
-        expected, there = table(G_LOGIT[client_id])
-        np.testing.assert_allclose(found[client_id][0], expected, atol=1e-12)
-        np.testing.assert_array_equal(found[client_id][1], there)
-    # One that has no table gets the mean over all that do.
-    np.testing.assert_allclose(found[7][0][0], (1, 1.25, -1))
-
-
-@pytest.mark.parametrize("client_id", range(3))
-@pytest.mark.parametrize(("space", "kind"), [key for key in PHI if key[0] == "logit"])
-def test_golden_regularisers(space: str, kind: str, client_id: int) -> None:
-    logits = torch.tensor(L[client_id], dtype=torch.float64)
-    targets = torch.tensor(table(G_LOGIT[client_id])[0])[list(LABELS[client_id])]
-    there = torch.ones(3, dtype=torch.bool)
-    phi = regulariser(logits, targets, there, space, kind)
-    assert float(phi) == pytest.approx(PHI[space, kind][client_id], abs=1e-6)
-    # A sample without a target counts as 0, and in the mean.
-    without = torch.tensor([True, False, True])
-    first = regulariser(logits[[0, 2]], targets[[0, 2]], there[:2], space, kind)
-    phi = regulariser(logits, targets, without, space, kind)
-    assert float(phi) == pytest.approx(float(first) * 2 / 3)
-
-
-def test_regularisers_on_probabilities() -> None:
-    logits = torch.tensor([[0.0, 0.0], [1.0, -1.0]], dtype=torch.float64)
-    target = torch.tensor([[0.75, 0.25], [1.0, 0.0]], dtype=torch.float64)
-    there = torch.ones(2, dtype=torch.bool)
-    p = 1 / (1 + math.exp(-2))
-    kl = (math.log(2) + 0.75 * math.log(0.75) + 0.25 * math.log(0.25) - math.log(p)) / 2
-    assert float(regulariser(logits, target, there, "prob", "kl")) == pytest.approx(kl)
-    mse = (0.25**2 + (1 - p) ** 2) / 2
-    assert float(regulariser(logits, target, there, "prob", "mse")) == pytest.approx(mse)
-
-
-def test_no_gradient_from_samples_without_a_target() -> None:
-    logits = torch.zeros(2, 3, requires_grad=True)
-    there = torch.tensor([True, False])
-    regulariser(logits, torch.eye(3)[:2], there, "prob", "ce").backward()
-    assert logits.grad is not None
-    assert logits.grad[0].any() and not logits.grad[1].any()
-
-
-@given(st.integers(1, 6), st.integers(0, 2**32 - 1))
-def test_means_of_others_are_the_sums_in_any_order(count: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    present = {k: rng.random(4) < 0.6 for k in range(count)}
-    tables = {k: rng.normal(size=(4, 3)) * present[k][:, None] for k in range(count)}
-    found = others_means(tables, present, range(count))
-    names = rng.permutation(count).tolist()
-    renamed = others_means(
-        {names[k]: tables[k] for k in tables},
-        {names[k]: present[k] for k in tables},
-        range(count),
-    )
-    for k in range(count):
-        for label in range(4):
-            held = [tables[m][label] for m in tables if m != k and present[m][label]]
-            assert found[k][1][label] == bool(held)
-            if held:
-                np.testing.assert_allclose(found[k][0][label], np.mean(held, axis=0))
-                np.testing.assert_allclose(renamed[names[k]][0], found[k][0], atol=1e-12)
-
-
-def test_probabilities_of_others_are_never_below_zero() -> None:
-    """What a subtraction of the own row from the sum would leave."""
-    rng = np.random.default_rng(0)
-    tables = {k: rng.dirichlet([0.01] * 5, size=5).astype(np.float32) for k in range(50)}
-    present = {k: np.ones(5, bool) for k in tables}
-    for mean, _ in others_means(tables, present, list(tables)).values():
-        assert mean.min() >= 0
-
-
-# Federations
 
 
 @pytest.mark.parametrize("when", ["online", "end"])
@@ -242,8 +117,10 @@ def test_the_weight_scales_the_regulariser() -> None:
 
 def test_the_step_is_that_of_the_whole_loss() -> None:
     moving = TrainingOptions(local_steps=1, batch_size=0, learning_rate=1.0)
-    builds = [lambda logits=logits: Numbered(logits) for logits in L]
-    federation = Federation(FDClient, builds, training=moving, data=numbered)
+    builds = [lambda logits=logits: Table(logits, torch.float64) for logits in L]
+    federation = Federation(
+        FDClient, builds, training=moving, data=lambda k: numbered(*LABELS[k])
+    )
     strategy = tables_of(FD, fd_space="logit", fd_weight=2.0)
     for client_id, rows_of in enumerate(M_LOGIT):
         found, present = table(rows_of)
@@ -373,76 +250,6 @@ def test_order_of_replies_is_of_no_consequence() -> None:
     assert_same_models(*runs)
 
 
-def lying(told: Any) -> type[FDClient]:
-    """Return a client of which number 1 tells another table."""
-
-    class Lying(FDClient):
-        def on_train(self, request: Any) -> Any:
-            reply = super().on_train(request)
-            if self.client_id == 1:
-                reply.arrays[CLASS_TABLE].update(told)
-            return reply
-
-    return Lying
-
-
-def even(**changes: Any) -> dict[str, np.ndarray]:
-    told = {ROWS: np.full((3, 3), 1 / 3, np.float32), COUNTS: np.ones(3, np.uint32)}
-    return told | changes
-
-
-NEGATIVE = np.array([[1.5, -0.5, 0.0]] * 3, np.float32)
-
-
-@pytest.mark.parametrize(
-    ("told", "reason"),
-    [
-        (even(rows=np.full((3, 3), np.nan, np.float32)), "NaN"),
-        (even(rows=np.full((3, 3), 1e7, np.float32)), "beyond 1e"),
-        (even(rows=np.full((2, 3), 1 / 3, np.float32)), "shape"),
-        (even(rows=np.full((3, 3), 1 / 3)), "dtype"),
-        (even(counts=np.ones(3, np.int64)), "dtype"),
-        (even(counts=np.ones(4, np.uint32)), "shape"),
-        (even(counts=np.array([1, 1, 0], np.uint32)), "says it does not have"),
-        (even(rows=np.full((3, 3), 1 / 2, np.float32)), "no probabilities"),
-        (even(rows=NEGATIVE), "no probabilities"),
-    ],
-)
-def test_bad_tables_are_not_used(told: dict[str, np.ndarray], reason: str) -> None:
-    federation = Federation(lying(told), [small, small, small])
-    strategy = tables_of(FD)
-    trace = federation.run(strategy, 1)
-    (rejection,) = trace.reports[0].train.rejections
-    assert rejection.client_id == 1 and reason in rejection.reason
-    assert sorted(strategy.tables) == [0, 2]
-
-
-def test_a_good_table_of_a_stranger_is_used() -> None:
-    federation = Federation(lying(even()), [small, small, small])
-    strategy = tables_of(FD)
-    trace = federation.run(strategy, 1)
-    assert trace.reports[0].train.rejections == []
-    np.testing.assert_array_equal(strategy.tables[1], even()[ROWS])
-
-
-def test_large_counts_give_no_weight() -> None:
-    told = even(counts=np.full(3, 1000, np.uint32))
-    strategy = tables_of(FD)
-    Federation(lying(told), [small, small, small]).run(strategy, 1)
-    mean = strategy.own_rows([0])[0][ROWS]
-    expected = (strategy.tables[1] + strategy.tables[2]) / 2
-    np.testing.assert_allclose(mean, expected, rtol=1e-6)
-
-
-def test_a_round_below_the_quorum_changes_nothing() -> None:
-    federation = Federation(lying(even(rows=NEGATIVE)), [small, small, small])
-    strategy = tables_of(FD, quorum=3)
-    strategy.tables, strategy.present = {0: np.eye(3)}, {0: np.ones(3, bool)}
-    federation.run(strategy, 1)
-    assert list(strategy.tables) == [0]
-    np.testing.assert_array_equal(strategy.tables[0], np.eye(3))
-
-
 def test_state_goes_round() -> None:
     strategy, other = tables_of(FD), tables_of(FD)
     Federation(FDClient, MIXED).run(strategy, 1)
@@ -479,8 +286,7 @@ def test_clients_start_from_stored_states_alone() -> None:
             [federation.store.load(k, strategy.client_versions[k]) for k in (0, 1)]
         )
     for one, other in zip(*states, strict=True):
-        assert set(one) == set(other)
-        assert all(np.array_equal(one[name], other[name]) for name in one)
+        assert equal(one, other)
 
 
 def test_bad_settings_are_refused() -> None:
@@ -504,11 +310,6 @@ def test_noise_on_uploads_is_refused() -> None:
         run({**SMALL, "method": "fd", "dp-noise-multiplier": 1.0})
 
 
-def stored(folder: Path) -> dict[str, bytes]:
-    files = sorted((folder / "state").glob("*/*.safetensors"))
-    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
-
-
 def test_resumed_run_ends_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -525,8 +326,8 @@ def test_resumed_run_ends_with_the_same_bits(
     whole = run({**values, "num-rounds": 3, "run-name": "whole"})
     run({**values, "num-rounds": 1, "run-name": "parts"})
     parts = resume(tmp_path / "parts", num_rounds=3)
-    assert stored(whole.path) == stored(parts.path)
-    assert len(stored(whole.path)) == 3
+    assert client_states(whole.path) == client_states(parts.path)
+    assert len(client_states(whole.path)) == 3
     assert whole.column("train_loss")[1].tolist() == parts.column("train_loss")[1].tolist()
     assert whole.manifest["status"] == "finished"
 

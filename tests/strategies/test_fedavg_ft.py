@@ -3,7 +3,7 @@
 import pytest
 
 from fedsuite.strategies.fedavg_ft import FedAvgFT
-from tests.helpers import Trace, bits, digits_experiment, run_digits
+from tests.helpers import Trace, bits, play
 
 
 def evaluations(trace: Trace) -> list[list[tuple[float, float]]]:
@@ -17,11 +17,11 @@ def evaluations(trace: Trace) -> list[list[tuple[float, float]]]:
 
 def tuned(epochs: int, **changes: int) -> Trace:
     options = {"method": "fedavg-ft", "fine_tune_epochs": epochs, **changes}
-    return run_digits(digits_experiment(**options))
+    return play(**options)
 
 
 def test_no_epochs_is_fedavg_and_more_change_only_the_evaluation() -> None:
-    plain, none, two = run_digits(digits_experiment()), tuned(0), tuned(2)
+    plain, none, two = play(), tuned(0), tuned(2)
     assert bits(none.arrays[-1]) == bits(two.arrays[-1]) == bits(plain.arrays[-1])
     assert [len(rows) for rows in evaluations(plain)] == [4, 4, 4]
     assert evaluations(none) == evaluations(plain)

@@ -15,14 +15,9 @@ from tests.helpers import (
     MatrixLoss,
     Trace,
     bits,
-    digits_experiment,
-    run_digits,
+    play,
     samples,
 )
-
-
-def done(method: str, **changes: Any) -> Trace:
-    return run_digits(digits_experiment(method=method, **changes))
 
 
 def scores(trace: Trace) -> list[list[float]]:
@@ -30,17 +25,21 @@ def scores(trace: Trace) -> list[list[float]]:
 
 
 def test_trains_as_fedprox() -> None:
-    both = done("fedprox-ft", proximal_mu=0.5)
-    prox = done("fedprox", proximal_mu=0.5)
+    both = play(method="fedprox-ft", proximal_mu=0.5)
+    prox = play(method="fedprox", proximal_mu=0.5)
     assert bits(both.arrays[-1]) == bits(prox.arrays[-1])
-    assert bits(both.arrays[-1]) != bits(done("fedprox-ft", proximal_mu=0.0).arrays[-1])
+    assert bits(both.arrays[-1]) != bits(
+        play(method="fedprox-ft", proximal_mu=0.0).arrays[-1]
+    )
     assert scores(both) != scores(prox)
-    assert scores(done("fedprox-ft", proximal_mu=0.5, fine_tune_epochs=0)) == scores(prox)
+    assert scores(play(method="fedprox-ft", proximal_mu=0.5, fine_tune_epochs=0)) == scores(
+        prox
+    )
 
 
 def test_without_mu_it_is_fedavg_with_fine_tuning() -> None:
-    both = done("fedprox-ft", proximal_mu=0.0, fine_tune_epochs=2)
-    plain = done("fedavg-ft", fine_tune_epochs=2)
+    both = play(method="fedprox-ft", proximal_mu=0.0, fine_tune_epochs=2)
+    plain = play(method="fedavg-ft", fine_tune_epochs=2)
     assert bits(both.arrays[-1]) == bits(plain.arrays[-1])
     assert scores(both) == scores(plain)
 

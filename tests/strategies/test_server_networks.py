@@ -24,10 +24,10 @@ from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.validation import ClientReply, Expected, spec_of
 from tests.helpers import (
-    Trace,
     bits,
     digits_experiment,
     for_client,
+    play,
     run_digits,
     set_arrays,
 )
@@ -89,10 +89,6 @@ class MadeHere(Method):
 def per_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the strategy above in FedAvg's place, whose keys it has."""
     monkeypatch.setitem(METHODS, "fedavg", MadeHere("fedavg", "", "", ""))  # type: ignore[arg-type]
-
-
-def play(**changes: Value) -> Trace:
-    return run_digits(digits_experiment(**changes))
 
 
 def test_mean_within_one_network_is_fedavg(request: pytest.FixtureRequest) -> None:

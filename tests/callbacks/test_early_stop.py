@@ -1,0 +1,116 @@
+"""Early stop and best model, on reports made by hand."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from safetensors.numpy import load_file
+
+from fedsuite.callbacks import RoundReport
+from fedsuite.callbacks.best_model import BestModel
+from fedsuite.callbacks.early_stop import Best, EarlyStop, higher_is_better
+from fedsuite.engines.local import LocalGrid
+from fedsuite.errors import ConfigError
+from fedsuite.results.writer import RunFolder
+from tests.callbacks.reports import NO_TIME, a_report, a_state
+from tests.helpers import matrix_app, run, strategy_for, zeros
+
+
+@pytest.mark.parametrize(
+    ("metric", "higher"),
+    [
+        ("accuracy_mean", True),
+        ("accuracy_worst10", True),
+        ("evaluate_loss", False),
+        ("accuracy_variance", False),
+        ("bytes_up", False),
+        ("replies_rejected", False),
+    ],
+)
+def test_direction_of_metrics(metric: str, higher: bool) -> None:
+    assert higher_is_better(metric) is higher
+
+
+def stopped_after(values: Sequence[float | None], metric: str, patience: int = 2) -> int:
+    """Return the round after which a run with these values stops; 0 is never."""
+    stop, state = EarlyStop(metric, patience), a_state()
+    for server_round, value in enumerate(values, start=1):
+        report = RoundReport(server_round, 9, None, None, {}, {}, *NO_TIME)
+        if value is not None:
+            report = a_report(server_round, **{metric: value})
+        stop.on_round_end(state, report)
+        if state.stop_reason is not None:
+            return server_round
+    return 0
+
+
+def test_early_stop_where_higher_is_better() -> None:
+    assert stopped_after([0.1, 0.2, 0.2, 0.3, 0.3, 0.1, 0.4], "score") == 6
+    assert stopped_after([0.1, 0.2, 0.3, 0.4], "score") == 0
+
+
+def test_early_stop_where_lower_is_better() -> None:
+    assert stopped_after([3.0, 2.0, 2.5, 1.0, 1.0, 1.5], "my_loss") == 6
+    assert stopped_after([0.1, 0.2, 0.3], "my_loss") == 3
+
+
+def test_rounds_without_the_metric_do_not_count() -> None:
+    assert stopped_after([0.5, None, None, None, 0.4, None, 0.3], "score") == 7
+
+
+def test_value_that_is_no_number_is_no_improvement() -> None:
+    nan = float("nan")
+    assert stopped_after([nan, 0.1, 0.2, 0.3], "score") == 0
+    assert stopped_after([0.1, nan, nan], "score") == 3
+
+
+def test_reason_names_metric_value_and_round() -> None:
+    stop, state = EarlyStop("score", 1), a_state()
+    for server_round, value in ((3, 0.25), (4, 0.2)):
+        stop.on_round_end(state, a_report(server_round, score=value))
+    assert state.stop_reason == "score has not improved on 0.25 since round 3"
+
+
+def test_memory_survives_a_resume() -> None:
+    first, second = EarlyStop("score", 3), EarlyStop("score", 3)
+    for server_round, value in enumerate([0.5, 0.4, 0.3], start=1):
+        first.on_round_end(a_state(), a_report(server_round, score=value))
+    second.recall(json.loads(json.dumps(first.remember())))
+    state = a_state()
+    second.on_round_end(state, a_report(4, score=0.45))
+    assert state.stop_reason == "score has not improved on 0.5 since round 1"
+
+
+def test_run_ends_after_the_round_that_stops_it() -> None:
+    """Losses stay the same from round 2 on, in which the model is at the mean."""
+    stop = EarlyStop("train_loss", 2)
+    trace = run(strategy_for("single"), LocalGrid(matrix_app(), 3), 9, zeros(), [stop])
+    assert [report.server_round for report in trace.reports] == [1, 2, 3, 4]
+
+
+def test_best_follows_the_best() -> None:
+    best = Best("score")
+    values = [0.2, 0.1, 0.3, 0.3]
+    found = [best.improved(a_report(r, score=v)) for r, v in enumerate(values, start=1)]
+    assert found == [True, False, True, False]
+    assert best.improved(RoundReport(5, 9, None, None, {}, {}, *NO_TIME)) is None
+    assert (best.value, best.server_round) == (0.3, 3)
+
+
+def test_a_metric_that_no_round_has_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no metric 'acuracy' .*accuracy_mean"):
+        EarlyStop("acuracy", 2).on_round_end(a_state(), a_report(1))
+
+
+def test_best_model_is_the_one_of_the_best_round(folder: RunFolder) -> None:
+    keeper = BestModel("score", folder)
+    path = folder.path / "best-model.safetensors"
+    for server_round, value in enumerate([0.1, 0.4, 0.3], start=1):
+        keeper.on_round_end(a_state(server_round), a_report(server_round, score=value))
+    assert load_file(path)["weight"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    again = BestModel("score", folder)
+    again.recall(json.loads(json.dumps(keeper.remember())))
+    again.on_round_end(a_state(4.0), a_report(4, score=0.35))
+    assert load_file(path)["weight"][0, 0] == 2.0
+    again.on_round_end(a_state(5.0), a_report(5, score=0.45))
+    assert load_file(path)["weight"][0, 0] == 5.0

@@ -1,0 +1,152 @@
+"""The files for containers in deploy/: services, images, and the door in front."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedsuite.engines.flower import fleet_is_grpc
+from tests.deploy.shipped import (
+    COMPOSE,
+    DEPLOY,
+    HANDED_OUT,
+    README,
+    SERVICES,
+    check_command,
+    check_secured,
+    door,
+    expand,
+)
+
+# Containers
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_commands_of_the_services_exist(name: str) -> None:
+    service = SERVICES[name]
+    program = next(iter(service["entrypoint"]), "")
+    if program.startswith("flower-"):
+        check_secured(program, check_command(program, service["command"]))
+    else:
+        assert program in ("", "nginx")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_names_is_there(name: str) -> None:
+    service = SERVICES[name]
+    assert len(service["profiles"]) == 1
+    for secret in service.get("secrets", []):
+        assert secret in COMPOSE["secrets"]
+    others = {*service.get("depends_on", []), service.get("network_mode", "")} - {""}
+    for other in others:
+        assert other.removeprefix("service:") in SERVICES
+    for volume in service.get("volumes", []):
+        source = expand(volume.replace(":-", "§")).replace("§", ":-").split(":")[0]
+        if source.startswith("./"):
+            assert (DEPLOY / source).exists() or "{" in volume, source
+    used = set(re.findall(r"/run/secrets/([\w.-]+)", " ".join(service["command"])))
+    assert used <= set(service.get("secrets", [])), "a command reads what is not mounted"
+
+
+def test_secrets_are_the_files_that_init_makes() -> None:
+    used: dict[str, set[str]] = {"superlink": set(), "site": set()}
+    for secret in COMPOSE["secrets"].values():
+        path = Path(expand(secret["file"], FEDERATION="F", SITE="S"))
+        kind = {"F/superlink": "superlink", "F/nodes/S": "site"}[str(path.parent)]
+        used[kind].add(path.name)
+    assert used == HANDED_OUT
+
+
+def test_every_variable_has_a_default_and_is_explained() -> None:
+    text = (DEPLOY / "compose.yml").read_text()
+    assert not re.findall(r"\$\{\w+\}", text), "compose would warn and take nothing"
+    for name in set(re.findall(r"\$\{(\w+)", text)) - {"FLWR_VERSION", "PORT"}:
+        assert re.search(rf"\b{name}\b", README), name
+
+
+def test_the_superlink_is_reached_through_the_door_alone() -> None:
+    published = {name for name, service in SERVICES.items() if "ports" in service}
+    assert published == {"superlink"}
+    assert SERVICES["superlink"]["ports"] == ["${PORT:-8443}:8443"]
+    command = SERVICES["superlink"]["command"]
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert SERVICES["door"]["network_mode"] == "service:superlink"
+
+
+def test_apps_see_no_private_key_and_nodes_no_data() -> None:
+    for name in ("serverapps", "clientapps", "admin"):
+        assert not {"server.key", "site.key"} & set(SERVICES[name]["secrets"])
+        assert "superexec" in SERVICES[name]["image"]
+    assert not any("/data" in v for v in SERVICES["supernode"].get("volumes", []))
+    assert any(v.endswith(":/data:ro") for v in SERVICES["clientapps"]["volumes"])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_are_without_privileges(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not service["image"].endswith(":latest")
+
+
+def test_node_config_is_read_by_flower() -> None:
+    from flwr.common.config import parse_config_args
+
+    command = SERVICES["supernode"]["command"]
+    text = expand(
+        command[command.index("--node-config") + 1],
+        SITE="hospital-a",
+        NODE_CONFIG='label-column="died"',
+    )
+    found = parse_config_args([text])
+    assert found == {"site": "hospital-a", "data": "/data", "label-column": "died"}
+
+
+def test_the_image_is_built_of_files_that_are_there() -> None:
+    lines = (DEPLOY / "docker" / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY")]
+    for source in (source for sources in copied for source in sources):
+        assert (DEPLOY.parent / source).exists(), source
+    assert "FROM flwr/superexec:${FLWR_VERSION}" in lines
+    assert not any(line.startswith("USER root") for line in lines)
+    build = SERVICES["clientapps"]["build"]
+    context = (DEPLOY / build["context"]).resolve()
+    assert (context / build["dockerfile"]).is_file()
+
+
+def test_flowers_commands_find_the_superlink() -> None:
+    config = tomllib.loads((DEPLOY / "docker" / "flwr-config.toml").read_text())
+    name = config["superlink"]["default"]
+    command = SERVICES["superlink"]["command"]
+    port = command[command.index("--port") + 1]
+    assert config["superlink"][name]["address"] == f"127.0.0.1:{port}"
+    assert config["superlink"][name]["root-certificates"] == "/run/secrets/ca.crt"
+
+
+# The door
+
+
+def test_the_door_opens_to_the_fleet_api_alone() -> None:
+    places = dict(re.findall(r"location (\S+) \{([^}]*)\}", door()))
+    assert set(places) == {"/v1/fleet/", "/"}
+    assert "return 404;" in places["/"]
+    assert "proxy_pass https://127.0.0.1:8000;" in places["/v1/fleet/"]
+    assert "proxy_ssl_verify on;" in places["/v1/fleet/"]
+
+
+@pytest.mark.skipif(fleet_is_grpc(), reason="SuperNodes have a port to themselves")
+def test_supernodes_need_nothing_but_the_fleet_api() -> None:
+    from flwr.supernode import fleet_http_client
+
+    source = Path(fleet_http_client.__file__).read_text()
+    paths = set(re.findall(r'path="(/[^"]+)"', source))
+    assert len(paths) > 5
+    assert all(path.startswith("/v1/fleet/") for path in paths)
+
+
+def test_the_doors_keys_are_mounted() -> None:
+    needed = set(re.findall(r"/run/secrets/([\w.-]+)", door()))
+    assert needed == {"ca.crt", "server.pem", "server.key"}
+    assert needed <= set(SERVICES["door"]["secrets"])

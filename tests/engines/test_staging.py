@@ -1,0 +1,115 @@
+"""What is handed to Flower: the staged app, its values, and outcomes that come back."""
+
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.common.config import flatten_dict, get_fab_config, parse_config_args
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedsuite
+from fedsuite.engines.deployment import node_config_text
+from fedsuite.engines.flower import Outcome, describe_failure, parse_outcome, stage_app
+from fedsuite.errors import RunError
+from tests.engines.tiny_app import ODD_VALUES
+
+# Staging
+
+
+def staged_config(app: Path) -> dict[str, Any]:
+    return tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+
+
+def test_staged_app_holds_the_package_and_nothing_else(
+    tmp_path: Path, package: Path
+) -> None:
+    app = stage_app(tmp_path / "an app", {"key": 1}, package=package)
+    files = {str(f.relative_to(app)) for f in app.rglob("*") if f.is_file()}
+    assert files == {
+        "pyproject.toml",
+        "tiny_app/__init__.py",
+        "tiny_app/client_app.py",
+        "tiny_app/server_app.py",
+        "tiny_app/shared.py",
+    }
+    assert staged_config(app)["components"] == {
+        "serverapp": "tiny_app.server_app:app",
+        "clientapp": "tiny_app.client_app:app",
+    }
+
+
+def test_by_default_the_running_fedsuite_is_staged(tmp_path: Path) -> None:
+    app = stage_app(tmp_path, {})
+    source = Path(fedsuite.__file__).parent
+    for name in ("__init__.py", "engines/flower.py"):
+        assert (app / "fedsuite" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_flower_reads_the_staged_values_exactly(tmp_path: Path, package: Path) -> None:
+    from flwr.cli.build import build_fab_from_disk
+
+    app = stage_app(tmp_path / "app", ODD_VALUES, package=package)
+    config = get_fab_config(build_fab_from_disk(app))["tool"]["flwr"]["app"]["config"]
+    read = flatten_dict(config)
+    assert read == ODD_VALUES
+    assert [type(v) for v in read.values()] == [type(v) for v in ODD_VALUES.values()]
+
+
+values = (
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z][a-z0-9-]{0,9}", fullmatch=True), values))
+def test_any_node_config_survives_flowers_command_line(config: dict[str, Any]) -> None:
+    read = parse_config_args([node_config_text(config)])
+    assert read == config
+    for key, value in config.items():
+        assert type(read[key]) is type(value)
+        if isinstance(value, float):
+            assert math.copysign(1, read[key]) == math.copysign(1, value)
+
+
+# Outcomes
+
+
+def answer(*statuses: str) -> str:
+    runs = [{"status": s, "status-details": "Simulation failed"} for s in statuses]
+    return json.dumps({"success": True, "runs": runs})
+
+
+def test_outcome_is_read_from_flwr_ls() -> None:
+    assert parse_outcome(answer()) is None
+    completed = parse_outcome(answer("finished:completed"))
+    assert completed is not None and completed.finished and completed.completed
+    failed = parse_outcome(answer("finished:failed"))
+    assert failed is not None and failed.finished and not failed.completed
+    running = parse_outcome(answer("running"))
+    assert running is not None and not running.finished and not running.completed
+
+
+@pytest.mark.parametrize("text", ["", "Error: no SuperLink", "[]", "{}"])
+def test_unreadable_outcome_is_a_run_error(text: str) -> None:
+    with pytest.raises(RunError, match="flwr ls"):
+        parse_outcome(text)
+
+
+def test_failure_is_described_by_its_cause() -> None:
+    details = "ServerApp failed with exception: key seed = -1:\n  expected >= 0"
+    failed = Outcome("finished:failed", details)
+    expected = "the run ended as finished:failed: key seed = -1: expected >= 0"
+    assert describe_failure(failed, ["a line"]) == expected
+
+
+def test_failure_without_cause_quotes_the_end_of_the_log() -> None:
+    log = [f"line {i}" for i in range(9)] + ["", "  the last  "]
+    text = describe_failure(Outcome("finished:failed", "N/A"), log)
+    assert text.endswith(": line 5 | line 6 | line 7 | line 8 | the last")
+    assert describe_failure(None, []) == "flwr run refused the app: it left no log"
