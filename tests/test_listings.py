@@ -10,7 +10,8 @@ from rich.console import Console
 from fedsuite.client_app import federated_data
 from fedsuite.data import DATASETS, PARTITIONERS, ClientShift
 from fedsuite.errors import ConfigError
-from fedsuite.experiment import KEYS, Experiment
+from fedsuite.experiment import Experiment
+from fedsuite.key_catalog import KEYS
 from fedsuite.listings import (
     datasets_table,
     doctor_report,
