@@ -28,7 +28,7 @@ slow: $(READY)  ## tests that start Ray or real processes; much of their time is
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
 
 faults: $(READY)  ## every fault of the local engine and 10,000 inputs a decoder, of which CI takes a sample
-	FEDSUITE_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/faults tests/test_fuzz_records.py
+	FEDSUITE_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/faults tests/deploy tests/test_fuzz_records.py
 
 config: $(READY)  ## write the declared keys into pyproject.toml
 	$(BIN)/python -m fedsuite.config_table --write pyproject.toml

@@ -1,8 +1,8 @@
 """Flower's Grid, asked for replies soon and handing out each as it comes.
 
 Between machines Flower's own Grid looks for replies every three seconds and keeps them all
-until the last is there. For methods that exchange several messages in a round that pause
-is much of the round, and that many replies of a large model are a lot of memory.
+until the last is there: a fifth of a round where a method exchanges six messages in one,
+and the memory of all replies where the models are large.
 """
 
 import time

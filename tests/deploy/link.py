@@ -1,0 +1,122 @@
+"""A link between a node and the SuperLink that can be cut, hung and made lossy."""
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+_RESET = struct.pack("ii", 1, 0)
+"""For SO_LINGER: closing sends a reset, as a line that breaks would look."""
+
+
+class Link:
+    """Carries connections from a port of its own to another one of this machine.
+
+    Parameters
+    ----------
+    target
+        ``HOST:PORT`` that it leads to.
+    mean_bytes
+        How many bytes a connection carries on average before it breaks; 0 never breaks one.
+    seed
+        Seed of where connections break.
+    """
+
+    def __init__(self, target: str, mean_bytes: int = 0, seed: int = 0) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._mean_bytes, self._draws = mean_bytes, random.Random(seed)
+        self._flows = threading.Event()
+        self._flows.set()
+        self._is_cut = False
+        self._live: set[socket.socket] = set()
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self.broken = 0
+        """Connections that broke, or that could not be made."""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def cut(self) -> None:
+        """Break all connections, and refuse new ones until :meth:`heal`."""
+        self._is_cut = True
+        for end in list(self._live):
+            self._break(end)
+
+    def hang(self) -> None:
+        """Carry nothing more until :meth:`heal`; nobody is told."""
+        self._flows.clear()
+
+    def heal(self) -> None:
+        """Carry everything again."""
+        self._is_cut = False
+        self._flows.set()
+
+    def close(self) -> None:
+        """End all of it."""
+        self.cut()
+        self._server.close()
+        self._flows.set()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                near, _ = self._server.accept()
+            except OSError:
+                return
+            self._live.add(near)
+            if self._is_cut:
+                self._break(near)
+                continue
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:
+                self._break(near)
+                continue
+            self._live.add(far)
+            for pair in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=pair, daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        left = self._lifetime()
+        try:
+            while data := source.recv(65536):
+                self._flows.wait()
+                left -= len(data)
+                if left < 0:
+                    self._break(source)
+                    self._break(sink)
+                    return
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            for end in (source, sink):
+                self._live.discard(end)
+                with contextlib.suppress(OSError):
+                    end.close()
+
+    def _lifetime(self) -> float:
+        if not self._mean_bytes:
+            return float("inf")
+        return self._draws.expovariate(1 / self._mean_bytes)
+
+    def _break(self, end: socket.socket) -> None:
+        self.broken += 1
+        self._live.discard(end)
+        with contextlib.suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            # Wakes the thread that waits for it.
+            end.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            end.close()
+
+
+@contextlib.contextmanager
+def linked(target: str, mean_bytes: int = 0, seed: int = 0) -> Iterator[Link]:
+    """Yield a link that ends with the block."""
+    link = Link(target, mean_bytes, seed)
+    try:
+        yield link
+    finally:
+        link.close()
