@@ -73,7 +73,7 @@ def make_authority(name: str, days: int) -> Certified:
 
 
 def make_server_certificate(
-    authority: Certified, hosts: Sequence[str], days: int
+    authority: Certified, hosts: Sequence[str], days: int, key: bytes | None = None
 ) -> Certified:
     """Return a server's certificate for names and addresses, signed by the authority.
 
@@ -84,22 +84,24 @@ def make_server_certificate(
         ``127.0.0.1`` are added.
     days
         Days from now that it is valid, at least 1.
+    key
+        The server's private key, as :class:`Certified` has it; None makes one.
     """
     signer = x509.load_pem_x509_certificate(authority.certificate)
     signing_key = _load_key(authority.key)
-    key = ec.generate_private_key(ec.SECP384R1())
+    own = ec.generate_private_key(ec.SECP384R1()) if key is None else _load_key(key)
     names = [_general_name(host) for host in dict.fromkeys((*hosts, *ALWAYS_NAMED))]
     server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())  # type: ignore[arg-type]
     certificate = (
-        _builder(_subject(hosts[0]), signer.subject, key.public_key(), days)
+        _builder(_subject(hosts[0]), signer.subject, own.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(server, critical=False)
         .add_extension(issued_by, critical=False)
         .sign(signing_key, hashes.SHA384())
     )
-    return Certified(certificate.public_bytes(Encoding.PEM), _pem(key))
+    return Certified(certificate.public_bytes(Encoding.PEM), _pem(own))
 
 
 def make_node_key(name: str) -> KeyPair:

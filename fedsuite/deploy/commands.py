@@ -38,7 +38,9 @@ def init(
             min=1, max=65535, help="Port for SuperNodes; with Flower 1.39 another one."
         ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, help="Days that certificates hold.")] = 365,
+    days: Annotated[
+        int, typer.Option(min=1, help="Days that the certificate holds.")
+    ] = 365,
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
     from fedsuite.deploy.folders import NODES, SUPERLINK, init_federation
@@ -49,6 +51,19 @@ def init(
     print(f"{output / SUPERLINK}: for the server; keep its keys there")
     for name in names:
         print(f"{output / NODES / name}: for {name} alone")
+
+
+@app.command()
+def renew(
+    folder: SuperLinkArgument,
+    days: Annotated[int, typer.Option(min=1, help="Days that it shall hold.")] = 365,
+) -> None:
+    """Renew the SuperLink's certificate; nodes need nothing new."""
+    from fedsuite.deploy.folders import SERVER, SuperLinkFolder
+    from fedsuite.deploy.validity import renew as renew_certificate
+
+    end = renew_certificate(SuperLinkFolder.load(folder), days)
+    print(f"{folder / SERVER} holds until {end:%Y-%m-%d}: start the SuperLink again")
 
 
 @app.command()
@@ -136,11 +151,15 @@ def status(
     """Show nodes, runs, last rounds, and replies that were not used."""
     from rich.console import Console
 
-    from fedsuite.deploy.folders import SuperLinkFolder
+    from fedsuite.deploy.folders import SERVER, SuperLinkFolder
     from fedsuite.deploy.status import tables
+    from fedsuite.deploy.validity import valid_until
 
     loaded = SuperLinkFolder.load(folder)
     console = Console()
+    console.print(
+        f"The certificate holds until {valid_until(loaded.path / SERVER):%Y-%m-%d}"
+    )
     for table in tables(loaded, runs or loaded.path / "runs"):
         console.print(table)
 

@@ -37,6 +37,7 @@ AUTHORITY, AUTHORITY_KEY = "ca.crt", "ca.key"
 SERVER, SERVER_KEY = "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC_KEY = "key", "key.pub"
 SECRET = "superexec.secret"
+AUTHORITY_DAYS = 3650
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
@@ -153,7 +154,8 @@ def init_federation(
     fleet_port
         Port for SuperNodes where it is another one, as in Flower 1.39; None is ``port``.
     days
-        Days that the certificates are valid.
+        Days that the server's certificate is valid; the authority's has ten years, so that
+        it can be renewed without new folders for the nodes.
 
     Raises
     ------
@@ -162,7 +164,7 @@ def init_federation(
     """
     _check(folder, hosts, nodes, days)
     fleet = port if fleet_port is None else fleet_port
-    authority = make_authority("fedsuite federation", days)
+    authority = make_authority("fedsuite federation", max(days, AUTHORITY_DAYS))
     server = make_server_certificate(authority, hosts, days)
     superlink = folder / SUPERLINK
     _write(superlink / AUTHORITY, authority.certificate)

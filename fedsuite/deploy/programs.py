@@ -27,6 +27,7 @@ from fedsuite.deploy.folders import (
     NodeFolder,
     SuperLinkFolder,
 )
+from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, fleet_is_grpc
 from fedsuite.engines.processes import (
@@ -45,6 +46,7 @@ _START_PATIENCE_S = 120.0
 _END_PATIENCE_S = 20.0
 _RESTART_PAUSE_S = 2.0
 _MOST_RESTARTS = 5
+_FORGIVEN_AFTER_S = 600.0
 
 
 def superlink_command(folder: SuperLinkFolder, bind: str) -> list[str]:
@@ -220,9 +222,13 @@ def run_superlink(folder: SuperLinkFolder, bind: str, write: Callable[[str], Non
 
     Raises
     ------
+    ConfigError
+        If a certificate has ended.
     RunError
         If it does not start, or one of the two ends by itself again and again.
     """
+    if warning := check_superlink(folder):
+        write(warning)
     write_connection(folder)
     environment = superlink_environment(folder)
     with _supervised(folder.path, environment) as programs:
@@ -244,9 +250,13 @@ def run_supernode(
 
     Raises
     ------
+    ConfigError
+        If the authority's certificate has ended.
     RunError
         If one of the two ends by itself again and again.
     """
+    if warning := check_node(folder):
+        write(warning)
     with _supervised(folder.path, supernode_environment(folder)) as programs:
         programs.start("SuperNode", supernode_command(folder, runtime_port))
         programs.start("SuperExec", supernode_helper_command(folder, runtime_port))
@@ -269,6 +279,7 @@ class _Programs:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._commands: dict[str, Sequence[str]] = {}
         self._restarts: dict[str, int] = {}
+        self._started: dict[str, float] = {}
 
     def start(self, name: str, command: Sequence[str]) -> None:
         """Start a program; it prints where this process prints."""
@@ -281,6 +292,7 @@ class _Programs:
         )
         self._running[name] = process
         self._commands[name] = command
+        self._started[name] = time.monotonic()
 
     def wait_until(self, ready: Callable[[], bool], name: str) -> None:
         """Wait until ``ready()``; raise where a program ends before, or it takes long."""
@@ -295,13 +307,16 @@ class _Programs:
     def watch(self, write: Callable[[str], None]) -> None:
         """Wait for ever; start a program again that has ended, but not for ever.
 
-        The others go on meanwhile: a run survives the death of its SuperLink.
+        The others go on meanwhile: a run survives the death of its SuperLink. What ran for
+        minutes starts anew: in a year a line breaks more often than five times.
         """
         while True:
             for name in self._ended():
                 words = self._epitaph(name)
+                if time.monotonic() - self._started[name] > _FORGIVEN_AFTER_S:
+                    self._restarts[name] = 0
                 if self._restarts.get(name, 0) >= _MOST_RESTARTS:
-                    raise RunError(f"{words}, for the {_MOST_RESTARTS + 1}th time")
+                    raise RunError(f"{words}, for the {_MOST_RESTARTS + 1}th time in a row")
                 self._restarts[name] = self._restarts.get(name, 0) + 1
                 write(f"{words}; started again")
                 time.sleep(_RESTART_PAUSE_S * self._restarts[name])

@@ -30,17 +30,20 @@ class Link:
         self._mean_bytes, self._draws = mean_bytes, random.Random(seed)
         self._flows = threading.Event()
         self._flows.set()
-        self._is_cut = False
         self._live: set[socket.socket] = set()
         self._server = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self._port = self._server.getsockname()[1]
+        self.address = f"127.0.0.1:{self._port}"
         self.broken = 0
         """Connections that broke, or that could not be made."""
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._start()
 
     def cut(self) -> None:
         """Break all connections, and refuse new ones until :meth:`heal`."""
-        self._is_cut = True
+        # Who waits in accept() wakes by the shutdown.
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
         for end in list(self._live):
             self._break(end)
 
@@ -50,25 +53,26 @@ class Link:
 
     def heal(self) -> None:
         """Carry everything again."""
-        self._is_cut = False
         self._flows.set()
+        if self._server.fileno() == -1:
+            self._server = socket.create_server(("127.0.0.1", self._port))
+            self._start()
 
     def close(self) -> None:
         """End all of it."""
         self.cut()
-        self._server.close()
         self._flows.set()
 
-    def _serve(self) -> None:
+    def _start(self) -> None:
+        threading.Thread(target=self._serve, args=(self._server,), daemon=True).start()
+
+    def _serve(self, server: socket.socket) -> None:
         while True:
             try:
-                near, _ = self._server.accept()
+                near, _ = server.accept()
             except OSError:
                 return
             self._live.add(near)
-            if self._is_cut:
-                self._break(near)
-                continue
             try:
                 far = socket.create_connection(self._target)
             except OSError:

@@ -56,7 +56,7 @@ def test_a_line_that_is_gone_for_seconds_costs_nothing(how: str, tmp_path: Path)
     with with_link(tmp_path) as (federation, link):
         begin = link.cut if how == "cut" else link.hang
         lines: list[str] = []
-        config = values(tmp_path)
+        config = values(tmp_path, round_timeout=120.0)
         federation.run(
             config,
             when(lines, "round 2 of 4", lambda: spell(begin, 12.0, link.heal)),

@@ -36,6 +36,24 @@ def test_what_ends_again_and_again_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_what_ran_for_long_is_started_again_however_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_FORGIVEN_AFTER_S", -1.0)
+    lines: list[str] = []
+
+    def until_the_ninth(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 9:
+            raise KeyboardInterrupt
+
+    with programs._supervised(tmp_path, {}) as running:
+        running.start("Short", SHORT)
+        running.watch(until_the_ninth)
+    assert len(lines) == 9
+
+
+@pytest.mark.usefixtures("quick")
 def test_what_dies_before_it_is_ready_is_an_error(tmp_path: Path) -> None:
     with (
         pytest.raises(RunError, match=r"Short ended \(code 3\)"),

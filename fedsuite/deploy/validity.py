@@ -1,0 +1,119 @@
+"""How long certificates hold, and the renewal of the server's."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+
+from fedsuite.deploy.certificates import Certified, make_server_certificate
+from fedsuite.deploy.folders import (
+    AUTHORITY,
+    AUTHORITY_KEY,
+    SERVER,
+    SERVER_KEY,
+    NodeFolder,
+    SuperLinkFolder,
+)
+from fedsuite.errors import ConfigError
+from fedsuite.files import atomic_write
+
+WARN_DAYS = 30
+"""Days before the end from which on it is told."""
+
+
+def valid_until(path: Path) -> datetime:
+    """Return when the certificate in a file ends.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError:
+        raise ConfigError(
+            f"{path} holds no certificate: copy the folder of `fedsuite deploy init` again"
+        ) from None
+
+
+def check_superlink(folder: SuperLinkFolder, now: datetime | None = None) -> str:
+    """Refuse certificates that have ended; return a warning of an end that is near.
+
+    Parameters
+    ----------
+    now
+        For tests; None is now.
+
+    Returns
+    -------
+    str
+        One line; empty if there is time.
+    """
+    renew = f"`fedsuite deploy renew {folder.path}` makes a new one"
+    told = _check(folder.path / SERVER, now, renew)
+    return told or _check(folder.path / AUTHORITY, now, _NEW_FEDERATION)
+
+
+def check_node(folder: NodeFolder, now: datetime | None = None) -> str:
+    """Do the same for a node, which has the authority's certificate alone."""
+    return _check(folder.path / AUTHORITY, now, _NEW_FEDERATION)
+
+
+def renew(folder: SuperLinkFolder, days: int) -> datetime:
+    """Give the SuperLink a certificate for more days, for the same key and names.
+
+    Nodes trust the authority, and need nothing new.
+
+    Parameters
+    ----------
+    days
+        Days from now, at least 1; no more than the authority's own certificate has left.
+
+    Returns
+    -------
+    datetime
+        When the new certificate ends.
+
+    Raises
+    ------
+    ConfigError
+        If the authority's key is not there, or its certificate ends before.
+    """
+    key = folder.path / AUTHORITY_KEY
+    if not key.is_file():
+        raise ConfigError(
+            f"{folder.path} lacks {AUTHORITY_KEY}: put the authority's key back for the "
+            "renewal"
+        )
+    end = valid_until(folder.path / AUTHORITY)
+    left = (end - datetime.now(UTC)) // timedelta(days=1)
+    if days > left:
+        raise ConfigError(
+            f"--days {days}: the authority's own certificate ends on {end:%Y-%m-%d}, in "
+            f"{left} days; ask for fewer, or make a new federation"
+        )
+    authority = Certified((folder.path / AUTHORITY).read_bytes(), key.read_bytes())
+    own = (folder.path / SERVER_KEY).read_bytes()
+    made = make_server_certificate(authority, folder.hosts, days, own)
+    atomic_write(folder.path / SERVER, made.certificate)
+    os.chmod(folder.path / SERVER, 0o600)
+    return valid_until(folder.path / SERVER)
+
+
+_NEW_FEDERATION = (
+    "`fedsuite deploy init` makes a new federation, whose folders all machines need"
+)
+
+
+def _check(path: Path, now: datetime | None, remedy: str) -> str:
+    end = valid_until(path)
+    left = end - (now or datetime.now(UTC))
+    if left <= timedelta(0):
+        raise ConfigError(f"{path} ended on {end:%Y-%m-%d}: {remedy}")
+    if left > timedelta(days=WARN_DAYS):
+        return ""
+    return f"warning: {path} ends on {end:%Y-%m-%d}: {remedy}"

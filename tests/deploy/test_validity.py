@@ -1,0 +1,165 @@
+"""Certificates that end: told before, refused after, renewed without new nodes' folders."""
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedsuite.deploy import certificates
+from fedsuite.deploy.certificates import Certified
+from fedsuite.deploy.commands import app
+from fedsuite.deploy.folders import NodeFolder, SuperLinkFolder, init_federation
+from fedsuite.deploy.programs import run_superlink, run_supernode
+from fedsuite.deploy.validity import check_node, check_superlink, renew, valid_until
+from fedsuite.errors import ConfigError
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> tuple[SuperLinkFolder, NodeFolder]:
+    init_federation(tmp_path / "f", ["fl.example.org"], ["a"], days=100)
+    folders = tmp_path / "f"
+    return (
+        SuperLinkFolder.load(folders / "superlink"),
+        NodeFolder.load(folders / "nodes" / "a"),
+    )
+
+
+def days_left(path: Path) -> float:
+    return (valid_until(path) - NOW) / timedelta(days=1)
+
+
+def test_the_authority_outlives_the_servers_certificate(
+    federation: tuple[SuperLinkFolder, NodeFolder],
+) -> None:
+    superlink, node = federation
+    assert days_left(superlink.path / "server.pem") == pytest.approx(100, abs=0.1)
+    assert days_left(node.path / "ca.crt") == pytest.approx(3650, abs=0.1)
+
+
+@pytest.mark.parametrize(("days", "told"), [(69, False), (71, True), (99, True)])
+def test_an_end_that_is_near_is_told(
+    days: int, told: bool, federation: tuple[SuperLinkFolder, NodeFolder]
+) -> None:
+    superlink, node = federation
+    warning = check_superlink(superlink, NOW + timedelta(days=days))
+    assert bool(warning) == told
+    assert check_node(node, NOW + timedelta(days=days)) == ""
+    if told:
+        end = NOW + timedelta(days=100)
+        assert f"server.pem ends on {end:%Y-%m-%d}" in warning and "deploy renew" in warning
+
+
+def test_an_end_that_has_come_is_an_error(
+    federation: tuple[SuperLinkFolder, NodeFolder],
+) -> None:
+    superlink, node = federation
+    with pytest.raises(ConfigError, match=r"server.pem ended on .*deploy renew"):
+        check_superlink(superlink, NOW + timedelta(days=101))
+    late = NOW + timedelta(days=3651)
+    with pytest.raises(ConfigError, match=r"ca.crt ended on .*deploy init"):
+        check_node(node, late)
+    renew(superlink, 3649)
+    with pytest.raises(ConfigError, match=r"server.pem ended on "):
+        check_superlink(superlink, late)
+
+
+def test_a_renewal(federation: tuple[SuperLinkFolder, NodeFolder]) -> None:
+    """The same key, the same names, the same authority, more days."""
+    superlink, node = federation
+    pem, key = superlink.path / "server.pem", superlink.path / "server.key"
+    before = key.read_bytes()
+    end = renew(superlink, 400)
+    assert end == valid_until(pem)
+    assert days_left(pem) == pytest.approx(400, abs=0.1)
+    assert key.read_bytes() == before
+    assert pem.stat().st_mode & 0o777 == 0o600
+    # Certificate and key belong together, and the node's authority vouches for it.
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(pem, key)
+    handshake(pem, key, node.path / "ca.crt", "fl.example.org")
+
+
+def handshake(pem: Path, key: Path, authority: Path, name: str) -> None:
+    """Let a client that trusts the authority meet a server with the certificate."""
+    here = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    here.load_cert_chain(pem, key)
+    there = ssl.create_default_context(cafile=str(authority))
+    wires = [ssl.MemoryBIO() for _ in range(2)]
+    server = here.wrap_bio(wires[0], wires[1], server_side=True)
+    client = there.wrap_bio(wires[1], wires[0], server_hostname=name)
+    done = set()
+    for _ in range(10):
+        for end in (client, server):
+            try:
+                end.do_handshake()
+                done.add(end)
+            except ssl.SSLWantReadError:
+                pass
+    assert len(done) == 2
+
+
+def test_a_handshake_needs_the_right_name(
+    federation: tuple[SuperLinkFolder, NodeFolder],
+) -> None:
+    superlink, node = federation
+    pem, key = superlink.path / "server.pem", superlink.path / "server.key"
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(pem, key, node.path / "ca.crt", "other.example.org")
+
+
+def test_a_node_refuses_a_certificate_that_has_ended(
+    federation: tuple[SuperLinkFolder, NodeFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    superlink, node = federation
+    names = ("ca.crt", "ca.key")
+    authority = Certified(*((superlink.path / name).read_bytes() for name in names))
+    monkeypatch.setattr(certificates, "_CLOCKS_DIFFER", timedelta(days=3))
+    ended = certificates.make_server_certificate(authority, superlink.hosts, -1)
+    pem, key = superlink.path / "server.pem", superlink.path / "server.key"
+    pem.write_bytes(ended.certificate)
+    key.write_bytes(ended.key)
+    with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+        handshake(pem, key, node.path / "ca.crt", "fl.example.org")
+
+
+def test_what_a_renewal_needs(federation: tuple[SuperLinkFolder, NodeFolder]) -> None:
+    superlink, _ = federation
+    before = (superlink.path / "server.pem").read_bytes()
+    with pytest.raises(ConfigError, match="authority's own certificate ends on"):
+        renew(superlink, 3651)
+    (superlink.path / "ca.key").unlink()
+    with pytest.raises(ConfigError, match=r"lacks ca\.key"):
+        renew(superlink, 10)
+    assert (superlink.path / "server.pem").read_bytes() == before
+    (superlink.path / "server.pem").write_text("no")
+    with pytest.raises(ConfigError, match="holds no certificate"):
+        check_superlink(superlink)
+
+
+def test_nothing_starts_with_a_certificate_that_has_ended(
+    federation: tuple[SuperLinkFolder, NodeFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):  # type: ignore[no-untyped-def]
+            return NOW + timedelta(days=4000)
+
+    monkeypatch.setattr("fedsuite.deploy.validity.datetime", Later)
+    lines: list[str] = []
+    superlink, node = federation
+    with pytest.raises(ConfigError, match=r"server\.pem ended on"):
+        run_superlink(superlink, "127.0.0.1", lines.append)
+    with pytest.raises(ConfigError, match=r"ca\.crt ended on"):
+        run_supernode(node, 9094, lines.append)
+    assert lines == []
+
+
+def test_the_command(federation: tuple[SuperLinkFolder, NodeFolder]) -> None:
+    superlink, _ = federation
+    answer = CliRunner().invoke(app, ["renew", str(superlink.path), "--days", "200"])
+    assert answer.exit_code == 0, answer.output
+    assert "holds until" in answer.output
+    assert days_left(superlink.path / "server.pem") == pytest.approx(200, abs=0.1)
