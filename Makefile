@@ -8,12 +8,12 @@ TORCH ?= 2.13.0
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: simulate test check unit slow faults config setup clean
+.PHONY: simulate test check unit slow grpc faults config setup clean
 
 simulate: $(READY)  ## FedAvg on handwritten digits, 10 clients, in Flower's Ray simulation
 	$(BIN)/fedsuite run simulations/quickstart.toml --engine ray --num-supernodes 10
 
-test: check unit slow  ## lint, types, tests: what CI runs
+test: check unit slow grpc  ## lint, types, tests: what CI runs
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -27,7 +27,12 @@ unit: $(READY)
 slow: $(READY)  ## tests that start Ray or real processes; much of their time is waiting
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
 
-faults: $(READY)  ## every fault of the local engine and 10,000 inputs a decoder, of which CI takes a sample
+grpc:  ## the federation of real processes on Flower 1.39, whose SuperNodes speak gRPC
+	$(MAKE) setup VENV=.venv-grpc CONSTRAINTS=constraints/flwr-1.39.txt FLWR=1.39.0
+	.venv-grpc/bin/fedsuite doctor | grep gRPC
+	OMP_NUM_THREADS=1 .venv-grpc/bin/python -m pytest -q -n 2 -m slow tests/deploy/test_rehearsal.py
+
+faults: $(READY)  ## every fault, in one process and in real ones, and 10,000 inputs a decoder: CI takes a sample
 	FEDSUITE_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/faults tests/deploy tests/test_fuzz_records.py
 
 config: $(READY)  ## write the declared keys into pyproject.toml
@@ -49,4 +54,4 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .venv-grpc .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
