@@ -42,9 +42,9 @@ def test_what_a_service_names_is_there(name: str) -> None:
     for other in others:
         assert other.removeprefix("service:") in SERVICES
     for volume in service.get("volumes", []):
-        source = expand(volume.replace(":-", "§")).replace("§", ":-").split(":")[0]
-        if source.startswith("./"):
-            assert (DEPLOY / source).exists() or "{" in volume, source
+        # What does not start with a variable is a file of this folder.
+        if volume.startswith("./"):
+            assert (DEPLOY / volume.split(":")[0]).exists(), volume
     used = set(re.findall(r"/run/secrets/([\w.-]+)", " ".join(service["command"])))
     assert used <= set(service.get("secrets", [])), "a command reads what is not mounted"
 

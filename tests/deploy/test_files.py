@@ -62,8 +62,6 @@ def test_the_pages_commands_are_fedsuites() -> None:
                 check=False,
                 env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
             )
-            if "No such command" in done.stderr + done.stdout:
-                pytest.skip("this fedsuite has no deploy commands")
             assert done.returncode == 0, done.stderr
             helped[name] = done.stdout
         for flag in re.findall(r"--[a-z-]+", rest):

@@ -63,8 +63,8 @@ def test_a_round_of_the_specification_s_example(
 
 @pytest.mark.parametrize("target", ["all", "others-and-previous"])
 def test_the_previous_model_is_that_of_the_local_phase(target: str) -> None:
-    first, _ = fixture_round(), None
-    after_one = [torch.from_numpy(m[0]).double() for m in first[1].models()]
+    _, first = fixture_round()
+    after_one = [torch.from_numpy(m[0]).double() for m in first.models()]
     rows, _ = fixture_round(fccl_target=target, transfer_steps=2)
     mean = torch.stack(after_one).mean(dim=0)
     for row, own, start in zip(rows, after_one, CLIENTS, strict=True):

@@ -135,7 +135,7 @@ def test_claimed_counts_weigh_no_more_than_the_examples() -> None:
         Federation(lying(FedProtoClient, told), [wide, wide, wide]).run(strategy, 1)
         found.append(strategy.prototypes[ROWS])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
-    np.testing.assert_allclose(found[1], found[2], rtol=0.1)
+    np.testing.assert_allclose(found[1], found[2], rtol=1e-6)
     assert not np.allclose(found[0], 1, atol=0.1)
 
 

@@ -146,7 +146,7 @@ def test_an_upload_below_the_quorum_leaves_versions_as_they_are() -> None:
 def test_a_bad_reply_counts_for_nothing() -> None:
     def tamper(server_round: int, replies: list[Message]) -> list[Message]:
         if server_round == 2:
-            arrays_in(replies[0])  # A whole model, where the fast set was announced.
+            # A whole model, where the fast set was announced.
             replies[0].content[ARRAYS] = grid.replies_of(1)[0].content[ARRAYS]
         return replies
 
