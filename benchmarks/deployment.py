@@ -3,7 +3,7 @@
     python benchmarks/deployment.py --repeats 3
 
 A federation as `fedsuite deploy` runs it, on this machine: TLS, keys, process isolation.
-The floor is a Flower app whose clients import torch and send back what they got, and whose
+The floor is a Flower app whose clients import torch and add 1 to what they got, and whose
 server waits with Flower's own Grid; fedsuite trains FedAvg for one step on digits with a
 model of the same size. The arms take turns in one federation. The first round of each run
 is left out. CPU seconds are those of the ClientApp processes, a message.
@@ -115,12 +115,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     arguments = parser.parse_args()
     print("| nodes | model | arm | s/round, median (min to max) | CPU s/message |")
     print("| ---: | --- | --- | ---: | ---: |", flush=True)
     for nodes in arguments.nodes:
-        for model, width in MODELS.items():
-            found = measure(nodes, width, arguments.rounds, arguments.repeats)
+        for model in arguments.models:
+            found = measure(nodes, MODELS[model], arguments.rounds, arguments.repeats)
             for name, pairs in found.items():
                 seconds, used = ([pair[k] for pair in pairs] for k in (0, 1))
                 print(

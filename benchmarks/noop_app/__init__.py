@@ -1,1 +1,1 @@
-"""A Flower app whose clients import torch and send back what they got: the floor."""
+"""A Flower app whose clients import torch and add 1 to what they got: the floor."""
