@@ -58,6 +58,8 @@ _NOISE = re.compile(
 )
 """Lines of a run's log that Flower and Ray always print and that help nobody."""
 
+_STARTED = re.compile(r"Successfully started run (\d+)")
+
 
 @dataclass(frozen=True)
 class SuperLink:
@@ -267,18 +269,26 @@ def follow_run(
     """
     submit = world.start("run", ["flwr", "run", str(app), CONNECTION, "--stream", *options])
     last: deque[str] = deque(maxlen=200)
+    run_id = None
     for line in follow(submit, while_waiting):
+        run_id = run_id or _started_run(line)
         if not _NOISE.search(line):
             last.append(line)
             on_line(line)
     while_waiting()
-    outcome = ask_outcome(world)
+    outcome = ask_outcome(world, run_id) if run_id else None
     while outcome is not None and not outcome.finished:  # the log's connection broke
         while_waiting()
         time.sleep(1.0)
-        outcome = ask_outcome(world)
+        outcome = ask_outcome(world, run_id)
     if outcome is None or not outcome.completed:
         raise RunError(describe_failure(outcome, last))
+
+
+def _started_run(line: str) -> str | None:
+    """Return the number of the run that this line of ``flwr run`` tells of, if any."""
+    found = _STARTED.search(line)
+    return found[1] if found else None
 
 
 def connect(world: World, superlink: SuperLink) -> None:
@@ -292,8 +302,14 @@ def connect(world: World, superlink: SuperLink) -> None:
     )
 
 
-def ask_outcome(world: World) -> Outcome | None:
-    """Ask the world's SuperLink how its only run stands; None if it has no run."""
+def ask_outcome(world: World, run_id: str | None = None) -> Outcome | None:
+    """Ask the world's SuperLink how a run stands; None if it does not know it.
+
+    Parameters
+    ----------
+    run_id
+        Flower's number of the run; None takes the newest.
+    """
     answer = subprocess.run(
         [executable("flwr"), "ls", CONNECTION, "--format", "json"],
         cwd=world.neutral,
@@ -302,20 +318,27 @@ def ask_outcome(world: World) -> Outcome | None:
         capture_output=True,
         check=False,
     )
-    return parse_outcome(answer.stdout.decode("utf-8", errors="replace"))
+    return parse_outcome(answer.stdout.decode("utf-8", errors="replace"), run_id)
 
 
-def parse_outcome(text: str) -> Outcome | None:
-    """Read the answer of ``flwr ls --format json``; None if it names no run."""
+def parse_outcome(text: str, run_id: str | None = None) -> Outcome | None:
+    """Read the answer of ``flwr ls --format json``; None if the run is not in it.
+
+    Parameters
+    ----------
+    run_id
+        Number of the run; None takes the newest.
+    """
     try:
         runs = json.loads(text)["runs"]
     except (json.JSONDecodeError, KeyError, TypeError):
         raise RunError(
             f"cannot read the answer of flwr ls: {text.strip()[:200]!r}"
         ) from None
-    if not runs:
-        return None
-    return Outcome(runs[0]["status"], runs[0].get("status-details", ""))
+    for run in runs:
+        if run_id in (None, str(run.get("run-id"))):
+            return Outcome(run["status"], run.get("status-details", ""))
+    return None
 
 
 def describe_failure(outcome: Outcome | None, log: Sequence[str]) -> str:

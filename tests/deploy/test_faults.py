@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedsuite.deploy.folders import SUPERLINK
-from fedsuite.deploy.rehearsal import LocalFederation
+from fedsuite.deploy.rehearsal import LocalFederation, submit
 from fedsuite.engines.processes import World
 from fedsuite.errors import RunError
 from fedsuite.results.reader import load_run
@@ -84,6 +84,31 @@ def test_the_superlink_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
         folder = tmp_path / "runs" / "run"
         wait_for(folder, "finished")
     assert final_bits(load_run(folder)) == final_bits(expected)
+
+
+def test_a_second_run_beside_the_first(tmp_path: Path) -> None:
+    """Each has its own outcome: the second, which is the newer one, fails."""
+    expected = undisturbed(tmp_path)
+    failures: list[Exception] = []
+    with standing(tmp_path) as federation:
+
+        def second() -> None:
+            changes = {"dataset": "mnist", "data_dir": "/nowhere", "run_name": "second"}
+            try:
+                submit(
+                    federation.superlink, values(tmp_path, **changes), print, "127.0.0.1"
+                )
+            except RunError as error:
+                failures.append(error)
+
+        lines: list[str] = []
+        federation.run(values(tmp_path), when(lines, "round 1 of 4", second))
+        deadline = time.monotonic() + 120
+        while not failures and time.monotonic() < deadline:
+            time.sleep(0.5)
+    assert final_bits(load_run(tmp_path / "runs" / "run")) == final_bits(expected)
+    (failure,) = failures
+    assert "/nowhere" in str(failure)
 
 
 @pytest.mark.parametrize("what", ["server", "serverapp"])

@@ -95,6 +95,20 @@ def test_outcome_is_read_from_flwr_ls() -> None:
     assert running is not None and not running.finished and not running.completed
 
 
+def test_outcome_of_one_run_among_several() -> None:
+    """A SuperLink that stands has other runs, the newest first."""
+    entries = [
+        {"run-id": "33", "status": "running", "status-details": ""},
+        {"run-id": "22", "status": "finished:failed", "status-details": "why"},
+        {"run-id": "11", "status": "finished:completed", "status-details": ""},
+    ]
+    text = json.dumps({"success": True, "runs": entries})
+    assert parse_outcome(text) == Outcome("running", "")
+    assert parse_outcome(text, "22") == Outcome("finished:failed", "why")
+    assert parse_outcome(text, "11") == Outcome("finished:completed", "")
+    assert parse_outcome(text, "44") is None
+
+
 @pytest.mark.parametrize("text", ["", "Error: no SuperLink", "[]", "{}"])
 def test_unreadable_outcome_is_a_run_error(text: str) -> None:
     with pytest.raises(RunError, match="flwr ls"):
