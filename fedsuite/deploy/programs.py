@@ -44,8 +44,8 @@ REGISTERED = "registered.json"
 _LOOK_EVERY_S = 0.2
 _START_PATIENCE_S = 120.0
 _END_PATIENCE_S = 20.0
-_RESTART_PAUSE_S = 2.0
-_MOST_RESTARTS = 5
+_RESTART_PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0)
+"""A SuperLink takes a node that died for alive, and refuses it, for up to a minute."""
 _FORGIVEN_AFTER_S = 600.0
 
 
@@ -315,11 +315,12 @@ class _Programs:
                 words = self._epitaph(name)
                 if time.monotonic() - self._started[name] > _FORGIVEN_AFTER_S:
                     self._restarts[name] = 0
-                if self._restarts.get(name, 0) >= _MOST_RESTARTS:
-                    raise RunError(f"{words}, for the {_MOST_RESTARTS + 1}th time in a row")
-                self._restarts[name] = self._restarts.get(name, 0) + 1
+                count = self._restarts.get(name, 0)
+                if count == len(_RESTART_PAUSES_S):
+                    raise RunError(f"{words}, for the {count + 1}th time in a row")
+                self._restarts[name] = count + 1
                 write(f"{words}; started again")
-                time.sleep(_RESTART_PAUSE_S * self._restarts[name])
+                time.sleep(_RESTART_PAUSES_S[count])
                 self.start(name, self._commands[name])
             time.sleep(_LOOK_EVERY_S)
 

@@ -6,6 +6,7 @@ All of it takes minutes, since Flower notices a death by missing heartbeats.
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import fedsuite
 from fedsuite.deploy.folders import SUPERLINK
 from fedsuite.deploy.rehearsal import LocalFederation, submit
-from fedsuite.engines.processes import World
+from fedsuite.engines.processes import Program, World
 from fedsuite.errors import RunError
 from fedsuite.results.reader import load_run
 from tests.deploy.accidents import descendants, final_bits, kill, undisturbed, values, when
@@ -28,6 +30,10 @@ pytestmark = [
 ]
 
 
+LONG = 24
+"""Rounds of a run in which a node is away for a minute or more."""
+
+
 @contextlib.contextmanager
 def standing(folder: Path, num_nodes: int = 2) -> Iterator[LocalFederation]:
     """Yield a federation whose processes have started."""
@@ -37,22 +43,41 @@ def standing(folder: Path, num_nodes: int = 2) -> Iterator[LocalFederation]:
         yield federation
 
 
+@contextlib.contextmanager
+def with_a_watched_node(folder: Path) -> Iterator[tuple[LocalFederation, Program]]:
+    """Yield a federation, and the command that watches over its second node."""
+    with World("fedsuite") as world:
+        federation = LocalFederation(world, folder / "federation", 2)
+        federation.start_superlink()
+        federation.start_node(0)
+        words = [sys.executable, "-m", "fedsuite", "deploy", "supernode"]
+        words += [str(federation.nodes[1].path), "--runtime-port"]
+        # The command itself is no app that was sent: it may come from here.
+        world.environment["PYTHONPATH"] = str(Path(fedsuite.__file__).parents[1])
+        watcher = world.start("watched", [*words, str(world.reserve_port())])
+        del world.environment["PYTHONPATH"]
+        watcher.wait_until(lambda: "SuperNode ID" in watcher.text)
+        yield federation, watcher
+
+
 @pytest.mark.parametrize("after", [0.0, 3.0, 6.0])
 def test_a_node_is_killed_and_comes_back_with_its_models(
     after: float, tmp_path: Path
 ) -> None:
     """Before it answers, while it does, and after: a round takes some six seconds."""
-    with standing(tmp_path) as federation:
+    with with_a_watched_node(tmp_path) as (federation, watcher):
         lines: list[str] = []
 
         def accident() -> None:
             time.sleep(after)
-            kill(federation.running["node-1"])
-            time.sleep(2)
-            federation.start_node(1)
+            for pid in descendants(watcher.process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
-        config = values(tmp_path, num_rounds=5, round_timeout=45.0)
-        federation.run(config, when(lines, "round 1 of 5", accident))
+        # The SuperLink refuses the node until a minute after its last sign of life.
+        config = values(tmp_path, num_rounds=LONG, evaluate_every=LONG, round_timeout=30.0)
+        federation.run(config, when(lines, f"round  1 of {LONG}", accident))
+        assert "SuperNode ended" in watcher.text
     run = load_run(tmp_path / "runs" / "run")
     assert run.manifest["status"] == "finished"
     lost = {
@@ -60,8 +85,9 @@ def test_a_node_is_killed_and_comes_back_with_its_models(
     }
     # Only the dead node's clients, and not in the last round: it had come back.
     assert {client for _, client in lost} <= {1, 3, None}
-    assert all(server_round < 5 for server_round, _ in lost)
-    last = {r["client"] for r in run.clients() if r["round"] == 5 and r["phase"] == "train"}
+    assert all(server_round < LONG for server_round, _ in lost)
+    rows = [r for r in run.clients() if r["round"] == LONG and r["phase"] == "train"]
+    last = {r["client"] for r in rows}
     assert last == {0, 1, 2, 3}
     states = tmp_path / "federation" / "nodes" / "node-1" / "state" / "run"
     assert {p.name for p in states.iterdir()} == {"1", "3"}

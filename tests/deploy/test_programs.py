@@ -15,7 +15,7 @@ LONG = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_RESTART_PAUSE_S", 0.0)
+    monkeypatch.setattr(programs, "_RESTART_PAUSES_S", (0.0,) * 5)
     monkeypatch.setattr(programs, "_LOOK_EVERY_S", 0.01)
 
 
@@ -33,6 +33,10 @@ def test_what_ends_again_and_again_is_given_up(tmp_path: Path) -> None:
     assert all("Short ended (code 3)" in line for line in lines)
     # The other was left alone until the end, and ends then.
     assert running._running["Long"].poll() is not None
+
+
+def test_restarts_outlast_the_minute_in_which_a_dead_node_is_taken_for_alive() -> None:
+    assert sum(programs._RESTART_PAUSES_S) > 2 * 60
 
 
 @pytest.mark.usefixtures("quick")
