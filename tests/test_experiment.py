@@ -385,3 +385,12 @@ def test_the_table_alone_is_the_default_experiment():
     assert {"local-steps", "batch-size"} <= ambiguous_keys()
     assert table["batch-size"] == AUTO
     assert table["weight-decay"] == 0.0
+
+
+def test_keys_of_the_factors_apply_where_there_are_factors():
+    plain = Experiment.from_values({"model": "cnn-shallow"})
+    assert "coefficient-period" not in plain.values
+    factored = Experiment.from_values({"model": "cnn-shallow", "decomposition": True})
+    assert factored["coefficient-period"] == 1
+    with pytest.raises(ConfigError, match="belongs to decomposition true"):
+        Experiment.from_values({"model": "cnn-shallow", "coefficient-period": 3})
