@@ -93,7 +93,8 @@ class PromptGrid(Grid):
         while waiting:
             # The last look is after the deadline: what came in time is taken.
             late = timeout is not None and time.monotonic() - sent >= timeout
-            for reply in self._grid.pull_messages(waiting):
+            # A list: a Grid may go through it while replies are handed out.
+            for reply in self._grid.pull_messages(list(waiting)):
                 waiting.discard(reply.metadata.reply_to_message_id)
                 yield reply
             if late or not waiting:

@@ -129,6 +129,17 @@ def test_nobody_waits_for_a_message_that_was_not_sent(clock: Clock) -> None:
     assert sources(grid.send_and_receive([])) == []
 
 
+def test_a_grid_may_hand_out_what_it_finds_one_by_one(clock: Clock) -> None:
+    class Lazy(SlowGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:  # type: ignore[override]
+            for key in message_ids:
+                yield from super().pull_messages([key])
+
+    grid = PromptGrid(Lazy(clock, {1001: 0.5}))
+    found = sources(grid.send_and_receive(hellos(1000, 1001, 1002)))
+    assert sorted(found) == [1000, 1001, 1002] and found[-1] == 1001
+
+
 def test_all_else_is_flowers_own(clock: Clock) -> None:
     inner = SlowGrid(clock, {})
     grid = PromptGrid(inner)

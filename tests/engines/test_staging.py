@@ -2,7 +2,9 @@
 
 import json
 import math
+import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsuite
+from fedsuite.engines import flower
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import Outcome, describe_failure, parse_outcome, stage_app
+from fedsuite.engines.processes import Program, World
 from fedsuite.errors import RunError
 from tests.engines.tiny_app import ODD_VALUES
 
@@ -107,6 +111,41 @@ def test_outcome_of_one_run_among_several() -> None:
     assert parse_outcome(text, "22") == Outcome("finished:failed", "why")
     assert parse_outcome(text, "11") == Outcome("finished:completed", "")
     assert parse_outcome(text, "44") is None
+
+
+def test_a_run_is_asked_for_by_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another one was started after it."""
+    asked: list[str | None] = []
+
+    def answers(world: World, run_id: str | None = None) -> Outcome:
+        asked.append(run_id)
+        return Outcome("finished:completed" if len(asked) > 1 else "running", "")
+
+    monkeypatch.setattr(flower, "ask_outcome", answers)
+    monkeypatch.setattr(flower.time, "sleep", lambda seconds: None)
+    with World("fedsuite") as world:
+        start = world.start
+        said = "print('Using SuperLink'); print('Successfully started run 22')"
+
+        def instead(name: str, command: Sequence[str]) -> Program:
+            assert command[:2] == ["flwr", "run"]
+            return start(name, [sys.executable, "-c", said])
+
+        monkeypatch.setattr(world, "start", instead)
+        lines: list[str] = []
+        flower.follow_run(world, Path("app"), lines.append, lambda: None)
+    assert asked == ["22", "22"]
+    assert "Using SuperLink" in lines
+
+
+def test_an_app_that_was_refused_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "ask_outcome", lambda *_: Outcome("finished:completed", ""))
+    with World("fedsuite") as world:
+        start = world.start
+        words = [sys.executable, "-c", "print('no such app')"]
+        monkeypatch.setattr(world, "start", lambda name, command: start(name, words))
+        with pytest.raises(RunError, match="refused the app: no such app"):
+            flower.follow_run(world, Path("app"), lambda line: None, lambda: None)
 
 
 @pytest.mark.parametrize("text", ["", "Error: no SuperLink", "[]", "{}"])
