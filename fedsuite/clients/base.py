@@ -266,9 +266,14 @@ class FederatedClient(NumPyClient):
     def training_loss(
         self, training: TrainingOptions, purpose: str, server_round: int
     ) -> LossFunction:
-        """Return the hook ``loss``, on augmented images where the options say so."""
+        """Return the hook ``loss``, on augmented images where the options say so.
+
+        Where the hook is the options' loss and no more it is that very function, which
+        :func:`~fedsuite.clients.training.run_steps` knows.
+        """
         if not training.crop_and_flip:
-            return self.loss
+            plain = self.self_regularisation is None and not overrides(self, "loss")
+            return self._plain_loss if plain else self.loss
         keys = (self.seed, f"{purpose}-augmentation", server_round, self.client_id)
         stream = torch_stream(*keys)
 

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from fedsuite.clients.dense_gradients import dense_gradients
 from fedsuite.clients.losses import KEYS as LOSS_KEYS
 from fedsuite.clients.losses import (
     LossFunction,
@@ -213,13 +214,13 @@ def run_steps(
     model.train()
     for module in frozen:
         module.training = False
-    total = torch.zeros((), dtype=torch.float64)
+    gradient = _gradient_function(model, data, loss_function, optimizer)
+    total = 0.0
     seen = steps = 0
     for batch in batches:
-        optimizer.zero_grad(set_to_none=True)
-        labels = data.labels[batch]
-        loss = loss_function(model, data.features[batch], labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        # On a processor several times as fast as data.features[batch].
+        labels = data.labels.index_select(0, batch)
+        loss = gradient(data.features.index_select(0, batch), labels)
         if before_step is not None:
             before_step(model)
         if clip_gradient_norm > 0:
@@ -229,9 +230,30 @@ def run_steps(
         if after_step is not None:
             after_step(model, steps)
         count = count_targets(labels)
-        total += loss.detach().double().cpu() * count
+        total += loss * count
         seen += count
-    return TrainingSummary(float(total) / seen if seen else 0.0, steps)
+    return TrainingSummary(total / seen if seen else 0.0, steps)
+
+
+def _gradient_function(
+    model: nn.Module,
+    data: Split,
+    loss_function: LossFunction,
+    optimizer: torch.optim.Optimizer,
+) -> Callable[[Tensor, Tensor], float]:
+    """Return what puts a mini-batch's gradient into the parameters and gives the loss."""
+    plain = loss_function is cross_entropy and data.labels.ndim == 1
+    dense = dense_gradients(model) if plain else None
+    if dense is not None:
+        return dense
+
+    def gradient(features: Tensor, labels: Tensor) -> float:
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_function(model, features, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    return gradient
 
 
 @contextmanager

@@ -1,0 +1,103 @@
+"""The gradient of small dense networks without autograd: the same bits, sooner.
+
+Of a step on ``mlp`` or ``linear`` autograd's bookkeeping takes a quarter to three quarters.
+Here are the very kernels that it would call, in its order, written out: results are equal
+bit for bit, so that it does not matter which of the two a client uses.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+_MEAN = 1
+_IGNORED = -100
+
+
+class DenseGradients:
+    """Computes loss and gradient of a chain of linear layers with ReLU in between.
+
+    Made by :func:`dense_gradients`, which looks at what the network is made of.
+
+    Parameters
+    ----------
+    layers
+        With biases, on the CPU, all parameters to be trained.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self._layers = [(layer, torch.empty_like(layer.weight)) for layer in layers]
+        self._one = torch.ones(())
+
+    @torch.no_grad()
+    def __call__(self, features: Tensor, labels: Tensor) -> float:
+        """Return the mean cross-entropy of a mini-batch; its gradient is in the parameters.
+
+        The gradients of weights lie in memory that the next call writes over.
+
+        Parameters
+        ----------
+        features
+            ``[rows, ...]``, as many numbers a row as the first layer takes.
+        labels
+            int64 ``[rows]``.
+        """
+        inputs: list[Tensor] = []
+        outputs = features.flatten(1)
+        for layer, _ in self._layers:
+            # What a layer takes is what the one before gives, after its ReLU.
+            taken = torch.relu_(outputs) if inputs else outputs
+            inputs.append(taken)
+            outputs = torch.addmm(layer.bias, taken, layer.weight.t())
+        logs = torch.log_softmax(outputs, 1)
+        loss, total = torch.ops.aten.nll_loss_forward(logs, labels, None, _MEAN, _IGNORED)
+        slope = torch.ops.aten.nll_loss_backward(
+            self._one, logs, labels, None, _MEAN, _IGNORED, total
+        )
+        slope = torch.ops.aten._log_softmax_backward_data(slope, logs, 1, logs.dtype)
+        for index in reversed(range(len(inputs))):
+            layer, weight_slope = self._layers[index]
+            layer.weight.grad = torch.mm(slope.t(), inputs[index], out=weight_slope)
+            layer.bias.grad = slope.sum(0)
+            if index:
+                slope = torch.ops.aten.threshold_backward(
+                    torch.mm(slope, layer.weight), inputs[index], 0
+                )
+        return float(loss)
+
+
+def dense_gradients(model: nn.Module) -> DenseGradients | None:
+    """Return what computes the gradients of a network, None unless it is a plain chain.
+
+    That is a :class:`torch.nn.Sequential` of a :class:`~torch.nn.Flatten` and linear layers
+    with a ReLU between them, of float32 on the CPU, all to be trained, and with no hooks.
+    """
+    if type(model) is not nn.Sequential or len(model) < 2 or len(model) % 2:
+        return None
+    kinds = [nn.Flatten, nn.Linear, *[nn.ReLU, nn.Linear] * (len(model) // 2 - 1)]
+    modules = list(model)
+    if [type(module) for module in modules] != kinds:
+        return None
+    if (flatten := modules[0]).start_dim != 1 or flatten.end_dim != -1:
+        return None
+    if any(map(_has_hooks, [model, *modules])):
+        return None
+    layers = [module for module in modules if isinstance(module, nn.Linear)]
+    plain = all(layer.bias is not None and _is_plain(layer) for layer in layers)
+    return DenseGradients(layers) if plain else None
+
+
+def _is_plain(layer: nn.Linear) -> bool:
+    return all(
+        p.is_cpu and p.dtype == torch.float32 and p.requires_grad and not p._backward_hooks
+        for p in (layer.weight, layer.bias)
+    )
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
