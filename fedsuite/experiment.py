@@ -33,6 +33,7 @@ from fedsuite.site_keys import check_sites, number_of_sites
 LOCAL_KEYS = frozenset(
     {
         "engine",
+        "workers",
         "resume",
         "output-dir",
         "run-name",

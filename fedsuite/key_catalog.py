@@ -48,6 +48,14 @@ KEYS: tuple[Key, ...] = (
         choices=("local", "ray", "deployment"),
         kind=str,
     ),
+    Key(
+        "workers",
+        1,
+        "processes that clients of the local engine train in, to the same bits; 0 is one a "
+        "core",
+        minimum=0,
+        maximum=1024,
+    ),
     Key("resume", False, "go on from the last checkpoint in the run's folder"),
     Key("output-dir", AUTO, "folder that run folders go into", kind=str),
     Key("run-name", AUTO, "name of the run's folder", kind=str),

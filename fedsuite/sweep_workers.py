@@ -4,16 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import fedsuite
 from fedsuite.engines.processes import stop_signals_raise
 from fedsuite.files import write_error
+from fedsuite.own_process import environment
 
 PREFIX = "fedsuite: error: "
 """How the command line begins its one line about an error."""
@@ -110,7 +109,7 @@ def _start(task: Task, keep_open: Sequence[int]) -> _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
+                env=environment(),
                 # Ctrl-C is to reach the sweep alone, which then stops its workers.
                 start_new_session=True,
                 pass_fds=tuple(keep_open),
@@ -118,17 +117,6 @@ def _start(task: Task, keep_open: Sequence[int]) -> _Worker:
     except OSError as error:
         raise write_error(task.log, error) from error
     return _Worker(task, process, time.monotonic())
-
-
-def _environment() -> dict[str, str]:
-    """Return this environment, with one thread, and with this very fedsuite in reach."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    home = str(Path(fedsuite.__file__).resolve().parents[1])
-    # Before the standard library, the installed packages would shadow parts of it.
-    if home not in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        others = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, others]))
-    return environment
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:

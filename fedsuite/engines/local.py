@@ -5,9 +5,11 @@ they come holds one at a time. Arrays are handed over without serialising them.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -22,7 +24,11 @@ from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO, Value
 from fedsuite.server_app import Run, run_experiment
 
+if TYPE_CHECKING:
+    from fedsuite.engines.pool.workers import WorkerPool
+
 _SERVER_NODE = 1
+_FIRST_NODE = 1000
 
 
 class LocalGrid(Grid):
@@ -54,16 +60,9 @@ class LocalGrid(Grid):
         self._store = store
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
-        self._contexts = {
-            1000 + index: Context(
-                run_id=1,
-                node_id=1000 + index,
-                node_config={"partition-id": index, "num-partitions": num_nodes},
-                state=RecordDict(),
-                run_config=dict(run_config or {}),
-            )
-            for index in range(num_nodes)
-        }
+        self._node_ids = range(_FIRST_NODE, _FIRST_NODE + num_nodes)
+        self._run_config = dict(run_config or {})
+        self._states: dict[int, RecordDict] = {}
 
     def set_run(self, run: FlowerRun) -> None:
         """Do nothing: there is one run."""
@@ -86,13 +85,12 @@ class LocalGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of all nodes."""
-        return list(self._contexts)
+        return list(self._node_ids)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Answer messages now and keep the replies."""
         pushed = []
-        for message in messages:
-            reply = self._answer(message)
+        for reply in self._answers(list(messages)):
             pushed.append(reply.metadata.reply_to_message_id)
             self._replies[pushed[-1]] = reply
         return pushed
@@ -105,7 +103,7 @@ class LocalGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
         """Yield replies one at a time; a client works when its reply is asked for."""
-        return (self._answer(message) for message in list(messages))
+        return self._answers(list(messages))
 
     def persist_clients(self, versions: Mapping[int, str]) -> None:
         """Write the clients' state that a checkpoint needs."""
@@ -117,18 +115,78 @@ class LocalGrid(Grid):
         if self._store is not None:
             self._store.prune(versions)
 
-    def _answer(self, message: Message) -> Message:
+    def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """Yield the replies to messages, in any order."""
+        return map(self._answer, messages)
+
+    def _numbered(self, message: Message) -> Message | None:
+        """Give a message its number; return a reply only if there is no such node."""
         message.metadata.__dict__["_message_id"] = f"local-{next(self._message_ids)}"
-        context = self._contexts.get(message.metadata.dst_node_id)
-        if context is None:
-            unknown = Error(ErrorCode.NODE_UNAVAILABLE, "there is no such node")
-            return Message(unknown, reply_to=message)
+        if message.metadata.dst_node_id in self._node_ids:
+            return None
+        unknown = Error(ErrorCode.NODE_UNAVAILABLE, "there is no such node")
+        return Message(unknown, reply_to=message)
+
+    def _answer(self, message: Message) -> Message:
+        refused = self._numbered(message)
+        if refused is not None:
+            return refused
+        context = node_context(
+            message.metadata.dst_node_id,
+            len(self._node_ids),
+            self._run_config,
+            self._states.get(message.metadata.dst_node_id),
+        )
         try:
             return self._client_app(message, context)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
             return Message(failure, reply_to=message)
+        finally:
+            # Most apps leave nothing there, and there may be many nodes.
+            if context.state:
+                self._states[message.metadata.dst_node_id] = context.state
+
+
+class PooledGrid(LocalGrid):
+    """A Grid whose messages are answered by worker processes.
+
+    Parameters
+    ----------
+    pool
+        The workers.
+    num_nodes, store
+        As for :class:`LocalGrid`.
+    """
+
+    def __init__(
+        self, pool: "WorkerPool", num_nodes: int, store: MemoryStore | None = None
+    ) -> None:
+        super().__init__(ClientApp(), num_nodes, store=store)
+        self._pool = pool
+
+    def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
+        refused = [(message, self._numbered(message)) for message in messages]
+        yield from (reply for _, reply in refused if reply is not None)
+        yield from self._pool.answers([m for m, reply in refused if reply is None])
+
+
+def node_context(
+    node_id: int,
+    num_nodes: int,
+    run_config: dict[str, Value],
+    state: RecordDict | None = None,
+) -> Context:
+    """Return what a ClientApp finds on a node of :class:`LocalGrid`."""
+    partition = node_id - _FIRST_NODE
+    return Context(
+        run_id=1,
+        node_id=node_id,
+        node_config={"partition-id": partition, "num-partitions": num_nodes},
+        state=state if state is not None else RecordDict(),
+        run_config=run_config,
+    )
 
 
 @contextmanager
@@ -159,8 +217,18 @@ def run_local(experiment: Experiment, folder: Path, *, num_supernodes: int = 0) 
     configured = experiment.text("state-dir")
     state = folder / "state" if configured == AUTO else Path(configured) / folder.name
     store = MemoryStore(FileStore(state))
-    worker = Worker(experiment, store)
-    nodes = num_supernodes or experiment.integer("num-clients")
+    clients = experiment.integer("num-clients")
+    nodes = num_supernodes or clients
+    workers = min(experiment.integer("workers") or os.cpu_count() or 1, clients)
     with flower_identity():
-        grid = LocalGrid(client_app_for(worker), nodes, dict(experiment.values), store)
-        return run_experiment(experiment, grid, folder)
+        if workers == 1:
+            app = client_app_for(Worker(experiment, store))
+            grid = LocalGrid(app, nodes, dict(experiment.values), store)
+            return run_experiment(experiment, grid, folder)
+        from fedsuite.engines.pool.workers import WorkerPool
+
+        pool = WorkerPool(experiment, folder.name, nodes, workers, store)
+        try:
+            return run_experiment(experiment, PooledGrid(pool, nodes, store), folder)
+        finally:
+            pool.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
@@ -278,13 +278,14 @@ def test_node_that_names_no_partition(facts: dict[str, Any]) -> None:
 
 
 def test_nodes_that_disagree_on_the_number_of_partitions() -> None:
-    class Disagreeing(LocalGrid):
-        def get_node_ids(self) -> list[int]:
-            self._contexts[1001].node_config["num-partitions"] = 3
-            return super().get_node_ids()
+    def disagree(message: Message, context: Context, call_next: Any) -> Message:
+        if context.node_id == 1001:
+            context.node_config["num-partitions"] = 3
+        return call_next(message, context)
 
+    app = matrix_app(mods=[disagree])
     with pytest.raises(RunError, match="node 1001 says 3 partitions, others say 2"):
-        members(Disagreeing(matrix_app(), 2), "partition", None, 1.0)
+        members(LocalGrid(app, 2), "partition", None, 1.0)
 
 
 def test_node_that_runs_other_code() -> None:

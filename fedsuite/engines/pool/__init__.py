@@ -1,0 +1,1 @@
+"""Worker processes of the local engine: the key ``workers``."""

@@ -1,0 +1,124 @@
+"""One worker process: answers messages until its parent closes the line.
+
+    python -m fedsuite.engines.pool.child LINE SHARED DOWN DOWN UP UP
+
+The arguments are open file descriptors: the line to the parent, and arenas. Messages are
+JSON; their arrays lie in the arenas. Two messages may be under way at once, one in work and
+one that waits, each with an arena down and one up of its own.
+"""
+
+import json
+import os
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedsuite.client_app import Worker, client_app_for
+from fedsuite.engines.local import flower_identity, node_context
+from fedsuite.engines.pool.arena import TURNS, Arena, Arenas, up_arena
+from fedsuite.engines.pool.packing import (
+    hear_arrays,
+    hear_content,
+    tell_arrays,
+    tell_content,
+)
+from fedsuite.errors import FedsuiteError, RunError
+from fedsuite.experiment import Experiment
+from fedsuite.logs import configure_logs, log_scope
+from fedsuite.records import Arrays
+
+
+class CarriedStore:
+    """The state of clients that travels with messages: the parent keeps it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], Arrays] = {}
+        self._missing: dict[tuple[int, str], str] = {}
+        self.saved: list[tuple[int, str, Arrays, set[str]]] = []
+
+    def begin(self, states: list[Any], arenas: Arenas) -> None:
+        """Take what came with a message, and forget what came before."""
+        self._known, self._missing, self.saved = {}, {}, []
+        for client_id, version, found in states:
+            if isinstance(found, str):
+                self._missing[client_id, version] = found
+            else:
+                self._known[client_id, version] = hear_arrays(found, arenas.get)
+
+    def load(self, client_id: int, version: str) -> Arrays:
+        """Return a version that came along."""
+        key = client_id, version
+        if key not in self._known:
+            reason = self._missing.get(key, f"client {client_id}: no state {version} came")
+            raise RunError(reason)
+        return self._known[key]
+
+    def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
+        """Keep a version until the reply is packed."""
+        self._known[client_id, version] = arrays
+        self.saved.append((client_id, version, arrays, needed))
+
+
+def serve(line: Connection, arenas: Arenas) -> None:
+    """Answer messages until the line is closed."""
+    setup = json.loads(line.recv_bytes())
+    experiment = Experiment.from_values(setup["experiment"])
+    config, store = dict(experiment.values), CarriedStore()
+    app: ClientApp | None = None
+    turn = 0
+    with log_scope(run=setup["run"]), flower_identity():
+        while True:
+            told = json.loads(line.recv_bytes())
+            store.begin(told["states"], arenas)
+            message = _message(told, arenas)
+            try:
+                # Not before the first message: by then the parent has decoded the data.
+                app = app or client_app_for(Worker(experiment, store))
+                context = node_context(told["node"], setup["nodes"], config)
+                reply = app(message, context).content
+                answer = _answer(reply, store, arenas.all[up_arena(turn)])
+            except Exception as error:
+                # Until there is an app it is the experiment that is refused.
+                fatal = str(error) if app is None and _is_ours(error) else ""
+                answer = {"error": f"{type(error).__name__}: {error}", "fatal": fatal}
+            line.send_bytes(json.dumps(answer).encode())
+            turn = (turn + 1) % TURNS
+
+
+def _is_ours(error: Exception) -> bool:
+    return isinstance(error, FedsuiteError)
+
+
+def _message(told: dict[str, Any], arenas: Arenas) -> Message:
+    content = hear_content(told["content"], arenas.get)
+    message = Message(content, told["node"], told["type"], group_id=told["group"])
+    message.metadata.__dict__["_message_id"] = told["id"]
+    return message
+
+
+def _answer(content: RecordDict, store: CarriedStore, arena: Arena) -> dict[str, Any]:
+    arena.clear()
+    saved = [
+        [client_id, version, sorted(needed), tell_arrays(arrays, arena.put)]
+        for client_id, version, arrays, needed in store.saved
+    ]
+    return {"content": tell_content(content, arena.put, lambda _: None), "saved": saved}
+
+
+def main() -> None:
+    """Serve on the descriptors of the command line."""
+    line, *descriptors = map(int, sys.argv[1:])
+    configure_logs()
+    try:
+        serve(Connection(line), Arenas(descriptors))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        # The run is over, or its process is gone: nothing is kept here. At once, for
+        # whatever else lives in this process has nothing to finish.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""The parent's side of worker processes: hands messages out and takes replies in."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from numpy.typing import NDArray
+
+from fedsuite.clients.store import ClientStore
+from fedsuite.engines.pool.arena import (
+    SHARED,
+    TURNS,
+    Arenas,
+    Place,
+    down_arena,
+    new_descriptor,
+    up_arena,
+)
+from fedsuite.engines.pool.packing import (
+    Told,
+    hear_arrays,
+    hear_content,
+    tell_arrays,
+    tell_content,
+    tell_record,
+)
+from fedsuite.errors import ConfigError, RunError
+from fedsuite.experiment import Experiment
+from fedsuite.own_process import environment
+from fedsuite.records import unpack_requests
+
+_WINDOW = 4
+"""Messages a worker that may be ahead of the oldest one without a reply: what comes early
+is held until its turn, and memory is not to grow with the number of clients."""
+
+_CHILD = "fedsuite.engines.pool.child"
+
+
+class WorkerProcess:
+    """One worker, and the messages that it has.
+
+    Parameters
+    ----------
+    number
+        From 1, for errors.
+    shared
+        Descriptor of the arena that all workers read from.
+    setup
+        What the worker is told first.
+    """
+
+    def __init__(self, number: int, shared: int, setup: Mapping[str, Any]) -> None:
+        self._number = number
+        own = [new_descriptor() for _ in range(2 * TURNS)]
+        ours, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", _CHILD, str(theirs.fileno())),
+                *map(str, (shared, *own)),
+            ],
+            stdin=subprocess.DEVNULL,
+            env=environment(),
+            # Ctrl-C is for the parent, which then stops its workers.
+            start_new_session=True,
+            pass_fds=(theirs.fileno(), shared, *own),
+        )
+        theirs.close()
+        self.line = Connection(ours.detach())
+        self._arenas = Arenas([shared, *own])
+        self._descriptors = own
+        self._sent = self._taken = 0
+        self.messages: deque[tuple[int, Message]] = deque()
+        self._tell(setup)
+
+    def send(
+        self,
+        index: int,
+        message: Message,
+        states: Sequence[tuple[int, str, Any]],
+        known: Callable[[ArrayRecord], Told | None],
+    ) -> None:
+        """Hand a message out.
+
+        Parameters
+        ----------
+        index
+            Place of the message among those of its exchange.
+        message
+            What to answer.
+        states
+            Client, version and arrays of what its clients start from, or why it is missing.
+        known
+            What was told of a record that lies in the arena of all workers.
+        """
+        arena = self._arenas.all[down_arena(self._sent % TURNS)]
+        arena.clear()
+        metadata = message.metadata
+        told = {
+            "id": metadata.message_id,
+            "node": metadata.dst_node_id,
+            "type": metadata.message_type,
+            "group": metadata.group_id,
+            "content": tell_content(message.content, arena.put, known),
+            "states": [
+                (k, v, found if isinstance(found, str) else tell_arrays(found, arena.put))
+                for k, v, found in states
+            ],
+        }
+        self._tell(told)
+        self._sent += 1
+        self.messages.append((index, message))
+
+    def take(self, store: ClientStore | None) -> tuple[int, Message]:
+        """Return the reply to the oldest message, and that message's index."""
+        try:
+            answer = json.loads(self.line.recv_bytes())
+        except (EOFError, OSError):
+            raise self._ended() from None
+        arenas, turn = self._arenas, self._taken % TURNS
+        self._taken += 1
+        index, message = self.messages.popleft()
+        if "error" in answer:
+            if answer["fatal"]:
+                raise ConfigError(answer["fatal"])
+            failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, answer["error"])
+            return index, Message(failure, reply_to=message)
+
+        def copied(place: Place) -> NDArray[Any]:
+            # The worker writes over it the message after next.
+            array = np.array(arenas.all[up_arena(turn)].get(place))
+            array.flags.writeable = False
+            return array
+
+        for client_id, version, needed, told in answer["saved"]:
+            if store is not None:
+                store.save(client_id, version, hear_arrays(told, copied), set(needed))
+        return index, Message(hear_content(answer["content"], copied), reply_to=message)
+
+    def stop(self) -> None:
+        """End the process at once: it keeps nothing that is not here too."""
+        self.line.close()
+        self._process.kill()
+        self._process.wait()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def _tell(self, told: Mapping[str, Any]) -> None:
+        try:
+            self.line.send_bytes(json.dumps(told).encode())
+        except OSError:
+            raise self._ended() from None
+
+    def _ended(self) -> RunError:
+        code = self._process.wait()
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
+        return RunError(
+            f"worker process {self._number} ended ({how}): if the machine ran out of "
+            "memory, lower the key workers; `fedsuite resume` goes on from the last "
+            "checkpoint"
+        )
+
+
+@dataclass
+class _Exchange:
+    """Messages of one call, and the replies that nobody took yet."""
+
+    waiting: deque[tuple[int, Message]]
+    replies: deque[Message] = field(default_factory=deque)
+    open: set[int] = field(default_factory=set)
+
+
+class WorkerPool:
+    """Worker processes that answer messages as one process would.
+
+    Parameters
+    ----------
+    experiment
+        What they make clients of.
+    run_name
+        Name of the run, for logs.
+    num_nodes
+        Nodes of the federation.
+    num_workers
+        Processes.
+    store
+        Keeps the clients' state: it travels with the messages.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        run_name: str,
+        num_nodes: int,
+        num_workers: int,
+        store: ClientStore | None,
+    ) -> None:
+        self._store = store
+        self._shared_descriptor = new_descriptor()
+        self._shared = Arenas([self._shared_descriptor]).all[SHARED]
+        self._told: dict[int, tuple[ArrayRecord, Told]] = {}
+        self._exchange: _Exchange | None = None
+        setup = {
+            "experiment": dict(experiment.values),
+            "run": run_name,
+            "nodes": num_nodes,
+        }
+        self._workers: list[WorkerProcess] = []
+        try:
+            for number in range(1, num_workers + 1):
+                worker = WorkerProcess(number, self._shared_descriptor, setup)
+                self._workers.append(worker)
+        except OSError as error:
+            self.close()
+            raise RunError(f"cannot start worker processes ({error})") from error
+
+    def answers(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """Yield the replies to messages as they come; workers begin when one is asked for.
+
+        Raises
+        ------
+        RunError
+            If a worker process died.
+        """
+        self._settle()
+        self._told = {}
+        self._shared.clear()
+        self._share(messages)
+        exchange = self._exchange = _Exchange(deque(enumerate(messages)))
+        while exchange.waiting or exchange.open or exchange.replies:
+            while exchange.replies:
+                yield exchange.replies.popleft()
+            self._hand_out(exchange)
+            self._take_in(exchange)
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            worker.stop()
+        self._workers = []
+        os.close(self._shared_descriptor)
+
+    # --------------------------------------------------------------------------- machinery
+
+    def _settle(self) -> None:
+        """Take in what an earlier exchange left under way: its arenas are used again."""
+        while self._exchange is not None and self._exchange.open:
+            self._take_in(self._exchange)
+
+    def _share(self, messages: Sequence[Message]) -> None:
+        """Put records that several messages hold where all workers can read them."""
+        seen: dict[int, ArrayRecord] = {}
+        for message in messages:
+            for record in _array_records(message.content):
+                if id(record) in seen and id(record) not in self._told:
+                    told = tell_record(record, self._shared.put)
+                    self._told[id(record)] = record, told
+                seen[id(record)] = record
+
+    def _known(self, record: ArrayRecord) -> Told | None:
+        held = self._told.get(id(record))
+        return held[1] if held else None
+
+    def _hand_out(self, exchange: _Exchange) -> None:
+        while exchange.waiting:
+            worker = min(self._workers, key=lambda w: len(w.messages))
+            busy = len(worker.messages)
+            # A second message waits with a worker only while there are enough for all:
+            # else it might wait there beside one that has nothing to do.
+            if busy >= TURNS or (busy and len(exchange.waiting) < len(self._workers)):
+                return
+            index, message = exchange.waiting[0]
+            if index - min(exchange.open, default=index) > _WINDOW * len(self._workers):
+                return
+            exchange.waiting.popleft()
+            exchange.open.add(index)
+            worker.send(index, message, self._states(message), self._known)
+
+    def _take_in(self, exchange: _Exchange) -> None:
+        lines = {worker.line: worker for worker in self._workers if worker.messages}
+        for line in wait(list(lines)) if lines else []:
+            index, reply = lines[line].take(self._store)  # type: ignore[index]
+            exchange.open.discard(index)
+            exchange.replies.append(reply)
+
+    def _states(self, message: Message) -> list[tuple[int, str, Any]]:
+        """Return what the clients of a message start from."""
+        if self._store is None:
+            return []
+        metadata = message.metadata
+        requests, _ = unpack_requests(
+            message.content, metadata.message_type, metadata.group_id, 0
+        )
+        states: list[tuple[int, str, Any]] = []
+        for request in requests:
+            if not request.start_version:
+                continue
+            client_id, version = request.client_id, request.start_version
+            try:
+                states.append((client_id, version, self._store.load(client_id, version)))
+            except RunError as error:
+                states.append((client_id, version, str(error)))
+        return states
+
+
+def _array_records(content: RecordDict) -> list[ArrayRecord]:
+    return [record for record in content.values() if isinstance(record, ArrayRecord)]
