@@ -69,12 +69,12 @@ def test_metrics_arrive_as_metrics_and_nan_as_nan():
         "loss": math.nan,
         "num-examples": 3,
         "share": 0.1,
-        "losses": [1.5, -math.inf],
+        "losses": [1.0, -math.inf],
     }
     found, _ = sent(RecordDict({"metrics": MetricRecord(metrics)}))
     held = dict(found["metrics"])
     assert math.isnan(held.pop("loss"))
-    assert held == {"num-examples": 3, "part": 0.1, "losses": [1.0, -math.inf]}
+    assert held == {"num-examples": 3, "share": 0.1, "losses": [1.0, -math.inf]}
     assert type(found["metrics"]) is MetricRecord
 
 

@@ -53,7 +53,7 @@ def test_workers_end_with_the_bits_of_one_process(tmp_path, name):
     before = children()
     alone = held(ran(tmp_path, "alone", EXPERIMENTS[name]))
     shared = held(ran(tmp_path, "shared", EXPERIMENTS[name], workers=2))
-    assert MODEL in alone and "clients.jsonl" in alone
+    assert "clients.jsonl" in alone and (MODEL in alone or name == "fedal")
     assert shared == alone
     assert "workers = 2" in (tmp_path / "shared" / "experiment.toml").read_text()
     assert children() == before
