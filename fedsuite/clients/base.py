@@ -266,14 +266,9 @@ class FederatedClient(NumPyClient):
     def training_loss(
         self, training: TrainingOptions, purpose: str, server_round: int
     ) -> LossFunction:
-        """Return the hook ``loss``, on augmented images where the options say so.
-
-        Where the hook is the options' loss and no more it is that very function, which
-        :func:`~fedsuite.clients.training.run_steps` knows.
-        """
+        """Return the hook ``loss``, on augmented images where the options say so."""
         if not training.crop_and_flip:
-            plain = self.self_regularisation is None and not overrides(self, "loss")
-            return self._plain_loss if plain else self.loss
+            return self.known_loss()
         keys = (self.seed, f"{purpose}-augmentation", server_round, self.client_id)
         stream = torch_stream(*keys)
 
@@ -281,6 +276,14 @@ class FederatedClient(NumPyClient):
             return self.loss(model, crop_and_flip(features, stream), labels)
 
         return augmented
+
+    def known_loss(self) -> LossFunction:
+        """Return the hook ``loss``; where it is that of the options, that very function.
+
+        :func:`~fedsuite.clients.training.run_steps` knows a way around autograd for some.
+        """
+        plain = self.self_regularisation is None and not overrides(self, "loss")
+        return self._plain_loss if plain else self.loss
 
     @contextmanager
     def layer_stream(self, purpose: str, server_round: int) -> Iterator[None]:

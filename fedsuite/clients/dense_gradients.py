@@ -26,14 +26,13 @@ class DenseGradients:
     """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        self._layers = [(layer, torch.empty_like(layer.weight)) for layer in layers]
-        self._one = torch.ones(())
+        self._layers = layers
+        self._memory = [torch.empty_like(layer.weight) for layer in layers]
+        self._scale = torch.ones(())
+        self.parameters = [p for layer in layers for p in (layer.weight, layer.bias)]
 
-    @torch.no_grad()
     def __call__(self, features: Tensor, labels: Tensor) -> float:
         """Return the mean cross-entropy of a mini-batch; its gradient is in the parameters.
-
-        The gradients of weights lie in memory that the next call writes over.
 
         Parameters
         ----------
@@ -42,28 +41,42 @@ class DenseGradients:
         labels
             int64 ``[rows]``.
         """
+        loss, gradients = self.gradients(features, labels)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return loss
+
+    @torch.no_grad()
+    def gradients(
+        self, features: Tensor, labels: Tensor, scale: float = 1.0
+    ) -> tuple[float, list[Tensor]]:
+        """Return the mean cross-entropy, and its gradient times ``scale``.
+
+        Gradients stand in the order of :attr:`parameters`; those of weights lie in memory
+        that the next call writes over.
+        """
         inputs: list[Tensor] = []
         outputs = features.flatten(1)
-        for layer, _ in self._layers:
+        for layer in self._layers:
             # What a layer takes is what the one before gives, after its ReLU.
-            taken = torch.relu_(outputs) if inputs else outputs
-            inputs.append(taken)
-            outputs = torch.addmm(layer.bias, taken, layer.weight.t())
+            inputs.append(torch.relu_(outputs) if inputs else outputs)
+            outputs = torch.addmm(layer.bias, inputs[-1], layer.weight.t())
         logs = torch.log_softmax(outputs, 1)
         loss, total = torch.ops.aten.nll_loss_forward(logs, labels, None, _MEAN, _IGNORED)
         slope = torch.ops.aten.nll_loss_backward(
-            self._one, logs, labels, None, _MEAN, _IGNORED, total
+            self._scale.fill_(scale), logs, labels, None, _MEAN, _IGNORED, total
         )
         slope = torch.ops.aten._log_softmax_backward_data(slope, logs, 1, logs.dtype)
-        for index in reversed(range(len(inputs))):
-            layer, weight_slope = self._layers[index]
-            layer.weight.grad = torch.mm(slope.t(), inputs[index], out=weight_slope)
-            layer.bias.grad = slope.sum(0)
-            if index:
+        gradients: list[Tensor] = []
+        for layer, memory, taken in reversed(
+            list(zip(self._layers, self._memory, inputs, strict=True))
+        ):
+            gradients += slope.sum(0), torch.mm(slope.t(), taken, out=memory)
+            if layer is not self._layers[0]:
                 slope = torch.ops.aten.threshold_backward(
-                    torch.mm(slope, layer.weight), inputs[index], 0
+                    torch.mm(slope, layer.weight), taken, 0
                 )
-        return float(loss)
+        return float(loss), gradients[::-1]
 
 
 def dense_gradients(model: nn.Module) -> DenseGradients | None:

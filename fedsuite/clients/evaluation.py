@@ -1,6 +1,6 @@
 """What a model makes of data: losses, accuracies and gradients, without a step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedsuite.clients.dense_gradients import dense_gradients
 from fedsuite.clients.losses import (
     LossFunction,
     count_targets,
@@ -154,14 +155,25 @@ def probe_model(
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
     parameters = list(named.values())
     sums = [torch.zeros_like(parameter) for parameter in parameters]
+    plain = loss_function is cross_entropy and data.labels.ndim == 1
+    dense = dense_gradients(model) if plain else None
+
+    def gradients_of(features: Tensor, labels: Tensor) -> tuple[float, Sequence[Tensor]]:
+        count = count_targets(labels)
+        if dense is not None:
+            mean, gradients = dense.gradients(features, labels, count)
+            return float(np.float32(mean) * np.float32(count)), gradients
+        part = loss_function(model, features, labels) * count
+        found = torch.autograd.grad(part, parameters, materialize_grads=True)
+        return float(part.detach()), found
+
     loss = 0.0
     with evaluation_mode(model):
         for features, labels in _parts(data):
-            part = loss_function(model, features, labels) * count_targets(labels)
-            gradients = torch.autograd.grad(part, parameters, materialize_grads=True)
+            part, gradients = gradients_of(features, labels)
             for total, gradient in zip(sums, gradients, strict=True):
                 total += gradient
-            loss += float(part.detach())
+            loss += part
     count = max(count_targets(data.labels), 1)
     return loss / count, {
         name: np.array((total / count).cpu().numpy())

@@ -74,7 +74,7 @@ class FedEBAPlusClient(FedEBAClient):
         if not request.config.get("report-gradient"):
             return Reply(metrics={**count, LOSS_BEFORE: self.full_loss(request)})
         with self.layer_stream("probe", request.server_round):
-            loss, gradient = probe_model(self.model, self.train_data, self.loss)
+            loss, gradient = probe_model(self.model, self.train_data, self.known_loss())
         # One entry for each array of the model: what is not trained has gradient 0.
         whole = {
             name: gradient.get(name, np.zeros_like(array))

@@ -37,7 +37,7 @@ class ScaffoldClient(CorrectedClient):
             return {}
         load_arrays(self.model, request.arrays[ARRAYS])
         with self.layer_stream("probe", request.server_round):
-            _, gradient = probe_model(self.model, self.train_data, self.loss)
+            _, gradient = probe_model(self.model, self.train_data, self.known_loss())
         weights = model_arrays(self.model, names)
         decay = self.training.weight_decay
         return {name: gradient[name] + decay * weights[name] for name in names}

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from fedsuite.clients import FedAvgClient
 from fedsuite.clients.dense_gradients import dense_gradients
+from fedsuite.clients.evaluation import probe_model
+from fedsuite.clients.losses import cross_entropy
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.data import Split
 from fedsuite.models.arrays import model_arrays
@@ -166,3 +168,16 @@ def test_a_client_uses_them_where_it_can(monkeypatch):
     focal = TrainingOptions(loss="focal")
     FedAvgClient(model, data, data, training=focal).answer(request)
     assert len(used) == 1 and used[0] is not None
+
+
+@pytest.mark.parametrize("rows", [1, 128, 300])
+def test_a_probe_has_the_same_bits_either_way_and_leaves_no_trace(rows):
+    torch.manual_seed(5)
+    data = Split(torch.randn(rows, 6), torch.randint(0, 3, (rows,)))
+    model = chain(6, 9, 3)
+    found_loss, found = probe_model(model, data)
+    assert all(p.grad is None for p in model.parameters())
+    expected_loss, expected = probe_model(model, data, lambda *a: cross_entropy(*a))
+    assert found_loss == expected_loss > 0
+    assert list(found) == list(expected)
+    assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
