@@ -218,9 +218,10 @@ def run_steps(
     total = 0.0
     seen = steps = 0
     for batch in batches:
-        # On a processor several times as fast as data.features[batch].
-        labels = data.labels.index_select(0, batch)
-        loss = gradient(data.features.index_select(0, batch), labels)
+        rows = batch.to(data.labels.device)
+        # On a processor several times as fast as data.features[rows].
+        labels = data.labels.index_select(0, rows)
+        loss = gradient(data.features.index_select(0, rows), labels)
         if before_step is not None:
             before_step(model)
         if clip_gradient_norm > 0:
