@@ -85,6 +85,11 @@ def with_hook(model):
     return model
 
 
+def with_early_hook(model):
+    model[1].register_forward_pre_hook(lambda *_: None)
+    return model
+
+
 def with_frozen_bias(model):
     model[1].bias.requires_grad_(False)
     return model
@@ -117,6 +122,7 @@ OTHERS = {
     "own forward": Doubled(nn.Flatten(), nn.Linear(2, 2)),
     "own layer": nn.Sequential(nn.Flatten(), DoubledLinear(2, 2)),
     "forward hook": with_hook(chain(2, 2)),
+    "early hook": with_early_hook(chain(2, 2)),
     "gradient hook": with_gradient_hook(chain(2, 2)),
     "frozen bias": with_frozen_bias(chain(2, 2)),
     "empty": nn.Sequential(),

@@ -12,6 +12,8 @@ from fedsuite.clients.optimizers import PlainAdam, PlainSGD
 OPTIONS = [
     (PlainSGD, torch.optim.SGD, {"lr": 0.1}),
     (PlainSGD, torch.optim.SGD, {"lr": 0.1, "fused": True}),
+    (PlainSGD, torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1, "fused": True}),
+    (PlainSGD, torch.optim.SGD, {"lr": 0.1, "maximize": True, "fused": True}),
     (
         PlainSGD,
         torch.optim.SGD,
