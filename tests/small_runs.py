@@ -37,7 +37,7 @@ def client_states(folder):
 
 def without_plots(monkeypatch):
     """Leave out what takes most of a small run's time and has tests of its own."""
-    monkeypatch.setattr("fedsuite.results.summary.plot_run", lambda path: None)
+    monkeypatch.setattr("fedsuite.results.plots.plot_run", lambda path: None)
 
 
 def copy_repository(folder):

@@ -27,6 +27,28 @@ def test_nothing_heavy_is_imported(program):
     assert result.stdout.strip() == "[]"
 
 
+LATE = ("matplotlib", "scipy", "sklearn", "pyarrow", "pandas", "flwr_datasets", "ray")
+LATE += ("tensorboard", "torch._dynamo", "sympy", "fedsuite.engines.flower")
+
+TO_THE_FIRST_ROUND = f"""
+import sys
+import fedsuite
+from fedsuite.strategies.base import FederatedStrategy
+
+def begin(*args):
+    sys.exit(str([module for module in {LATE!r} if module in sys.modules]))
+
+FederatedStrategy.configure_train = begin
+fedsuite.run({{"output-dir": sys.argv[1]}})
+"""
+
+
+def test_a_run_begins_without_what_it_needs_later(tmp_path):
+    command = [sys.executable, "-c", TO_THE_FIRST_ROUND, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stderr.strip() == "[]"
+
+
 def test_strategies_and_clients_come_when_asked_for():
     import fedsuite.clients
     import fedsuite.strategies

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import Parts
 from fedsuite.errors import DataError
 from fedsuite.keys import Value
+from fedsuite.least_recent import LeastRecent
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +53,11 @@ class ClientData:
 
     train: Split
     test: Split
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the inputs, next to which labels weigh little."""
+        return self.train.features.nbytes + self.test.features.nbytes
 
 
 class FederatedData:
@@ -105,7 +110,7 @@ class FederatedData:
         self._public = raw.features[:0] if public is None else public
         self._scaling = scaling
         self._by_class = raw.labels.ndim == 1
-        self._clients: OrderedDict[int, ClientData] = OrderedDict()
+        self._clients = LeastRecent[int, ClientData](CLIENT_CACHE_BYTES)
         self._lock = threading.Lock()
 
     @property
@@ -216,9 +221,9 @@ class FederatedData:
                 f"no client {client_id}: the data has {self.num_clients} clients"
             )
         with self._lock:
-            if client_id in self._clients:
-                self._clients.move_to_end(client_id)
-                return self._clients[client_id]
+            known = self._clients.get(client_id)
+        if known is not None:
+            return known
         train = self.partition.train[client_id]
         test = self.partition.test[client_id]
         data = ClientData(
@@ -226,9 +231,7 @@ class FederatedData:
             self._split(self._rows.client_test[test], self._test_labels[test]),
         )
         with self._lock:
-            self._clients[client_id] = data
-            while len(self._clients) > 1 and self._held_bytes() > CLIENT_CACHE_BYTES:
-                self._clients.popitem(last=False)
+            self._clients.put(client_id, data, data.nbytes)
         return data
 
     def test_set(self) -> Split:
@@ -281,13 +284,6 @@ class FederatedData:
         if not self._by_class:
             return np.array([[len(positions)] for positions in part])
         return np.stack([np.bincount(labels[p], minlength=self.num_classes) for p in part])
-
-    def _held_bytes(self) -> int:
-        return sum(
-            split.features.nbytes
-            for data in self._clients.values()
-            for split in (data.train, data.test)
-        )
 
     def _split(self, rows: IntArray, row_labels: IntArray) -> Split:
         import torch

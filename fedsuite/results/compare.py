@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,10 +261,11 @@ def _row(group: Group, evaluations: int, score: str) -> Row:
 
 def _final_metrics(run: Run, evaluations: int, score: str) -> dict[str, float]:
     """Return the numbers of one run by name in COLUMNS, in per cent; empty without any."""
-    history = run.client_history("evaluate", score)
     percent = [
-        [100 * accuracy for accuracy in history[server_round].values()]
-        for server_round in sorted(history)
+        [100 * accuracy for accuracy in accuracies.values()]
+        for _, accuracies in deque(
+            run.client_rounds("evaluate", score), maxlen=max(evaluations, LAST)
+        )
     ]
     if not percent:
         return {}

@@ -43,6 +43,8 @@ def accuracy_by_network(
         Which accuracy: ``whole_test_accuracy`` is that on the whole test part.
     """
     labels = run.manifest.get("networks", [])
+    if not labels:
+        return ()
     sizes = run.manifest.get("network_parameters", [])
     network_of = dict(enumerate(run.manifest.get("client_networks", [])))
     by_network: dict[int, list[float]] = {}

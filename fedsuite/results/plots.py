@@ -27,9 +27,10 @@ from fedsuite.errors import RunError
 from fedsuite.files import atomic_write, write_error
 from fedsuite.metrics import fairness_report
 from fedsuite.results import layout
+from fedsuite.results.client_bars import draw_columns
 from fedsuite.results.groups import Group, group_runs
 from fedsuite.results.panels import PANELS, Panel
-from fedsuite.results.reader import Run, load_run
+from fedsuite.results.reader import Client, Run, load_run
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, told apart by the colour-blind; yellow is too pale for lines."""
@@ -44,6 +45,9 @@ LINE_STYLES = ("-", "--", ":", "-.")
 DPI = 150
 FULL = 102
 """Top of accuracy axes, so that 100 % is not cut by the frame."""
+
+SPREAD = (0, 10, 50, 90, 100)
+"""Percentiles of the clients' accuracies, drawn against rounds."""
 
 SHIFT_PANELS = (
     ("squared_shift", "Squared Mahalanobis shift", "of the training rows"),
@@ -70,7 +74,7 @@ def plot_run(path: str | Path) -> list[Path]:
     figures: dict[str, Figure] = {}
     if any(_has_data([run], panel) for panel in PANELS):
         figures["curves.png"] = curves_figure([run])
-    if run.client_values("evaluate", "accuracy"):
+    if any(run.client_rounds("evaluate", "accuracy")):
         figures["client_accuracy.png"] = client_accuracy_figure(run)
     for part in ("train", "test"):
         counts = run.class_counts(part)
@@ -163,17 +167,19 @@ def client_accuracy_figure(run: Run) -> Figure:
     RunError
         Where the run has no accuracies per client.
     """
-    history = run.client_history("evaluate", "accuracy")
-    if not history:
+    last, accuracies, spreads = 0, dict[Client, float](), dict[int, NDArray[np.float64]]()
+    for server_round, found in run.client_rounds("evaluate", "accuracy"):
+        last, accuracies = server_round, found
+        spreads[last] = 100 * np.percentile(list(found.values()), SPREAD)
+    if not spreads:
         raise RunError(f"{run.path}: no accuracies per client to draw")
-    last = max(history)
     figure = Figure(figsize=(10.5, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     title = f"Each client after round {last}"
     dress(left, title, "client, sorted by accuracy", "accuracy (%)")
-    _draw_sorted_clients(left, history[last])
+    _draw_sorted_clients(left, accuracies)
     dress(right, "Spread over clients", "round", "accuracy (%)")
-    _draw_spread(right, history)
+    _draw_spread(right, spreads)
     figure.suptitle(
         escape_dollars(_title(Group(str(run.experiment.get("method", "")), (run,))))
     )
@@ -195,28 +201,17 @@ def partition_figure(class_counts: NDArray[np.int64], part: str = "train") -> Fi
     figure = Figure(figsize=(7.5 if few else 11.0, 4.2), layout="constrained")
     axes = figure.subplots()
     colours = _class_colours(num_classes)
-    bottom = np.zeros(num_clients)
-    for label in range(num_classes):
-        axes.bar(
-            np.arange(num_clients),
-            class_counts[:, label],
-            # Gaps tell clients apart while a bar is wide enough to have one.
-            width=0.85 if num_clients <= 120 else 1.0,
-            bottom=bottom,
-            color=colours[label],
-            linewidth=0,
-            label=str(label),
-        )
-        bottom += class_counts[:, label]
+    labels = [str(label) for label in range(num_classes)]
+    columns = draw_columns(axes, class_counts.T, colours, labels)
     dress(
         axes,
         f"Who holds what: {part} samples of {num_clients} clients, {num_classes} classes",
-        "client",
+        columns.label("client"),
         "samples",
     )
     axes.grid(axis="x", visible=False)
     axes.set_xlim(-0.6, num_clients - 0.4)
-    axes.set_ylim(0, 1.05 * max(1, bottom.max()))
+    axes.set_ylim(0, 1.05 * max(1, columns.tops.max()))
     if few:
         axes.set_xticks(range(num_clients))
     _class_key(figure, axes, colours)
@@ -226,15 +221,16 @@ def partition_figure(class_counts: NDArray[np.int64], part: str = "train") -> Fi
 def shift_figure(shifts: Sequence[ClientShift]) -> Figure:
     """Draw the shift reached, what it cost in rows, and label drift, for each client."""
     figure = Figure(figsize=(9.6, 6.0), layout="constrained")
-    clients = np.arange(len(shifts))
     for axes, (name, title, unit) in zip(
         figure.subplots(2, 2).flat, SHIFT_PANELS, strict=True
     ):
-        values = [getattr(shift, name) for shift in shifts]
-        axes.bar(clients, values, width=0.85, color=PALETTE[0], linewidth=0)
-        dress(axes, title, "client", unit)
+        values = np.array([[getattr(shift, name) for shift in shifts]])
+        columns = draw_columns(axes, values, PALETTE[:1])
+        dress(axes, title, columns.label("client"), unit)
         axes.grid(axis="x", visible=False)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
+        # Long numbers would touch.
+        ticks = MaxNLocator(nbins=12 if len(shifts) <= 1000 else 6, integer=True)
+        axes.xaxis.set_major_locator(ticks)
     return figure
 
 
@@ -272,15 +268,18 @@ def _by_seed(group: Group, key: str) -> tuple[list[int], NDArray[np.float64]]:
     return rounds, np.array([[column[r] for r in rounds] for column in columns])
 
 
-def _draw_sorted_clients(axes: Axes, accuracies: dict[int | str, float]) -> None:
+def _draw_sorted_clients(axes: Axes, accuracies: dict[Client, float]) -> None:
     ordered = sorted(accuracies.items(), key=lambda item: (item[1], str(item[0])))
     values = np.array([100 * value for _, value in ordered])
     report = fairness_report(values)
     worst = -(-len(values) // 10)
-    colours = [PALETTE[1]] * worst + [PALETTE[0]] * (len(values) - worst)
-    positions = np.arange(len(values))
     few = len(values) <= 20
-    axes.bar(positions, values, width=0.85 if few else 1.0, color=colours, linewidth=0)
+    parts = (PALETTE[1], 0, worst), (PALETTE[0], worst, len(values))
+    for colour, first, end in parts:
+        if end > first:
+            heights = values[None, first:end]
+            width = 0.85 if few else 1.0
+            draw_columns(axes, heights, [colour], width=width, first=first)
     axes.axhline(report.mean, color="black", linestyle="--", linewidth=1.2)
     handles = [
         Line2D([], [], color="black", linestyle="--", label=f"mean {report.mean:.1f} %"),
@@ -293,15 +292,13 @@ def _draw_sorted_clients(axes: Axes, accuracies: dict[int | str, float]) -> None
     if few:
         names = [escape_dollars(str(client)) for client, _ in ordered]
         crowded = max(len(name) for name in names) > 3
-        axes.set_xticks(positions, names, rotation=90 if crowded else 0)
+        axes.set_xticks(range(len(names)), names, rotation=90 if crowded else 0)
 
 
-def _draw_spread(axes: Axes, history: dict[int, dict[int | str, float]]) -> None:
-    rounds = sorted(history)
-    shares = (0, 10, 50, 90, 100)
-    low, tenth, median, ninetieth, high = np.transpose(
-        [100 * np.percentile(list(history[r].values()), shares) for r in rounds]
-    )
+def _draw_spread(axes: Axes, spreads: dict[int, NDArray[np.float64]]) -> None:
+    """Draw the percentiles ``SPREAD`` of each round."""
+    rounds = list(spreads)
+    low, tenth, median, ninetieth, high = np.transpose(list(spreads.values()))
     marker = "o" if len(rounds) <= 30 else ""
     for lower, upper, tint, label in (
         (low, high, "#D9E9F4", "all clients"),

@@ -1,7 +1,10 @@
 """Reading the folder of a run, finished or not."""
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +83,34 @@ class Run:
         dict
             Values by client; empty where the round has none.
         """
-        history = self.client_history(phase, key)
-        if server_round is None:
-            server_round = max(history, default=0)
-        return history.get(server_round, {})
+        latest, values = 0, dict[Client, float]()
+        for found, numbers in self.client_rounds(phase, key):
+            if server_round in (None, found) and found >= latest:
+                values = {**values, **numbers} if found == latest else numbers
+                latest = found
+        return values
 
     def client_history(self, phase: str, key: str) -> dict[int, dict[Client, float]]:
         """Return, by round, one number per client; rows without the number are left out."""
         history: dict[int, dict[Client, float]] = {}
-        for row in layout.read_rows(layout.lines_path(self.path, layout.CLIENTS)):
-            if row["phase"] == phase and row.get(key) is not None:
-                history.setdefault(row["round"], {})[row["client"]] = float(row[key])
+        for server_round, numbers in self.client_rounds(phase, key):
+            history.setdefault(server_round, {}).update(numbers)
         return history
+
+    def client_rounds(
+        self, phase: str, key: str
+    ) -> Iterator[tuple[int, dict[Client, float]]]:
+        """Yield each round and one number per client, with one round in memory at a time.
+
+        Rounds come in the order written; rows without the number are left out.
+        """
+        rows = (
+            row
+            for row in layout.read_rows(layout.lines_path(self.path, layout.CLIENTS))
+            if row["phase"] == phase and row.get(key) is not None
+        )
+        for server_round, found in groupby(rows, itemgetter("round")):
+            yield server_round, {row["client"]: float(row[key]) for row in found}
 
     def class_counts(self, part: str) -> NDArray[np.int64] | None:
         """Return samples per client and class, shape (clients, classes).

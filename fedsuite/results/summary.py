@@ -11,7 +11,6 @@ from fedsuite.files import write_error
 from fedsuite.metrics import FairnessReport, fairness_report
 from fedsuite.results.layout import PLOTS, SUMMARY
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
-from fedsuite.results.plots import plot_run
 from fedsuite.results.reader import Run, load_run
 from fedsuite.results.writer import RunFolder
 
@@ -41,6 +40,9 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     write
         Takes lines for a person.
     """
+    # matplotlib takes a third of a second, which no run waits for before it begins.
+    from fedsuite.results.plots import plot_run
+
     run = load_run(folder.path)
     last = run.rounds[-1] if run.rounds else {}
     accuracies = run.client_values("evaluate", "accuracy")

@@ -152,6 +152,8 @@ class Directory:
         self._greeted: set[int] | None = None
         self._partitions: dict[int, int] = {}
         self._num_partitions = 0
+        self._known_nodes: list[int] = []
+        self._hosts: Members | None = None
 
     def wait(self, grid: Grid, min_nodes: int) -> Members:
         """Return the members once enough nodes are there.
@@ -282,14 +284,18 @@ class Directory:
         return grid.send_and_receive(hellos, timeout=self._timeout)
 
     def _wait_for_partitions(self, grid: Grid) -> Members:
+        connected = sorted(grid.get_node_ids())
+        # Most rounds nobody comes or goes, and clients may be very many.
+        if self._hosts is not None and connected == self._known_nodes:
+            return self._hosts
         first = self._num_partitions == 0
         deadline = time.monotonic() + self._timeout
-        self._greet(grid)
+        self._greet(grid, connected)
         while not self._partitions or (
             first and len(self._by_partition()) < self._expected()
         ):
             self._pause(deadline, len(self._by_partition()), self._expected())
-            self._greet(grid)
+            self._greet(grid, sorted(grid.get_node_ids()))
         by_partition = self._by_partition()
         num_clients = self._num_clients or self._num_partitions
         nodes = {
@@ -297,19 +303,22 @@ class Directory:
             for client_id in range(num_clients)
             if client_id % self._num_partitions in by_partition
         }
-        return Members(range(num_clients), nodes, hosted=True, names=self._names)
+        self._known_nodes = sorted(self._partitions)
+        self._hosts = Members(range(num_clients), nodes, hosted=True, names=self._names)
+        return self._hosts
 
     def _expected(self) -> int:
         return max(self._num_partitions, 1)
 
     def _by_partition(self) -> dict[int, int]:
-        # The newest node wins: a SuperNode that came back has a new node id.
+        # A SuperNode that came back has a new node id.
         return {partition: node for node, partition in self._partitions.items()}
 
-    def _greet(self, grid: Grid) -> None:
+    def _greet(self, grid: Grid, connected: Sequence[int]) -> None:
         """Ask nodes that are new for their partition; forget nodes that are gone."""
-        connected = sorted(grid.get_node_ids())
-        self._partitions = {n: p for n, p in self._partitions.items() if n in connected}
+        present = set(connected)
+        # In the order in which they came: the newest node of a partition wins.
+        self._partitions = {n: p for n, p in self._partitions.items() if n in present}
         strangers = [node for node in connected if node not in self._partitions]
         for reply in self._hello(grid, strangers):
             if reply.has_error():

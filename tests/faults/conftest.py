@@ -13,7 +13,7 @@ _PROPERTY = "faults-survived"
 
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsuite.results.summary.plot_run", lambda path: None)
+    monkeypatch.setattr("fedsuite.results.plots.plot_run", lambda path: None)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """What each undisturbed run leaves; made in this process, so that forks are warm."""
     output = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedsuite.results.summary.plot_run", lambda path: None)
+        patch.setattr("fedsuite.results.plots.plot_run", lambda path: None)
         for name in EXPERIMENTS:
             start(name, output, name)
     return {name: outcome(output / name) for name in EXPERIMENTS}

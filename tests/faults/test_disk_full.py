@@ -92,7 +92,7 @@ def test_no_room_for_the_plots(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedsuite.results.summary.plot_run", plot_run)
+        patch.setattr("fedsuite.results.plots.plot_run", plot_run)
         with pytest.raises(RunError, match=r"cannot write .*plots: No space left"):
             start("scaffold", tmp_path, "run")
     go_on("scaffold", tmp_path / "run")

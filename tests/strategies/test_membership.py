@@ -149,6 +149,55 @@ def test_node_that_comes_back_is_asked_again() -> None:
     assert [len(report.train.rows) for report in trace.reports] == [3, 2, 3]
 
 
+def test_directory_says_who_is_there_at_each_look() -> None:
+    """Whoever was there before: some look at what they were told last."""
+    everybody, looks = [0, 1, 2], [[0, 1, 2], [0, 1, 2], [0, 2], [0, 2], [2], [0, 1, 2]]
+    directory = Directory("partition", 6, 1.0)
+    grid = Attendance(matrix_app(), 3, looks)
+    with flower_identity():
+        found = [directory.wait(grid, 1) for _ in looks]
+    for look, told in zip(looks, found, strict=True):
+        assert told.nodes == {k: 1000 + k % 3 for k in range(6) if k % 3 in look}
+    assert found[1] is found[0], "nothing is reckoned again where nobody came or went"
+    assert found[-1] == found[0] and looks[-1] == everybody
+
+
+def test_the_newest_node_of_a_partition_wins_whatever_its_number() -> None:
+    grid = Attendance(matrix_app(), 4, [[1, 2], [0, 1, 2], [0, 1, 2, 3], [0, 1, 3]])
+    for index, partition in enumerate((0, 0, 1, 1)):
+        facts = {"partition-id": partition, "num-partitions": 2}
+        grid._contexts[1000 + index].node_config.update(facts)
+    directory = Directory("partition", 2, 1.0)
+    with flower_identity():
+        found = [directory.wait(grid, 1).nodes for _ in range(4)]
+    last = {0: 1000, 1: 1003}
+    assert found == [{0: 1001, 1: 1002}, {0: 1000, 1: 1002}, last, last]
+
+
+def test_a_node_that_failed_the_hello_is_asked_at_each_look() -> None:
+    """It is connected as before, and still no member."""
+    asked: list[int] = []
+
+    class Deaf(Attendance):
+        def send_and_receive(self, messages: Iterable[Message], **options: Any) -> Any:
+            for message in messages:
+                asked.append(message.metadata.dst_node_id)
+                if asked.count(1001) < 3 and asked[-1] == 1001:
+                    error = Error(ErrorCode.NODE_UNAVAILABLE, "away")
+                    yield Message(error, reply_to=message)
+                else:
+                    yield from super().send_and_receive([message], **options)
+
+    directory = Directory("partition", 2, 1.0)
+    grid = Deaf(matrix_app(), 2, [[0], [0, 1]])
+    grid._contexts[1000].node_config["num-partitions"] = 1
+    grid._contexts[1001].node_config.update({"partition-id": 0, "num-partitions": 1})
+    with flower_identity():
+        hosts = [directory.wait(grid, 1).nodes[0] for _ in range(4)]
+    assert hosts == [1000, 1000, 1000, 1001]
+    assert asked == [1000, 1001, 1001, 1001]
+
+
 @pytest.mark.parametrize("layout", ["single", "hosted"])
 def test_nodes_that_do_not_come_before_the_deadline(layout: str) -> None:
     strategy = strategy_for(layout)

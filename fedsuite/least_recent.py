@@ -1,0 +1,62 @@
+"""A memory with a bound, which forgets what was used least recently."""
+
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class LeastRecent(Generic[K, V]):
+    """Values by key, up to a number of bytes.
+
+    Parameters
+    ----------
+    limit
+        Bytes that may be held. What was put in last stays, however large it is.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self.held = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: K) -> bool:
+        """Return whether a value is held; that is no use of it."""
+        return key in self._values
+
+    def get(self, key: K) -> V | None:
+        """Return a value, which is now the most recent one; None where it is not held."""
+        found = self._values.get(key)
+        if found is None:
+            return None
+        self._values.move_to_end(key)
+        return found[0]
+
+    def put(self, key: K, value: V, size: int) -> list[tuple[K, V]]:
+        """Take a value of so many bytes, in place of the key's old one.
+
+        Returns
+        -------
+        list of (key, value)
+            What had to go for it, the least recent first.
+        """
+        self.drop(key)
+        self._values[key] = value, size
+        self.held += size
+        gone = []
+        while self.held > self._limit and len(self._values) > 1:
+            oldest, (other, bytes_of_it) = self._values.popitem(last=False)
+            self.held -= bytes_of_it
+            gone.append((oldest, other))
+        return gone
+
+    def drop(self, key: K) -> bool:
+        """Forget a value; return whether it was held."""
+        found = self._values.pop(key, None)
+        if found is not None:
+            self.held -= found[1]
+        return found is not None
