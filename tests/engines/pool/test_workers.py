@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -152,24 +153,45 @@ def test_a_message_type_that_no_client_answers_is_an_error_reply(pool):
     assert reply.has_error() and "nothing" in reply.error.reason
 
 
-def test_memory_of_early_replies_is_bounded(pool, monkeypatch):
-    grid = PooledGrid(pool, 4)
-    sent = []
-    for worker in pool._workers:
-        send = worker.send
+class Scripted:
+    """In place of a process: holds messages until it is asked for replies."""
 
-        def noted(index, *rest, send=send):
-            sent.append(index)
-            send(index, *rest)
+    def __init__(self, sent):
+        self.line = object()
+        self.messages = deque()
+        self.sent = sent
 
-        monkeypatch.setattr(worker, "send", noted)
-    first = True
-    for _ in grid.send_and_receive(hellos(grid, [1000] * 200)):
-        if first:
-            # Two workers, two messages each, and none further ahead than eight.
-            assert max(sent) <= 8
-            first = False
-    assert sorted(sent) == list(range(200))
+    def send(self, index, message, states, known):
+        self.sent.append(index)
+        self.messages.append((index, message))
+
+    def take(self, store):
+        return self.messages.popleft()
+
+    def stop(self):
+        pass
+
+
+def test_no_message_is_far_ahead_of_the_oldest_without_a_reply(monkeypatch):
+    sent, ahead = [], []
+    slow, fast = Scripted(sent), Scripted(sent)
+
+    def wait(lines):
+        if fast.messages:
+            return [fast.line]
+        ahead.append(max(sent) - slow.messages[0][0])
+        return [slow.line]
+
+    monkeypatch.setattr("fedsuite.engines.pool.workers.wait", wait)
+    pool = WorkerPool(digits_experiment(), "run", 4, 0, None)
+    pool._workers = [slow, fast]
+    with flower_identity():
+        messages = [Message(RecordDict(), 1000, HELLO) for _ in range(60)]
+        replies = list(pool.answers(messages))
+    assert sorted(sent) == list(range(60)) and len(replies) == 60
+    # Two workers, four messages each: while the slow one has its first, the other goes on.
+    assert ahead[0] == 8 and max(ahead) == 8
+    pool.close()
 
 
 def test_an_experiment_that_clients_refuse_ends_in_its_own_line():
