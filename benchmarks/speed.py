@@ -115,27 +115,30 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         module("measuring.prepare", str(case), name, *settings)
         facts = json.loads((prepared / "facts.json").read_text())
         arms = usable(wanted, case, arguments.pfl_python, facts)
-        work = {}
-        for arm in ("local", *(arm for arm in arms if is_method(case, arm))):
-            if arm != "local":
-                file = str(method_file(case, arm))
-                folder = str(prepared / arm)
-                module("measuring.prepare", file, folder, "--no-data", *settings)
-        runs = measure(arms, case, prepared, arguments.repeats, arguments.pfl_python)
         methods = [arm for arm in arms if is_method(case, arm)]
-        for arm in ("local", *methods) if methods and "local" in arms else ():
-            folder = prepared if arm == "local" else prepared / arm
-            work[arm] = json.loads(
-                module("measuring.work", str(folder / "experiment.toml"))
-            )
+        for arm in methods:
+            file, folder = str(method_file(case, arm)), str(prepared / arm)
+            module("measuring.prepare", file, folder, "--no-data", *settings)
+        runs = measure(arms, case, prepared, arguments.repeats, arguments.pfl_python)
         return {
             "case": case.stem,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "facts": facts,
             "settings": json.loads((prepared / "settings.json").read_text()),
             "runs": [asdict(run) for run in runs],
-            "work": work,
+            "work": counted(methods, prepared) if "local" in arms else {},
         }
+
+
+def counted(methods: Sequence[str], prepared: Path) -> dict[str, float]:
+    """Return the arithmetic of a round of each method, and of FedAvg as ``local``."""
+    if not methods:
+        return {}
+    folders = {"local": prepared, **{arm: prepared / arm for arm in methods}}
+    return {
+        arm: json.loads(module("measuring.work", str(folder / "experiment.toml")))
+        for arm, folder in folders.items()
+    }
 
 
 def report(results: dict[str, Any], picture: Path) -> None:

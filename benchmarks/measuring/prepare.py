@@ -9,6 +9,7 @@ the scaled rows client after client as ``.npy``. With ``--no-data`` only the fir
 
 import argparse
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -100,7 +101,7 @@ def _write_part(
         folder / f"{part}_features.npy", "w+", np.float32, shape
     )
     labels = np.empty(shape[0], np.int64)
-    for client, (first, last) in enumerate(zip(ends, ends[1:], strict=False)):
+    for client, (first, last) in enumerate(itertools.pairwise(ends)):
         rows = split(data.client(client))
         features[first:last] = rows.features.numpy()
         labels[first:last] = rows.labels.numpy()
@@ -127,9 +128,8 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--no-data", action="store_true")
     arguments = parser.parse_args()
-    experiment = resolve(
-        arguments.experiment, dict(map(parse_assignment, arguments.overrides))
-    )
+    overrides = dict(map(parse_assignment, arguments.overrides))
+    experiment = resolve(arguments.experiment, overrides)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     (arguments.folder / "experiment.toml").write_text(experiment.to_toml())
     if not arguments.no_data:

@@ -1,5 +1,6 @@
 """From measured runs to tables: pure functions, so that tables can be made again."""
 
+import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def arm_run(arm: str, watched: Watched) -> ArmRun:
         wall=watched.wall,
         whole_cpu=watched.cpu,
         peak_mib=watched.peak_mib,
-        rounds=tuple(b - a for a, b in zip(walls, walls[1:], strict=False)),
+        rounds=tuple(b - a for a, b in itertools.pairwise(walls)),
     )
 
 
@@ -119,14 +120,8 @@ def speed_table(runs: Sequence[ArmRun], base: str) -> str:
         The arm that the others are divided by; without runs of it there are no ratios.
     """
     grouped = by_arm(runs)
-    header = (
-        "arm",
-        "s/round",
-        f"/ {base}",
-        "CPU s/round",
-        f"/ {base}",
-        "s to round 1's end",
-    )
+    over = f"/ {base}"
+    header = ("arm", "s/round", over, "CPU s/round", over, "to the end of round 1, s")
     rows = []
     for arm, found in grouped.items():
         seconds, cpu = ([getattr(r, key) for r in found] for key in ("seconds", "cpu"))

@@ -1,6 +1,7 @@
 """A prepared experiment: settings, rows client after client, and initial parameters."""
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ Rows = tuple[Tensor, Tensor]
 
 
 class Prepared:
-    """What ``measuring.prepare`` wrote; rows are mapped, and copied when asked for.
+    """What ``measuring.prepare`` wrote; rows are read when asked for.
 
     Parameters
     ----------
@@ -55,11 +56,21 @@ class Prepared:
         if client is not None:
             first, last = self._arrays[f"{part}_ends"][client : client + 2]
             whole = slice(int(first), int(last))
-        features, labels = (
-            torch.from_numpy(np.array(self._arrays[f"{part}_{kind}"][whole]))
-            for kind in ("features", "labels")
+        return (
+            torch.from_numpy(_read(self._arrays[f"{part}_features"], whole)),
+            torch.from_numpy(_read(self._arrays[f"{part}_labels"], whole)),
         )
-        return features, labels
+
+
+def _read(mapped: np.memmap, rows: slice) -> np.ndarray:
+    """Return rows of a mapped array; read, since mapped ones would stay in memory."""
+    first, last, _ = rows.indices(len(mapped))
+    shape = (last - first, *mapped.shape[1:])
+    size = mapped[:1].nbytes
+    flat = np.fromfile(
+        mapped.filename, mapped.dtype, math.prod(shape), offset=mapped.offset + first * size
+    )
+    return flat.reshape(shape)
 
 
 def make_network(settings: dict[str, Any]) -> nn.Module:
