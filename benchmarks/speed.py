@@ -118,7 +118,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         methods = [arm for arm in arms if is_method(case, arm)]
         for arm in methods:
             file, folder = str(method_file(case, arm)), str(prepared / arm)
-            module("measuring.prepare", file, folder, "--no-data", *settings)
+            module("measuring.prepare", "--no-data", file, folder, *settings)
         runs = measure(arms, case, prepared, arguments.repeats, arguments.pfl_python)
         return {
             "case": case.stem,
