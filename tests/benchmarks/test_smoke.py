@@ -91,13 +91,16 @@ def test_the_work_of_a_round_leaves_evaluation_out():
     assert work_of_a_round(Experiment.from_values(values)) == 3 * 4 * 50 * 2 * 640
 
 
-CHILD = """
+BURN = "import time\nwhile time.process_time() < 0.3: pass"
+CHILD = f"""
 import subprocess, sys, time
 data = bytearray(60 << 20)
+{BURN}
+time.sleep(0.1)
 for number in range(3):
-    subprocess.run([sys.executable, "-c", "sum(range(10**6))"])
     print(number, file=open(sys.argv[1], "a"), flush=True)
     time.sleep(0.05)
+subprocess.run([sys.executable, "-c", {BURN!r}])
 """
 
 
@@ -107,8 +110,10 @@ def test_rounds_time_and_memory_are_seen_from_outside(tmp_path):
     walls = [mark.wall for mark in seen.marks]
     assert len(walls) == 3
     assert sorted(walls) == walls
-    assert 0 < walls[-1] <= seen.wall
-    assert seen.cpu > 0
+    assert 0.3 < walls[0] < walls[-1] <= seen.wall
+    # What processes burnt themselves, less the clock's ticks; the second was short.
+    assert seen.marks[0].cpu > 0.25
+    assert seen.cpu > 0.55
     assert seen.peak_mib > 60
 
 
