@@ -127,6 +127,10 @@ MODELS: dict[str, ModelSpec] = {
         "FedAKD's appendix D, colour: 3 x 3 convolutions of 32, 64 and 128, no pooling.",
         "fedsuite.models.cnn:cnn_plain_3",
     ),
+    "cnn-pfl": ModelSpec(
+        "pfl-research's CNN: 3 x 3 convolutions of 32 and 64, then 128 units; no dropout.",
+        "fedsuite.models.cnn:cnn_pfl",
+    ),
     "lenet-b": ModelSpec(
         "FedRep's CNN: two 5 x 5 convolutions of 64, then 120 and 64 units.",
         "fedsuite.models.lenet:lenet_b",

@@ -1,4 +1,4 @@
-"""The convolutional networks of FedEBA+'s CIFAR-10 experiments, and those of FedAKD.
+"""The convolutional networks of FedEBA+'s CIFAR-10 experiments, of FedAKD, of benchmarks.
 
 Parameter counts are those of 3 x 32 x 32 images and 10 classes. The variants of FedEBA+'s
 are those of its paper's tables 21 and 22, which print some sizes that do not fit together;
@@ -95,3 +95,12 @@ def cnn_plain_3(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """
     stages = tuple(Stage(count, kernel=3, padding=1, pooling=1) for count in (32, 64, 128))
     return staged_network("cnn-plain-3", input_shape, num_classes, stages, ())
+
+
+def cnn_pfl(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return the CNN of pfl-research's CIFAR-10 benchmark: 1,626,442 parameters.
+
+    Without its two dropout layers, and with torch's initial weights in place of Glorot's.
+    """
+    stages = (Stage(32, kernel=3, pooling=1), Stage(64, kernel=3))
+    return staged_network("cnn-pfl", input_shape, num_classes, stages, (128,))

@@ -22,6 +22,7 @@ SHAPES = {
     "cnn-fedakd": (1, 28, 28),
     "cnn-plain-2": (1, 28, 28),
     "cnn-plain-3": (3, 16, 16),
+    "cnn-pfl": (1, 16, 16),
     "lenet-b": (1, 28, 28),
     "lenet-b100": (1, 16, 16),
     "lenet-c": (1, 28, 28),
@@ -72,6 +73,8 @@ def state(name, seed, **options):
         # conv 160 + 4,640; 32 channels of 28 x 28: 250,890.
         ("cnn-plain-2", (1, 28, 28), 10, 255_690),
         ("cnn-plain-3", (3, 32, 32), 10, 1_403_978),
+        # conv 896 + 18,496; 64 channels of 14 x 14: 1,605,760 + 1,290.
+        ("cnn-pfl", (3, 32, 32), 10, 1_626_442),
         ("mlp", (3, 32, 32), 10, 656_810),
         # The published 3,504,872 at 1,000 classes, less 990 rows of 1,281 at the end.
         ("mobilenet-v2", (3, 32, 32), 10, 2_236_682),

@@ -1,0 +1,1 @@
+"""fedsuite's exchange, with clients that do nothing: many on each SuperNode."""

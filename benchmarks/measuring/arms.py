@@ -1,0 +1,119 @@
+"""The arms of a comparison: the command that each is, and where it leaves its model."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).resolve().parents[1]
+EXPERIMENTS = BENCHMARKS / "experiments"
+
+ENGINES: dict[str, tuple[str, ...]] = {
+    "local": ("--engine", "local"),
+    "local-2": ("--engine", "local", "--set", "workers=2"),
+    "ray": ("--engine", "ray"),
+}
+"""Arms that are fedsuite's engines: options of ``fedsuite run``."""
+
+PEERS = {"floor": "floor", "flower": "stock_flower", "pfl": "pfl_loop"}
+"""Arms that are modules of ``peers``."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison.
+
+    Parameters
+    ----------
+    command
+        What is run.
+    rounds
+        File that gets a line at the end of each round.
+    model
+        File with the final parameters.
+    """
+
+    command: tuple[str, ...]
+    rounds: Path
+    model: Path
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of all arms: one thread a process, the same imports."""
+    paths = [str(BENCHMARKS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    absolute = [os.path.abspath(path) for path in paths if path]
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(absolute)}
+
+
+def method_file(case: Path, arm: str) -> Path:
+    """Return the experiment of an arm that is another method of a case."""
+    return case.with_name(f"{case.stem}_{arm.replace('-', '_')}.toml")
+
+
+def is_method(case: Path, arm: str) -> bool:
+    """Return whether an arm is another method of a case."""
+    return arm not in ENGINES and arm not in PEERS and method_file(case, arm).is_file()
+
+
+def engine_arm(experiment: Path, folder: Path, options: Sequence[str]) -> Arm:
+    """Return a run of fedsuite, as its users type it.
+
+    Parameters
+    ----------
+    experiment
+        The experiment file.
+    folder
+        The run's folder goes into it.
+    options
+        More of ``fedsuite run``.
+    """
+    command = (
+        *(sys.executable, "-m", "fedsuite", "run", str(experiment)),
+        *("--set", f"output-dir={folder}", "--set", "run-name=run"),
+        *options,
+    )
+    run = folder / "run"
+    return Arm(command, run / "rounds.jsonl", run / "model.safetensors")
+
+
+def peer_arm(name: str, prepared: Path, folder: Path, python: str) -> Arm:
+    """Return a peer's run.
+
+    Parameters
+    ----------
+    name
+        One of :data:`PEERS`.
+    prepared
+        What it reads.
+    folder
+        What it writes into.
+    python
+        Interpreter to run it with.
+    """
+    module = f"peers.{PEERS[name]}"
+    command = (python, "-m", module, str(prepared), str(folder))
+    return Arm(command, folder / "rounds.jsonl", folder / "model.npz")
+
+
+def make_arm(name: str, case: Path, prepared: Path, folder: Path, pfl: str) -> Arm:
+    """Return an arm by its name.
+
+    Parameters
+    ----------
+    name
+        An engine, a peer, or another method of the case.
+    case
+        The case's experiment file.
+    prepared, folder
+        What is read, and what is written into.
+    pfl
+        Interpreter of pfl's environment.
+    """
+    if name in PEERS:
+        python = pfl if name == "pfl" else sys.executable
+        return peer_arm(name, prepared, folder, python)
+    if name in ENGINES:
+        return engine_arm(prepared / "experiment.toml", folder, ENGINES[name])
+    return engine_arm(prepared / name / "experiment.toml", folder, ENGINES["local"])

@@ -1,0 +1,85 @@
+"""What it takes to begin: imports, help, and a run on digits up to its first round.
+
+    python benchmarks/startup.py --repeats 5
+
+Each time in a fresh process; wall and processor seconds. For imports and help it is told
+which of the heavy packages were loaded.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from measuring.arms import BENCHMARKS, engine_arm, environment
+from measuring.tables import markdown, two
+from measuring.watch import watch
+
+HEAVY = ("torch", "flwr", "ray", "numpy", "matplotlib", "sklearn")
+TELL = f"print('LOADED', *(n for n in {HEAVY!r} if n in sys.modules))"
+SNIPPETS = {
+    "python alone": "import sys",
+    "import fedsuite": "import sys, fedsuite",
+    "fedsuite --help": (
+        "import sys; from fedsuite.cli import main; sys.argv = ['fedsuite', '--help']\n"
+        "try: main()\nexcept SystemExit: pass"
+    ),
+    "import torch, flwr": "import sys, torch, flwr.serverapp, flwr.clientapp",
+}
+"""The first is what Python takes itself; the last, what no run of Flower can do without."""
+
+QUICKSTART = BENCHMARKS.parent / "simulations" / "quickstart.toml"
+FIRST_ROUND = "fedsuite run, digits, to the end of round 1"
+
+
+def snippet(code: str, folder: Path) -> tuple[float, float, str]:
+    """Return wall and processor seconds of a fresh Python, and what was loaded."""
+    none = folder / "none"
+    command = [sys.executable, "-c", code]
+    watched = watch(command, none, environment(), folder)
+    # A second process tells, so that telling costs the first nothing.
+    told = watch([sys.executable, "-c", f"{code}\n{TELL}"], none, environment(), folder)
+    line = next(x for x in told.output.splitlines() if x.startswith("LOADED"))
+    return watched.wall, watched.cpu, ", ".join(line.split()[1:])
+
+
+def first_round(folder: Path) -> tuple[float, float, str]:
+    """Return wall and processor seconds until the first round of a local run is over."""
+    options = ("--engine", "local", "--set", "num-rounds=1")
+    arm = engine_arm(QUICKSTART, folder, options)
+    mark = watch(arm.command, arm.rounds, environment(), folder).marks[0]
+    return mark.wall, mark.cpu, "-"
+
+
+def main() -> None:
+    """Measure in turns and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=BENCHMARKS / "results/startup.json")
+    arguments = parser.parse_args()
+    names = [*SNIPPETS, FIRST_ROUND]
+    found: dict[str, list[tuple[float, float, str]]] = {name: [] for name in names}
+    for _ in range(arguments.repeats):
+        for name in names:
+            with tempfile.TemporaryDirectory(prefix="startup-") as folder:
+                found[name].append(
+                    snippet(SNIPPETS[name], Path(folder))
+                    if name in SNIPPETS
+                    else first_round(Path(folder))
+                )
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+    header = ("what", "s", "CPU s", "loaded")
+    rows = [
+        (name, two([r[0] for r in runs], 2), two([r[1] for r in runs], 2), runs[0][2])
+        for name, runs in found.items()
+    ]
+    print(markdown(header, rows))
+    bare = statistics.median(r[0] for r in found["python alone"])
+    print(f"\nPython itself takes {bare:.2f} s of each.")
+
+
+if __name__ == "__main__":
+    main()

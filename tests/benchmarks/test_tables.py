@@ -1,0 +1,78 @@
+"""Tables of benchmarks, from numbers by hand."""
+
+import pytest
+from measuring.tables import (
+    ArmRun,
+    arm_run,
+    disagreements,
+    speed_table,
+    steady,
+    work_table,
+)
+from measuring.watch import Mark, Watched
+
+
+def run(arm, seconds, cpu=1.0, accuracy=0.5, fingerprint="a"):
+    return ArmRun(arm, seconds, cpu, 3.0, 20.0, 18.0, 100.0, (1.0,), accuracy, fingerprint)
+
+
+def test_first_and_last_round_do_not_count():
+    marks = [Mark(5.0, 4.0), Mark(6.0, 4.5), Mark(8.0, 5.0), Mark(99.0, 90.0)]
+    # Rounds 2 and 3 end 3 seconds, and half a processor second each, after round 1.
+    assert steady(marks) == (1.5, 0.5)
+    found = arm_run("local", Watched(100.0, 91.0, 300.0, tuple(marks), ""))
+    assert (found.start, found.rounds) == (5.0, (1.0, 2.0, 91.0))
+    assert (found.wall, found.whole_cpu, found.peak_mib) == (100.0, 91.0, 300.0)
+
+
+def test_two_rounds_are_too_few():
+    with pytest.raises(ValueError, match="2 rounds"):
+        steady([Mark(1.0, 1.0), Mark(2.0, 2.0)])
+
+
+def test_ratios_are_of_the_minima_and_of_the_medians():
+    runs = [run("floor", s, c) for s, c in ((2.0, 1.0), (4.0, 2.0), (5.0, 4.0))]
+    runs += [run("local", s, c, 0.6) for s, c in ((3.0, 3.0), (10.0, 5.0), (11.0, 6.0))]
+    lines = speed_table(runs, "floor").splitlines()
+    assert lines[2].split(" | ")[:3] == ["| floor", "2.0000, 4.0000", "1.00, 1.00"]
+    cells = lines[3].split(" | ")
+    assert cells[:5] == [
+        "| local",
+        "3.0000, 10.0000",
+        "1.50, 2.50",
+        "3.0000, 5.0000",
+        "3.00, 2.50",
+    ]
+    assert cells[5:] == ["3.0, 3.0", "20.0, 20.0", "18.0, 18.0", "100", "60.00 |"]
+
+
+def test_without_the_base_there_are_no_ratios():
+    cells = speed_table([run("local", 1.0)], "floor").splitlines()[2].split(" | ")
+    assert cells[2] == cells[4] == "-"
+
+
+def test_time_of_a_method_is_set_against_its_work():
+    runs = [run("local", 1.0), run("local", 2.0), run("fedal", 3.0), run("fedal", 6.0)]
+    row = work_table(runs, {"local": 100.0, "fedal": 250.0}, "local").splitlines()[3]
+    # Three times the time for 2.5 times the work.
+    assert row.split(" | ")[2:] == ["3.00, 3.00", "250", "2.500", "1.200 |"]
+
+
+def test_other_bits_and_other_accuracies_are_told():
+    runs = [run("floor", 1.0), run("local", 1.0), run("pfl", 1.0, 1.0, 0.52, "b")]
+    assert disagreements(runs, "floor", ("local", "ray"), 0.03) == []
+    assert disagreements(runs, "floor", ("local",), 0.01) == [
+        "pfl: accuracy 0.5200, floor 0.5000: more than 0.01 apart"
+    ]
+    runs.append(run("local", 1.0, fingerprint="c"))
+    assert disagreements(runs, "floor", ("local",), 0.03) == [
+        "local: final parameters differ from those of floor"
+    ]
+    assert disagreements(runs[1:], "floor", ("local",), 0.0) == []
+
+
+def test_the_mean_accuracy_of_the_repeats_counts():
+    runs = [run("floor", 1.0, accuracy=a) for a in (0.4, 0.6)]
+    runs += [run("pfl", 1.0, accuracy=a) for a in (0.45, 0.57)]
+    assert disagreements(runs, "floor", (), 0.011) == []
+    assert len(disagreements(runs, "floor", (), 0.009)) == 1
