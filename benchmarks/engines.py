@@ -19,8 +19,8 @@ import torch
 from torch.nn import functional
 
 import fedsuite
-from fedsuite.client_app import experiment_model, federated_data
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.rng import numpy_stream, torch_stream
 
 HERE = Path(__file__).parent
