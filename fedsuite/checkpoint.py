@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import MetricRecord
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from fedsuite.errors import RunError
-from fedsuite.files import atomic_write
+from fedsuite.files import atomic_write, safetensors_bytes
 from fedsuite.records import Arrays, to_arrays, to_record
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ class Checkpoint:
         tensors |= {f"method/{name}": array for name, array in self.method_arrays.items()}
         tensors |= {f"extra/{name}": array for name, array in self.extra_arrays.items()}
         path = folder / _FILE_NAME.format(self.server_round)
-        atomic_write(path, save(tensors, metadata={"fedsuite": json.dumps(facts)}))
+        data = safetensors_bytes(tensors, {"fedsuite": json.dumps(facts)})
+        atomic_write(path, data)
         return path
 
     @classmethod

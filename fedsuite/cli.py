@@ -116,8 +116,8 @@ def partition(
     output: Annotated[Path, typer.Option(help="Folder for the plots.")] = Path(),
 ) -> None:
     """Show who holds what: a table, and plots of training and test part."""
-    from fedsuite.client_app import federated_data
     from fedsuite.experiment import Experiment
+    from fedsuite.experiment_parts import federated_data
     from fedsuite.listings import partition_listing, shift_listing
     from fedsuite.results.plots import plot_partition, plot_shift
 

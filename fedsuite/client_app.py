@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsuite.clients.app import Answering, make_client_app
+from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.fault_plan import KEYS as FAULT_KEYS
 from fedsuite.clients.fault_plan import FaultPlan, PlannedClient
 from fedsuite.clients.filter_decomposition import DecomposedClient
@@ -22,27 +23,32 @@ from fedsuite.clients.privacy import PrivacyOptions
 from fedsuite.clients.scoring import Scoring, WholeTest
 from fedsuite.clients.self_regularisation import KEYS as LSR_KEYS
 from fedsuite.clients.self_regularisation import LSROptions, SelfRegularisation
-from fedsuite.clients.store import ClientStore, FileStore
+from fedsuite.clients.spill import SpillingMemory
+from fedsuite.clients.store import ClientStore, FileStore, MemoryStore
 from fedsuite.clients.training import KEYS as TRAINING_KEYS
 from fedsuite.clients.training import TrainingOptions, resolve_device
-from fedsuite.data import FederatedData, Split, load_federated_data
+from fedsuite.data import ClientData, FederatedData, Split
 from fedsuite.data.site import Site, site_from_config
-from fedsuite.data.site_federation import site_federation
 from fedsuite.decomposition import clients_take_part
 from fedsuite.errors import ConfigError, DataError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data, network_model
 from fedsuite.keys import AUTO
+from fedsuite.least_recent import LeastRecent
 from fedsuite.logs import configure_logs, json_logs, log_scope
-from fedsuite.models import DECOMPOSITION_KEYS, build_model
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
-from fedsuite.models.decomposition import decompose
-from fedsuite.models.fedpara import fedpara
 from fedsuite.models.groups import parameter_groups
-from fedsuite.records import Arrays
+from fedsuite.records import Arrays, num_bytes
 from fedsuite.registry import METHODS
 
 STATE_VARIABLE = "FEDSUITE_STATE"
+
+CLIENT_CACHE_BYTES = 1 << 30
+"""Data and models of recently used clients that a worker keeps, beside one copy of both."""
+
+COPIES = 4
+"""Copies of its model that a client may hold: its start, what it received, an optimiser."""
 
 logger = logging.getLogger(__name__)
 
@@ -102,35 +108,53 @@ class Worker:
         self._faults = FaultPlan(**faults, seed=experiment.integer("seed"))  # type: ignore[arg-type]
         self._self_regularisation = _self_regularisation(experiment, self._data)
         self._scoring = self._scores_asked_for()
+        # A client that is made as the base makes it takes nothing from the model.
+        made = self._client_class.__init__ is not FederatedClient.__init__
+        self._remembers_initial = made or clients_take_part(experiment.values)
         # None where the strategy stands alone: its clients do too.
         self._groups = (
             parameter_groups(self._resident(0).model)
             if clients_take_part(experiment.values)
             else None
         )
-        self._clients: dict[int, Answering] = {}
+        self._clients = LeastRecent[int, Answering](CLIENT_CACHE_BYTES)
 
     def client(self, context: Context, client_id: int) -> Answering:
-        """Return the client of that number."""
-        if client_id not in self._clients:
+        """Return the client of that number.
+
+        Clients used recently are kept. One that is made again answers as before: what
+        must last from one message to the next is in the store.
+        """
+        client = self._clients.get(client_id)
+        if client is None:
             data = self._data.client(client_id)
-            client = self._client_class(
-                self._initialised(client_id),
-                self._on_device(data.train),
-                self._on_device(data.test),
-                training=self._training,
-                client_id=client_id,
-                seed=self._seed,
-                store=self._store,
-                self_regularisation=self._self_regularisation,
-                privacy=self._privacy,
-                scoring=self._scoring,
-                public=self._public,
-            )
-            self._clients[client_id] = (
-                client if self._groups is None else DecomposedClient(client, self._groups)
-            )
-        return self._clients[client_id]
+            client = self._make(client_id, data)
+            size = data.nbytes + self._bytes_beside_data(client_id)
+            self._clients.put(client_id, client, size)
+        return client
+
+    def _make(self, client_id: int, data: ClientData) -> Answering:
+        client = self._client_class(
+            self._initialised(client_id),
+            self._on_device(data.train),
+            self._on_device(data.test),
+            training=self._training,
+            client_id=client_id,
+            seed=self._seed,
+            store=self._store,
+            self_regularisation=self._self_regularisation,
+            privacy=self._privacy,
+            scoring=self._scoring,
+            public=self._public,
+        )
+        return client if self._groups is None else DecomposedClient(client, self._groups)
+
+    def _bytes_beside_data(self, client_id: int) -> int:
+        """Return about what a client holds of models, between messages too."""
+        if not self._remembers_initial:
+            return 0
+        initial = self._resident(self._networks.of_client[client_id]).initial
+        return COPIES * num_bytes(initial)
 
     def _open_sites(self) -> None:
         """Read what there is of the sites' data before the first message needs it."""
@@ -157,10 +181,12 @@ class Worker:
         """Return the model that a client uses, with the client's initial parameters.
 
         Clients share it, and others may have trained it by now: what a client must keep of
-        it, it copies when it is made.
+        it, it copies when it is made. Those that keep nothing get it as it is.
         """
         index = self._networks.of_client[client_id]
         resident = self._resident(index)
+        if not self._remembers_initial:
+            return resident.model
         initial = resident.initial
         if self._experiment["client-initialisation"] == "own":
             initial = model_arrays(
@@ -197,6 +223,27 @@ class Worker:
         return replace(split, features=features, labels=labels)
 
 
+def experiment_run_name(experiment: Experiment, flwr_run_id: int) -> str:
+    """Return the name of a run; server and clients come to the same one."""
+    name = experiment.text("run-name")
+    if name != AUTO:
+        return name
+    method, dataset = experiment.text("method"), experiment.text("dataset")
+    return f"{method}-{dataset}-s{experiment['seed']}-{flwr_run_id}"
+
+
+def state_folder(experiment: Experiment, run_name: str) -> Path:
+    """Return where the clients of a run keep their state on this machine."""
+    configured = experiment.text("state-dir")
+    if configured != AUTO:
+        root = Path(configured)
+    elif STATE_VARIABLE in os.environ:
+        root = Path(os.environ[STATE_VARIABLE])
+    else:
+        root = Path.home() / ".fedsuite" / "state"
+    return root / run_name
+
+
 def _self_regularisation(
     experiment: Experiment, data: FederatedData
 ) -> SelfRegularisation | None:
@@ -217,110 +264,19 @@ def _self_regularisation(
     return SelfRegularisation(options, *data.standardisation)
 
 
-def federated_data(experiment: Experiment, site: Site | None = None) -> FederatedData:
-    """Return the experiment's data, divided among its clients.
+def memory_store(experiment: Experiment, folder: Path) -> MemoryStore:
+    """Return what keeps clients' state in memory, as much of it as the experiment allows.
 
     Parameters
     ----------
     experiment
-        What it is for.
-    site
-        The data of this node, where clients are sites with data of their own.
+        Says how much.
+    folder
+        Where a checkpoint has it written, and what is over the limit lies for the while.
+        No two stores may be over it at a time.
     """
-    if experiment["sites"]:
-        return site_federation(experiment.values, site)
-    return load_federated_data(experiment.values, experiment.integer("seed"))
-
-
-def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Module:
-    """Return the network that all clients share, with its initial parameters.
-
-    Raises
-    ------
-    ConfigError
-        If they have different networks.
-    """
-    if experiment["client-models"]:
-        raise ConfigError(
-            "key client-models: clients have different networks, and this needs one that "
-            "all share; leave it empty"
-        )
-    return network_model(experiment, data)
-
-
-def network_model(
-    experiment: Experiment, data: FederatedData, index: int = 0, client_id: int = 0
-) -> torch.nn.Module:
-    """Return one of the experiment's networks with its initial parameters.
-
-    Parameters
-    ----------
-    experiment, data
-        What it is for.
-    index
-        Which of the experiment's networks.
-    client_id
-        Client whose own initial parameters they are; 0 is also what clients share.
-    """
-    network = experiment_networks(experiment.values).distinct[index]
-    seed, shape = experiment.integer("seed"), data.input_shape
-    model = build_model(
-        network.name,
-        shape,
-        data.num_classes,
-        seed,
-        client_id=client_id,
-        **network.options,
-    )
-    return _factored(model, experiment)
-
-
-def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:
-    """Return the network with the factors that the experiment asks for, if any."""
-    seed = experiment.integer("seed")
-    if experiment["fedpara"] and experiment["decomposition"]:
-        raise ConfigError("keys fedpara and decomposition are both true: choose one")
-    if experiment["fedpara"]:
-        return fedpara(
-            model,
-            experiment.number("fedpara-gamma"),
-            personal=bool(experiment["fedpara-personal"]),
-            seed=seed,
-        )
-    if not experiment["decomposition"]:
-        return model
-    factors = experiment.arguments(DECOMPOSITION_KEYS)
-    try:
-        return decompose(
-            model,
-            initialisation=factors.pop("atoms_initialisation"),  # type: ignore[arg-type]
-            seed=seed,
-            **factors,  # type: ignore[arg-type]
-        )
-    except ConfigError as error:
-        name = experiment["model"]
-        raise ConfigError(f"key decomposition = true: model {name}: {error}") from None
-
-
-def experiment_run_name(experiment: Experiment, flwr_run_id: int) -> str:
-    """Return the name of a run; server and clients come to the same one."""
-    name = experiment.text("run-name")
-    if name != AUTO:
-        return name
-    method, dataset = experiment.text("method"), experiment.text("dataset")
-    return f"{method}-{dataset}-s{experiment['seed']}-{flwr_run_id}"
-
-
-def state_folder(experiment: Experiment, run_name: str) -> Path:
-    """Return where the clients of a run keep their state on this machine."""
-    configured = experiment.text("state-dir")
-    if configured != AUTO:
-        root = Path(configured)
-    elif STATE_VARIABLE in os.environ:
-        root = Path(os.environ[STATE_VARIABLE])
-    else:
-        root = Path.home() / ".fedsuite" / "state"
-    return root / run_name
+    limit = experiment.integer("client-memory") << 20
+    return MemoryStore(FileStore(folder), SpillingMemory(folder / "spilled", limit))
 
 
 def client_app_for(worker: Worker) -> ClientApp:

@@ -38,6 +38,7 @@ LOCAL_KEYS = frozenset(
         "output-dir",
         "run-name",
         "state-dir",
+        "client-memory",
         "data-dir",
         "public-dir",
         "site-dirs",

@@ -2,9 +2,14 @@
 
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedsuite.errors import RunError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TEMPORARY_PATTERN = ".*.tmp"
 """Matches what :func:`atomic_write` leaves behind when its process is killed."""
@@ -73,6 +78,22 @@ def sync_folder(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def safetensors_bytes(
+    arrays: Mapping[str, "NDArray[Any]"], metadata: dict[str, str] | None = None
+) -> bytes:
+    """Return named arrays as the bytes of a safetensors file.
+
+    The library itself writes an array's memory as it lies there: one that is transposed,
+    or whose channels come last, would be read back as another.
+    """
+    import numpy as np
+    from safetensors.numpy import save
+
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    data: bytes = save(plain, metadata=metadata)
+    return data
 
 
 def write_error(path: Path, error: OSError) -> RunError:

@@ -61,6 +61,12 @@ KEYS: tuple[Key, ...] = (
     Key("run-name", AUTO, "name of the run's folder", kind=str),
     Key("state-dir", AUTO, "folder for what clients keep between rounds", kind=str),
     Key(
+        "client-memory",
+        2048,
+        "MiB of what clients keep that stays in memory (local engine); the rest in files",
+        minimum=1,
+    ),
+    Key(
         "checkpoint-every",
         10,
         "rounds between checkpoints; 0 writes none",

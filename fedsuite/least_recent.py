@@ -36,23 +36,24 @@ class LeastRecent(Generic[K, V]):
         self._values.move_to_end(key)
         return found[0]
 
-    def put(self, key: K, value: V, size: int) -> list[tuple[K, V]]:
-        """Take a value of so many bytes, in place of the key's old one.
+    @property
+    def surplus(self) -> K | None:
+        """Key of the least recent value, where more is held than may be; else None."""
+        if self.held <= self._limit or len(self._values) < 2:
+            return None
+        return next(iter(self._values))
 
-        Returns
-        -------
-        list of (key, value)
-            What had to go for it, the least recent first.
-        """
+    def add(self, key: K, value: V, size: int) -> None:
+        """Take a value of so many bytes, in place of the key's old one; nothing goes."""
         self.drop(key)
         self._values[key] = value, size
         self.held += size
-        gone = []
-        while self.held > self._limit and len(self._values) > 1:
-            oldest, (other, bytes_of_it) = self._values.popitem(last=False)
-            self.held -= bytes_of_it
-            gone.append((oldest, other))
-        return gone
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Take a value, and forget what has to go for it."""
+        self.add(key, value, size)
+        while (oldest := self.surplus) is not None:
+            self.drop(oldest)
 
     def drop(self, key: K) -> bool:
         """Forget a value; return whether it was held."""

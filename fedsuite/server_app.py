@@ -9,7 +9,6 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
-from safetensors.numpy import save
 
 from fedsuite import decomposition
 from fedsuite.callbacks.best_model import BestModel
@@ -18,13 +17,15 @@ from fedsuite.callbacks.early_stop import EarlyStop
 from fedsuite.callbacks.progress import Progress
 from fedsuite.callbacks.recorder import Recorder
 from fedsuite.checkpoint import Checkpoint, load_latest
-from fedsuite.client_app import experiment_run_name, federated_data, network_model
+from fedsuite.client_app import experiment_run_name
 from fedsuite.clients.app import source_hash
 from fedsuite.data import FederatedData
 from fedsuite.data.experiment_keys import site_names
 from fedsuite.engines.prompt_grid import PromptGrid
 from fedsuite.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data, network_model
+from fedsuite.files import safetensors_bytes
 from fedsuite.keys import AUTO
 from fedsuite.logs import configure_logs, log_scope, write_line
 from fedsuite.models.server_networks import ServerNetworks
@@ -163,7 +164,7 @@ def _run_experiment(
         )
         finish_folder(run_folder, write)
         if len(result.arrays):
-            run_folder.write_bytes(MODEL, save(to_arrays(result.arrays)))
+            run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
         run_folder.finish("finished")
         write(f"run folder: {folder}")
     except BaseException as error:

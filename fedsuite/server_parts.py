@@ -6,12 +6,12 @@ from functools import partial
 
 from torch import nn
 
-from fedsuite.client_app import network_model
 from fedsuite.clients.training import resolve_device
 from fedsuite.data import FederatedData, Split
 from fedsuite.data.public import PublicData
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import network_model
 from fedsuite.models import count_parameters
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.assignment import experiment_networks

@@ -17,12 +17,7 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor, nn
 
 from fedsuite.callbacks import Callback, RoundReport, RunState
-from fedsuite.client_app import (
-    Worker,
-    client_app_for,
-    federated_data,
-    network_model,
-)
+from fedsuite.client_app import Worker, client_app_for
 from fedsuite.clients.app import make_client_app
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.fedavg import FedAvgClient
@@ -34,6 +29,7 @@ from fedsuite.clients.training import TrainingOptions
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid, flower_identity
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data, network_model
 from fedsuite.keys import Value
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.records import ARRAYS, METRICS, TRAIN, client_record, to_arrays, to_record

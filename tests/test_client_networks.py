@@ -8,11 +8,12 @@ from safetensors.numpy import load_file
 
 from fedsuite.analyses.federation import Federation
 from fedsuite.checkpoint import Checkpoint, list_checkpoints
-from fedsuite.client_app import Worker, experiment_model, federated_data, network_model
+from fedsuite.client_app import Worker
 from fedsuite.clients.store import MemoryStore
 from fedsuite.engines.local import run_local
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import experiment_model, federated_data, network_model
 from fedsuite.keys import Value
 from fedsuite.models.arrays import model_arrays
 from fedsuite.records import EVALUATE, Request

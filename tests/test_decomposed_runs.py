@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from fedsuite.api import resume, run
-from fedsuite.client_app import Worker, experiment_model, federated_data
+from fedsuite.client_app import Worker
 from fedsuite.clients.filter_decomposition import DecomposedClient
 from fedsuite.clients.store import MemoryStore
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.models.groups import parameter_groups
 from fedsuite.results.reader import Run
 from fedsuite.server_app import build_strategy

@@ -278,6 +278,7 @@ OTHER_VALUES = {
     "output-dir": "elsewhere",
     "run-name": "other",
     "state-dir": "elsewhere",
+    "client-memory": 64,
     "data-dir": "elsewhere",
     "public-dir": "elsewhere",
     "num-rounds": 11,

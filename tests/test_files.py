@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from fedsuite.errors import RunError
-from fedsuite.files import TEMPORARY_PATTERN, atomic_write
+from fedsuite.files import TEMPORARY_PATTERN, atomic_write, safetensors_bytes
 
 
 def test_writes_and_replaces(tmp_path):
@@ -92,3 +94,22 @@ def test_killed_writer_leaves_a_whole_file(tmp_path, delay):
     assert len(set(data)) == 1
     leftovers = [name for name in tmp_path.iterdir() if name != path]
     assert all(name.match(TEMPORARY_PATTERN) for name in leftovers)
+
+
+def test_arrays_are_written_as_they_are_read_however_they_lie_in_memory():
+    """The library by itself writes their memory: these would be read back as others."""
+    counted = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    arrays = {
+        "plain": counted,
+        "transposed": counted.T,
+        "channels-last": np.ascontiguousarray(counted.transpose(0, 2, 1)).swapaxes(1, 2),
+        "every-other": counted[:, ::2],
+        "backwards": counted[::-1],
+        "scalar": np.array(3, dtype=np.int64),
+        "empty": counted[:0].T,
+    }
+    found = load(safetensors_bytes(arrays, {"a": "b"}))
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsuite.client_app import federated_data
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data
 from fedsuite.keys import Value
 
 from .data import hospital_files

@@ -7,10 +7,10 @@ import pytest
 from rich import box
 from rich.console import Console
 
-from fedsuite.client_app import federated_data
 from fedsuite.data import DATASETS, PARTITIONERS, ClientShift
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data
 from fedsuite.key_catalog import KEYS
 from fedsuite.listings import (
     datasets_table,

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 import fedsuite
 from fedsuite import client_app
-from fedsuite.client_app import Worker, client_app_for, federated_data
+from fedsuite.client_app import Worker, client_app_for
 from fedsuite.clients.app import source_hash
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.store import MemoryStore
@@ -20,6 +20,7 @@ from fedsuite.data import DATASETS, loading
 from fedsuite.engines.local import LocalGrid, flower_identity
 from fedsuite.errors import ConfigError, RunError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data
 from fedsuite.results.groups import group_runs
 from fedsuite.server_app import refuse_relative_paths
 from fedsuite.server_parts import public_data

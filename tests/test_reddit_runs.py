@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedsuite.client_app import Worker, experiment_model, federated_data
+from fedsuite.client_app import Worker
 from fedsuite.clients.store import MemoryStore
 from fedsuite.data import reddit
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.keys import Value
 
 from .data import reddit_files

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from fedsuite.client_app import experiment_model
 from fedsuite.data import DATASETS
 from fedsuite.data.public import PublicData
 from fedsuite.experiment import Experiment, parse_assignment, read_file
+from fedsuite.experiment_parts import experiment_model
 from fedsuite.keys import Value
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks

@@ -9,17 +9,12 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import fedsuite
-from fedsuite.client_app import (
-    Worker,
-    client_from_context,
-    facts_from_context,
-    federated_data,
-    node_site,
-)
+from fedsuite.client_app import Worker, client_from_context, facts_from_context, node_site
 from fedsuite.clients.store import MemoryStore
 from fedsuite.data.site_federation import rehearsal_sites
 from fedsuite.errors import ConfigError, DataError, FedsuiteError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data
 from fedsuite.keys import Value
 from fedsuite.results.layout import PARTITION
 from fedsuite.server_app import build_strategy
@@ -112,7 +107,7 @@ def test_the_server_needs_no_rows() -> None:
 
 
 def test_the_strategy_knows_nodes_by_their_registered_names(folder: Path) -> None:
-    from fedsuite.client_app import network_model
+    from fedsuite.experiment_parts import network_model
 
     def directory(given: Experiment) -> Any:
         data = federated_data(given)

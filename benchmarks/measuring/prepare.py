@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsuite.client_app import experiment_model, federated_data
+from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.data import ClientData, FederatedData
 from fedsuite.experiment import Experiment, parse_assignment, read_file
 from fedsuite.key_catalog import known_keys

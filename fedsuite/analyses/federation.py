@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 
 from flwr.app import Context
 
-from fedsuite.client_app import Worker, all_actions, experiment_model, federated_data
+from fedsuite.client_app import Worker, all_actions
 from fedsuite.clients.app import Answering, make_client_app
 from fedsuite.clients.store import MemoryStore
 from fedsuite.engines.local import LocalGrid, flower_identity
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.models.arrays import model_arrays
 from fedsuite.records import Reply, Request, to_record
 from fedsuite.registry import METHODS

@@ -18,13 +18,13 @@ from torch import nn
 
 from fedsuite.callbacks.checkpoint import CHECKPOINTS
 from fedsuite.checkpoint import Checkpoint, load_latest
-from fedsuite.client_app import federated_data, network_model
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.store import FileStore, MemoryStore
 from fedsuite.clients.training import resolve_device
 from fedsuite.decomposition import clients_take_part
 from fedsuite.errors import RunError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data, network_model
 from fedsuite.keys import AUTO
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks

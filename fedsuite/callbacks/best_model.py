@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from safetensors.numpy import save
-
 from fedsuite.callbacks.early_stop import Best
+from fedsuite.files import safetensors_bytes
 from fedsuite.records import to_arrays
 from fedsuite.results.writer import RunFolder
 from fedsuite.strategies.callback import Callback, RoundReport, RunState
@@ -35,7 +34,7 @@ class BestModel(Callback):
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         """Write the model if it is the best so far."""
         if self.best.improved(report):
-            self._folder.write_bytes(FILE, save(to_arrays(state.arrays)))
+            self._folder.write_bytes(FILE, safetensors_bytes(to_arrays(state.arrays)))
 
     def remember(self) -> Any:
         """Return the best value and its round."""

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
+from fedsuite.clients.spill import SpillingMemory
 from fedsuite.errors import RunError
-from fedsuite.files import atomic_write, make_folder
+from fedsuite.files import atomic_write, make_folder, safetensors_bytes
 from fedsuite.records import Arrays
 
 _VERSION = re.compile(r"\d{1,9}\.\d{1,9}")
@@ -72,7 +73,7 @@ class FileStore:
         """Store a version and leave the others alone."""
         path = self.path(client_id, version)
         make_folder(path.parent)
-        atomic_write(path, save(arrays))
+        atomic_write(path, safetensors_bytes(arrays))
 
     def prune(self, client_id: int, needed: set[str]) -> None:
         """Delete the versions that are not needed."""
@@ -88,46 +89,62 @@ class MemoryStore:
     ----------
     files
         Where :meth:`persist` writes, and where a resumed run finds older versions; None
-        keeps everything in memory.
+        writes nothing and finds nothing.
+    memory
+        Holds the versions; None has no limit.
     """
 
-    def __init__(self, files: FileStore | None = None) -> None:
+    def __init__(
+        self, files: FileStore | None = None, memory: SpillingMemory | None = None
+    ) -> None:
         self._files = files
-        self._versions: dict[int, dict[str, Arrays]] = {}
+        self._memory = memory if memory is not None else SpillingMemory()
+        self._versions: dict[int, set[str]] = {}
         self._written: dict[int, str] = {}
+        self._pruned: dict[int, str] = {}
 
     def load(self, client_id: int, version: str) -> Arrays:
         """Return a version."""
-        known = self._versions.get(client_id, {})
-        if version in known:
-            return known[version]
+        arrays = self._memory.get((client_id, version))
+        if arrays is not None:
+            return arrays
         if self._files is None:
             raise RunError(f"client {client_id}: there is no state {version}")
         return self._files.load(client_id, version)
 
     def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
         """Store a version and drop those that are neither this one nor needed."""
-        known = self._versions.setdefault(client_id, {})
-        for other in set(known) - needed:
-            del known[other]
-        known[version] = {name: _frozen(array) for name, array in arrays.items()}
+        known = self._versions.setdefault(client_id, set())
+        for other in known - needed:
+            self._memory.drop((client_id, other))
+        known &= needed
+        known.add(version)
+        frozen = {name: _frozen(array) for name, array in arrays.items()}
+        self._memory.put((client_id, version), frozen)
 
     def persist(self, versions: Mapping[int, str]) -> None:
         """Write these versions to files; those of the last checkpoint stay."""
         if self._files is None:
             return
         for client_id, version in versions.items():
-            arrays = self._versions.get(client_id, {}).get(version)
             # A file of that name that is not ours is left of another run: replace it.
-            if arrays is not None and self._written.get(client_id) != version:
+            if self._written.get(client_id) == version:
+                continue
+            arrays = self._memory.get((client_id, version))
+            if arrays is not None:
                 self._files.write(client_id, version, arrays)
                 self._written[client_id] = version
+                self._pruned.pop(client_id, None)
 
     def prune(self, versions: Mapping[int, str]) -> None:
         """Delete the files of all other versions: no checkpoint needs them any more."""
-        if self._files is not None:
-            for client_id, version in versions.items():
+        if self._files is None:
+            return
+        for client_id, version in versions.items():
+            # Very many clients have folders that it takes long to look into.
+            if self._pruned.get(client_id) != version:
                 self._files.prune(client_id, {version})
+                self._pruned[client_id] = version
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -18,8 +18,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedsuite.client_app import Worker, client_app_for
-from fedsuite.clients.store import FileStore, MemoryStore
+from fedsuite.client_app import Worker, client_app_for, memory_store
+from fedsuite.clients.store import MemoryStore
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO, Value
 from fedsuite.server_app import Run, run_experiment
@@ -216,7 +216,7 @@ def run_local(experiment: Experiment, folder: Path, *, num_supernodes: int = 0) 
     """
     configured = experiment.text("state-dir")
     state = folder / "state" if configured == AUTO else Path(configured) / folder.name
-    store = MemoryStore(FileStore(state))
+    store = memory_store(experiment, state)
     clients = experiment.integer("num-clients")
     nodes = num_supernodes or clients
     workers = min(experiment.integer("workers") or os.cpu_count() or 1, clients)

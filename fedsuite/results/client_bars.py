@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import StepPatch
 from numpy.typing import NDArray
 
 FEW = 120
@@ -108,13 +109,28 @@ def draw_columns(
                 positions, height, width, bottom, color=colour, linewidth=0, label=name
             )
         else:
-            axes.stairs(
-                top,
-                columns.edges,
-                baseline=bottom,
-                fill=True,
-                color=colour,
-                linewidth=0,
-                label=name,
-            )
+            _draw_area(axes, columns.edges, bottom, top, colour, name)
     return columns
+
+
+def _draw_area(
+    axes: Axes,
+    edges: NDArray[np.float64],
+    bottom: NDArray[np.float64],
+    top: NDArray[np.float64],
+    colour: Any,
+    label: str,
+) -> None:
+    """Draw what ``axes.stairs`` does, which looks at each edge for a curve: seconds."""
+    area = StepPatch(
+        top,
+        edges,
+        baseline=bottom,  # type: ignore[arg-type]  # its stub has forgotten arrays
+        color=colour,
+        linewidth=0,
+        label=label,
+    )
+    area.sticky_edges.y.append(0.0)
+    axes.add_artist(area)
+    axes.update_datalim([(edges[0], 0.0), (edges[-1], top.max())])
+    axes.autoscale_view()

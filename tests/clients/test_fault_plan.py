@@ -22,7 +22,7 @@ STRAGGLER = "client failed: planned straggler: its reply came after the deadline
 
 
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsuite.results.summary.plot_run", lambda path: None)
+    monkeypatch.setattr("fedsuite.results.plots.plot_run", lambda path: None)
 
 
 # The plan

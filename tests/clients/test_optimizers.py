@@ -70,7 +70,7 @@ ONE_MESSAGE = """
 import sys
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from fedsuite import client_app
+from fedsuite import client_app, experiment_parts
 from fedsuite.experiment import Experiment
 from fedsuite.models.arrays import model_arrays
 from fedsuite.records import to_record
@@ -80,8 +80,8 @@ values = {"method": "METHOD", "optimizer": "OPTIMIZER", "num-clients": 2, "devic
 experiment = Experiment.from_values(values)
 node = {"partition-id": 0, "num-partitions": 2}
 context = Context(1, 5, node, RecordDict(), dict(experiment.values))
-data = client_app.federated_data(experiment)
-arrays = to_record(model_arrays(client_app.network_model(experiment, data)))
+data = experiment_parts.federated_data(experiment)
+arrays = to_record(model_arrays(experiment_parts.network_model(experiment, data)))
 config = ConfigRecord({"server-round": 1, "client-ids": [0], "proximal-mu": 0.1})
 content = RecordDict({"arrays": arrays, "config": config})
 reply = client_app.app(Message(content, 5, "train"), context)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedsuite.client_app import experiment_model, federated_data
 from fedsuite.clients import scoring
 from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.clients.losses import cross_entropy
 from fedsuite.clients.scoring import Scoring, WholeTest
 from fedsuite.data import Split
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.keys import Value
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import ARRAYS, EVALUATE, Arrays, Request

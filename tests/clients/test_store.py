@@ -154,6 +154,17 @@ def test_last_checkpoints_versions_stay_until_the_next_one_stands(tmp_path: Path
     assert files(tmp_path) == {"0/2.1.safetensors"}
 
 
+def test_pruning_deletes_whatever_was_written_since(tmp_path: Path) -> None:
+    store = MemoryStore(FileStore(tmp_path))
+    store.save(0, "1.1", state(1), set())
+    store.persist({0: "1.1"})
+    store.prune({0: "1.1"})
+    store.save(0, "2.1", state(2), {"1.1"})
+    store.persist({0: "2.1"})
+    store.prune({0: "1.1"})
+    assert files(tmp_path) == {"0/1.1.safetensors"}
+
+
 def test_file_of_another_run_is_replaced(tmp_path: Path) -> None:
     """What an older run of the same name left must not be taken for ours."""
     FileStore(tmp_path).save(0, "1.1", state(9), set())

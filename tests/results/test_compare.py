@@ -60,6 +60,7 @@ def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
         "output_dir": "elsewhere",
         "run_name": "other",
         "state_dir": "elsewhere",
+        "client_memory": 64,
         "data_dir": "elsewhere",
         "num_rounds": 11,
         "checkpoint_every": 3,

@@ -8,12 +8,12 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fedsuite.client_app import federated_data, network_model
 from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.clients.feddf import FedDFClient
 from fedsuite.clients.store import MemoryStore
 from fedsuite.engines.local import run_local
 from fedsuite.errors import ConfigError
+from fedsuite.experiment_parts import federated_data, network_model
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import (
     ADVERSARIAL_GRADIENT,

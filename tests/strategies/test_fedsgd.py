@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from fedsuite.client_app import Worker, experiment_model, federated_data
+from fedsuite.client_app import Worker
 from fedsuite.clients.evaluation import probe_model
 from fedsuite.clients.store import MemoryStore
 from fedsuite.clients.training import (
     TrainingOptions,
 )
+from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.models.arrays import model_arrays
 from fedsuite.strategies.fedsgd import FedSGD
 from tests.helpers import (

@@ -10,11 +10,12 @@ import pytest
 from flwr.app import Message
 
 import fedsuite
-from fedsuite.client_app import Worker, experiment_model, federated_data
+from fedsuite.client_app import Worker
 from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.clients.store import MemoryStore
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.records import ARRAYS, Arrays, Request, client_record, to_arrays, to_record
 from tests.helpers import Tamper, Trace, bits, digits_experiment, run_digits

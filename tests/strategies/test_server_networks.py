@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from fedsuite.client_app import federated_data, network_model
 from fedsuite.clients.fedavg import FedAvgClient
 from fedsuite.clients.store import MemoryStore
 from fedsuite.engines.local import run_local
 from fedsuite.errors import ConfigError
+from fedsuite.experiment_parts import federated_data, network_model
 from fedsuite.keys import Value
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.server_networks import ServerNetworks

@@ -5,9 +5,10 @@ from typing import Any
 
 from flwr.app import Message
 
-from fedsuite.client_app import Worker, client_app_for, experiment_model, federated_data
+from fedsuite.client_app import Worker, client_app_for
 from fedsuite.clients.store import MemoryStore
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import parameter_groups
 from fedsuite.records import to_arrays, to_record
