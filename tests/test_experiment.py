@@ -274,6 +274,7 @@ def test_bad_assignments(text, words):
 
 OTHER_VALUES = {
     "engine": "ray",
+    "workers": 2,
     "resume": True,
     "output-dir": "elsewhere",
     "run-name": "other",

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.data import ClientData, FederatedData
 from fedsuite.experiment import Experiment, parse_assignment, read_file
+from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.key_catalog import known_keys
 from fedsuite.keys import Value
 

@@ -162,11 +162,20 @@ def test_directory_says_who_is_there_at_each_look() -> None:
     assert found[-1] == found[0] and looks[-1] == everybody
 
 
+def placed_app(places: dict[int, tuple[int, int]]) -> ClientApp:
+    """Return an app whose nodes have these partitions, of so many."""
+
+    def place(message: Message, context: Context, call_next: Any) -> Message:
+        partition, total = places[context.node_id]
+        context.node_config.update({"partition-id": partition, "num-partitions": total})
+        return call_next(message, context)
+
+    return matrix_app(mods=[place])
+
+
 def test_the_newest_node_of_a_partition_wins_whatever_its_number() -> None:
-    grid = Attendance(matrix_app(), 4, [[1, 2], [0, 1, 2], [0, 1, 2, 3], [0, 1, 3]])
-    for index, partition in enumerate((0, 0, 1, 1)):
-        facts = {"partition-id": partition, "num-partitions": 2}
-        grid._contexts[1000 + index].node_config.update(facts)
+    app = placed_app({1000: (0, 2), 1001: (0, 2), 1002: (1, 2), 1003: (1, 2)})
+    grid = Attendance(app, 4, [[1, 2], [0, 1, 2], [0, 1, 2, 3], [0, 1, 3]])
     directory = Directory("partition", 2, 1.0)
     with flower_identity():
         found = [directory.wait(grid, 1).nodes for _ in range(4)]
@@ -189,9 +198,7 @@ def test_a_node_that_failed_the_hello_is_asked_at_each_look() -> None:
                     yield from super().send_and_receive([message], **options)
 
     directory = Directory("partition", 2, 1.0)
-    grid = Deaf(matrix_app(), 2, [[0], [0, 1]])
-    grid._contexts[1000].node_config["num-partitions"] = 1
-    grid._contexts[1001].node_config.update({"partition-id": 0, "num-partitions": 1})
+    grid = Deaf(placed_app({1000: (0, 1), 1001: (0, 1)}), 2, [[0], [0, 1]])
     with flower_identity():
         hosts = [directory.wait(grid, 1).nodes[0] for _ in range(4)]
     assert hosts == [1000, 1000, 1000, 1001]
@@ -327,12 +334,7 @@ def test_node_that_names_no_partition(facts: dict[str, Any]) -> None:
 
 
 def test_nodes_that_disagree_on_the_number_of_partitions() -> None:
-    def disagree(message: Message, context: Context, call_next: Any) -> Message:
-        if context.node_id == 1001:
-            context.node_config["num-partitions"] = 3
-        return call_next(message, context)
-
-    app = matrix_app(mods=[disagree])
+    app = placed_app({1000: (0, 2), 1001: (1, 3)})
     with pytest.raises(RunError, match="node 1001 says 3 partitions, others say 2"):
         members(LocalGrid(app, 2), "partition", None, 1.0)
 
