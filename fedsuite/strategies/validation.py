@@ -16,6 +16,7 @@ from fedsuite.records import (
     Arrays,
     RecordError,
     array_header,
+    dtype_name,
     records_of,
     view_array,
 )
@@ -104,7 +105,7 @@ class Expected:
 
 def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
     """Return the shapes and dtypes of named arrays."""
-    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
+    return {name: (array.shape, dtype_name(array.dtype)) for name, array in arrays.items()}
 
 
 def check_reply(client_id: int, content: RecordDict, expected: Expected) -> ClientReply:
@@ -164,7 +165,7 @@ def _check_arrays(record: ArrayRecord, spec: RecordSpec, largest: float | None) 
             found_shape, found_dtype = array_header(record[name])
             if found_shape != shape:
                 raise BadReply(f"array {name}: shape {found_shape}, expected {shape}")
-            if str(found_dtype) != dtype:
+            if dtype_name(found_dtype) != dtype:
                 raise BadReply(f"array {name}: dtype {found_dtype}, expected {dtype}")
             arrays[name] = view_array(record[name])
         except RecordError as error:

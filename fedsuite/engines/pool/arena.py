@@ -4,6 +4,7 @@ Arrays cross from one process to another by being copied into it once; the other
 at them where they lie.
 """
 
+import math
 import mmap
 import os
 import tempfile
@@ -69,7 +70,7 @@ class Arena:
     def _view(
         self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> NDArray[Any]:
-        count = int(np.prod(shape))
+        count = math.prod(shape)
         if self._map is None or offset + count * dtype.itemsize > self._size:
             # Arrays that lie in the old mapping keep it alive; both show the same file.
             self._size = os.fstat(self._descriptor).st_size
