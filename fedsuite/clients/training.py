@@ -211,7 +211,9 @@ def run_steps(
     clip_gradient_norm
         Largest norm of the gradient as ``before_step`` leaves it; 0 does not clip.
     """
-    model.train()
+    # Torch takes longer to set a mode than to look whether it is set.
+    if not all(module.training for module in model.modules()):
+        model.train()
     for module in frozen:
         module.training = False
     gradient = _gradient_function(model, data, loss_function, optimizer)
