@@ -1,4 +1,4 @@
-"""What a process of our own needs to find this very fedsuite."""
+"""What processes of our own need: this very fedsuite, and how many of them there may be."""
 
 import os
 import sysconfig
@@ -16,3 +16,10 @@ def environment() -> dict[str, str]:
         others = values.get("PYTHONPATH")
         values["PYTHONPATH"] = os.pathsep.join(filter(None, [home, others]))
     return values
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -19,6 +19,7 @@ from fedsuite.errors import ConfigError, RunError
 from fedsuite.experiment import Experiment, read_file
 from fedsuite.files import TEMPORARY_PATTERN, atomic_write, write_error
 from fedsuite.keys import AUTO, Value
+from fedsuite.own_process import cores
 from fedsuite.results.compare import compare, table, write_comparison
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, read_manifest
 from fedsuite.results.reader import load_run
@@ -206,7 +207,7 @@ def _work(
         seconds = f"{outcome.seconds:.1f} s"
         _say(f"[{ended}/{len(tasks)}] {outcome.name}  {how}{result}  {seconds}")
 
-    run_tasks(tasks, workers or _cores(), on_end, (lock,))
+    run_tasks(tasks, workers or cores(), on_end, (lock,))
     for failure in failures:
         _say(f"failed: {failure}")
     return failures
@@ -253,13 +254,6 @@ def _compare(folder: Path, record: Record) -> None:
     Console().print(table(comparison))
     write_comparison(comparison, folder)
     _say(f"table and curves: {folder}")
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _say(line: str) -> None:

@@ -5,7 +5,6 @@ they come holds one at a time. Arrays are handed over without serialising them.
 """
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from fedsuite.client_app import Worker, client_app_for, memory_store
 from fedsuite.clients.store import MemoryStore
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO, Value
+from fedsuite.own_process import cores
 from fedsuite.server_app import Run, run_experiment
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ class LocalGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Answer messages now and keep the replies."""
-        pushed = []
-        for reply in self._answers(list(messages)):
-            pushed.append(reply.metadata.reply_to_message_id)
-            self._replies[pushed[-1]] = reply
-        return pushed
+        sent = list(messages)
+        for reply in self._answers(sent):
+            self._replies[reply.metadata.reply_to_message_id] = reply
+        # In the order of the messages, whatever that of the replies.
+        return [message.metadata.message_id for message in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies to pushed messages, each once."""
@@ -219,7 +219,7 @@ def run_local(experiment: Experiment, folder: Path, *, num_supernodes: int = 0) 
     store = memory_store(experiment, state)
     clients = experiment.integer("num-clients")
     nodes = num_supernodes or clients
-    workers = min(experiment.integer("workers") or os.cpu_count() or 1, clients)
+    workers = min(experiment.integer("workers") or cores(), clients)
     with flower_identity():
         if workers == 1:
             app = client_app_for(Worker(experiment, store))

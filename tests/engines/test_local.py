@@ -139,3 +139,15 @@ def test_run_that_fails_leaves_its_reason_in_the_manifest(tmp_path: Path) -> Non
     assert manifest["status"] == "failed"
     assert "the training loss is nan" in manifest["error"]
     assert len((tmp_path / "run" / "events.jsonl").read_text().splitlines()) >= 4
+
+
+def test_numbers_of_pushed_messages_stand_in_their_order_whatever_that_of_replies() -> None:
+    class Backwards(LocalGrid):
+        def _answers(self, messages: Any) -> Any:
+            return reversed([self._answer(message) for message in messages])
+
+    with flower_identity():
+        grid = Backwards(counting_app(), 3)
+        pushed = grid.push_messages(ask(grid, [1002, 1000, 1001]))
+        replies = grid.pull_messages(pushed)
+    assert [reply.metadata.src_node_id for reply in replies] == [1002, 1000, 1001]

@@ -82,14 +82,11 @@ def serve(line: Connection, arenas: Arenas) -> None:
                 answer = _answer(reply, store, arenas.all[up_arena(turn)])
             except Exception as error:
                 # Until there is an app it is the experiment that is refused.
-                fatal = str(error) if app is None and _is_ours(error) else ""
+                refused = app is None and isinstance(error, FedsuiteError)
+                fatal = str(error) if refused else ""
                 answer = {"error": f"{type(error).__name__}: {error}", "fatal": fatal}
             line.send_bytes(json.dumps(answer).encode())
             turn = (turn + 1) % TURNS
-
-
-def _is_ours(error: Exception) -> bool:
-    return isinstance(error, FedsuiteError)
 
 
 def _message(told: dict[str, Any], arenas: Arenas) -> Message:

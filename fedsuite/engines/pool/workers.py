@@ -220,9 +220,11 @@ class WorkerPool:
             for number in range(1, num_workers + 1):
                 worker = WorkerProcess(number, self._shared_descriptor, setup)
                 self._workers.append(worker)
-        except OSError as error:
+        except BaseException as error:
             self.close()
-            raise RunError(f"cannot start worker processes ({error})") from error
+            if isinstance(error, OSError):
+                raise RunError(f"cannot start worker processes ({error})") from error
+            raise
 
     def answers(self, messages: Sequence[Message]) -> Iterator[Message]:
         """Yield the replies to messages as they come; workers begin when one is asked for.

@@ -131,6 +131,7 @@ def test_messages_that_nobody_took_disturb_no_later_ones(pool):
     messages = hellos(grid, [1000, 1001, 1002])
     pushed = grid.push_messages(messages)
     answered = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+    assert pushed == list(answered)
     pulled = grid.pull_messages(pushed)
     assert {
         m.metadata.reply_to_message_id: m.metadata.src_node_id for m in pulled
