@@ -74,9 +74,16 @@ class DenseGradients:
             gradients += slope.sum(0), torch.mm(slope.t(), taken, out=memory)
             if layer is not self._layers[0]:
                 slope = torch.ops.aten.threshold_backward(
-                    torch.mm(slope, layer.weight), taken, 0
+                    _slope_of_inputs(slope, layer.weight, taken), taken, 0
                 )
         return float(loss), gradients[::-1]
+
+
+def _slope_of_inputs(slope: Tensor, weight: Tensor, taken: Tensor) -> Tensor:
+    # As autograd chooses: a single number lies in memory by columns as well as by rows.
+    if taken.stride(0) == 1 and taken.stride(1) == taken.size(0):
+        return torch.mm(weight.t(), slope.t()).t()
+    return torch.mm(slope, weight)
 
 
 def dense_gradients(model: nn.Module) -> DenseGradients | None:

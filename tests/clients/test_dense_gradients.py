@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -35,6 +35,8 @@ def autograd(model, features, labels):
     return float(loss.detach())
 
 
+@example(widths=[28, 1, 12], rows=1, seed=0)
+@example(widths=[1, 1, 40, 1, 40], rows=1, seed=1)
 @settings(max_examples=60, deadline=None)
 @given(
     widths=st.lists(st.integers(1, 40), min_size=2, max_size=5),
