@@ -5,15 +5,17 @@
 A federation as `fedsuite deploy` runs it, on this machine: TLS, keys, process isolation.
 The floor is a Flower app whose clients import torch and add 1 to what they got, and whose
 server waits with Flower's own Grid; fedsuite trains FedAvg for one step on digits with a
-model of the same size. The arms take turns in one federation. The first round of each run
-is left out. CPU seconds are those of the ClientApp processes, a message.
+model of as many numbers, which the floor sends as one array. The arms take turns in one
+federation. The first round of each run is left out. CPU seconds are those of the ClientApp
+processes, a message.
 """
 
 import argparse
 import json
 import os
 import statistics
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedsuite.api import at_home
@@ -21,24 +23,31 @@ from fedsuite.deploy.rehearsal import LocalFederation
 from fedsuite.engines.flower import in_world, stage_app
 from fedsuite.engines.processes import World
 from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data, network_model
+from fedsuite.models.arrays import model_arrays
 from fedsuite.results.reader import load_run
 
 HERE = Path(__file__).parent
-MODELS = {"MLP, 55 k": 200, "MLP, 11 M": 3270}
-"""Hidden width of a network 64-w-w-10, by name."""
+MODELS: dict[str, dict[str, str | int]] = {
+    "MLP, 55 k": {"model": "mlp", "hidden-width": 200},
+    "MLP, 11 M": {"model": "mlp", "hidden-width": 3270},
+    "ResNet-18, 11 M": {"model": "resnet18", "batch-size": 8},
+}
+"""Keys of each network: 6 arrays in an MLP, 122 in the ResNet."""
 
-Arm = Callable[[LocalFederation, Path, int, int, int], list[float]]
+Arm = Callable[[LocalFederation, Path, int, Experiment], list[float]]
 
 
 def noop(
-    federation: LocalFederation, folder: Path, nodes: int, width: int, rounds: int
+    federation: LocalFederation, folder: Path, nodes: int, experiment: Experiment
 ) -> list[float]:
-    """Return seconds of the rounds of the app that does nothing."""
+    """Return seconds of the rounds of the app that does nothing, with as many numbers."""
     output = folder / "seconds.json"
+    model = network_model(experiment, federated_data(experiment))
     config = {
         "num-nodes": nodes,
-        "num-rounds": rounds,
-        "num-parameters": 64 * width + width + width * width + width + width * 10 + 10,
+        "num-rounds": experiment.integer("num-rounds"),
+        "num-parameters": sum(array.size for array in model_arrays(model).values()),
         "output": str(output),
     }
     app = stage_app(folder / "app", config, package=HERE / "noop_app")
@@ -48,35 +57,41 @@ def noop(
 
 
 def fedavg(
-    federation: LocalFederation, folder: Path, nodes: int, width: int, rounds: int
+    federation: LocalFederation, folder: Path, nodes: int, experiment: Experiment
 ) -> list[float]:
     """Return seconds of the training phases of fedsuite's rounds."""
-    values = {
-        "method": "fedavg",
-        "dataset": "digits",
-        "model": "mlp",
-        "hidden-width": width,
-        "num-clients": nodes,
-        "num-rounds": rounds,
-        "local-steps": 1,
-        "evaluate-every": rounds,
-        "checkpoint-every": 0,
-        "device": "cpu",
-        "output-dir": str(folder),
-        "run-name": "run",
-    }
-    config = at_home(Experiment.from_values({**values, "engine": "deployment"})).values
+    values = {**experiment.values, "output-dir": str(folder)}
+    config = at_home(Experiment.from_values(values)).values
     federation.run(config, lambda line: None)
     run = load_run(folder / "run")
     whole, evaluation = run.column("seconds")[1], run.column("seconds_evaluate")[1]
     return [float(value) for value in whole - evaluation]
 
 
+def experiment_of(keys: Mapping[str, str | int], nodes: int, rounds: int) -> Experiment:
+    """Return FedAvg for one step a round with a network of those keys."""
+    values = {
+        "method": "fedavg",
+        "dataset": "digits",
+        "num-clients": nodes,
+        "num-rounds": rounds,
+        "local-steps": 1,
+        "evaluate-every": rounds,
+        "checkpoint-every": 0,
+        "device": "cpu",
+        "run-name": "run",
+        "engine": "deployment",
+    }
+    return Experiment.from_values({**values, **keys})
+
+
 def client_seconds(federation: LocalFederation) -> float:
-    """Return the CPU seconds of all ClientApps that have ended."""
+    """Return the CPU seconds of all ClientApps, once the last of them has ended."""
     total = 0
     for node in federation.nodes:
         helper = federation.running[node.name][1].process
+        while Path(f"/proc/{helper.pid}/task/{helper.pid}/children").read_text().strip():
+            time.sleep(0.1)
         fields = Path(f"/proc/{helper.pid}/stat").read_text().rpartition(")")[2].split()
         total += int(fields[13]) + int(fields[14])
     return total / os.sysconf("SC_CLK_TCK")
@@ -86,7 +101,7 @@ ARMS: dict[str, Arm] = {"no-op": noop, "fedsuite": fedavg}
 
 
 def measure(
-    nodes: int, width: int, rounds: int, repeats: int
+    nodes: int, experiment: Experiment, repeats: int
 ) -> dict[str, list[tuple[float, float]]]:
     """Return seconds a round, and CPU seconds a message, of each arm and repeat."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ARMS}
@@ -99,8 +114,9 @@ def measure(
                 folder = world.folder / f"{name}-{repeat}"
                 folder.mkdir()
                 before = client_seconds(federation)
-                seconds = arm(federation, folder, nodes, width, rounds)
+                seconds = arm(federation, folder, nodes, experiment)
                 used = client_seconds(federation) - before
+                rounds = experiment.integer("num-rounds")
                 # fedsuite says hello, and evaluates once.
                 messages = nodes * (rounds + (2 if name == "fedsuite" else 0))
                 found[name].append((statistics.fmean(seconds[1:]), used / messages))
@@ -121,7 +137,8 @@ def main() -> None:
     print("| ---: | --- | --- | ---: | ---: |", flush=True)
     for nodes in arguments.nodes:
         for model in arguments.models:
-            found = measure(nodes, MODELS[model], arguments.rounds, arguments.repeats)
+            experiment = experiment_of(MODELS[model], nodes, arguments.rounds)
+            found = measure(nodes, experiment, arguments.repeats)
             for name, pairs in found.items():
                 seconds, used = ([pair[k] for pair in pairs] for k in (0, 1))
                 print(

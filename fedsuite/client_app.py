@@ -39,6 +39,7 @@ from fedsuite.logs import configure_logs, json_logs, log_scope
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
+from fedsuite.packed import packing_mod
 from fedsuite.records import Arrays, num_bytes
 from fedsuite.registry import METHODS
 
@@ -376,5 +377,8 @@ def log_mod(message: Message, context: Context, call_next: ClientAppCallable) ->
 
 
 app = make_client_app(
-    client_from_context, all_actions(), mods=[log_mod], facts=facts_from_context
+    client_from_context,
+    all_actions(),
+    mods=[log_mod, packing_mod],
+    facts=facts_from_context,
 )

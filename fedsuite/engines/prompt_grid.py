@@ -84,7 +84,7 @@ class PromptGrid(Grid):
         """
         sent = time.monotonic()
         # Flower has None for a message that it could not send, and has logged why.
-        waiting = {key for key in self._grid.push_messages(messages) if key is not None}
+        waiting = {key for key in self.push_messages(messages) if key is not None}
         return self._replies(waiting, sent, timeout)
 
     def _replies(
@@ -94,7 +94,7 @@ class PromptGrid(Grid):
             # The last look is after the deadline: what came in time is taken.
             late = timeout is not None and time.monotonic() - sent >= timeout
             # A list: a Grid may go through it while replies are handed out.
-            for reply in self._grid.pull_messages(list(waiting)):
+            for reply in self.pull_messages(list(waiting)):
                 waiting.discard(reply.metadata.reply_to_message_id)
                 yield reply
             if late or not waiting:

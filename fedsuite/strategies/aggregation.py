@@ -1,13 +1,15 @@
 """Means over clients, as pure functions and one streaming accumulator."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.records import Arrays
+
+_BLOCK = 1 << 16
 
 
 class WeightedMean:
@@ -46,7 +48,7 @@ class WeightedMean:
         if weight == 0:
             return
         for name, array in arrays.items():
-            self._sums[name] += np.multiply(array, weight, dtype=np.float64)
+            _add_multiple(self._sums[name], array, weight)
         self.total_weight += weight
 
     def result(self) -> Arrays | None:
@@ -54,9 +56,33 @@ class WeightedMean:
         if self.total_weight == 0:
             return None
         return {
-            name: cast_like(total / self.total_weight, self._dtypes[name])
+            name: _quotient(total, self.total_weight, self._dtypes[name])
             for name, total in self._sums.items()
         }
+
+
+def _blocks(size: int) -> Iterator[slice]:
+    """Yield slices that cover so many entries: what is made of one stays in the cache."""
+    for start in range(0, size, _BLOCK):
+        yield slice(start, min(start + _BLOCK, size))
+
+
+def _add_multiple(total: NDArray[np.float64], array: NDArray[Any], weight: float) -> None:
+    """Add a multiple of an array to a sum, with no array of its size in between."""
+    sums, added = total.reshape(-1), array.reshape(-1)
+    for block in _blocks(added.size):
+        sums[block] += np.multiply(added[block], weight, dtype=np.float64)
+
+
+def _quotient(
+    total: NDArray[np.float64], divisor: float, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Return a sum divided, in another dtype."""
+    result = np.empty(total.shape, dtype)
+    flat, sums = result.reshape(-1), total.reshape(-1)
+    for block in _blocks(sums.size):
+        flat[block] = cast_like(sums[block] / divisor, dtype)
+    return result
 
 
 def cast_like(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:

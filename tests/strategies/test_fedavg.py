@@ -169,6 +169,24 @@ def test_mean_of_float32_is_taken_in_float64() -> None:
     assert result["a"][0] == np.float32((2**24 + 4) / 5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 65_536), (65_537,), (400, 500)])
+def test_arrays_of_any_size_are_summed_alike(shape: tuple[int, ...], dtype: str) -> None:
+    """Large ones go block by block: the bits are those of one formula for all entries."""
+    generator = np.random.default_rng(0)
+    weights = [1.0, 3.0, 0.5]
+    rows = [np.asarray(generator.normal(0, 9, shape)).astype(dtype) for _ in weights]
+    # Not in C order either: what NumPy hands over as a transpose.
+    rows[1] = np.asfortranarray(rows[1])
+    mean = weighted_mean([{"a": row} for row in rows], weights)
+    total = sum(row.astype(np.float64) * w for row, w in zip(rows, weights, strict=True))
+    exact = total / 4.5
+    expected = (np.rint(exact) if dtype == "int64" else exact).astype(dtype)
+    assert mean is not None
+    assert (mean["a"].shape, mean["a"].dtype) == (shape, np.dtype(dtype))
+    assert mean["a"].tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
 def test_mean_refuses_bad_weights(weight: float) -> None:
     with pytest.raises(ValueError, match="is not a finite number >= 0"):
