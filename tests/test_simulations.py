@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,10 +45,20 @@ def options(words: list[str], name: str) -> Iterator[str]:
     return (words[i + 1] for i, word in enumerate(words) if word == name)
 
 
+def without_rows(experiment: Experiment) -> Any:
+    """Return what can be known of the experiment's data without reading it."""
+    dataset = DATASETS[experiment.text("dataset")]
+    return SimpleNamespace(
+        input_shape=dataset.input_shape,
+        num_classes=dataset.num_classes,
+        standardisation=(dataset.mean, dataset.std),
+    )
+
+
 def groups_of(experiment: Experiment) -> ParameterGroups:
     """Return the parts of the experiment's model, built without its data."""
     fixed = {"seed": 0, "method": "fedavg", "dataset": experiment["dataset"]}
-    telling = ("model", "decomposition", "atoms", "fedpara")
+    telling = ("model", "torchvision-model", "decomposition", "atoms", "fedpara")
     names = {key: experiment[key] for key in telling if key in experiment.values}
     return _groups(tuple(sorted({**fixed, **names}.items())))
 
@@ -55,8 +66,7 @@ def groups_of(experiment: Experiment) -> ParameterGroups:
 @cache
 def _groups(keys: tuple[tuple[str, Value], ...]) -> ParameterGroups:
     experiment = Experiment.from_values(dict(keys))
-    dataset = DATASETS[experiment.text("dataset")]
-    return parameter_groups(experiment_model(experiment, dataset))
+    return parameter_groups(experiment_model(experiment, without_rows(experiment)))
 
 
 def parts_of(experiment: Experiment) -> ServerParts:
@@ -81,8 +91,7 @@ def _networks(experiment: Experiment) -> ServerNetworks | None:
 @cache
 def _networks_of(keys: tuple[tuple[str, Value], ...]) -> ServerNetworks | None:
     experiment = Experiment.from_values(dict(keys))
-    dataset: Any = DATASETS[experiment.text("dataset")]
-    return server_networks(experiment, dataset)
+    return server_networks(experiment, without_rows(experiment))
 
 
 COMMANDS = [(path, words) for path in FILES for words in commands(path)]
