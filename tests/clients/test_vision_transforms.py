@@ -221,11 +221,11 @@ def trained_on(name, client_id=0, standardisation=PIXELS):
 def test_a_client_trains_on_changed_images_of_its_own_stream(transforms):
     plain, changed = trained_on("none"), trained_on("colour-jitter")
     expected = VisionTransform("colour-jitter")(
-        plain, torch_stream(0, "batches-augmentation", 0, 0)
+        plain, torch_stream(0, "batches-augmentation", 1, 0)
     )
     assert torch.equal(changed, expected)
     own = VisionTransform("colour-jitter")(
-        trained_on("none", client_id=3), torch_stream(0, "batches-augmentation", 0, 3)
+        trained_on("none", client_id=3), torch_stream(0, "batches-augmentation", 1, 3)
     )
     assert torch.equal(trained_on("colour-jitter", client_id=3), own)
     scaled = trained_on("random-erasing", standardisation=SCALED)
