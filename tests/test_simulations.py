@@ -45,6 +45,11 @@ def options(words: list[str], name: str) -> Iterator[str]:
     return (words[i + 1] for i, word in enumerate(words) if word == name)
 
 
+def skip_without_what_it_needs(experiment: Experiment) -> None:
+    if experiment["model"] == "torchvision":
+        pytest.importorskip("torchvision")
+
+
 def without_rows(experiment: Experiment) -> Any:
     """Return what can be known of the experiment's data without reading it."""
     dataset = DATASETS[experiment.text("dataset")]
@@ -106,6 +111,7 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("path", FILES)
 def test_file_can_be_built(path: str) -> None:
     experiment = Experiment.load(ROOT / path)
+    skip_without_what_it_needs(experiment)
     build_strategy(experiment, parts_of(experiment))
 
 
@@ -121,6 +127,7 @@ def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
     seeds = int(next(options(words, "--seeds"), "1"))
     for point in make_points(base, list(options(words, "--grid")), seeds):
         experiment = Experiment.from_values({**base, **dict(point.settings)})
+        skip_without_what_it_needs(experiment)
         build_strategy(experiment, parts_of(experiment))
     known = {"--set", "--grid", "--seeds", "--seed", "--output", "--workers"}
     assert {word for word in words if word.startswith("--")} <= known
