@@ -16,7 +16,7 @@ from fedsuite.clients.vision_transforms import (
     check_augmentation,
     image_changes,
 )
-from fedsuite.data import Split
+from fedsuite.data import FederatedData, Split
 from fedsuite.errors import ConfigError
 from fedsuite.models.shapes import PIXELS
 from fedsuite.rng import torch_stream
@@ -241,10 +241,12 @@ def test_a_run_has_the_datas_scaling(transforms, monkeypatch):
         return original(crop, name, standardisation, generator)
 
     monkeypatch.setattr("fedsuite.clients.base.image_changes", noted)
+    scaling = (0.3,), (0.2,)
+    monkeypatch.setattr(FederatedData, "standardisation", property(lambda _: scaling))
     run = partial(digits_experiment, num_rounds=1, local_steps=1)
     run_digits(run(torchvision_augmentation="trivial-augment"))
     assert {name for name, _ in given} == {"trivial-augment"}
-    assert {scaling for _, scaling in given} == {((0.0,), (1.0,))}
+    assert {standardisation for _, standardisation in given} == {scaling}
     before = len(given)
     run_digits(run())
     assert len(given) == before

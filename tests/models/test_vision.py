@@ -21,6 +21,7 @@ from fedsuite.models.assignment import Network, Networks, parse_networks
 from fedsuite.models.decomposition import DecomposedConv2d, decompose
 from fedsuite.models.features import feature_width, with_features
 from fedsuite.models.server_networks import ServerNetworks
+from fedsuite.server_parts import server_networks
 from fedsuite.strategies import CFD
 from fedsuite.strategies.aggregation import WeightedMean
 from tests.helpers import digits_experiment, run_digits
@@ -323,6 +324,8 @@ def test_an_experiments_scaling_reaches_the_network(files):
     expected = build(weights="default", standardisation=SCALED)
     assert torch.equal(model.scale, expected.scale)
     assert torch.equal(model.shift, expected.shift)
+    private = experiment.replace(method="feddf", public_size=4)
+    assert server_networks(private, Data()).standardisation == SCALED
     network = Networks((Network("linear"),), (0, 0))
     networks = ServerNetworks(network, (), (1,), lambda index: nn.Linear(1, 1), SCALED)
     strategy = CFD(
