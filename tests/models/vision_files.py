@@ -46,15 +46,20 @@ class Weights:
 
 
 def drawn(name, **options):
-    """Return a network of torchvision with 1,000 classes, drawn, its statistics too."""
+    """Return a network of torchvision with 1,000 classes, drawn, in evaluation mode.
+
+    Its running statistics are those of some images: with others what comes in would be
+    lost on its way through the deeper networks.
+    """
     from torchvision.models import get_model
 
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(4)
-        network = get_model(name, weights=None, **options)
-        for key, buffer in network.named_buffers():
-            if key.endswith("running_mean"):
-                buffer.uniform_(-0.1, 0.1)
-            elif key.endswith("running_var"):
-                buffer.uniform_(0.5, 1.5)
-    return network
+        network = get_model(name, weights=None, **options).eval()
+        norms = [m for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+        for norm in norms:
+            norm.train()
+            norm.momentum = 1.0
+        if norms:
+            network(torch.rand(8, 3, 80, 80))
+        return network.eval()
