@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -379,6 +380,19 @@ def test_without_a_network_the_line_says_which_file_goes_where(files):
         f"model torchvision: weights {weights.name} of {SMALL}: <urlopen"
     )
     assert f"put the file {weights.url} in the folder {files.checkpoints}" in text
+
+
+def test_default_weights_are_those_that_torchvision_names_so(files):
+    files.point("mobilenet_v2", "mobilenet_v2-01234567.pth")
+    text = refusal("mobilenet_v2", weights="default")
+    assert "weights IMAGENET1K_V2 of mobilenet_v2: <urlopen" in text
+
+
+def test_the_weights_of_the_simulation_are_torchvisions(torchvision):
+    path = Path(__file__).parents[2] / "simulations" / "vision" / "cifar10_pretrained.toml"
+    values = Experiment.load(path)
+    known = torchvision.models.get_model_weights(values.text("torchvision-model"))
+    assert values["torchvision-weights"] in known.__members__
 
 
 class Evil:
