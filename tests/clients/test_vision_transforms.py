@@ -145,12 +145,15 @@ def test_they_are_torchvisions(transforms):
     assert list(expected) == NAMES
     pixels = images(12)
     for name, own in expected.items():
-        found = VisionTransform(name)(pixels, stream())
-        start = stream()
+        generator, start = stream(), stream()
+        found = VisionTransform(name)(pixels, generator)
         torch.randint(2**63 - 1, (), generator=start)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.set_state(start.get_state())
             assert torch.equal(found, torch.stack([own(image) for image in pixels])), name
+            # The next batch's draws begin where these end.
+            end = torch.default_generator.get_state()
+        assert torch.equal(generator.get_state(), end), name
 
 
 @pytest.mark.parametrize("name", NAMES)
