@@ -167,6 +167,14 @@ def test_the_scaling_of_data_makes_no_difference(transforms, name):
     assert near > 0.97
 
 
+def test_a_last_bit_outside_is_cut_off(transforms, monkeypatch):
+    """Undone, a scaling may leave pixels a little below 0 or above 1."""
+    transform = VisionTransform("rand-augment")
+    monkeypatch.setattr(transform, "_transform", lambda image: image)
+    found = transform(torch.tensor([-1e-7, 0.5, 1 + 1e-6]).repeat(1, 1, 1, 1), stream())
+    assert found.flatten().tolist() == [0.0, 0.5, 1.0]
+
+
 def test_erased_pixels_are_black_in_the_scaling_of_data(transforms):
     mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in SCALED)
     grey = ((torch.full((32, 3, 16, 16), 0.5)) - mean) / std
