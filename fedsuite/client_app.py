@@ -27,6 +27,7 @@ from fedsuite.clients.spill import SpillingMemory
 from fedsuite.clients.store import ClientStore, FileStore, MemoryStore
 from fedsuite.clients.training import KEYS as TRAINING_KEYS
 from fedsuite.clients.training import TrainingOptions, resolve_device
+from fedsuite.clients.vision_transforms import check_augmentation
 from fedsuite.data import ClientData, FederatedData, Split
 from fedsuite.data.site import Site, site_from_config
 from fedsuite.decomposition import clients_take_part
@@ -100,6 +101,8 @@ class Worker:
         self._residents: dict[int, _Resident] = {}
         options = experiment.arguments(TRAINING_KEYS)
         self._training = TrainingOptions(**options)  # type: ignore[arg-type]
+        augmentation = self._training.torchvision_augmentation
+        check_augmentation(augmentation, self._data.input_shape)
         public = self._data.public_set()
         self._public = public.features.to(self._device) if len(public) else None
         self._privacy = PrivacyOptions(
@@ -147,6 +150,7 @@ class Worker:
             privacy=self._privacy,
             scoring=self._scoring,
             public=self._public,
+            standardisation=self._data.standardisation,
         )
         return client if self._groups is None else DecomposedClient(client, self._groups)
 

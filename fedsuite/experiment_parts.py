@@ -11,6 +11,8 @@ from fedsuite.models import DECOMPOSITION_KEYS, build_model
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.decomposition import decompose
 from fedsuite.models.fedpara import fedpara
+from fedsuite.models.trial import failure
+from fedsuite.models.vision import TorchvisionNetwork
 
 
 def federated_data(experiment: Experiment, site: Site | None = None) -> FederatedData:
@@ -66,9 +68,23 @@ def network_model(
         data.num_classes,
         seed,
         client_id=client_id,
+        standardisation=data.standardisation,
         **network.options,
     )
-    return _factored(model, experiment)
+    factored = _factored(model, experiment)
+    if factored is not model and isinstance(factored, TorchvisionNetwork):
+        _check_factors(factored, data.input_shape)
+    return factored
+
+
+def _check_factors(model: torch.nn.Module, input_shape: tuple[int, ...]) -> None:
+    """Refuse networks that read the weights of a layer past it, such as transformers."""
+    reason = failure(model, input_shape)
+    if reason:
+        raise ConfigError(
+            "model torchvision: the network cannot work with factors in place of weights "
+            f"({reason}): choose another, or leave fedpara and decomposition off"
+        )
 
 
 def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:

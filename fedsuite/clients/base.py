@@ -16,7 +16,6 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsuite.clients.augmentation import crop_and_flip
 from fedsuite.clients.evaluation import evaluate_model, mean_loss
 from fedsuite.clients.losses import LossFunction, count_targets
 from fedsuite.clients.privacy import PrivacyOptions, privatise
@@ -31,9 +30,11 @@ from fedsuite.clients.training import (
     mini_batches,
     run_steps,
 )
+from fedsuite.clients.vision_transforms import image_changes
 from fedsuite.data import Split
 from fedsuite.errors import RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.shapes import PIXELS, Standardisation
 from fedsuite.records import (
     ARRAYS,
     EVALUATE,
@@ -78,6 +79,8 @@ class FederatedClient(NumPyClient):
     public
         Public inputs without labels, on the model's device, the same for all clients: never
         write into them. None where there are none.
+    standardisation
+        Mean and standard deviation of each channel that images were scaled with.
     """
 
     ACTIONS: ClassVar[Mapping[str, str]] = {TRAIN: "on_train", EVALUATE: "on_evaluate"}
@@ -104,6 +107,7 @@ class FederatedClient(NumPyClient):
         privacy: PrivacyOptions | None = None,
         scoring: Scoring | None = None,
         public: Tensor | None = None,
+        standardisation: Standardisation = PIXELS,
     ) -> None:
         self.model = model
         self.train_data = train
@@ -117,6 +121,7 @@ class FederatedClient(NumPyClient):
         self.privacy = privacy or PrivacyOptions()
         self.scoring = scoring or Scoring()
         self.public = public
+        self.standardisation = standardisation
         self._views: tuple[int, torch.Generator] | None = None
         self._names = list(model.state_dict())
 
@@ -267,15 +272,16 @@ class FederatedClient(NumPyClient):
         self, training: TrainingOptions, purpose: str, server_round: int
     ) -> LossFunction:
         """Return the hook ``loss``, on augmented images where the options say so."""
-        if not training.crop_and_flip:
+        if not training.changes_images:
             return self.known_loss()
         keys = (self.seed, f"{purpose}-augmentation", server_round, self.client_id)
-        stream = torch_stream(*keys)
-
-        def augmented(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-            return self.loss(model, crop_and_flip(features, stream), labels)
-
-        return augmented
+        changed = image_changes(
+            training.crop_and_flip,
+            training.torchvision_augmentation,
+            self.standardisation,
+            torch_stream(*keys),
+        )
+        return lambda model, features, labels: self.loss(model, changed(features), labels)
 
     def known_loss(self) -> LossFunction:
         """Return the hook ``loss``; where it is that of the options, that very function.

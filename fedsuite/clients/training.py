@@ -17,6 +17,7 @@ from fedsuite.clients.losses import (
     focal_loss,
 )
 from fedsuite.clients.optimizers import PlainAdam, PlainSGD
+from fedsuite.clients.vision_transforms import AUGMENTATION, NONE
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Key
@@ -64,6 +65,7 @@ KEYS: tuple[Key, ...] = (
         False,
         "shift training images by up to 4 pixels and mirror half of them, anew each time",
     ),
+    AUGMENTATION,
     *LOSS_KEYS,
 )
 
@@ -86,6 +88,8 @@ class TrainingOptions:
         method's correction is in it, weight decay is not. 0 does not clip.
     crop_and_flip
         Whether training images are shifted and mirrored at random.
+    torchvision_augmentation
+        How torchvision changes training images after that, such as ``rand-augment``.
     loss, focal_gamma
         ``cross-entropy``, or ``focal`` with its exponent.
     """
@@ -101,6 +105,7 @@ class TrainingOptions:
     weight_decay: float = 0.0
     clip_gradient_norm: float = 0.0
     crop_and_flip: bool = False
+    torchvision_augmentation: str = NONE
     loss: str = "cross-entropy"
     focal_gamma: float = 2.0
 
@@ -108,6 +113,11 @@ class TrainingOptions:
         """Return the learning rate of a round, counted from 1."""
         decays = (server_round - 1) // self.learning_rate_decay_every
         return self.learning_rate * self.learning_rate_decay**decays
+
+    @property
+    def changes_images(self) -> bool:
+        """Whether training images are changed before each step."""
+        return self.crop_and_flip or self.torchvision_augmentation != NONE
 
     @property
     def loss_function(self) -> LossFunction:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Key, Value
 from fedsuite.models.groups import ParameterGroups, parameter_groups
+from fedsuite.models.shapes import PIXELS, Standardisation
 from fedsuite.rng import stream_seed
 
 if TYPE_CHECKING:
@@ -55,11 +56,15 @@ class ModelSpec:
         axis, the number of classes, and one keyword per key; it returns the network.
     keys
         Experiment keys that only this network has.
+    needs_standardisation
+        Whether the function also takes, as ``standardisation``, the mean and standard
+        deviation of each channel that inputs were scaled with.
     """
 
     description: str
     builder: str
     keys: tuple[Key, ...] = ()
+    needs_standardisation: bool = False
 
 
 HIDDEN_WIDTH = Key("hidden-width", 200, "units in each hidden layer of the mlp", minimum=1)
@@ -71,6 +76,22 @@ EVENT_CODES = Key("event-codes", 400, "event codes of gru-events, from 1", minim
 POSTAL_CODES = Key("postal-codes", 250, "postal codes of gru-events, from 1", minimum=1)
 EVENT_EMBEDDING = Key(
     "event-embedding", 64, "width of the embedding of an event's code", minimum=1
+)
+
+TORCHVISION_MODEL = Key(
+    "torchvision-model", "resnet18", "network of torchvision, as torchvision names it"
+)
+TORCHVISION_WEIGHTS = Key(
+    "torchvision-weights",
+    "",
+    "its pre-trained weights: default, or a name such as IMAGENET1K_V1; empty draws them",
+)
+TORCHVISION_IMAGE_SIZE = Key(
+    "torchvision-image-size",
+    0,
+    "pixels on each side that it resizes images to; 0 leaves them as they are",
+    minimum=0,
+    maximum=4096,
 )
 
 MODELS: dict[str, ModelSpec] = {
@@ -184,6 +205,12 @@ MODELS: dict[str, ModelSpec] = {
         "fedsuite.models.recurrent:gru_events",
         (EVENT_CODES, POSTAL_CODES, EVENT_EMBEDDING),
     ),
+    "torchvision": ModelSpec(
+        "Any classification network of torchvision, drawn or pre-trained.",
+        "fedsuite.models.vision:torchvision_network",
+        (TORCHVISION_MODEL, TORCHVISION_WEIGHTS, TORCHVISION_IMAGE_SIZE),
+        needs_standardisation=True,
+    ),
 }
 
 FEDPARA_KEYS: tuple[Key, ...] = (
@@ -275,6 +302,7 @@ def build_model(
     seed: int,
     *,
     client_id: int = 0,
+    standardisation: Standardisation = PIXELS,
     **options: Value,
 ) -> "torch.nn.Module":
     """Build a network, float32 and on the CPU, with seeded initial parameters.
@@ -296,6 +324,9 @@ def build_model(
         The experiment's seed.
     client_id
         Client whose part of the stream is drawn from; 0 is also what clients share.
+    standardisation
+        Mean and standard deviation of each channel that images were scaled with; needed
+        by networks with pre-trained weights. Unless given, inputs are pixels in 0 to 1.
     **options
         Values of the network's own keys by their argument names, such as
         ``hidden_width``; a key that is left out has its default.
@@ -314,7 +345,9 @@ def build_model(
             f"model {name}: input of shape {tuple(input_shape)} and {num_classes} classes: "
             "expected sizes of at least 1"
         )
-    arguments = _arguments(name, spec, options)
+    arguments: dict[str, Any] = dict(_arguments(name, spec, options))
+    if spec.needs_standardisation:
+        arguments["standardisation"] = standardisation
     build = pkgutil.resolve_name(spec.builder)
     with torch.random.fork_rng(devices=[]):
         # Seeds the CPU's generator alone: torch.manual_seed would reseed GPUs for good.

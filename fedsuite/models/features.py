@@ -30,14 +30,14 @@ def with_features(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
     Raises
     ------
     ConfigError
-        If there is no linear layer, or the pass does not go through the last one once.
+        If the classifier is no linear layer, or the pass does not go through it once.
     """
     seen: list[Tensor] = []
 
     def note(_: nn.Module, received: tuple[Any, ...]) -> None:
         seen.append(received[0])
 
-    name, head = find_head(model)
+    name, head = _linear_head(model)
     hook = head.register_forward_pre_hook(note)
     try:
         logits = model(inputs)
@@ -58,8 +58,16 @@ def feature_width(model: nn.Module) -> int:
     Raises
     ------
     ConfigError
-        If the model has no linear layer.
+        If the model's classifier is no linear layer.
     """
-    _, head = find_head(model)
-    assert isinstance(head, nn.Linear)
-    return head.in_features
+    return _linear_head(model)[1].in_features
+
+
+def _linear_head(model: nn.Module) -> tuple[str, nn.Linear]:
+    name, head = find_head(model)
+    if not isinstance(head, nn.Linear):
+        raise ConfigError(
+            f"the model's classifier, {name}, is no linear layer, so that its inputs are "
+            "no features of a sample: choose another model"
+        )
+    return name, head

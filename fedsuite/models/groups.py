@@ -22,7 +22,7 @@ class ParameterGroups:
     Parameters
     ----------
     head
-        The classifier: the last linear layer, unless another was named.
+        The classifier: the last linear layer, unless the model or the caller names another.
     other
         All that is in no other group: the body, and its buffers.
     atoms, coefficients
@@ -71,7 +71,8 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
     model
         Any network.
     head
-        Name of the module that is the classifier; None takes the last linear layer.
+        Name of the module that is the classifier; None takes the one that the model
+        names in ``classifier_name``, or else the last linear layer.
 
     Raises
     ------

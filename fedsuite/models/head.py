@@ -16,7 +16,8 @@ def head_names(model: "nn.Module", head: str | None = None) -> frozenset[str]:
     model
         Any network.
     head
-        Name of the module that is the classifier; None takes the last linear layer.
+        Name of the module that is the classifier; None takes the one that the model
+        names in ``classifier_name``, or else the last linear layer.
 
     Raises
     ------
@@ -32,6 +33,8 @@ def find_head(model: "nn.Module", head: str | None = None) -> "tuple[str, nn.Mod
     from torch import nn
 
     modules = dict(model.named_modules(remove_duplicate=False))
+    if head is None:
+        head = getattr(model, "classifier_name", None)
     if head is None:
         linear = [name for name, m in modules.items() if isinstance(m, nn.Linear)]
         if not linear:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedsuite.models.assignment import Networks
+from fedsuite.models.shapes import PIXELS, Standardisation
 from fedsuite.records import Arrays
 
 
@@ -29,12 +30,15 @@ class ServerNetworks:
         For each network its number of trainable scalars.
     build
         Makes the module of a network, by index, with its initial parameters.
+    standardisation
+        Mean and standard deviation of each channel that inputs were scaled with.
     """
 
     networks: Networks
     initial: tuple[Arrays, ...]
     num_parameters: tuple[int, ...]
     build: Callable[[int], nn.Module]
+    standardisation: Standardisation = PIXELS
 
     def join(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
         """Return the arrays of all networks under one roof, given them by network."""

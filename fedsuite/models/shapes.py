@@ -2,6 +2,13 @@
 
 from fedsuite.errors import ConfigError
 
+Standardisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation of each channel: inputs times the second plus the
+first are pixels in 0 to 1."""
+
+PIXELS: Standardisation = ((0.0,), (1.0,))
+"""That of inputs which are pixels in 0 to 1 already."""
+
 
 def image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Return (channels, height, width), or raise ConfigError for what is no image."""

@@ -246,6 +246,7 @@ class CFD(PublicExchange):
                 self.num_classes,
                 self.seed,
                 client_id=0,
+                standardisation=self._networks.standardisation,
                 **network.options,
             )
         networks, sizes = self._networks.networks, self._networks.num_parameters

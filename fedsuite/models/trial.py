@@ -1,0 +1,22 @@
+"""Whether a network can take inputs of a shape: by trying."""
+
+import torch
+from torch import nn
+
+from fedsuite.torchvision_import import first_line
+
+
+def failure(model: nn.Module, input_shape: tuple[int, ...]) -> str:
+    """Return why a model on the CPU cannot take inputs of a shape; empty if it can.
+
+    Nothing of the model changes, nor is anything drawn.
+    """
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, *input_shape))
+    except (RuntimeError, AssertionError, ValueError, TypeError, AttributeError) as error:
+        return first_line(error)
+    finally:
+        model.train()
+    return ""

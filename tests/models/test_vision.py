@@ -1,0 +1,598 @@
+"""torchvision's networks: what goes in, which weights, and what is refused."""
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedsuite.api import resume, run
+from fedsuite.data.public import PublicData
+from fedsuite.errors import ConfigError
+from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data, network_model
+from fedsuite.models import build_model, parameter_groups
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.assignment import Network, Networks, parse_networks
+from fedsuite.models.decomposition import DecomposedConv2d, decompose
+from fedsuite.models.features import feature_width, with_features
+from fedsuite.models.server_networks import ServerNetworks
+from fedsuite.server_parts import server_networks
+from fedsuite.strategies import CFD
+from fedsuite.strategies.aggregation import WeightedMean
+from tests.helpers import digits_experiment, run_digits
+from tests.models.vision_files import Weights, drawn
+from tests.small_runs import final_model, without_plots
+
+SMALL = "squeezenet1_1"
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SCALED = (0.3, 0.5, 0.6), (0.2, 0.25, 0.3)
+"""Some data set's mean and standard deviation."""
+
+HEADS = {
+    "alexnet": (64, "classifier.6"),
+    "convnext_tiny": (32, "classifier.2"),
+    "densenet121": (32, "classifier"),
+    "efficientnet_b0": (32, "classifier.1"),
+    "googlenet": (32, "fc"),
+    "inception_v3": (75, "fc"),
+    "mnasnet0_5": (32, "classifier.1"),
+    "mobilenet_v2": (32, "classifier.1"),
+    "mobilenet_v3_small": (32, "classifier.3"),
+    "regnet_y_400mf": (32, "fc"),
+    "resnet18": (32, "fc"),
+    "shufflenet_v2_x0_5": (32, "fc"),
+    "squeezenet1_1": (32, "classifier.1"),
+    "swin_t": (32, "head"),
+    "vgg11": (32, "classifier.6"),
+    "vit_b_32": (64, "heads.head"),
+}
+"""One network of each family: a size that it takes, and its classifier."""
+
+
+@pytest.fixture
+def torchvision():
+    return pytest.importorskip("torchvision")
+
+
+@pytest.fixture
+def files(torchvision, monkeypatch, tmp_path):
+    return Weights(monkeypatch, tmp_path)
+
+
+def build(name=SMALL, shape=(3, 32, 32), classes=7, seed=0, **options):
+    prefixed = {f"torchvision_{key}": value for key, value in options.items()}
+    scaling = {k: v for k, v in options.items() if k == "standardisation"}
+    for key in scaling:
+        del prefixed[f"torchvision_{key}"]
+    return build_model(
+        "torchvision", shape, classes, seed, torchvision_model=name, **prefixed, **scaling
+    )
+
+
+def images(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def same_state(first, second):
+    a, b = first.state_dict(), second.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def refusal(*arguments, **options):
+    """Return the one line that a network is refused with."""
+    with pytest.raises(ConfigError) as error:
+        build(*arguments, **options)
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+# Without torchvision
+
+
+def test_without_torchvision_there_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    expected = "model torchvision needs torchvision: pip install 'fedsuite[vision]'"
+    assert refusal() == expected
+
+
+def test_a_torchvision_that_cannot_be_imported_is_told_apart(monkeypatch, tmp_path):
+    for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "torchvision").mkdir()
+    broken = 'raise RuntimeError("operator torchvision::nms does not exist\\nand more")\n'
+    (tmp_path / "torchvision" / "__init__.py").write_text(broken)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert refusal() == (
+        "model torchvision: torchvision is installed but cannot be imported (operator "
+        "torchvision::nms does not exist): install builds of torch and torchvision that "
+        "belong together"
+    )
+
+
+def test_nothing_imports_torchvision_before_it_is_used():
+    program = (
+        "import sys, fedsuite, fedsuite.cli, fedsuite.client_app, fedsuite.server_app\n"
+        "import fedsuite.models.vision, fedsuite.key_catalog\n"
+        "assert 'torchvision-weights' in fedsuite.key_catalog.known_keys()\n"
+        "fedsuite.client_app.all_actions()\n"
+        "assert not [n for n in sys.modules if n.partition('.')[0] == 'torchvision']\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_experiment_is_checked_without_torchvision(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    experiment = digits_experiment(model="torchvision", torchvision_weights="default")
+    assert experiment["torchvision-model"] == "resnet18"
+    with pytest.raises(ConfigError, match="belongs to model torchvision"):
+        digits_experiment(model="mlp", torchvision_image_size=64)
+    with pytest.raises(ConfigError, match="torchvision-image-size = -1"):
+        digits_experiment(model="torchvision", torchvision_image_size=-1)
+    with pytest.raises(ConfigError, match="fedsuite\\[vision\\]"):
+        run_digits(experiment)
+
+
+def test_it_can_be_an_entry_of_client_models():
+    (network,) = parse_networks("torchvision:torchvision-model=mobilenet_v2")
+    assert network.options == {
+        "torchvision_model": "mobilenet_v2",
+        "torchvision_weights": "",
+        "torchvision_image_size": 0,
+    }
+
+
+# Drawn networks
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_drawn_network_is_torchvisions(torchvision, name):
+    size, head = HEADS[name]
+    model = build(name, (3, size, size)).eval()
+    options = {"vit_b_32": {"image_size": 64}}.get(name, {})
+    if name in ("googlenet", "inception_v3"):
+        options = {"aux_logits": False, "init_weights": False}
+    own = torchvision.models.get_model(name, weights=None, num_classes=7, **options).eval()
+    own.load_state_dict(model.network.state_dict())
+    inputs = images(2, 3, size, size)
+    assert torch.equal(model(inputs), own(inputs))
+    assert model(inputs).shape == (2, 7)
+    groups = parameter_groups(model)
+    assert groups.head == (f"network.{head}.weight", f"network.{head}.bias")
+    assert set(groups.names) == set(model.state_dict())
+    assert all(key.startswith("network.") for key in model.state_dict())
+    model.train()
+    functional.cross_entropy(model(inputs), torch.tensor([1, 2])).backward()
+    weight = model.get_parameter(groups.head[0])
+    assert weight.grad is not None and weight.grad.any()
+
+
+def test_the_draw_is_the_seeds(torchvision):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = build(seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert same_state(first, build(seed=5))
+    other = build(seed=6)
+    assert not torch.equal(
+        first.state_dict()["network.features.0.weight"],
+        other.state_dict()["network.features.0.weight"],
+    )
+    assert first.training and all(m.training for m in first.modules())
+
+
+def test_building_leaves_statistics_as_they_were_drawn(torchvision):
+    state = build("mobilenet_v3_small").state_dict()
+    counts = [v for k, v in state.items() if k.endswith("num_batches_tracked")]
+    assert counts and all(v.dtype == torch.int64 and v == 0 for v in counts)
+    means = [v for k, v in state.items() if k.endswith("running_mean")]
+    assert means and not any(v.any() for v in means)
+
+
+def test_a_grey_image_stands_in_all_channels(torchvision):
+    grey = build(shape=(1, 32, 32)).eval()
+    colour = build(shape=(3, 32, 32)).eval()
+    inputs = images(2, 1, 32, 32)
+    assert same_state(grey, colour)
+    assert torch.equal(grey(inputs), colour(inputs.repeat(1, 3, 1, 1)))
+
+
+def test_images_are_resized_inside(torchvision):
+    model = build(shape=(3, 20, 28), image_size=40).eval()
+    inputs = images(2, 3, 20, 28)
+    resized = functional.interpolate(inputs, (40, 40), mode="bilinear", antialias=True)
+    assert torch.equal(model(inputs), model.network(resized))
+    smaller = build(shape=(3, 64, 64), image_size=32)
+    assert smaller.prepared(images(1, 3, 64, 64)).shape == (1, 3, 32, 32)
+    # A pattern finer than the result's pixels is averaged away.
+    stripes = torch.zeros(1, 3, 64, 64)
+    stripes[..., ::2] = 1.0
+    inner = smaller.prepared(stripes)[..., 4:-4]
+    torch.testing.assert_close(inner, torch.full_like(inner, 0.5))
+
+
+def test_drawn_networks_leave_the_scaling_of_data(torchvision):
+    inputs = images(2, 3, 32, 32)
+    assert torch.equal(build(standardisation=SCALED).prepared(inputs), inputs)
+
+
+# Pre-trained networks
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("squeezenet1_1", 32),
+        ("resnet18", 32),
+        ("googlenet", 32),
+        ("inception_v3", 75),
+        ("mnasnet0_5", 32),
+        ("vit_b_32", 224),
+    ],
+)
+def test_the_body_is_torchvisions_own_pre_trained(files, torchvision, name, size):
+    auxiliary = {"aux_logits": True, "init_weights": False}
+    options = auxiliary if name in ("googlenet", "inception_v3") else {}
+    state = drawn(name, **options).state_dict()
+    weights, _ = files.put(name, state)
+    own = torchvision.models.get_model(name, weights=weights, progress=False).eval()
+    model = build(name, (3, size, size), weights="default", standardisation=SCALED).eval()
+    head = model.classifier_name.removeprefix("network.")
+    assert model.get_submodule(model.classifier_name).weight.shape[0] == 7
+    # In the place of the classifiers stands what takes their inputs as they are.
+    for network in (own, model.network):
+        parent, _, leaf = head.rpartition(".")
+        setattr(network.get_submodule(parent), leaf, nn.Identity())
+    pixels = images(2, 3, size, size)
+    mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in SCALED)
+    expected = own(torchvision.transforms.functional.normalize(pixels, MEAN, STD))
+    found = model((pixels - mean) / std)
+    # Deep networks make much of a last bit of their inputs, and far more of the rest.
+    scale = expected.std()
+    torch.testing.assert_close(found / scale, expected / scale, rtol=0, atol=0.01)
+
+
+def test_old_names_of_densenets_layers_are_read(files, torchvision):
+    state = drawn("densenet121").state_dict()
+    old = type(state)(
+        (key.replace("norm1", "norm.1").replace("conv2", "conv.2"), value)
+        for key, value in state.items()
+    )
+    assert old.keys() != state.keys()
+    files.put("densenet121", old)
+    body = build("densenet121", weights="IMAGENET1K_V1").state_dict()
+    for key in state.keys() - {"classifier.weight", "classifier.bias"}:
+        assert torch.equal(body[f"network.{key}"], state[key])
+
+
+@pytest.mark.parametrize("standardisation", [((0.0,), (1.0,)), SCALED])
+def test_weights_get_the_inputs_that_they_were_trained_on(files, standardisation):
+    files.put(SMALL, drawn(SMALL).state_dict())
+    model = build(weights="default", standardisation=standardisation)
+    mean, std = (torch.tensor(v).reshape(-1, 1, 1) for v in standardisation)
+    pixels = images(2, 3, 32, 32)
+    found = model.prepared((pixels - mean) / std)
+    wanted_mean, wanted_std = (torch.tensor(v).reshape(3, 1, 1) for v in (MEAN, STD))
+    torch.testing.assert_close(found, (pixels - wanted_mean) / wanted_std)
+
+
+def test_grey_pixels_are_normalised_by_channel(files):
+    files.put(SMALL, drawn(SMALL).state_dict())
+    model = build(
+        shape=(1, 8, 8), weights="default", image_size=32, standardisation=((0.4,), (0.2,))
+    )
+    # Pixels of 0.5: (0.5 - 0.485) / 0.229 and so on.
+    found = model.prepared(torch.full((1, 1, 8, 8), 0.5))
+    assert found.shape == (1, 3, 32, 32)
+    grey = torch.tensor([(0.5 * 0.2 + 0.4 - m) / s for m, s in zip(MEAN, STD, strict=True)])
+    torch.testing.assert_close(found[0, :, 3, 3], grey)
+
+
+def test_the_classifier_alone_is_drawn(files):
+    state = drawn(SMALL).state_dict()
+    files.put(SMALL, state)
+    first, other = (build(seed=s, weights="default").state_dict() for s in (1, 2))
+    again = build(seed=1, weights="default").state_dict()
+    for key in first:
+        assert torch.equal(first[key], again[key])
+        if "classifier" in key:
+            assert key.endswith("bias") or not torch.equal(first[key], other[key])
+        else:
+            assert torch.equal(first[key], state[key.removeprefix("network.")])
+    thousand = build(weights="default", classes=1000).state_dict()[
+        "network.classifier.1.weight"
+    ]
+    assert not torch.equal(thousand, state["classifier.1.weight"])
+
+
+def test_an_experiments_scaling_reaches_the_network(files):
+    files.put(SMALL, drawn(SMALL).state_dict())
+    keys = {"torchvision_model": SMALL, "torchvision_weights": "default"}
+    experiment = digits_experiment(model="torchvision", **keys, torchvision_image_size=32)
+
+    class Data:
+        input_shape = (3, 32, 32)
+        num_classes = 7
+        standardisation = SCALED
+
+    model = network_model(experiment, Data())
+    expected = build(weights="default", standardisation=SCALED)
+    assert torch.equal(model.scale, expected.scale)
+    assert torch.equal(model.shift, expected.shift)
+    private = experiment.replace(method="feddf", public_size=4)
+    assert server_networks(private, Data()).standardisation == SCALED
+    network = Networks((Network("linear"),), (0, 0))
+    networks = ServerNetworks(network, (), (1,), lambda index: nn.Linear(1, 1), SCALED)
+    strategy = CFD(
+        networks=networks,
+        public=PublicData(images(4, 3, 32, 32)),
+        public_rows=4,
+        num_classes=7,
+        num_clients=2,
+        cfd_server_model=f"torchvision:torchvision-model={SMALL}:torchvision-weights=default",
+    )
+    assert torch.equal(strategy._build().scale, expected.scale)
+
+
+def test_constants_stay_at_home_and_move_with_the_model(files):
+    files.put(SMALL, drawn(SMALL).state_dict())
+    model = build(weights="default", standardisation=SCALED)
+    assert not {"scale", "shift"} & set(model_arrays(model))
+    assert copy.deepcopy(model).double().scale.dtype == torch.float64
+
+
+# Files of weights
+
+
+def test_a_file_that_is_not_there_is_downloaded_and_checked(files):
+    state = drawn(SMALL).state_dict()
+    _, remote = files.put(SMALL, state, at=files.remote)
+    loaded = build(weights="default").state_dict()
+    assert torch.equal(loaded["network.features.0.weight"], state["features.0.weight"])
+    assert (files.checkpoints / remote.name).read_bytes() == remote.read_bytes()
+
+
+def test_a_download_of_another_hash_is_refused(files):
+    _, file = files.put(SMALL, drawn(SMALL).state_dict(), digits="0" * 8, at=files.remote)
+    text = refusal(weights="default")
+    assert "invalid hash value" in text
+    assert not (files.checkpoints / file.name).exists()
+
+
+def test_a_file_that_is_there_is_checked_too(files):
+    _, file = files.put(SMALL, drawn(SMALL).state_dict(), digits="0" * 8)
+    text = refusal(weights="default")
+    assert f"{file.name} is damaged, its SHA-256 begins with" in text
+    assert f"in the folder {files.checkpoints} (TORCH_HOME" in text
+
+
+def test_without_a_network_the_line_says_which_file_goes_where(files):
+    weights = files.point(SMALL, f"{SMALL}-01234567.pth")
+    text = refusal(weights="default")
+    assert text.startswith(
+        f"model torchvision: weights {weights.name} of {SMALL}: <urlopen"
+    )
+    assert f"put the file {weights.url} in the folder {files.checkpoints}" in text
+
+
+def test_default_weights_are_those_that_torchvision_names_so(files):
+    files.point("mobilenet_v2", "mobilenet_v2-01234567.pth")
+    text = refusal("mobilenet_v2", weights="default")
+    assert "weights IMAGENET1K_V2 of mobilenet_v2: <urlopen" in text
+
+
+def test_the_weights_of_the_simulation_are_torchvisions(torchvision):
+    path = Path(__file__).parents[2] / "simulations" / "vision" / "cifar10_pretrained.toml"
+    values = Experiment.load(path)
+    known = torchvision.models.get_model_weights(values.text("torchvision-model"))
+    assert values["torchvision-weights"] in known.__members__
+
+
+class Evil:
+    """Leaves a mark where unpickling it runs what it holds."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return (open, (str(self.mark), "w"))
+
+
+def test_what_is_more_than_weights_is_not_run(files, tmp_path):
+    mark = tmp_path / "mark"
+    files.put(SMALL, {"features.0.weight": Evil(mark)})
+    assert "the file is damaged or holds more than weights" in refusal(weights="default")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s.pop("features.0.bias"), "another network's, see features.0.bias"),
+        (lambda s: s.update(more=torch.ones(1)), "another network's, see more"),
+        (lambda s: s["features.0.bias"].fill_(torch.nan), "not finite in features.0.bias"),
+        (lambda s: s.update({"features.0.bias": torch.ones(3)}), "loading state_dict"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(files, change, words):
+    state = drawn(SMALL).state_dict()
+    change(state)
+    files.put(SMALL, state)
+    assert words in refusal(weights="default")
+
+
+def test_a_file_that_is_no_state_is_refused(files):
+    files.put(SMALL, torch.ones(3))
+    assert str(files.checkpoints) in refusal(weights="default")
+
+
+def test_garbage_under_the_right_hash_is_refused(files):
+    import hashlib
+
+    garbage = b"no weights at all"
+    name = f"{SMALL}-{hashlib.sha256(garbage).hexdigest()[:8]}.pth"
+    (files.checkpoints / name).write_bytes(garbage)
+    files.point(SMALL, name)
+    assert "the file is damaged or holds more than weights" in refusal(weights="default")
+
+
+# What is refused
+
+
+def test_an_unknown_network_gets_the_nearest(torchvision):
+    text = refusal("resnet81")
+    assert text.startswith("key torchvision-model = 'resnet81': no classification network")
+    assert text.endswith("the nearest is 'resnet18'")
+    assert "no classification network" in refusal("maskrcnn_resnet50_fpn")
+
+
+def test_unknown_weights_get_those_there_are(torchvision):
+    text = refusal("mobilenet_v2", weights="IMAGENET")
+    assert "mobilenet_v2 has IMAGENET1K_V1, IMAGENET1K_V2; default is IMAGENET1K_V2" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("inception_v3", 28), ("vgg11", 28), ("alexnet", 32), ("vit_b_16", 30)],
+)
+def test_images_that_are_too_small(torchvision, name, side):
+    text = refusal(name, (1, side, side))
+    assert f"{name} cannot take images of {side} x {side} pixels (" in text
+    assert text.endswith("set torchvision-image-size, such as 64 or 224")
+
+
+@pytest.mark.parametrize("name", ["vit_b_32", "maxvit_t"])
+def test_weights_for_one_size_say_which(torchvision, name):
+    text = refusal(name, weights="default")
+    assert text.endswith("got 32 x 32: set torchvision-image-size = 224")
+
+
+def test_what_is_no_image(torchvision):
+    assert "got 2 channels" in refusal(shape=(2, 32, 32))
+    assert "needs images (channels, height, width)" in refusal(shape=(13,))
+
+
+def test_a_network_without_a_classifier_at_its_end(torchvision, monkeypatch):
+    def changed(name, **options):
+        return nn.Sequential(nn.Conv2d(3, 7, 1), nn.Flatten(), nn.Linear(7, 8))
+
+    monkeypatch.setattr(torchvision.models, "get_model", changed)
+    assert "its last layer is no classifier of 7 classes" in refusal()
+
+
+# With methods
+
+
+def test_a_convolution_as_classifier_gives_no_features(torchvision):
+    model = build()
+    for look in (feature_width, lambda m: with_features(m, images(2, 3, 32, 32))):
+        with pytest.raises(
+            ConfigError, match=r"network\.classifier\.1, is no linear layer"
+        ):
+            look(model)
+
+
+def test_convolutions_can_be_factored(torchvision):
+    model = build("mobilenet_v3_small").eval()
+    factored = decompose(model, 25).eval()
+    assert any(isinstance(m, DecomposedConv2d) for m in factored.modules())
+    inputs = images(2, 3, 32, 32)
+    torch.testing.assert_close(factored(inputs), model(inputs), rtol=1e-3, atol=1e-4)
+    groups = parameter_groups(factored)
+    assert groups.atoms and groups.head == parameter_groups(model).head
+    assert parameter_groups(decompose(build(), 4)).head == parameter_groups(build()).head
+
+
+def test_fedpara_refuses_networks_that_reach_past_their_layers(torchvision):
+    def made(name):
+        keys = {"torchvision_model": name, "torchvision_image_size": 32, "fedpara": True}
+        experiment = digits_experiment(model="torchvision", **keys)
+
+        class Data:
+            input_shape = (1, 8, 8)
+            num_classes = 10
+            standardisation = (0.0,), (1.0,)
+
+        return network_model(experiment, Data())
+
+    assert made("mobilenet_v3_small")(images(2, 1, 8, 8)).shape == (2, 10)
+    with pytest.raises(ConfigError, match="cannot work with factors in place of weights"):
+        made("swin_t")
+
+
+def test_integer_buffers_survive_the_average(torchvision):
+    arrays = model_arrays(build("swin_t"))
+    numbers = [key for key in arrays if key.endswith("relative_position_index")]
+    assert numbers and arrays[numbers[0]].dtype == np.int64
+    mean = WeightedMean()
+    for weight in (0.1, 0.7, 1 / 3):
+        mean.add(arrays, weight)
+    result = mean.result()
+    for key in numbers:
+        assert result[key].dtype == np.int64
+        np.testing.assert_array_equal(result[key], arrays[key])
+    load_arrays(build("swin_t"), result)
+
+
+VISION = {
+    "dataset": "digits",
+    "model": "torchvision",
+    "torchvision-model": SMALL,
+    "torchvision-image-size": 64,
+    "num-clients": 2,
+    "num-rounds": 1,
+    "local-steps": 2,
+    "batch-size": 8,
+    "learning-rate": 0.01,
+    "device": "cpu",
+}
+
+
+def test_private_heads_stay_with_their_clients(torchvision):
+    experiment = Experiment.from_values({**VISION, "method": "fedper", "run-name": "run"})
+    first = model_arrays(network_model(experiment, federated_data(experiment)))
+    last = run_digits(experiment).arrays[-1]
+    for key in first:
+        if "classifier" in key:
+            assert np.array_equal(first[key], last[key]), key
+        elif key.endswith("weight"):
+            assert not np.array_equal(first[key], last[key]), key
+
+
+@pytest.mark.parametrize("name", [SMALL, "mobilenet_v3_small"])
+def test_a_run_has_the_same_bits_resumed_and_shared_out(
+    torchvision, monkeypatch, tmp_path, name
+):
+    without_plots(monkeypatch)
+
+    def ran(folder, **changes):
+        return run(
+            {
+                **VISION,
+                "torchvision-model": name,
+                "torchvision-augmentation": "rand-augment",
+                "crop-and-flip": True,
+                "checkpoint-every": 1,
+                "output-dir": str(tmp_path),
+                "run-name": folder,
+                **changes,
+            }
+        )
+
+    def model(folder):
+        return final_model(tmp_path / folder)
+
+    ran("whole", **{"num-rounds": 2})
+    ran("parts")
+    once = model("parts")
+    resume(tmp_path / "parts", num_rounds=2)
+    ran("shared", workers=2)
+    assert model("shared") == once
+    assert model("parts") == model("whole") != once
