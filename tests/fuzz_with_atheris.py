@@ -11,8 +11,9 @@ from contextlib import suppress
 import atheris
 
 with atheris.instrument_imports(include=["fedsuite", "numpy.lib"]):
-    from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+    from fedsuite.packed import unpack_reply
     from fedsuite.records import RecordError, view_array
     from fedsuite.strategies.validation import BadReply, Expected, check_reply
 
@@ -29,6 +30,18 @@ def decode(data: bytes) -> None:
     metrics = MetricRecord({"num-examples": 1})
     with suppress(BadReply, RecordError):
         check_reply(0, RecordDict({"arrays": record, "metrics": metrics}), EXPECTED)
+    unpack_packed(data)
+
+
+def unpack_packed(data: bytes) -> None:
+    """Unpack bytes as a packed record, their first half split into its layout."""
+    half = len(data) // 2
+    words = data[:half].decode(errors="replace").split("\n")
+    names, dtypes, shapes = (words[start::3] for start in range(3))
+    layout = ConfigRecord({"names": names, "dtypes": dtypes, "shapes": shapes})
+    record = ArrayRecord()
+    record["packed"] = Array("uint8", (half,), "numpy.ndarray", data[half:])
+    unpack_reply(RecordDict({"arrays": record, "arrays.layout": layout}))
 
 
 if __name__ == "__main__":
