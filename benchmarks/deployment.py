@@ -35,6 +35,8 @@ MODELS: dict[str, dict[str, str | int]] = {
 }
 """Keys of each network: 6 arrays in an MLP, 122 in the ResNet."""
 
+ENDED = ord("Z")
+
 Arm = Callable[[LocalFederation, Path, int, Experiment], list[float]]
 
 
@@ -87,14 +89,27 @@ def experiment_of(keys: Mapping[str, str | int], nodes: int, rounds: int) -> Exp
 
 def client_seconds(federation: LocalFederation) -> float:
     """Return the CPU seconds of all ClientApps, once the last of them has ended."""
-    total = 0
+    ticks = 0
     for node in federation.nodes:
-        helper = federation.running[node.name][1].process
-        while Path(f"/proc/{helper.pid}/task/{helper.pid}/children").read_text().strip():
-            time.sleep(0.1)
-        fields = Path(f"/proc/{helper.pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[13]) + int(fields[14])
-    return total / os.sysconf("SC_CLK_TCK")
+        helper = federation.running[node.name][1].process.pid
+        ticks += sum(process_fields(helper)[13:15])
+        for child in map(int, children(helper)):
+            # Flower takes note of its end when the next one begins.
+            while process_fields(child)[0] != ENDED:
+                time.sleep(0.1)
+            ticks += sum(process_fields(child)[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def children(process: int) -> list[str]:
+    """Return the numbers of a process's children, ended ones of which it knows not too."""
+    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
+
+
+def process_fields(process: int) -> list[int]:
+    """Return the state of a process, as a code, and the numbers that follow it."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return [ord(fields[0]), *map(int, fields[1:])]
 
 
 ARMS: dict[str, Arm] = {"no-op": noop, "fedsuite": fedavg}
