@@ -1,4 +1,4 @@
-"""The arrays of a record as one, which is what goes between processes.
+"""The arrays of a record as one, which is what goes between machines.
 
 Flower makes an object of each array, with a hash, requests of its own, and a place in a
 SuperNode that looks for it every half second: between machines the 122 arrays of a
@@ -6,7 +6,7 @@ ResNet-18 take three times as long as their bytes do in one. A packed record is 
 ArrayRecord ``NAME`` with one array of bytes, and a ConfigRecord ``NAME.layout`` with the
 names, dtypes and shapes of what lies in it, each array at the next multiple of 64 bytes.
 
-Whoever sends to another process packs, and answers are packed where the question was; a
+Between machines requests are packed, and answers are packed where the question was; a
 record that is not packed means what it says. In a Flower app of your own:
 ``PackedGrid(grid)`` (:mod:`fedsuite.engines.packed_grid`) on the server, and
 :func:`packing_mod` among the ClientApp's mods.

@@ -21,7 +21,7 @@ from fedsuite.client_app import experiment_run_name
 from fedsuite.clients.app import source_hash
 from fedsuite.data import FederatedData
 from fedsuite.data.experiment_keys import site_names
-from fedsuite.engines.packed_grid import PackedGrid
+from fedsuite.engines.packed_grid import grid_for
 from fedsuite.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.experiment import Experiment
 from fedsuite.experiment_parts import federated_data, network_model
@@ -61,8 +61,8 @@ def main(grid: Grid, context: Context) -> None:
         experiment = Experiment.from_values(context.run_config)
         refuse_relative_paths(experiment)
         folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
-        packed = PackedGrid(grid)
-        run_experiment(experiment, packed, folder, flwr_run_id=context.run_id)
+        own = grid_for(grid)
+        run_experiment(experiment, own, folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
         # Flower logs a traceback; this line is what a person looks for.
         write_line(f"fedsuite: error: {error}")

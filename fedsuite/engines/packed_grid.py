@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from flwr.app import Message
+from flwr.serverapp import Grid
 
 from fedsuite.engines.prompt_grid import PromptGrid
 from fedsuite.packed import Packing, pack, unpack_reply
@@ -31,6 +32,17 @@ class PackedGrid(PromptGrid):
             if reply.has_content():
                 reply.content = unpack_reply(reply.content)
             yield reply
+
+
+def grid_for(grid: Grid) -> PromptGrid:
+    """Return what a ServerApp of fedsuite sends with, on a Grid that Flower hands it.
+
+    Flower's simulation hands arrays over in memory, where packing only costs.
+    """
+    # Loads much of Flower, which a ServerApp has loaded already and others do not need.
+    from flwr.superlink.grid import InMemoryGrid
+
+    return PromptGrid(grid) if isinstance(grid, InMemoryGrid) else PackedGrid(grid)
 
 
 def _packed(message: Message, done: Packing) -> Message:

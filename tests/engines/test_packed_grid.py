@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.superlink.grid import InMemoryGrid
 
 from fedsuite.engines.local import LocalGrid, flower_identity
-from fedsuite.engines.packed_grid import PackedGrid
+from fedsuite.engines.packed_grid import PackedGrid, grid_for
+from fedsuite.engines.prompt_grid import PromptGrid
 from fedsuite.packed import LAYOUT, PACKED, packing_mod
 from fedsuite.records import LazyArray, to_arrays, to_record
 
@@ -133,3 +135,8 @@ def test_errors_pass_and_damage_becomes_the_clients_error() -> None:
     assert all(reply.has_error() for reply in failed)
     for reply in damaged:
         assert "36 bytes" in str(reply.content["error"]["reason"])
+
+
+def test_in_one_memory_nothing_is_packed() -> None:
+    assert type(grid_for(WireGrid(adding_app([])))) is PackedGrid
+    assert type(grid_for(object.__new__(InMemoryGrid))) is PromptGrid
