@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from fedsuite import packed
 from fedsuite.engines.local import flower_identity, node_context
 from fedsuite.packed import (
     LAYOUT,
@@ -176,6 +177,16 @@ def test_a_damaged_layout_is_told_in_one_line(case: str) -> None:
     entry = unpack_reply(damaged(**changes))
     assert list(entry) == ["error"]
     assert told in str(entry["error"]["reason"])  # type: ignore[index]
+
+
+def test_a_layout_names_no_more_arrays_than_any_model_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packed, "_MOST_ARRAYS", 2)
+    assert list(unpack(damaged())["arrays"]) == ["w", "b"]
+    monkeypatch.setattr(packed, "_MOST_ARRAYS", 1)
+    with pytest.raises(RecordError, match="each array once"):
+        unpack(damaged())
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,19 @@
-"""Files of pre-trained weights, made here in place of torchvision's."""
+"""torchvision's networks in tests, and files of weights, made in place of its own."""
 
 import dataclasses
 import hashlib
 from pathlib import Path
 
+import pytest
 import torch
+
+from fedsuite.errors import ConfigError
+from fedsuite.models import build_model
+
+SMALL = "squeezenet1_1"
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SCALED = (0.3, 0.5, 0.6), (0.2, 0.25, 0.3)
+"""Some data set's mean and standard deviation."""
 
 
 class Weights:
@@ -63,3 +72,31 @@ def drawn(name, **options):
         if norms:
             network(torch.rand(8, 3, 80, 80))
         return network.eval()
+
+
+def build(name=SMALL, shape=(3, 32, 32), classes=7, seed=0, **options):
+    prefixed = {f"torchvision_{key}": value for key, value in options.items()}
+    scaling = {k: v for k, v in options.items() if k == "standardisation"}
+    for key in scaling:
+        del prefixed[f"torchvision_{key}"]
+    return build_model(
+        "torchvision", shape, classes, seed, torchvision_model=name, **prefixed, **scaling
+    )
+
+
+def images(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def same_state(first, second):
+    a, b = first.state_dict(), second.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def refusal(*arguments, **options):
+    """Return the one line that a network is refused with."""
+    with pytest.raises(ConfigError) as error:
+        build(*arguments, **options)
+    text = str(error.value)
+    assert "\n" not in text
+    return text
