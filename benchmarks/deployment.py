@@ -3,11 +3,12 @@
     python benchmarks/deployment.py --repeats 3
 
 A federation as `fedsuite deploy` runs it, on this machine: TLS, keys, process isolation.
-The floor is a Flower app whose clients import torch and add 1 to what they got, and whose
-server waits with Flower's own Grid; fedsuite trains FedAvg for one step on digits with a
-model of as many numbers, which the floor sends as one array. The arms take turns in one
-federation. The first round of each run is left out. CPU seconds are those of the ClientApp
-processes, a message.
+The floor is a Flower app whose clients import torch and answer the model plus a number, and
+whose server waits with Flower's own Grid; fedsuite trains FedAvg for one step on digits,
+with as many numbers, which the floor sends as one array. The arms take turns in one
+federation, once as Flower starts ClientApps and once with torch and Flower loaded before.
+The first round of each run is left out. CPU seconds are those of the ClientApp processes, a
+message.
 """
 
 import argparse
@@ -36,6 +37,12 @@ MODELS: dict[str, dict[str, str | int]] = {
 """Keys of each network: 6 arrays in an MLP, 122 in the ResNet."""
 
 ENDED = ord("Z")
+
+SETTLED_S = 10.0
+"""Time in which nodes load torch and Flower, where they do so beforehand."""
+
+LOADED = {"by each": False, "before": True}
+"""Who loads torch and Flower: each ClientApp, or one process that is then forked."""
 
 Arm = Callable[[LocalFederation, Path, int, Experiment], list[float]]
 
@@ -92,13 +99,23 @@ def client_seconds(federation: LocalFederation) -> float:
     ticks = 0
     for node in federation.nodes:
         helper = federation.running[node.name][1].process.pid
-        ticks += sum(process_fields(helper)[13:15])
-        for child in map(int, children(helper)):
-            # Flower takes note of its end when the next one begins.
-            while process_fields(child)[0] != ENDED:
-                time.sleep(0.1)
-            ticks += sum(process_fields(child)[11:15])
+        if node.preload:
+            # Its first child forks ClientApps; that is part of what a message costs.
+            ticks += ticks_below(int(children(helper)[0]))
+            ticks += sum(process_fields(int(children(helper)[0]))[11:13])
+        ticks += ticks_below(helper, but=int(node.preload))
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def ticks_below(process: int, but: int = 0) -> int:
+    """Return the ticks of a process's children, but the first, once they have ended."""
+    ticks = sum(process_fields(process)[13:15])
+    for child in map(int, children(process)[but:]):
+        # Whose they are takes note of their end when the next one begins.
+        while process_fields(child)[0] != ENDED:
+            time.sleep(0.1)
+        ticks += sum(process_fields(child)[11:15])
+    return ticks
 
 
 def children(process: int) -> list[str]:
@@ -116,14 +133,16 @@ ARMS: dict[str, Arm] = {"no-op": noop, "fedsuite": fedavg}
 
 
 def measure(
-    nodes: int, experiment: Experiment, repeats: int
+    nodes: int, experiment: Experiment, repeats: int, *, preload: bool
 ) -> dict[str, list[tuple[float, float]]]:
     """Return seconds a round, and CPU seconds a message, of each arm and repeat."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ARMS}
 
     def drive(world: World) -> None:
-        federation = LocalFederation(world, world.folder / "federation", nodes)
+        place = world.folder / "federation"
+        federation = LocalFederation(world, place, nodes, preload=preload)
         federation.start()
+        time.sleep(SETTLED_S)
         for repeat in range(repeats):
             for name, arm in ARMS.items():
                 folder = world.folder / f"{name}-{repeat}"
@@ -147,21 +166,29 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--loaded", nargs="+", choices=LOADED, default=list(LOADED))
     arguments = parser.parse_args()
-    print("| nodes | model | arm | s/round, median (min to max) | CPU s/message |")
-    print("| ---: | --- | --- | ---: | ---: |", flush=True)
+    print("| nodes | model | torch loaded | arm | s/round (min to max) | CPU s/message |")
+    print("| ---: | --- | --- | --- | ---: | ---: |", flush=True)
     for nodes in arguments.nodes:
         for model in arguments.models:
             experiment = experiment_of(MODELS[model], nodes, arguments.rounds)
-            found = measure(nodes, experiment, arguments.repeats)
-            for name, pairs in found.items():
-                seconds, used = ([pair[k] for pair in pairs] for k in (0, 1))
-                print(
-                    f"| {nodes} | {model} | {name} | {statistics.median(seconds):.2f} "
-                    f"({min(seconds):.2f} to {max(seconds):.2f}) "
-                    f"| {statistics.median(used):.2f} |",
-                    flush=True,
-                )
+            for loaded in arguments.loaded:
+                preload = LOADED[loaded]
+                found = measure(nodes, experiment, arguments.repeats, preload=preload)
+                for name, pairs in found.items():
+                    print(
+                        f"| {nodes} | {model} | {loaded} | {name} {row(pairs)}", flush=True
+                    )
+
+
+def row(pairs: list[tuple[float, float]]) -> str:
+    """Return the figures of an arm as the end of a table's line."""
+    seconds, used = ([pair[k] for pair in pairs] for k in (0, 1))
+    return (
+        f"| {statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f}) "
+        f"| {statistics.median(used):.2f} |"
+    )
 
 
 if __name__ == "__main__":

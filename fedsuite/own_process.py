@@ -2,6 +2,7 @@
 
 import os
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 import fedsuite
@@ -9,13 +10,17 @@ import fedsuite
 
 def environment() -> dict[str, str]:
     """Return this environment, with one thread, and with this very fedsuite in reach."""
-    values = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return with_fedsuite(os.environ) | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def with_fedsuite(values: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which Python finds this very fedsuite."""
     home = str(Path(fedsuite.__file__).resolve().parents[1])
     # Before the standard library, the installed packages would shadow parts of it.
-    if home not in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        others = values.get("PYTHONPATH")
-        values["PYTHONPATH"] = os.pathsep.join(filter(None, [home, others]))
-    return values
+    if home in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        return dict(values)
+    path = os.pathsep.join(filter(None, [home, values.get("PYTHONPATH")]))
+    return {**values, "PYTHONPATH": path}
 
 
 def cores() -> int:

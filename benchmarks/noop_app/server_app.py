@@ -15,7 +15,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Send a model to all nodes and take one back, so many times."""
     config = context.run_config
-    model = Array(np.zeros(int(config["num-parameters"]), np.float32))
+    # Flower cuts arrays into pieces, and keeps and sends one of equal ones: none may be.
+    drawn = np.random.default_rng(0).random(int(config["num-parameters"]), np.float32)
+    model = Array(drawn)
     while len(nodes := list(grid.get_node_ids())) < int(config["num-nodes"]):
         time.sleep(0.2)
     seconds = []
@@ -29,6 +31,6 @@ def main(grid: Grid, context: Context) -> None:
         )
         sent = [Message(content, n, "train", group_id=str(server_round)) for n in nodes]
         replies = list(grid.send_and_receive(sent))
-        model = Array(replies[0].content["arrays"]["model"].numpy() + 1)
+        model = Array(replies[0].content["arrays"]["model"].numpy() + np.float32(0.5))
         seconds.append(time.monotonic() - start)
     Path(str(config["output"])).write_text(json.dumps(seconds))

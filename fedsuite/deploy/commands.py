@@ -94,6 +94,24 @@ def supernode(
     run_supernode(NodeFolder.load(folder), runtime_port, _say)
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def superexec(context: typer.Context) -> None:
+    """Run a SuperExec, given its options, whose ClientApps have torch and Flower loaded.
+
+    For containers; `supernode` has one already.
+    """
+    import os
+
+    from fedsuite.deploy.programs import preloaded_superexec
+    from fedsuite.engines.processes import executable
+
+    program, *words = preloaded_superexec()
+    os.execv(executable(program), [program, *words, *context.args])
+
+
 @app.command()
 def run(
     folder: SuperLinkArgument,

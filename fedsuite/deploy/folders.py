@@ -102,12 +102,16 @@ class NodeFolder:
         ``HOST:PORT`` of the SuperLink's Fleet API.
     config
         The node's configuration, which the clients on it see.
+    preload
+        Whether its ClientApps begin with torch and Flower loaded; see
+        :mod:`fedsuite.deploy.preloaded.superexec`.
     """
 
     path: Path
     name: str
     superlink: str
     config: Mapping[str, Value] = field(default_factory=dict)
+    preload: bool = True
 
     @classmethod
     def load(cls, path: Path) -> "NodeFolder":
@@ -127,7 +131,14 @@ class NodeFolder:
                     f"{path / NODE_FILE}: {_NODE_TABLE} key {name} holds a "
                     f"{type(value).__name__}: expected a string, a number or a boolean"
                 )
-        return cls(path.resolve(), str(values["name"]), str(values["superlink"]), config)
+        preload = values.get("preload", True)
+        if not isinstance(preload, bool):
+            raise ConfigError(
+                f"{path / NODE_FILE}: key preload is {preload!r}: expected true or false"
+            )
+        return cls(
+            path.resolve(), str(values["name"]), str(values["superlink"]), config, preload
+        )
 
 
 def init_federation(

@@ -13,6 +13,7 @@ import os
 import signal
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from fedsuite.deploy.folders import (
     NodeFolder,
     SuperLinkFolder,
 )
+from fedsuite.deploy.preloaded import superexec
 from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, fleet_is_grpc
@@ -37,6 +39,7 @@ from fedsuite.engines.processes import (
 )
 from fedsuite.errors import RunError
 from fedsuite.files import atomic_write
+from fedsuite.own_process import with_fedsuite
 
 LOOPBACK = "127.0.0.1"
 REGISTERED = "registered.json"
@@ -106,17 +109,28 @@ def supernode_command(folder: NodeFolder, runtime_port: int) -> list[str]:
 def supernode_helper_command(folder: NodeFolder, runtime_port: int) -> list[str]:
     """Return the command of the SuperExec beside a SuperNode."""
     return [
-        "flower-superexec",
+        *(preloaded_superexec() if folder.preload else ["flower-superexec"]),
         "--insecure",
         *("--runtime-api-address", f"{LOOPBACK}:{runtime_port}"),
         *("--superexec-auth-secret-file", str(folder.path / SECRET)),
     ]
 
 
+def preloaded_superexec() -> list[str]:
+    """Return how to call a SuperExec whose ClientApps begin with torch and Flower loaded.
+
+    Where a process cannot be forked safely, as on macOS, it is Flower's own.
+    """
+    if sys.platform != "linux":
+        return ["flower-superexec"]
+    script = str(Path(superexec.__file__))
+    return [sys.executable, "-P", script, "beside", executable("flower-superexec")]
+
+
 def superlink_environment(folder: SuperLinkFolder) -> dict[str, str]:
     """Return the environment of what runs beside the SuperLink, and of its commands."""
     runs = str(folder.path / "runs")
-    return flower_environment(os.environ, "fedsuite") | {
+    return flower_environment(with_fedsuite(os.environ)) | {
         "FLWR_HOME": str(folder.path / "flwr"),
         "FEDSUITE_RUNS": os.environ.get("FEDSUITE_RUNS", runs),
         "FEDSUITE_STATE": os.environ.get("FEDSUITE_STATE", str(folder.path / "state")),
@@ -127,7 +141,7 @@ def supernode_environment(folder: NodeFolder) -> dict[str, str]:
     """Return the environment of a node: private models stay in its own folder."""
     state = os.environ.get("FEDSUITE_STATE", str(folder.path / "state"))
     home = str(folder.path / "flwr")
-    return flower_environment(os.environ, "fedsuite") | {
+    return flower_environment(with_fedsuite(os.environ)) | {
         "FLWR_HOME": home,
         "FEDSUITE_STATE": state,
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from fedsuite.deploy.programs import (
     supernode_helper_command,
     write_connection,
 )
-from fedsuite.engines.flower import OnLine, fleet_is_grpc, follow_run, in_world, stage_app
+from fedsuite.engines.flower import OnLine, fleet_is_grpc, follow_run, in_world, stage_keys
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
 from fedsuite.keys import Value
 
@@ -54,7 +55,7 @@ def submit(
     write_connection(folder, host)
 
     def drive(world: World) -> None:
-        app = stage_app(world.folder / "app", run_config)
+        app = stage_keys(world.folder / "app", run_config)
         with _within(world, superlink_environment(folder)):
             follow_run(world, app, on_line, lambda: None)
 
@@ -104,15 +105,20 @@ class LocalFederation:
         Where the federation's folders go; must not exist, or be empty.
     num_nodes
         Number of nodes.
+    preload
+        As for :class:`~fedsuite.deploy.folders.NodeFolder`.
     """
 
-    def __init__(self, world: World, folder: Path, num_nodes: int) -> None:
+    def __init__(
+        self, world: World, folder: Path, num_nodes: int, *, preload: bool = True
+    ) -> None:
         names = [f"node-{index}" for index in range(num_nodes)]
         ports = [world.reserve_port() for _ in range(num_nodes + 2)]
         fleet = ports[1] if fleet_is_grpc() else None
         init_federation(folder, [LOOPBACK], names, port=ports[0], fleet_port=fleet, days=2)
         self.superlink = SuperLinkFolder.load(folder / SUPERLINK)
-        self.nodes = [NodeFolder.load(folder / NODES / name) for name in names]
+        loaded = [NodeFolder.load(folder / NODES / name) for name in names]
+        self.nodes = [replace(node, preload=preload) for node in loaded]
         self.running: dict[str, list[Program]] = {}
         self._world = world
         self._ports = ports[2:]
@@ -152,7 +158,7 @@ class LocalFederation:
 
     def run(self, run_config: Mapping[str, Value], on_line: OnLine) -> None:
         """Run an experiment on it; see :func:`rehearse`."""
-        self.run_app(stage_app(self._world.folder / "app", run_config), on_line)
+        self.run_app(stage_keys(self._world.folder / "app", run_config), on_line)
 
     def run_app(self, app: Path, on_line: OnLine) -> None:
         """Run a Flower app on it, given its folder; returns when it has completed.
@@ -177,7 +183,7 @@ def _is_connected(node: Program) -> bool:
 @contextmanager
 def _within(world: World, environment: Mapping[str, str]) -> Iterator[None]:
     """Give what is started inside the block these variables too."""
-    names = ("FLWR_HOME", "FEDSUITE_RUNS", "FEDSUITE_STATE")
+    names = ("FLWR_HOME", "FEDSUITE_RUNS", "FEDSUITE_STATE", "PYTHONPATH")
     before = dict(world.environment)
     world.environment.update({n: environment[n] for n in names if n in environment})
     try:

@@ -125,8 +125,6 @@ def stage_app(
     Path
         The app's folder, as ``flwr run`` takes it.
     """
-    import tomli_w
-
     source = package or Path(fedsuite.__file__).parent
     for file in sorted(source.rglob("*.py")):
         if "__pycache__" in file.parts:
@@ -134,26 +132,52 @@ def stage_app(
         copy = folder / source.name / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
+    return _write_app(folder, source.name, [f"{source.name}/**/*.py"], run_config)
+
+
+def stage_keys(folder: Path, run_config: Mapping[str, Value]) -> Path:
+    """Write a Flower app that is a run's configuration and no code.
+
+    Server and nodes run the fedsuite that is installed with them; a node whose code is
+    another one is refused when it says hello.
+
+    Parameters
+    ----------
+    folder, run_config
+        As for :func:`stage_app`.
+
+    Returns
+    -------
+    Path
+        The app's folder, as ``flwr run`` takes it.
+    """
+    folder.mkdir(parents=True)
+    return _write_app(folder, "fedsuite", [], run_config)
+
+
+def _write_app(
+    folder: Path, package: str, include: Sequence[str], run_config: Mapping[str, Value]
+) -> Path:
+    import tomli_w
+
+    app: dict[str, object] = {
+        "publisher": "fedsuite",
+        "components": {
+            "serverapp": f"{package}.server_app:app",
+            "clientapp": f"{package}.client_app:app",
+        },
+        "config": dict(run_config),
+    }
+    if include:
+        app["fab-include"] = list(include)
     project = {
         "project": {
-            "name": source.name.replace("_", "-"),  # Flower refuses underscores
+            "name": package.replace("_", "-"),  # Flower refuses underscores
             "version": "0.0.0",
             "description": "Staged by fedsuite for one run",
             "license": "Apache-2.0",
         },
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": "fedsuite",
-                    "fab-include": [f"{source.name}/**/*.py"],
-                    "components": {
-                        "serverapp": f"{source.name}.server_app:app",
-                        "clientapp": f"{source.name}.client_app:app",
-                    },
-                    "config": dict(run_config),
-                }
-            }
-        },
+        "tool": {"flwr": {"app": app}},
     }
     (folder / "pyproject.toml").write_bytes(tomli_w.dumps(project).encode())
     return folder

@@ -66,14 +66,16 @@ def executable(name: str) -> str:
     return found
 
 
-def clean_python_path(python_path: str, package: str) -> str:
+def clean_python_path(python_path: str, package: str | None) -> str:
     """Return the entries of a ``PYTHONPATH`` that cannot shadow ``package``.
 
     Dropped are relative entries, which mean another folder in another process, and
-    folders that hold a ``package`` of their own.
+    folders that hold a ``package`` of their own, if there is one to shadow.
     """
     entries = (entry for entry in python_path.split(os.pathsep) if os.path.isabs(entry))
-    return os.pathsep.join(e for e in entries if not Path(e, package).exists())
+    return os.pathsep.join(
+        e for e in entries if not (package and Path(e, package).exists())
+    )
 
 
 @contextlib.contextmanager
@@ -324,8 +326,18 @@ def _short_base() -> str:
     return base if fits or not os.access("/tmp", os.W_OK) else "/tmp"
 
 
-def flower_environment(inherited: Mapping[str, str], package: str) -> dict[str, str]:
-    """Return the environment that keeps Flower and Ray private, offline and in bounds."""
+def flower_environment(
+    inherited: Mapping[str, str], package: str | None = None
+) -> dict[str, str]:
+    """Return the environment that keeps Flower and Ray private, offline and in bounds.
+
+    Parameters
+    ----------
+    inherited
+        What to begin with.
+    package
+        Package that comes with the app: no other one of that name is to be in reach.
+    """
     kept = ("FLWR_LOG_LEVEL", POLL_INTERVAL)
     environment = {
         key: value

@@ -1,0 +1,1 @@
+"""ClientApps that begin with torch and Flower loaded: a process before SuperExec."""
