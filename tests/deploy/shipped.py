@@ -37,6 +37,13 @@ def flags_of(program: str) -> dict[str, bool]:
     return taken
 
 
+def flower_program(words: list[str]) -> str:
+    """Return which program of Flower's a command of a container is, or "" for none."""
+    program = {("fedsuite", "deploy", "superexec"): "flower-superexec"}.get(tuple(words))
+    program = program or (words[0] if len(words) == 1 else "")
+    return program if program.startswith("flower-") else ""
+
+
 def check_command(program: str, arguments: list[str]) -> set[str]:
     """Fail if an argument is none of the program's; return the flags that are given."""
     known, given = flags_of(program), set()

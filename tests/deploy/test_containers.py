@@ -17,6 +17,7 @@ from tests.deploy.shipped import (
     check_secured,
     door,
     expand,
+    flower_program,
 )
 
 # Containers
@@ -25,11 +26,14 @@ from tests.deploy.shipped import (
 @pytest.mark.parametrize("name", SERVICES)
 def test_commands_of_the_services_exist(name: str) -> None:
     service = SERVICES[name]
-    program = next(iter(service["entrypoint"]), "")
-    if program.startswith("flower-"):
+    if program := flower_program(service["entrypoint"]):
         check_secured(program, check_command(program, service["command"]))
     else:
-        assert program in ("", "nginx")
+        assert service["entrypoint"] in ([], ["nginx"])
+
+
+def test_client_apps_begin_with_torch_loaded() -> None:
+    assert SERVICES["clientapps"]["entrypoint"] == ["fedsuite", "deploy", "superexec"]
 
 
 @pytest.mark.parametrize("name", SERVICES)

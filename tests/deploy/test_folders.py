@@ -1,16 +1,19 @@
 """Folders of a federation: what is in each, who may read it, and bad names."""
 
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
+import fedsuite
 from fedsuite.deploy.folders import NodeFolder, SuperLinkFolder, init_federation
 from fedsuite.deploy.programs import (
     superlink_command,
     superlink_helper_command,
     supernode_command,
+    supernode_environment,
     supernode_helper_command,
 )
 from fedsuite.errors import ConfigError
@@ -160,3 +163,36 @@ def test_no_program_speaks_in_clear_to_another_machine(made: Path) -> None:
 def test_files_are_toml_that_others_can_read(made: Path) -> None:
     for path in made.rglob("*.toml"):
         assert tomllib.loads(path.read_text())
+
+
+def test_a_node_may_do_without_a_process_that_has_loaded_torch(made: Path) -> None:
+    node = made / "nodes" / "hospital-a"
+    text = (node / "node.toml").read_text()
+    on_linux = sys.platform == "linux"
+    assert ("beside" in supernode_helper_command(NodeFolder.load(node), 9094)) == on_linux
+    (node / "node.toml").write_text("preload = false\n" + text)
+    command = supernode_helper_command(NodeFolder.load(node), 9094)
+    assert command[:2] == ["flower-superexec", "--insecure"]
+    (node / "node.toml").write_text('preload = "no"\n' + text)
+    with pytest.raises(ConfigError, match="key preload is 'no': expected true or false"):
+        NodeFolder.load(node)
+
+
+def test_where_forks_are_not_safe_the_superexec_is_flowers(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    node = NodeFolder.load(made / "nodes" / "hospital-a")
+    assert supernode_helper_command(node, 9094)[0] == "flower-superexec"
+
+
+def test_nodes_find_this_very_fedsuite(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NodeFolder.load(made / "nodes" / "hospital-a")
+    monkeypatch.setenv("PYTHONPATH", "relative")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    environment = supernode_environment(node)
+    home = Path(fedsuite.__file__).resolve().parents[1]
+    installed = home.name == "site-packages"
+    assert environment.get("PYTHONPATH", "") == ("" if installed else str(home))
+    # How many threads a site uses is its own affair.
+    assert environment["OMP_NUM_THREADS"] == "3"

@@ -15,6 +15,7 @@ from tests.deploy.shipped import (
     check_secured,
     documents,
     door,
+    flower_program,
 )
 
 KINDS = {
@@ -63,14 +64,14 @@ def test_manifests_have_what_kubernetes_asks_for(path: Path) -> None:
 
 
 def test_commands_of_the_containers_exist() -> None:
-    programs = set()
+    commands = []
     for _, container in containers():
-        (program,) = container["command"]
-        programs.add(program)
-        if program.startswith("flower-"):
+        commands.append(container["command"])
+        if program := flower_program(container["command"]):
             check_secured(program, check_command(program, container["args"]))
-    wanted = {"flower-superlink", "flower-supernode", "flower-superexec", "nginx"}
-    assert programs == wanted
+    preloaded = ["fedsuite", "deploy", "superexec"]
+    own = ["flower-superlink", "flower-supernode", "flower-superexec", "nginx"]
+    assert sorted(commands) == sorted([preloaded, *([program] for program in own)])
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)

@@ -1,9 +1,11 @@
 """What is handed to Flower: the staged app, its values, and outcomes that come back."""
 
+import io
 import json
 import math
 import sys
 import tomllib
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,13 @@ from hypothesis import strategies as st
 import fedsuite
 from fedsuite.engines import flower
 from fedsuite.engines.deployment import node_config_text
-from fedsuite.engines.flower import Outcome, describe_failure, parse_outcome, stage_app
+from fedsuite.engines.flower import (
+    Outcome,
+    describe_failure,
+    parse_outcome,
+    stage_app,
+    stage_keys,
+)
 from fedsuite.engines.processes import Program, World
 from fedsuite.errors import RunError
 from tests.engines.tiny_app import ODD_VALUES
@@ -51,6 +59,18 @@ def test_by_default_the_running_fedsuite_is_staged(tmp_path: Path) -> None:
     source = Path(fedsuite.__file__).parent
     for name in ("__init__.py", "engines/flower.py"):
         assert (app / "fedsuite" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_an_app_of_keys_alone_holds_no_code(tmp_path: Path) -> None:
+    from flwr.cli.build import build_fab_from_disk
+
+    app = stage_keys(tmp_path / "app", ODD_VALUES)
+    bundle = build_fab_from_disk(app)
+    names = zipfile.ZipFile(io.BytesIO(bundle)).namelist()
+    assert set(names) == {"pyproject.toml", ".info/CONTENT"}
+    found = get_fab_config(bundle)["tool"]["flwr"]["app"]
+    assert flatten_dict(found["config"]) == ODD_VALUES
+    assert found["components"]["clientapp"] == "fedsuite.client_app:app"
 
 
 def test_flower_reads_the_staged_values_exactly(tmp_path: Path, package: Path) -> None:

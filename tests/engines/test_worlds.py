@@ -60,6 +60,8 @@ def test_python_path_cannot_shadow_the_app(tmp_path: Path) -> None:
     harmless.mkdir()
     path = os.pathsep.join([str(shadow), "", ".", "relative", str(harmless)])
     assert clean_python_path(path, "fedsuite") == str(harmless)
+    # Where the app has no package of its own there is nothing to shadow.
+    assert clean_python_path(path, None) == os.pathsep.join([str(shadow), str(harmless)])
 
 
 @pytest.mark.parametrize("name", ["x" * 40, "with space"])
