@@ -46,6 +46,10 @@ def test_wheel_holds_the_package_alone(wheel):
     assert "fedsuite/py.typed" in names
 
 
+def test_what_stands_before_flowers_program_can_be_run(installed):
+    assert os.access(installed / "fedsuite/deploy/preloaded/flwr-clientapp", os.X_OK)
+
+
 def command(installed, folder, *arguments):
     """Run the installed command with no other fedsuite in reach."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
