@@ -123,6 +123,11 @@ class Worker:
         )
         self._clients = LeastRecent[int, Answering](CLIENT_CACHE_BYTES)
 
+    @property
+    def actions(self) -> list[str]:
+        """The message types that the clients answer."""
+        return list(self._client_class.ACTIONS)
+
     def client(self, context: Context, client_id: int) -> Answering:
         """Return the client of that number.
 
@@ -286,12 +291,7 @@ def memory_store(experiment: Experiment, folder: Path) -> MemoryStore:
 
 def client_app_for(worker: Worker) -> ClientApp:
     """Return a ClientApp whose clients come from one worker."""
-    return make_client_app(worker.participant, all_actions(), facts=worker.facts)
-
-
-def all_actions() -> list[str]:
-    """Return the message types that the clients of any method answer."""
-    return sorted({action for m in METHODS.values() for action in m.load_client().ACTIONS})
+    return make_client_app(worker.participant, worker.actions, facts=worker.facts)
 
 
 Config = frozenset[tuple[str, bool | int | float | str]]
@@ -380,9 +380,27 @@ def log_mod(message: Message, context: Context, call_next: ClientAppCallable) ->
         return call_next(message, context)
 
 
-app = make_client_app(
-    client_from_context,
-    all_actions(),
-    mods=[log_mod, packing_mod],
-    facts=facts_from_context,
-)
+class ExperimentApp(ClientApp):
+    """A ClientApp that answers what the clients of its run's method do.
+
+    Which one that is, only a message's context says; a process between machines answers
+    one message, and is not to load all methods for it.
+    """
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        experiment = Experiment.from_values(context.run_config)
+        return _app_of(experiment.text("method"))(message, context)
+
+
+@cache
+def _app_of(method: str) -> ClientApp:
+    return make_client_app(
+        client_from_context,
+        list(METHODS[method].load_client().ACTIONS),
+        mods=[log_mod, packing_mod],
+        facts=facts_from_context,
+    )
+
+
+app = ExperimentApp()

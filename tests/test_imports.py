@@ -63,3 +63,28 @@ def test_strategies_and_clients_come_when_asked_for():
         fedsuite.strategies.FedNone  # noqa: B018
     with pytest.raises(AttributeError, match="FedNone"):
         fedsuite.clients.FedNone  # noqa: B018
+
+
+HELLO = """
+import sys
+from flwr.app import Message, RecordDict
+from fedsuite.client_app import app
+from fedsuite.engines.local import LocalGrid, flower_identity
+
+config = {"method": sys.argv[1], "dataset": "digits"}
+with flower_identity():
+    grid = LocalGrid(app, 1, config)
+    (reply,) = grid.send_and_receive([Message(RecordDict(), 1000, "query.hello")])
+    assert "source" in reply.content["hello"], reply
+    (reply,) = grid.send_and_receive([Message(RecordDict(), 1000, "train.of_another")])
+    assert "No train function" in reply.error.reason, reply
+methods = ("fedakd", "fedal", "fedeba", "ditto", "fedsac")
+print([name for name in methods if f"fedsuite.clients.{name}" in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(("method", "loaded"), [("fedavg", []), ("fedsac", ["fedsac"])])
+def test_a_client_app_loads_the_method_of_its_run_alone(method, loaded):
+    command = [sys.executable, "-c", HELLO, method]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout.strip() == str(loaded), result.stderr

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from flwr.app import Context
 
-from fedsuite.client_app import Worker, all_actions
+from fedsuite.client_app import Worker
 from fedsuite.clients.app import Answering, make_client_app
 from fedsuite.clients.store import MemoryStore
 from fedsuite.engines.local import LocalGrid, flower_identity
@@ -68,7 +68,7 @@ class Federation:
             answering = worker.client(context, client_id)
             return answering if watch is None else _Watched(answering, watch)
 
-        app = make_client_app(client, all_actions(), facts=worker.facts)
+        app = make_client_app(client, worker.actions, facts=worker.facts)
         return LocalGrid(
             app,
             self.experiment.integer("num-clients"),
