@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -216,18 +217,31 @@ class WorkerPool:
             "nodes": num_nodes,
         }
         self._workers: list[WorkerProcess] = []
+        self._lines: dict[int, WorkerProcess] = {}
+        self._poll = select.poll()
         try:
             for number in range(1, num_workers + 1):
                 worker = WorkerProcess(number, self._shared_descriptor, setup)
                 self._workers.append(worker)
+                self._lines[worker.line.fileno()] = worker
+                self._poll.register(worker.line, select.POLLIN)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
                 raise RunError(f"cannot start worker processes ({error})") from error
             raise
 
-    def answers(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """Yield the replies to messages as they come; workers begin when one is asked for.
+    def answers(
+        self, messages: Sequence[Message], answer_here: Callable[[Message], Message]
+    ) -> Iterator[Message]:
+        """Yield the replies to messages as they come; work begins when one is asked for.
+
+        Parameters
+        ----------
+        messages
+            What to answer.
+        answer_here
+            Answers one in this process, when there is nothing to hand out or to take in.
 
         Raises
         ------
@@ -239,11 +253,16 @@ class WorkerPool:
         self._shared.clear()
         self._share(messages)
         exchange = self._exchange = _Exchange(deque(enumerate(messages)))
-        while exchange.waiting or exchange.open or exchange.replies:
+        while exchange.waiting or exchange.open:
+            self._hand_out(exchange)
+            # This process hears nothing while it trains: it begins when all is said.
+            taken = self._take_in(exchange, 0) or self._answer_one(exchange, answer_here)
+            if not taken:
+                self._take_in(exchange, None)
+            # Before the replies, which whoever asked may look at for long.
+            self._hand_out(exchange)
             while exchange.replies:
                 yield exchange.replies.popleft()
-            self._hand_out(exchange)
-            self._take_in(exchange)
 
     def close(self) -> None:
         """End all workers."""
@@ -257,7 +276,7 @@ class WorkerPool:
     def _settle(self) -> None:
         """Take in what an earlier exchange left under way: its arenas are used again."""
         while self._exchange is not None and self._exchange.open:
-            self._take_in(self._exchange)
+            self._take_in(self._exchange, None)
 
     def _share(self, messages: Sequence[Message]) -> None:
         """Put records that several messages hold where all workers can read them."""
@@ -274,26 +293,48 @@ class WorkerPool:
         return held[1] if held else None
 
     def _hand_out(self, exchange: _Exchange) -> None:
-        while exchange.waiting:
+        while self._may_go_on(exchange):
             worker = min(self._workers, key=lambda w: len(w.messages))
             busy = len(worker.messages)
-            # A second message waits with a worker only while there are enough for all:
-            # else it might wait there beside one that has nothing to do.
-            if busy >= TURNS or (busy and len(exchange.waiting) < len(self._workers)):
+            # The last one is for whoever has nothing to do, and that may be this process.
+            if busy >= TURNS or (busy and len(exchange.waiting) == 1):
                 return
-            index, message = exchange.waiting[0]
-            if index - min(exchange.open, default=index) > _WINDOW * len(self._workers):
-                return
-            exchange.waiting.popleft()
+            index, message = exchange.waiting.popleft()
             exchange.open.add(index)
             worker.send(index, message, self._states(message), self._known)
 
-    def _take_in(self, exchange: _Exchange) -> None:
-        lines = {worker.line: worker for worker in self._workers if worker.messages}
-        for line in wait(list(lines)) if lines else []:
-            index, reply = lines[line].take(self._store)  # type: ignore[index]
+    def _may_go_on(self, exchange: _Exchange) -> bool:
+        """Return whether a message waits that is not far ahead of the oldest one."""
+        if not exchange.waiting:
+            return False
+        index = exchange.waiting[0][0]
+        oldest = min(exchange.open, default=index)
+        return index - oldest <= _WINDOW * (1 + len(self._workers))
+
+    def _answer_one(
+        self, exchange: _Exchange, answer_here: Callable[[Message], Message]
+    ) -> bool:
+        """Answer a message in this process, if one waits that no worker is to have."""
+        if not self._may_go_on(exchange):
+            return False
+        _, message = exchange.waiting.popleft()
+        exchange.replies.append(answer_here(message))
+        return True
+
+    def _take_in(self, exchange: _Exchange, timeout: int | None) -> bool:
+        """Take the replies that are there; return whether there were any.
+
+        Parameters
+        ----------
+        timeout
+            0 does not wait for one, None does.
+        """
+        ready = self._poll.poll(timeout)
+        for descriptor, _ in ready:
+            index, reply = self._lines[descriptor].take(self._store)
             exchange.open.discard(index)
             exchange.replies.append(reply)
+        return bool(ready)
 
     def _states(self, message: Message) -> list[tuple[int, str, Any]]:
         """Return what the clients of a message start from."""
