@@ -10,20 +10,21 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
-from numpy.typing import NDArray
 
 from fedsuite.clients.store import ClientStore
 from fedsuite.engines.pool.arena import (
+    REPLIES,
     SHARED,
     TURNS,
+    Arena,
     Arenas,
-    Place,
+    Get,
     down_arena,
     new_descriptor,
     up_arena,
@@ -63,7 +64,7 @@ class WorkerProcess:
 
     def __init__(self, number: int, shared: int, setup: Mapping[str, Any]) -> None:
         self._number = number
-        own = [new_descriptor() for _ in range(2 * TURNS)]
+        own = [new_descriptor() for _ in range(TURNS + REPLIES)]
         ours, theirs = socket.socketpair()
         self._process = subprocess.Popen(
             [
@@ -80,7 +81,9 @@ class WorkerProcess:
         self.line = Connection(ours.detach())
         self._arenas = Arenas([shared, *own])
         self._descriptors = own
-        self._sent = self._taken = 0
+        self._sent = 0
+        self._replies = deque(range(REPLIES))
+        self._replies_under_way: deque[int] = deque()
         self.messages: deque[tuple[int, Message]] = deque()
         self._tell(setup)
 
@@ -107,7 +110,10 @@ class WorkerProcess:
         arena = self._arenas.all[down_arena(self._sent % TURNS)]
         arena.clear()
         metadata = message.metadata
+        reply = self._replies.popleft()
+        self._replies_under_way.append(reply)
         told = {
+            "reply": reply,
             "id": metadata.message_id,
             "node": metadata.dst_node_id,
             "type": metadata.message_type,
@@ -128,25 +134,30 @@ class WorkerProcess:
             answer = json.loads(self.line.recv_bytes())
         except (EOFError, OSError):
             raise self._ended() from None
-        arenas, turn = self._arenas, self._taken % TURNS
-        self._taken += 1
         index, message = self.messages.popleft()
+        reply = self._replies_under_way.popleft()
         if "error" in answer:
+            self._replies.append(reply)
             if answer["fatal"]:
                 raise ConfigError(answer["fatal"])
             failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, answer["error"])
             return index, Message(failure, reply_to=message)
-
-        def copied(place: Place) -> NDArray[Any]:
-            # The worker writes over it the message after next.
-            array = np.array(arenas.all[up_arena(turn)].get(place))
-            array.flags.writeable = False
-            return array
-
+        arena = self._arenas.all[up_arena(reply)]
         for client_id, version, needed, told in answer["saved"]:
             if store is not None:
-                store.save(client_id, version, hear_arrays(told, copied), set(needed))
-        return index, Message(hear_content(answer["content"], copied), reply_to=message)
+                arrays = hear_arrays(told, arena.copy)
+                store.save(client_id, version, arrays, set(needed))
+        content = hear_content(answer["content"], self._getter(arena, reply))
+        return index, Message(content, reply_to=message)
+
+    def _getter(self, arena: Arena, reply: int) -> Get:
+        """Return what gets a reply's arrays: where they lie, or copies."""
+        give_back = partial(self._replies.append, reply)
+        if len(self._replies) + len(self.messages) >= TURNS:
+            return arena.lend(give_back)
+        # Others are looked at still: without this one there are too few to go on with.
+        give_back()
+        return arena.copy
 
     def stop(self) -> None:
         """End the process at once: it keeps nothing that is not here too."""
