@@ -54,6 +54,7 @@ class Arena:
         self._map: mmap.mmap | None = None
         self._size = 0
         self._used = 0
+        self._lent: weakref.ref[Any] | None = None
 
     def clear(self) -> None:
         """Let the next array lie at the start."""
@@ -93,7 +94,7 @@ class Arena:
         whole = self._view(0, (size,), np.dtype(np.uint8))
         whole.flags.writeable = False
         # What NumPy's views name as their base, whichever they were made from.
-        weakref.finalize(whole.base, give_back).atexit = False
+        self._lent = weakref.ref(whole.base, lambda _: give_back())
 
         def get(place: Place) -> NDArray[Any]:
             _, offset, shape, name = place

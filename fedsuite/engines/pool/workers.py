@@ -40,7 +40,7 @@ from fedsuite.engines.pool.packing import (
 from fedsuite.errors import ConfigError, RunError
 from fedsuite.experiment import Experiment
 from fedsuite.own_process import environment
-from fedsuite.records import unpack_requests
+from fedsuite.records import START_VERSIONS, unpack_requests
 
 _WINDOW = 4
 """Messages a worker that may be ahead of the oldest one without a reply: what comes early
@@ -221,6 +221,7 @@ class WorkerPool:
         self._shared_descriptor = new_descriptor()
         self._shared = Arenas([self._shared_descriptor]).all[SHARED]
         self._told: dict[int, tuple[ArrayRecord, Told]] = {}
+        self._homes: dict[int, WorkerProcess | None] = {}
         self._exchange: _Exchange | None = None
         setup = {
             "experiment": dict(experiment.values),
@@ -310,9 +311,26 @@ class WorkerPool:
             # The last one is for whoever has nothing to do, and that may be this process.
             if busy >= TURNS or (busy and len(exchange.waiting) == 1):
                 return
-            index, message = exchange.waiting.popleft()
+            index, message = self._next(exchange, worker)
             exchange.open.add(index)
             worker.send(index, message, self._states(message), self._known)
+
+    def _next(
+        self, exchange: _Exchange, worker: WorkerProcess | None
+    ) -> tuple[int, Message]:
+        """Take a message for a worker (None is this process) from those that wait.
+
+        Rather one of a node that it answered for before, whose data it has made ready.
+        """
+        waiting = exchange.waiting
+        ahead = range(min(len(waiting), 2 * (1 + len(self._workers))))
+        nodes = [waiting[place][1].metadata.dst_node_id for place in ahead]
+        places = (k for k in ahead if self._homes.get(nodes[k], worker) is worker)
+        place = next(places, 0)
+        index, message = waiting[place]
+        del waiting[place]
+        self._homes[nodes[place]] = worker
+        return index, message
 
     def _may_go_on(self, exchange: _Exchange) -> bool:
         """Return whether a message waits that is not far ahead of the oldest one."""
@@ -328,7 +346,7 @@ class WorkerPool:
         """Answer a message in this process, if one waits that no worker is to have."""
         if not self._may_go_on(exchange):
             return False
-        _, message = exchange.waiting.popleft()
+        _, message = self._next(exchange, None)
         exchange.replies.append(answer_here(message))
         return True
 
@@ -349,7 +367,8 @@ class WorkerPool:
 
     def _states(self, message: Message) -> list[tuple[int, str, Any]]:
         """Return what the clients of a message start from."""
-        if self._store is None:
+        versions = (START_VERSIONS in record for record in message.content.values())
+        if self._store is None or not any(versions):
             return []
         metadata = message.metadata
         requests, _ = unpack_requests(
