@@ -205,6 +205,13 @@ def test_a_node_that_there_is_not_is_an_error_reply(grid):
 
 
 def test_a_message_type_that_no_client_answers_is_an_error_reply(grid, monkeypatch):
+    take_in = WorkerPool._take_in
+
+    # However fast the others are: this process looks for replies when it has to wait.
+    def late(self, exchange, timeout):
+        return timeout is None and take_in(self, exchange, timeout)
+
+    monkeypatch.setattr(WorkerPool, "_take_in", late)
     here = noted(monkeypatch)
     asked = [grid.create_message(RecordDict(), "query.no", 1000, "") for _ in range(9)]
     replies = list(grid.send_and_receive(asked))
@@ -250,9 +257,8 @@ def test_replies_that_are_all_kept_stay_as_they_came(grid, monkeypatch):
             for reply in replies
         }
 
-    here = noted(monkeypatch)
+    monkeypatch.setattr(WorkerPool, "_answer_one", lambda *_: False)
     shared = trained(grid)
-    assert 0 < len(here) < 25 == len(shared)
     assert shared == trained(LocalGrid(app_here(experiment), 4))
     assert len(set(map(repr, shared.values()))) == 4
 
