@@ -51,8 +51,8 @@ KEYS: tuple[Key, ...] = (
     Key(
         "workers",
         1,
-        "processes that clients of the local engine train in, to the same bits; 0 is one a "
-        "core",
+        "processes that clients of the local engine train in, the run's own among them, to "
+        "the same bits; 0 is one a core",
         minimum=0,
         maximum=1024,
     ),

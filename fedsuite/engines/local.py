@@ -6,7 +6,7 @@ they come holds one at a time. Arrays are handed over without serialising them.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,8 +129,10 @@ class LocalGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         refused = self._numbered(message)
-        if refused is not None:
-            return refused
+        return self._answer_here(message) if refused is None else refused
+
+    def _answer_here(self, message: Message) -> Message:
+        """Answer a message to a node that there is, in this process."""
         context = node_context(
             message.metadata.dst_node_id,
             len(self._node_ids),
@@ -150,26 +152,32 @@ class LocalGrid(Grid):
 
 
 class PooledGrid(LocalGrid):
-    """A Grid whose messages are answered by worker processes.
+    """A Grid whose messages are answered by worker processes, and by this one.
 
     Parameters
     ----------
     pool
-        The workers.
-    num_nodes, store
+        The other processes.
+    client_app, num_nodes, run_config, store
         As for :class:`LocalGrid`.
     """
 
     def __init__(
-        self, pool: "WorkerPool", num_nodes: int, store: MemoryStore | None = None
+        self,
+        pool: "WorkerPool",
+        client_app: ClientApp,
+        num_nodes: int,
+        run_config: Mapping[str, Value] | None = None,
+        store: MemoryStore | None = None,
     ) -> None:
-        super().__init__(ClientApp(), num_nodes, store=store)
+        super().__init__(client_app, num_nodes, run_config, store)
         self._pool = pool
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
         refused = [(message, self._numbered(message)) for message in messages]
         yield from (reply for _, reply in refused if reply is not None)
-        yield from self._pool.answers([m for m, reply in refused if reply is None])
+        known = [message for message, reply in refused if reply is None]
+        yield from self._pool.answers(known, self._answer_here)
 
 
 def node_context(
@@ -220,15 +228,17 @@ def run_local(experiment: Experiment, folder: Path, *, num_supernodes: int = 0) 
     clients = experiment.integer("num-clients")
     nodes = num_supernodes or clients
     workers = min(experiment.integer("workers") or cores(), clients)
-    with flower_identity():
-        if workers == 1:
-            app = client_app_for(Worker(experiment, store))
-            grid = LocalGrid(app, nodes, dict(experiment.values), store)
-            return run_experiment(experiment, grid, folder)
-        from fedsuite.engines.pool.workers import WorkerPool
+    with flower_identity(), ExitStack() as stack:
+        pool = None
+        if workers > 1:
+            from fedsuite.engines.pool.workers import WorkerPool
 
-        pool = WorkerPool(experiment, folder.name, nodes, workers, store)
-        try:
-            return run_experiment(experiment, PooledGrid(pool, nodes, store), folder)
-        finally:
-            pool.close()
+            # First: they load what they need while this process does.
+            pool = WorkerPool(experiment, folder.name, nodes, workers - 1, store)
+            stack.callback(pool.close)
+        app, config = client_app_for(Worker(experiment, store)), dict(experiment.values)
+        if pool is None:
+            grid = LocalGrid(app, nodes, config, store)
+        else:
+            grid = PooledGrid(pool, app, nodes, config, store)
+        return run_experiment(experiment, grid, folder)

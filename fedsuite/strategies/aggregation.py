@@ -71,7 +71,10 @@ def _add_multiple(total: NDArray[np.float64], array: NDArray[Any], weight: float
     """Add a multiple of an array to a sum, with no array of its size in between."""
     sums, added = total.reshape(-1), array.reshape(-1)
     for block in _blocks(added.size):
-        sums[block] += np.multiply(added[block], weight, dtype=np.float64)
+        # Converted first: a product of two dtypes goes through small buffers of NumPy's.
+        part = added[block].astype(np.float64)
+        part *= weight
+        sums[block] += part
 
 
 def _quotient(

@@ -8,7 +8,8 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,15 @@ from numpy.typing import NDArray
 Place = list[Any]
 """Where an array lies: arena, offset in bytes, shape, dtype; fit for JSON."""
 
+Get = Callable[[Place], NDArray[Any]]
+"""Returns the array at a place."""
+
 TURNS = 2
 """Messages that one worker may have at a time."""
+
+REPLIES = 2 * TURNS
+"""Replies of one worker that may lie in memory at a time: those under way, and others that
+somebody still looks at."""
 
 SHARED = 0
 """Number of the arena that all workers read from."""
@@ -46,6 +54,7 @@ class Arena:
         self._map: mmap.mmap | None = None
         self._size = 0
         self._used = 0
+        self._lent: weakref.ref[Any] | None = None
 
     def clear(self) -> None:
         """Let the next array lie at the start."""
@@ -66,6 +75,34 @@ class Arena:
         view = self._view(offset, tuple(shape), np.dtype(dtype))
         view.flags.writeable = False
         return view
+
+    def copy(self, place: Place) -> NDArray[Any]:
+        """Return a copy of the array at a place, read-only."""
+        array = np.array(self.get(place))
+        array.flags.writeable = False
+        return array
+
+    def lend(self, give_back: Callable[[], object]) -> Get:
+        """Return what :meth:`get` is, for arrays that somebody may look at for long.
+
+        Parameters
+        ----------
+        give_back
+            Called when nobody has any of these arrays, or views of them, any more.
+        """
+        size = os.fstat(self._descriptor).st_size
+        whole = self._view(0, (size,), np.dtype(np.uint8))
+        whole.flags.writeable = False
+        # What NumPy's views name as their base, whichever they were made from.
+        self._lent = weakref.ref(whole.base, lambda _: give_back())
+
+        def get(place: Place) -> NDArray[Any]:
+            _, offset, shape, name = place
+            dtype = np.dtype(name)
+            end = offset + math.prod(shape) * dtype.itemsize
+            return whole[offset:end].view(dtype).reshape(shape)
+
+        return get
 
     def _view(
         self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -105,6 +142,6 @@ def down_arena(turn: int) -> int:
     return 1 + turn
 
 
-def up_arena(turn: int) -> int:
-    """Return the number of the arena back from a worker, for messages of a turn."""
-    return 1 + TURNS + turn
+def up_arena(reply: int) -> int:
+    """Return the number of the arena back from a worker, for one of its replies."""
+    return 1 + TURNS + reply

@@ -1,10 +1,11 @@
 """One worker process: answers messages until its parent closes the line.
 
-    python -m fedsuite.engines.pool.child LINE SHARED DOWN DOWN UP UP
+    python -m fedsuite.engines.pool.child LINE SHARED DOWN DOWN UP UP UP UP
 
 The arguments are open file descriptors: the line to the parent, and arenas. Messages are
 JSON; their arrays lie in the arenas. Two messages may be under way at once, one in work and
-one that waits, each with an arena down and one up of its own.
+one that waits, each with an arena down of its own. The parent names the arena up of each:
+it looks at replies where they lie, and no one writes there meanwhile.
 """
 
 import json
@@ -18,7 +19,7 @@ from flwr.clientapp import ClientApp
 
 from fedsuite.client_app import Worker, client_app_for
 from fedsuite.engines.local import flower_identity, node_context
-from fedsuite.engines.pool.arena import TURNS, Arena, Arenas, up_arena
+from fedsuite.engines.pool.arena import Arena, Arenas, up_arena
 from fedsuite.engines.pool.packing import (
     hear_arrays,
     hear_content,
@@ -68,7 +69,6 @@ def serve(line: Connection, arenas: Arenas) -> None:
     experiment = Experiment.from_values(setup["experiment"])
     config, store = dict(experiment.values), CarriedStore()
     app: ClientApp | None = None
-    turn = 0
     with log_scope(run=setup["run"]), flower_identity():
         while True:
             told = json.loads(line.recv_bytes())
@@ -79,14 +79,13 @@ def serve(line: Connection, arenas: Arenas) -> None:
                 app = app or client_app_for(Worker(experiment, store))
                 context = node_context(told["node"], setup["nodes"], config)
                 reply = app(message, context).content
-                answer = _answer(reply, store, arenas.all[up_arena(turn)])
+                answer = _answer(reply, store, arenas.all[up_arena(told["reply"])])
             except Exception as error:
                 # Until there is an app it is the experiment that is refused.
                 refused = app is None and isinstance(error, FedsuiteError)
                 fatal = str(error) if refused else ""
                 answer = {"error": f"{type(error).__name__}: {error}", "fatal": fatal}
             line.send_bytes(json.dumps(answer).encode())
-            turn = (turn + 1) % TURNS
 
 
 def _message(told: dict[str, Any], arenas: Arenas) -> Message:

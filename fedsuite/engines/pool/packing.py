@@ -6,11 +6,10 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsuite.engines.pool.arena import Place
+from fedsuite.engines.pool.arena import Get, Place
 from fedsuite.records import Arrays, LazyArray, view_array
 
 Put = Callable[[NDArray[Any]], Place]
-Get = Callable[[Place], NDArray[Any]]
 Told = list[Any]
 """A record as it stands in JSON: its kind and what is in it."""
 

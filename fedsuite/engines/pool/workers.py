@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -9,20 +10,21 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
-from numpy.typing import NDArray
 
 from fedsuite.clients.store import ClientStore
 from fedsuite.engines.pool.arena import (
+    REPLIES,
     SHARED,
     TURNS,
+    Arena,
     Arenas,
-    Place,
+    Get,
     down_arena,
     new_descriptor,
     up_arena,
@@ -38,7 +40,7 @@ from fedsuite.engines.pool.packing import (
 from fedsuite.errors import ConfigError, RunError
 from fedsuite.experiment import Experiment
 from fedsuite.own_process import environment
-from fedsuite.records import unpack_requests
+from fedsuite.records import START_VERSIONS, unpack_requests
 
 _WINDOW = 4
 """Messages a worker that may be ahead of the oldest one without a reply: what comes early
@@ -62,7 +64,7 @@ class WorkerProcess:
 
     def __init__(self, number: int, shared: int, setup: Mapping[str, Any]) -> None:
         self._number = number
-        own = [new_descriptor() for _ in range(2 * TURNS)]
+        own = [new_descriptor() for _ in range(TURNS + REPLIES)]
         ours, theirs = socket.socketpair()
         self._process = subprocess.Popen(
             [
@@ -79,7 +81,9 @@ class WorkerProcess:
         self.line = Connection(ours.detach())
         self._arenas = Arenas([shared, *own])
         self._descriptors = own
-        self._sent = self._taken = 0
+        self._sent = 0
+        self._replies = deque(range(REPLIES))
+        self._replies_under_way: deque[int] = deque()
         self.messages: deque[tuple[int, Message]] = deque()
         self._tell(setup)
 
@@ -106,7 +110,10 @@ class WorkerProcess:
         arena = self._arenas.all[down_arena(self._sent % TURNS)]
         arena.clear()
         metadata = message.metadata
+        reply = self._replies.popleft()
+        self._replies_under_way.append(reply)
         told = {
+            "reply": reply,
             "id": metadata.message_id,
             "node": metadata.dst_node_id,
             "type": metadata.message_type,
@@ -127,25 +134,30 @@ class WorkerProcess:
             answer = json.loads(self.line.recv_bytes())
         except (EOFError, OSError):
             raise self._ended() from None
-        arenas, turn = self._arenas, self._taken % TURNS
-        self._taken += 1
         index, message = self.messages.popleft()
+        reply = self._replies_under_way.popleft()
         if "error" in answer:
+            self._replies.append(reply)
             if answer["fatal"]:
                 raise ConfigError(answer["fatal"])
             failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, answer["error"])
             return index, Message(failure, reply_to=message)
-
-        def copied(place: Place) -> NDArray[Any]:
-            # The worker writes over it the message after next.
-            array = np.array(arenas.all[up_arena(turn)].get(place))
-            array.flags.writeable = False
-            return array
-
+        arena = self._arenas.all[up_arena(reply)]
         for client_id, version, needed, told in answer["saved"]:
             if store is not None:
-                store.save(client_id, version, hear_arrays(told, copied), set(needed))
-        return index, Message(hear_content(answer["content"], copied), reply_to=message)
+                arrays = hear_arrays(told, arena.copy)
+                store.save(client_id, version, arrays, set(needed))
+        content = hear_content(answer["content"], self._getter(arena, reply))
+        return index, Message(content, reply_to=message)
+
+    def _getter(self, arena: Arena, reply: int) -> Get:
+        """Return what gets a reply's arrays: where they lie, or copies."""
+        give_back = partial(self._replies.append, reply)
+        if len(self._replies) + len(self.messages) >= TURNS:
+            return arena.lend(give_back)
+        # Others are looked at still: without this one there are too few to go on with.
+        give_back()
+        return arena.copy
 
     def stop(self) -> None:
         """End the process at once: it keeps nothing that is not here too."""
@@ -209,6 +221,7 @@ class WorkerPool:
         self._shared_descriptor = new_descriptor()
         self._shared = Arenas([self._shared_descriptor]).all[SHARED]
         self._told: dict[int, tuple[ArrayRecord, Told]] = {}
+        self._homes: dict[int, WorkerProcess | None] = {}
         self._exchange: _Exchange | None = None
         setup = {
             "experiment": dict(experiment.values),
@@ -216,18 +229,31 @@ class WorkerPool:
             "nodes": num_nodes,
         }
         self._workers: list[WorkerProcess] = []
+        self._lines: dict[int, WorkerProcess] = {}
+        self._poll = select.poll()
         try:
             for number in range(1, num_workers + 1):
                 worker = WorkerProcess(number, self._shared_descriptor, setup)
                 self._workers.append(worker)
+                self._lines[worker.line.fileno()] = worker
+                self._poll.register(worker.line, select.POLLIN)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
                 raise RunError(f"cannot start worker processes ({error})") from error
             raise
 
-    def answers(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """Yield the replies to messages as they come; workers begin when one is asked for.
+    def answers(
+        self, messages: Sequence[Message], answer_here: Callable[[Message], Message]
+    ) -> Iterator[Message]:
+        """Yield the replies to messages as they come; work begins when one is asked for.
+
+        Parameters
+        ----------
+        messages
+            What to answer.
+        answer_here
+            Answers one in this process, when there is nothing to hand out or to take in.
 
         Raises
         ------
@@ -239,11 +265,16 @@ class WorkerPool:
         self._shared.clear()
         self._share(messages)
         exchange = self._exchange = _Exchange(deque(enumerate(messages)))
-        while exchange.waiting or exchange.open or exchange.replies:
+        while exchange.waiting or exchange.open:
+            self._hand_out(exchange)
+            # This process hears nothing while it trains: it begins when all is said.
+            taken = self._take_in(exchange, 0) or self._answer_one(exchange, answer_here)
+            if not taken:
+                self._take_in(exchange, None)
+            # Before the replies, which whoever asked may look at for long.
+            self._hand_out(exchange)
             while exchange.replies:
                 yield exchange.replies.popleft()
-            self._hand_out(exchange)
-            self._take_in(exchange)
 
     def close(self) -> None:
         """End all workers."""
@@ -257,7 +288,7 @@ class WorkerPool:
     def _settle(self) -> None:
         """Take in what an earlier exchange left under way: its arenas are used again."""
         while self._exchange is not None and self._exchange.open:
-            self._take_in(self._exchange)
+            self._take_in(self._exchange, None)
 
     def _share(self, messages: Sequence[Message]) -> None:
         """Put records that several messages hold where all workers can read them."""
@@ -274,30 +305,70 @@ class WorkerPool:
         return held[1] if held else None
 
     def _hand_out(self, exchange: _Exchange) -> None:
-        while exchange.waiting:
+        while self._may_go_on(exchange):
             worker = min(self._workers, key=lambda w: len(w.messages))
             busy = len(worker.messages)
-            # A second message waits with a worker only while there are enough for all:
-            # else it might wait there beside one that has nothing to do.
-            if busy >= TURNS or (busy and len(exchange.waiting) < len(self._workers)):
+            # The last one is for whoever has nothing to do, and that may be this process.
+            if busy >= TURNS or (busy and len(exchange.waiting) == 1):
                 return
-            index, message = exchange.waiting[0]
-            if index - min(exchange.open, default=index) > _WINDOW * len(self._workers):
-                return
-            exchange.waiting.popleft()
+            index, message = self._next(exchange, worker)
             exchange.open.add(index)
             worker.send(index, message, self._states(message), self._known)
 
-    def _take_in(self, exchange: _Exchange) -> None:
-        lines = {worker.line: worker for worker in self._workers if worker.messages}
-        for line in wait(list(lines)) if lines else []:
-            index, reply = lines[line].take(self._store)  # type: ignore[index]
+    def _next(
+        self, exchange: _Exchange, worker: WorkerProcess | None
+    ) -> tuple[int, Message]:
+        """Take a message for a worker (None is this process) from those that wait.
+
+        Rather one of a node that it answered for before, whose data it has made ready.
+        """
+        waiting = exchange.waiting
+        ahead = range(min(len(waiting), 2 * (1 + len(self._workers))))
+        nodes = [waiting[place][1].metadata.dst_node_id for place in ahead]
+        places = (k for k in ahead if self._homes.get(nodes[k], worker) is worker)
+        place = next(places, 0)
+        index, message = waiting[place]
+        del waiting[place]
+        self._homes[nodes[place]] = worker
+        return index, message
+
+    def _may_go_on(self, exchange: _Exchange) -> bool:
+        """Return whether a message waits that is not far ahead of the oldest one."""
+        if not exchange.waiting:
+            return False
+        index = exchange.waiting[0][0]
+        oldest = min(exchange.open, default=index)
+        return index - oldest <= _WINDOW * (1 + len(self._workers))
+
+    def _answer_one(
+        self, exchange: _Exchange, answer_here: Callable[[Message], Message]
+    ) -> bool:
+        """Answer a message in this process, if one waits that no worker is to have."""
+        if not self._may_go_on(exchange):
+            return False
+        _, message = self._next(exchange, None)
+        exchange.replies.append(answer_here(message))
+        return True
+
+    def _take_in(self, exchange: _Exchange, timeout: int | None) -> bool:
+        """Take the replies that are there; return whether there were any.
+
+        Parameters
+        ----------
+        timeout
+            0 does not wait for one, None does.
+        """
+        ready = self._poll.poll(timeout)
+        for descriptor, _ in ready:
+            index, reply = self._lines[descriptor].take(self._store)
             exchange.open.discard(index)
             exchange.replies.append(reply)
+        return bool(ready)
 
     def _states(self, message: Message) -> list[tuple[int, str, Any]]:
         """Return what the clients of a message start from."""
-        if self._store is None:
+        versions = (START_VERSIONS in record for record in message.content.values())
+        if self._store is None or not any(versions):
             return []
         metadata = message.metadata
         requests, _ = unpack_requests(

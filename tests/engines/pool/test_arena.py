@@ -69,3 +69,39 @@ def test_a_place_names_its_arena():
     assert Arenas(numbers).get(place).tolist() == [7.0]
     for number in numbers:
         os.close(number)
+
+
+@given(arrays=st.lists(ARRAYS, min_size=1, max_size=8))
+def test_lent_arrays_are_those_that_were_put_in(arrays):
+    number = new_descriptor()
+    writer, reader = Arena(3, number), Arena(3, number)
+    places = [writer.put(array) for array in arrays]
+    lent = reader.lend(lambda: None)
+    for array, place in zip(arrays, places, strict=True):
+        seen = lent(place)
+        assert seen.dtype == array.dtype and seen.shape == array.shape
+        assert seen.tobytes() == array.tobytes()
+        assert not seen.flags.writeable
+    os.close(number)
+
+
+def test_memory_is_given_back_with_the_last_view(descriptor):
+    writer, reader, given_back = Arena(0, descriptor), Arena(0, descriptor), []
+    places = [writer.put(np.arange(6.0)), writer.put(np.arange(3.0))]
+    get = reader.lend(lambda: given_back.append(1))
+    first, second = map(get, places)
+    part = first.reshape(2, 3)[1:]
+    del get, first, second
+    assert given_back == [] and part.tolist() == [[3.0, 4.0, 5.0]]
+    del part
+    assert given_back == [1]
+
+
+def test_a_copy_is_not_written_over(descriptor):
+    arena = Arena(0, descriptor)
+    place = arena.put(np.arange(3.0))
+    copy, view = arena.copy(place), arena.get(place)
+    arena.clear()
+    arena.put(np.zeros(3))
+    assert copy.tolist() == [0.0, 1.0, 2.0] and not copy.flags.writeable
+    assert view.tolist() == [0.0, 0.0, 0.0]

@@ -2,18 +2,23 @@
 
 import os
 import signal
-from collections import deque
 from pathlib import Path
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 import fedsuite
 from fedsuite.callbacks.progress import Progress
-from fedsuite.engines.local import PooledGrid, flower_identity
+from fedsuite.client_app import Worker, client_app_for
+from fedsuite.clients.store import MemoryStore
+from fedsuite.engines.local import LocalGrid, PooledGrid, flower_identity
 from fedsuite.engines.pool.workers import WorkerPool
 from fedsuite.errors import ConfigError, RunError
-from fedsuite.records import HELLO
+from fedsuite.experiment import Experiment
+from fedsuite.experiment_parts import federated_data, network_model
+from fedsuite.models.arrays import model_arrays
+from fedsuite.records import HELLO, TRAIN, to_arrays, to_record
 from fedsuite.results.layout import MODEL, read_manifest
 from tests.faults.runs import EXPERIMENTS
 from tests.helpers import digits_experiment
@@ -100,6 +105,61 @@ def test_a_worker_that_is_killed_ends_the_run_and_it_can_go_on(tmp_path, monkeyp
     assert held(folder) == whole
 
 
+def test_a_worker_that_dies_while_this_process_trains_ends_the_run(tmp_path, monkeypatch):
+    before, answer, here = children(), PooledGrid._answer_here, []
+
+    def kill(self, message):
+        if message.metadata.message_type == TRAIN and not here:
+            here.append(message)
+            os.kill(min(children() - before), signal.SIGKILL)
+        return answer(self, message)
+
+    monkeypatch.setattr(PooledGrid, "_answer_here", kill)
+    with pytest.raises(RunError, match=r"worker process 1 ended \(was killed by SIGKILL"):
+        ran(tmp_path, "run", EXPERIMENTS["scaffold"], workers=2, clients_per_round=3)
+    assert here and children() == before
+
+
+def test_there_is_one_process_less_beside_this_one(tmp_path, monkeypatch):
+    before, seen = children(), []
+    on_round_end = Progress.on_round_end
+
+    def count(self, state, report):
+        on_round_end(self, state, report)
+        seen.append(len(children() - before))
+
+    monkeypatch.setattr(Progress, "on_round_end", count)
+    ran(tmp_path, "three", EXPERIMENTS["scaffold"], workers=3, num_rounds=1)
+    ran(tmp_path, "one", EXPERIMENTS["scaffold"], workers=1, num_rounds=1)
+    assert seen == [2, 0]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("name", ["scaffold", "fedakd"])
+def test_what_clients_keep_goes_from_one_process_to_the_other(
+    tmp_path, monkeypatch, name, first
+):
+    values = {**EXPERIMENTS[name], "clients-per-round": 3}
+    alone = held(ran(tmp_path, "alone", values))
+    answers, counts = WorkerPool.answers, [first]
+
+    def in_turns(self, messages, answer_here):
+        # An exchange in this process, then one in the others: never both.
+        counts[0] += 1
+        if counts[0] % 2:
+            return map(answer_here, messages)
+        return answers(self, messages, answer_here)
+
+    monkeypatch.setattr(WorkerPool, "answers", in_turns)
+    monkeypatch.setattr(WorkerPool, "_answer_one", lambda *_: False)
+    assert held(ran(tmp_path, "shared", values, workers=2)) == alone
+    assert counts[0] > 3
+
+
+def app_here(experiment: Experiment) -> ClientApp:
+    return client_app_for(Worker(experiment, MemoryStore()))
+
+
 @pytest.fixture(scope="module")
 def two_workers():
     made = WorkerPool(digits_experiment(), "run", 4, 2, None)
@@ -108,9 +168,9 @@ def two_workers():
 
 
 @pytest.fixture
-def pool(two_workers):
+def grid(two_workers):
     with flower_identity():
-        yield two_workers
+        yield PooledGrid(two_workers, app_here(digits_experiment()), 4)
 
 
 def hellos(grid: PooledGrid, nodes) -> list[Message]:
@@ -121,8 +181,7 @@ def partitions(replies) -> list[int]:
     return [reply.content["hello"]["partition-id"] for reply in replies]
 
 
-def test_messages_that_nobody_took_disturb_no_later_ones(pool):
-    grid = PooledGrid(pool, 4)
+def test_messages_that_nobody_took_disturb_no_later_ones(grid):
     abandoned = grid.send_and_receive(hellos(grid, [1000, 1001, 1002, 1003] * 3))
     next(iter(abandoned))
     replies = list(grid.send_and_receive(hellos(grid, [1002, 1003])))
@@ -138,70 +197,91 @@ def test_messages_that_nobody_took_disturb_no_later_ones(pool):
     } == answered
 
 
-def test_a_node_that_there_is_not_is_an_error_reply(pool):
-    grid = PooledGrid(pool, 4)
+def test_a_node_that_there_is_not_is_an_error_reply(grid):
     replies = list(grid.send_and_receive(hellos(grid, [1000, 1004])))
     failed = [reply for reply in replies if reply.has_error()]
     assert [reply.error.reason for reply in failed] == ["there is no such node"]
     assert len(replies) == 2
 
 
-def test_a_message_type_that_no_client_answers_is_an_error_reply(pool):
-    grid = PooledGrid(pool, 4)
-    (reply,) = grid.send_and_receive(
-        [grid.create_message(RecordDict(), "query.nothing", 1000, "")]
-    )
-    assert reply.has_error() and "nothing" in reply.error.reason
+def test_a_message_type_that_no_client_answers_is_an_error_reply(grid, monkeypatch):
+    take_in = WorkerPool._take_in
+
+    # However fast the others are: this process looks for replies when it has to wait.
+    def late(self, exchange, timeout):
+        return timeout is None and take_in(self, exchange, timeout)
+
+    monkeypatch.setattr(WorkerPool, "_take_in", late)
+    here = noted(monkeypatch)
+    asked = [grid.create_message(RecordDict(), "query.no", 1000, "") for _ in range(9)]
+    replies = list(grid.send_and_receive(asked))
+    assert 0 < len(here) < len(replies) == 9
+    (reason,) = {reply.error.reason for reply in replies}
+    assert "no" in reason
 
 
-class Scripted:
-    """In place of a process: holds messages until it is asked for replies."""
+def noted(monkeypatch) -> list[Message]:
+    """Return the messages that will be answered in this process."""
+    here, answer = [], PooledGrid._answer_here
 
-    def __init__(self, sent):
-        self.line = object()
-        self.messages = deque()
-        self.sent = sent
+    def note(self, message):
+        here.append(message)
+        return answer(self, message)
 
-    def send(self, index, message, states, known):
-        self.sent.append(index)
-        self.messages.append((index, message))
-
-    def take(self, store):
-        return self.messages.popleft()
-
-    def stop(self):
-        pass
+    monkeypatch.setattr(PooledGrid, "_answer_here", note)
+    return here
 
 
-def test_no_message_is_far_ahead_of_the_oldest_without_a_reply(monkeypatch):
-    sent, ahead = [], []
-    slow, fast = Scripted(sent), Scripted(sent)
+def test_replies_that_are_all_kept_stay_as_they_came(grid, monkeypatch):
+    experiment = digits_experiment()
+    model = network_model(experiment, federated_data(experiment))
+    record = to_record(model_arrays(model))
 
-    def wait(lines):
-        if fast.messages:
-            return [fast.line]
-        ahead.append(max(sent) - slow.messages[0][0])
-        return [slow.line]
+    def asked(grid):
+        config = {"learning-rate": 0.1, "client-ids": [0]}
+        for index in range(25):
+            config = ConfigRecord({**config, "client-ids": [index % 4], "server-round": 1})
+            content = RecordDict({"arrays": record, "config": config})
+            yield grid.create_message(content, TRAIN, 1000 + index % 4, f"1.{index}")
 
-    monkeypatch.setattr("fedsuite.engines.pool.workers.wait", wait)
-    pool = WorkerPool(digits_experiment(), "run", 4, 0, None)
-    pool._workers = [slow, fast]
-    with flower_identity():
-        messages = [Message(RecordDict(), 1000, HELLO) for _ in range(60)]
-        replies = list(pool.answers(messages))
-    assert sorted(sent) == list(range(60)) and len(replies) == 60
-    # Two workers, four messages each: while the slow one has its first, the other goes on.
-    assert ahead[0] == 8 and max(ahead) == 8
-    pool.close()
+    def trained(grid) -> dict[str, dict[str, bytes]]:
+        # All at once: none is looked at before the last has come.
+        replies = list(grid.send_and_receive(list(asked(grid))))
+        return {
+            reply.metadata.group_id: {
+                name: array.tobytes()
+                for part in reply.content.values()
+                if isinstance(part, ArrayRecord)
+                for name, array in to_arrays(part).items()
+            }
+            for reply in replies
+        }
+
+    monkeypatch.setattr(WorkerPool, "_answer_one", lambda *_: False)
+    shared = trained(grid)
+    assert shared == trained(LocalGrid(app_here(experiment), 4))
+    assert len(set(map(repr, shared.values()))) == 4
 
 
 def test_an_experiment_that_clients_refuse_ends_in_its_own_line():
     experiment = digits_experiment(lsr_gamma=0.5, loss="focal")
     pool = WorkerPool(experiment, "run", 4, 1, None)
     with flower_identity(), pytest.raises(ConfigError, match="lsr-gamma"):
-        grid = PooledGrid(pool, 4)
+        grid = PooledGrid(pool, ClientApp(), 4)
         list(grid.send_and_receive(hellos(grid, [1000])))
     pool.close()
+
+
+def test_an_experiment_that_clients_refuse_leaves_no_process(tmp_path):
+    before = children()
+    refused = {**EXPERIMENTS["scaffold"], "lsr-gamma": 0.5, "loss": "focal"}
+    said = []
+    for workers in (1, 2):
+        with pytest.raises(ConfigError, match="lsr-gamma") as caught:
+            ran(tmp_path, f"run-{workers}", refused, workers=workers)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert children() == before
 
 
 def test_more_workers_than_clients_are_not_started(tmp_path, monkeypatch):
@@ -214,4 +294,4 @@ def test_more_workers_than_clients_are_not_started(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fedsuite.engines.pool.workers.WorkerPool", Counted)
     ran(tmp_path, "run", EXPERIMENTS["scaffold"], workers=16, num_rounds=1)
-    assert asked == [3]
+    assert asked == [2]
