@@ -65,6 +65,15 @@ def test_workers_end_with_the_bits_of_one_process(tmp_path, name):
     assert children() == before
 
 
+def test_what_many_clients_keep_outlasts_the_replies_that_brought_it(tmp_path):
+    values = digits_experiment(
+        method="ditto", num_clients=16, num_rounds=3, local_steps=1, checkpoint_every=1
+    ).values
+    assert held(ran(tmp_path, "alone", values)) == held(
+        ran(tmp_path, "shared", values, workers=2)
+    )
+
+
 def test_a_run_is_resumed_with_other_workers_to_the_same_bits(tmp_path):
     values = EXPERIMENTS["fedakd"]
     whole = held(ran(tmp_path, "whole", values))
