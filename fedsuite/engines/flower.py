@@ -151,7 +151,7 @@ def stage_keys(folder: Path, run_config: Mapping[str, Value]) -> Path:
     Path
         The app's folder, as ``flwr run`` takes it.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return _write_app(folder, "fedsuite", [], run_config)
 
 

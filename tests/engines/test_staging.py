@@ -64,6 +64,7 @@ def test_by_default_the_running_fedsuite_is_staged(tmp_path: Path) -> None:
 def test_an_app_of_keys_alone_holds_no_code(tmp_path: Path) -> None:
     from flwr.cli.build import build_fab_from_disk
 
+    stage_keys(tmp_path / "app", {"of": "the run before"})
     app = stage_keys(tmp_path / "app", ODD_VALUES)
     bundle = build_fab_from_disk(app)
     names = zipfile.ZipFile(io.BytesIO(bundle)).namelist()
