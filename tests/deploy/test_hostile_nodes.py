@@ -31,7 +31,8 @@ def hostile_package(folder: Path) -> Path:
     shutil.copy(Path(hostile_mod.__file__), copy / "hostile_mod.py")
     file = copy / "client_app.py"
     whole = file.read_text()
-    changed = whole.replace("mods=[log_mod]", "mods=[tamper, log_mod]")
+    # Innermost: what is tampered with travels as an honest reply does.
+    changed = whole.replace("packing_mod]", "packing_mod, tamper]")
     assert changed != whole
     line = "from fedsuite.registry import METHODS\n"
     file.write_text(
