@@ -25,13 +25,21 @@ from measuring.arms import (
     ENGINES,
     EXPERIMENTS,
     PEERS,
+    TWICE,
     environment,
     is_method,
     make_arm,
     method_file,
 )
 from measuring.plots import plot_speed
-from measuring.tables import ArmRun, arm_run, disagreements, speed_table, work_table
+from measuring.tables import (
+    ArmRun,
+    arm_run,
+    disagreements,
+    second_core_table,
+    speed_table,
+    work_table,
+)
 from measuring.watch import watch
 
 TOLERANCES = {"f1": 0.02, "f2": 0.02, "f3": 0.04, "f4": 0.15, "f5": 0.02}
@@ -40,12 +48,13 @@ draw other clients and mini-batches; F4's clients have two classes each, and aft
 its accuracy still moves by several points from round to round."""
 
 DEFAULT_ARMS = {
-    "f4": "floor,local,local-2,ray,flower,pfl,fedeba-plus,fedakd,fedal",
-    "f5": "floor,local,local-2,ray,pfl",
+    "f3": "floor,local,local-2,local-twice,ray,flower,pfl",
+    "f4": "floor,local,local-2,local-twice,ray,flower,pfl,fedeba-plus,fedakd,fedal",
+    "f5": "floor,local,local-2,ray,flower,pfl",
 }
-"""Stock Flower looks through all messages for each SuperNode: 10,000 would take hours."""
+"""Of the other cases: all but ``local-twice`` and methods."""
 
-SAME_BITS = tuple(ENGINES)
+SAME_BITS = (*ENGINES, TWICE)
 
 
 def module(name: str, *arguments: str) -> str:
@@ -65,10 +74,10 @@ def usable(arms: Sequence[str], case: Path, pfl: str, facts: dict[str, Any]) -> 
             print("pfl skipped: give --pfl-python", file=sys.stderr)
         elif arm == "local-2" and not facts["workers-key"]:
             print("local-2 skipped: this fedsuite has no key workers", file=sys.stderr)
-        elif arm in ENGINES or arm in PEERS or is_method(case, arm):
+        elif arm in {*ENGINES, *PEERS, TWICE} or is_method(case, arm):
             chosen.append(arm)
         else:
-            raise SystemExit(f"no arm {arm!r}: {', '.join([*PEERS, *ENGINES])}, a method")
+            raise SystemExit(f"no arm {arm!r}: {', '.join([*PEERS, *SAME_BITS])}, a method")
     return chosen
 
 
@@ -145,6 +154,9 @@ def report(results: dict[str, Any], picture: Path) -> None:
     """Print the tables and write the picture."""
     runs = [ArmRun.of(row) for row in results["runs"]]
     print(speed_table(runs, "floor"))
+    second = second_core_table(runs)
+    if second:
+        print(f"\n{second}")
     if results["work"]:
         print()
         print(work_table(runs, results["work"], "local"))

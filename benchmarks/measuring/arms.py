@@ -3,8 +3,10 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from measuring.at_once import APART
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
 EXPERIMENTS = BENCHMARKS / "experiments"
@@ -15,6 +17,9 @@ ENGINES: dict[str, tuple[str, ...]] = {
     "ray": ("--engine", "ray"),
 }
 """Arms that are fedsuite's engines: options of ``fedsuite run``."""
+
+TWICE = "local-twice"
+"""Two runs of ``local`` at once; the first is timed. Shows what a second core can bring."""
 
 PEERS = {"floor": "floor", "flower": "stock_flower", "pfl": "pfl_loop"}
 """Arms that are modules of ``peers``."""
@@ -54,7 +59,8 @@ def method_file(case: Path, arm: str) -> Path:
 
 def is_method(case: Path, arm: str) -> bool:
     """Return whether an arm is another method of a case."""
-    return arm not in ENGINES and arm not in PEERS and method_file(case, arm).is_file()
+    known = {*ENGINES, *PEERS, TWICE}
+    return arm not in known and method_file(case, arm).is_file()
 
 
 def engine_arm(experiment: Path, folder: Path, options: Sequence[str]) -> Arm:
@@ -76,6 +82,24 @@ def engine_arm(experiment: Path, folder: Path, options: Sequence[str]) -> Arm:
     )
     run = folder / "run"
     return Arm(command, run / "rounds.jsonl", run / "model.safetensors")
+
+
+def twice_arm(experiment: Path, folder: Path) -> Arm:
+    """Return two runs of the local engine at once; the rounds are those of the first.
+
+    Parameters
+    ----------
+    experiment
+        The experiment file.
+    folder
+        The runs' folders go into it.
+    """
+    watched, beside = (
+        engine_arm(experiment, folder / name, ENGINES["local"]) for name in ("1", "2")
+    )
+    both = (*watched.command, APART, *beside.command)
+    command = (sys.executable, "-m", "measuring.at_once", *both)
+    return replace(watched, command=command)
 
 
 def peer_arm(name: str, prepared: Path, folder: Path, python: str) -> Arm:
@@ -103,7 +127,7 @@ def make_arm(name: str, case: Path, prepared: Path, folder: Path, pfl: str) -> A
     Parameters
     ----------
     name
-        An engine, a peer, or another method of the case.
+        An engine, a peer, :data:`TWICE`, or another method of the case.
     case
         The case's experiment file.
     prepared, folder
@@ -114,6 +138,8 @@ def make_arm(name: str, case: Path, prepared: Path, folder: Path, pfl: str) -> A
     if name in PEERS:
         python = pfl if name == "pfl" else sys.executable
         return peer_arm(name, prepared, folder, python)
+    if name == TWICE:
+        return twice_arm(prepared / "experiment.toml", folder)
     if name in ENGINES:
         return engine_arm(prepared / "experiment.toml", folder, ENGINES[name])
     return engine_arm(prepared / name / "experiment.toml", folder, ENGINES["local"])

@@ -182,6 +182,29 @@ def work_table(runs: Sequence[ArmRun], work: Mapping[str, float], base: str) -> 
     return markdown(header, rows)
 
 
+def second_core_table(runs: Sequence[ArmRun]) -> str:
+    """Return what a second worker brings, beside what a second core could bring.
+
+    Two runs at once do twice the work of one; were they as fast as one alone, a second
+    core could bring 2.00. Empty where ``local``, ``local-2`` or ``local-twice`` is missing.
+    """
+    grouped = by_arm(runs)
+    names = ("local", "local-2", "local-twice")
+    if not all(name in grouped for name in names):
+        return ""
+    one, two_workers, at_once = ([r.seconds for r in grouped[name]] for name in names)
+    most = ratios([2 * seconds for seconds in one], at_once)
+    row = (
+        two(one, 4),
+        two(two_workers, 4),
+        two(at_once, 4),
+        ratios(one, two_workers),
+        most,
+    )
+    header = (*names, "local / local-2", "2 local / local-twice")
+    return markdown(header, [row])
+
+
 def disagreements(
     runs: Sequence[ArmRun], base: str, same: Iterable[str], tolerance: float
 ) -> list[str]:

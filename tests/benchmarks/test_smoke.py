@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from measuring.at_once import APART, run_both
 from measuring.compare import fingerprint, judge, read_model
 from measuring.prepare import prepare, resolve
 from measuring.watch import WatchedFailure, watch
@@ -121,3 +122,17 @@ def test_a_command_that_fails_is_told_with_its_last_words(tmp_path):
     command = [sys.executable, "-c", "import sys; sys.exit('too hot')"]
     with pytest.raises(WatchedFailure, match="code 1\ntoo hot"):
         watch(command, tmp_path / "lines")
+
+
+def test_two_commands_run_at_once_and_a_failure_of_either_is_told(tmp_path):
+    # Each waits for what the other leaves: one after the other they would not end.
+    waits = (
+        "import pathlib, sys, time\n"
+        "pathlib.Path(sys.argv[1]).touch()\n"
+        "while not pathlib.Path(sys.argv[2]).exists(): time.sleep(0.01)\n"
+    )
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    first = [sys.executable, "-c", waits, a, b]
+    assert run_both([*first, APART, sys.executable, "-c", waits, b, a]) == 0
+    fails = [sys.executable, "-c", "import sys; sys.exit(3)"]
+    assert run_both([*fails, APART, *first]) == run_both([*first, APART, *fails]) == 3

@@ -5,6 +5,7 @@ from measuring.tables import (
     ArmRun,
     arm_run,
     disagreements,
+    second_core_table,
     speed_table,
     steady,
     work_table,
@@ -56,6 +57,18 @@ def test_time_of_a_method_is_set_against_its_work():
     row = work_table(runs, {"local": 100.0, "fedal": 250.0}, "local").splitlines()[3]
     # Three times the time for 2.5 times the work.
     assert row.split(" | ")[2:] == ["3.00, 3.00", "250", "2.500", "1.200 |"]
+
+
+def test_a_second_worker_is_set_against_a_second_core():
+    runs = [run("local", s) for s in (6.0, 6.0, 9.0)]
+    runs += [run("local-2", s) for s in (4.0, 4.0, 5.0)]
+    assert second_core_table(runs) == ""
+    # While another run is beside it a round takes 8 seconds: twelve of work in eight.
+    runs += [run("local-twice", s) for s in (8.0, 8.0, 9.0)]
+    row = second_core_table(runs).splitlines()[2]
+    assert row.split(" | ")[3:] == ["1.50, 1.50", "1.50, 1.50 |"]
+    runs[-3:] = [run("local-twice", 6.0)]
+    assert second_core_table(runs).endswith("| 1.50, 1.50 | 2.00, 2.00 |")
 
 
 def test_other_bits_and_other_accuracies_are_told():
