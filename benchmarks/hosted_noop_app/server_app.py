@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsuite.engines.prompt_grid import PromptGrid
+from fedsuite.engines.packed_grid import grid_for
 from fedsuite.strategies import FedAvg
 from fedsuite.strategies.callback import Callback, RoundReport, RunState
 
@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
     )
     model = Array(np.zeros(int(config["num-parameters"]), np.float32))
     strategy.start(
-        PromptGrid(grid),
+        grid_for(grid),
         ArrayRecord({"model": model}),
         num_rounds=rounds,
         callbacks=[Seconds(Path(str(config["output"])))],

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedsuite.engines.prompt_grid import PromptGrid
+from fedsuite.engines.prompt_grid import SHORTEST_PAUSE_IN_MEMORY_S, PromptGrid
 from fedsuite.packed import Packing, pack, unpack_reply
 
 
@@ -42,7 +42,9 @@ def grid_for(grid: Grid) -> PromptGrid:
     # Loads much of Flower, which a ServerApp has loaded already and others do not need.
     from flwr.superlink.grid import InMemoryGrid
 
-    return PromptGrid(grid) if isinstance(grid, InMemoryGrid) else PackedGrid(grid)
+    if isinstance(grid, InMemoryGrid):
+        return PromptGrid(grid, SHORTEST_PAUSE_IN_MEMORY_S)
+    return PackedGrid(grid)
 
 
 def _packed(message: Message, done: Packing) -> Message:

@@ -13,26 +13,36 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 
-_SHORTEST_PAUSE_S = 0.1
+SHORTEST_PAUSE_S = 0.1
+"""Between machines, where a look is a request and a SuperNode sleeps for seconds."""
+
+SHORTEST_PAUSE_IN_MEMORY_S = 0.01
+"""In Flower's simulation, which takes messages up every 0.1 s and replies at once."""
+
 _LONGEST_PAUSE_S = 1.0
 _SHARE_OF_WAIT = 0.05
+_LOOKS_IN_A_PAUSE = 4
 
 
 class PromptGrid(Grid):
     """A Grid of Flower's whose replies are looked for soon.
 
-    The pauses grow with the wait: they add a twentieth to it at most, or 0.1 s, and a wait
-    of hours costs a request a second. In a Flower app of your own: ``PromptGrid(grid)`` in
-    place of ``grid``.
+    The pauses grow with the wait: they add a twentieth to it at most, or the shortest
+    pause, and a wait of hours costs a request a second. A look that takes long, as where
+    very many messages are under way, is followed by a pause four times as long. In a Flower
+    app of your own: ``PromptGrid(grid)`` in place of ``grid``.
 
     Parameters
     ----------
     grid
         What sends and receives.
+    shortest_pause
+        Seconds from one look to the next, at the least.
     """
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, shortest_pause: float = SHORTEST_PAUSE_S) -> None:
         self._grid = grid
+        self.shortest_pause = shortest_pause
 
     def set_run(self, run: FlowerRun) -> None:
         """Say which run it is."""
@@ -92,15 +102,20 @@ class PromptGrid(Grid):
     ) -> Iterator[Message]:
         while waiting:
             # The last look is after the deadline: what came in time is taken.
-            late = timeout is not None and time.monotonic() - sent >= timeout
+            began, found = time.monotonic(), False
+            late = timeout is not None and began - sent >= timeout
             # A list: a Grid may go through it while replies are handed out.
             for reply in self.pull_messages(list(waiting)):
+                found = True
                 waiting.discard(reply.metadata.reply_to_message_id)
                 yield reply
             if late or not waiting:
                 return
-            pause = _SHARE_OF_WAIT * (time.monotonic() - sent)
-            pause = min(max(pause, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+            now = time.monotonic()
+            # Whoever asked has looked at what was found, in that time too.
+            look = 0.0 if found else now - began
+            pause = max(_SHARE_OF_WAIT * (now - sent), _LOOKS_IN_A_PAUSE * look)
+            pause = min(max(pause, self.shortest_pause), _LONGEST_PAUSE_S)
             if timeout is not None:
                 pause = min(pause, max(0.0, sent + timeout - time.monotonic()))
             time.sleep(pause)

@@ -138,5 +138,9 @@ def test_errors_pass_and_damage_becomes_the_clients_error() -> None:
 
 
 def test_in_one_memory_nothing_is_packed() -> None:
-    assert type(grid_for(WireGrid(adding_app([])))) is PackedGrid
-    assert type(grid_for(object.__new__(InMemoryGrid))) is PromptGrid
+    between_machines = grid_for(WireGrid(adding_app([])))
+    simulated = grid_for(object.__new__(InMemoryGrid))
+    assert type(between_machines) is PackedGrid
+    assert type(simulated) is PromptGrid
+    # A look is no request there, and Flower's simulation replies at once.
+    assert simulated.shortest_pause < between_machines.shortest_pause

@@ -44,6 +44,7 @@ class SlowGrid(LocalGrid):
         self._clock, self._delays, self._lost = clock, delays, set(lost)
         self._due: dict[str, float] = {}
         self.looks = 0
+        self.seconds_a_look = 0.0
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         pushed: list[str] = []
@@ -59,6 +60,7 @@ class SlowGrid(LocalGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         self.looks += 1
+        self._clock.now += self.seconds_a_look
         ready = [key for key in message_ids if self._due[key] <= self._clock.now]
         return super().pull_messages(ready)
 
@@ -97,6 +99,26 @@ def test_a_pause_adds_a_twentieth_at_most_and_never_more_than_a_second(
     over = clock.now - 1000.0 - delay
     assert 0 <= over <= min(max(0.1, 0.05 * delay), 1.0) + 1e-6
     assert min(clock.pauses) >= 0.1
+
+
+def test_a_shorter_pause_may_be_asked_for(clock: Clock) -> None:
+    grid = PromptGrid(SlowGrid(clock, {1000: 0.025}), shortest_pause=0.01)
+    assert sources(grid.send_and_receive(hellos(1000))) == [1000]
+    assert clock.pauses == [0.01, 0.01, 0.01]
+
+
+def test_looks_that_take_long_take_a_fifth_of_the_time(clock: Clock) -> None:
+    slow = SlowGrid(clock, {1000: 1.0, 1001: 0.0})
+    slow.seconds_a_look = 0.05
+    grid = PromptGrid(slow, shortest_pause=0.01)
+    replies = grid.send_and_receive(hellos(1000, 1001))
+    assert next(replies).metadata.src_node_id == 1001
+    # Time that somebody took for a reply is no time of the look.
+    clock.now += 0.1
+    assert sources(replies) == [1000]
+    # The first look found something; 0.15 s of waiting are less than the shortest pause.
+    assert clock.pauses[0] == pytest.approx(0.01)
+    assert clock.pauses[1:] == pytest.approx([0.2] * (len(clock.pauses) - 1))
 
 
 def test_messages_are_sent_before_anybody_asks_for_a_reply(clock: Clock) -> None:
