@@ -125,11 +125,14 @@ def test_a_command_that_fails_is_told_with_its_last_words(tmp_path):
 
 
 def test_two_commands_run_at_once_and_a_failure_of_either_is_told(tmp_path):
-    # Each waits for what the other leaves: one after the other they would not end.
+    # Each waits for what the other leaves: one after the other the first gives up.
     waits = (
         "import pathlib, sys, time\n"
         "pathlib.Path(sys.argv[1]).touch()\n"
-        "while not pathlib.Path(sys.argv[2]).exists(): time.sleep(0.01)\n"
+        "for _ in range(3000):\n"
+        "    if pathlib.Path(sys.argv[2]).exists(): sys.exit(0)\n"
+        "    time.sleep(0.01)\n"
+        "sys.exit(1)\n"
     )
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     first = [sys.executable, "-c", waits, a, b]
