@@ -20,7 +20,10 @@ LOOK_S = 0.5
 MEMORY_LOOKS = 4
 """Looks from one sum of memory to the next, where there are several processes."""
 
-POLL_S = 0.003
+POLL_S = 0.02
+"""Seconds between looks for new lines. Every look takes time from an arm that uses all
+cores, so they are few; when a line was written, the file itself says."""
+
 PATIENCE_S = 30.0
 
 
@@ -180,6 +183,7 @@ def _follow(
 ) -> tuple[list[Mark], Tree, int, "os.struct_rusage"]:
     marks: list[Mark] = []
     tree = Tree(pid)
+    start_of_day = time.time() - (time.monotonic() - start)
     looks = size = 0
     next_look = start
     ended = 0
@@ -187,11 +191,11 @@ def _follow(
         # Before the look at the lines: what an ended process wrote is then there.
         ended, status, usage = os.wait4(pid, os.WNOHANG)
         now = time.monotonic()
-        found = lines.stat().st_size if lines.exists() else 0
-        if found > size:
-            size = found
+        found = lines.stat() if lines.exists() else None
+        if found is not None and found.st_size > size:
+            size = found.st_size
             count = lines.read_bytes().count(b"\n") - len(marks)
-            marks += [Mark(now - start, tree.cpu())] * count
+            marks += [Mark(found.st_mtime - start_of_day, tree.cpu())] * count
         if not ended and now >= next_look:
             tree.look()
             tree.cpu()
