@@ -311,10 +311,11 @@ class Reply:
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
 
 
+AnyRecord = ArrayRecord | ConfigRecord | MetricRecord
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 
-def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
+def records_of(content: Mapping[str, AnyRecord], kind: type[Record]) -> dict[str, Record]:
     """Return the records of one kind by name.
 
     Flower's own ``content.array_records`` leaves a reference cycle that keeps all arrays
@@ -328,16 +329,24 @@ def client_record(client_id: int, name: str) -> str:
     return f"client-{client_id}.{name}"
 
 
+def add_entry(content: RecordDict, client_id: int, outcome: Reply | str) -> None:
+    """Add one client's entry to a hosted reply; a string is the reason why it failed."""
+    if isinstance(outcome, str):
+        content[client_record(client_id, ERROR)] = ConfigRecord({"reason": outcome})
+        return
+    # Made before anything is added: a reply that cannot be packed leaves no half of it.
+    metrics = MetricRecord(dict(outcome.metrics))
+    records = {name: to_record(arrays) for name, arrays in outcome.arrays.items()}
+    for name, record in records.items():
+        content[client_record(client_id, name)] = record
+    content[client_record(client_id, METRICS)] = metrics
+
+
 def pack_replies(replies: Mapping[int, Reply | str]) -> RecordDict:
-    """Pack one entry a client; a string is the reason why that client failed."""
+    """Pack one entry a client; see :func:`add_entry`."""
     content = RecordDict()
-    for client_id, reply in replies.items():
-        if isinstance(reply, str):
-            content[client_record(client_id, ERROR)] = ConfigRecord({"reason": reply})
-            continue
-        for name, arrays in reply.arrays.items():
-            content[client_record(client_id, name)] = to_record(arrays)
-        content[client_record(client_id, METRICS)] = MetricRecord(dict(reply.metrics))
+    for client_id, outcome in replies.items():
+        add_entry(content, client_id, outcome)
     return content
 
 
@@ -348,16 +357,17 @@ def pack_reply(reply: Reply) -> RecordDict:
     return content
 
 
-def split_replies(content: RecordDict, client_ids: Iterable[int]) -> dict[int, RecordDict]:
+def split_replies(
+    content: RecordDict, client_ids: Iterable[int]
+) -> dict[int, dict[str, AnyRecord]]:
     """Sort the records of a hosted reply by client; records of nobody are ignored."""
     # One pass, however many records a node invents.
-    client_ids = list(client_ids)
-    owners = {client_record(client_id, ""): client_id for client_id in client_ids}
-    entries = {client_id: RecordDict() for client_id in client_ids}
+    entries: dict[int, dict[str, AnyRecord]] = {k: {} for k in client_ids}
+    owners = {f"client-{client_id}": entry for client_id, entry in entries.items()}
     for name, record in content.items():
         head, dot, tail = name.partition(".")
-        if head + dot in owners:
-            entries[owners[head + dot]][tail] = record
+        if dot and head in owners:
+            owners[head][tail] = record
     return {client_id: entry for client_id, entry in entries.items() if entry}
 
 
@@ -377,7 +387,8 @@ def unpack_requests(
     only_client
         Identity of the node's client where the message names none (single layout).
     """
-    config = dict(_only(records_of(content, ConfigRecord), CONFIG))
+    # Through items(): Flower's records have no fast way for dict() to read them.
+    config = dict(_only(records_of(content, ConfigRecord), CONFIG).items())
     hosted = CLIENT_IDS in config
     client_ids = _int_list(config.pop(CLIENT_IDS)) if hosted else [only_client]
     count = len(client_ids)

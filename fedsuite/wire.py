@@ -5,7 +5,7 @@ records and answers with ``fitres.*`` and ``evaluateres.*``. Legacy records know
 position only; names are given back from what was sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -16,6 +16,7 @@ from fedsuite.records import (
     METRICS,
     NUM_EXAMPLES,
     TRAIN,
+    AnyRecord,
     ConfigValue,
     MetricValue,
     RecordError,
@@ -59,7 +60,9 @@ def to_legacy(content: RecordDict, message_type: str) -> RecordDict:
     )
 
 
-def from_legacy(content: RecordDict, message_type: str, names: Sequence[str]) -> RecordDict:
+def from_legacy(
+    content: Mapping[str, AnyRecord], message_type: str, names: Sequence[str]
+) -> RecordDict:
     """Turn a legacy result into the records of a single-layout reply.
 
     Parameters

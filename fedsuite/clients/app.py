@@ -14,7 +14,7 @@ from flwr.clientapp.typing import Mod
 
 from fedsuite.errors import FedsuiteError
 from fedsuite.logs import log_scope
-from fedsuite.records import Reply, Request, pack_replies, pack_reply, unpack_requests
+from fedsuite.records import Reply, Request, add_entry, pack_reply, unpack_requests
 
 
 class Answering(Protocol):
@@ -99,7 +99,7 @@ def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:
     content = RecordDict()
     for request in requests:
         with _noted(request):
-            content.update(_entry(context, client_fn, request))
+            _add_answer(content, context, client_fn, request)
     return Message(content, reply_to=message)
 
 
@@ -113,18 +113,19 @@ def _noted(request: Request) -> Iterator[None]:
         logger.info("answered %s in %.3f s", request.message_type, seconds)
 
 
-def _entry(context: Context, client_fn: ClientFn, request: Request) -> RecordDict:
-    """Return one client's entry of the reply, or the reason why there is none."""
+def _add_answer(
+    content: RecordDict, context: Context, client_fn: ClientFn, request: Request
+) -> None:
+    """Add one client's entry to the reply, or the reason why there is none."""
     client_id = request.client_id
     try:
-        reply = client_fn(context, client_id).answer(request)
-        return pack_replies({client_id: reply})
+        add_entry(content, client_id, client_fn(context, client_id).answer(request))
     except FedsuiteError as error:
         # One line that says it all: the server logs it with the reply.
-        return pack_replies({client_id: str(error)})
+        add_entry(content, client_id, str(error))
     except Exception as error:
         logger.exception("client %d failed", client_id)
-        return pack_replies({client_id: f"{type(error).__name__}: {error}"})
+        add_entry(content, client_id, f"{type(error).__name__}: {error}")
 
 
 @cache

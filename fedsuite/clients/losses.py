@@ -67,9 +67,9 @@ def focal_loss(
 
 def summed_cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     """Return the sum of the cross-entropy over all targets that count."""
-    return functional.cross_entropy(
-        outputs.flatten(0, -2), labels.flatten(), reduction="sum", ignore_index=IGNORED
-    )
+    if labels.ndim > 1:
+        outputs, labels = outputs.flatten(0, -2), labels.flatten()
+    return functional.cross_entropy(outputs, labels, reduction="sum", ignore_index=IGNORED)
 
 
 def right_targets(

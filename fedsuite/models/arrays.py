@@ -44,13 +44,14 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
     state = model.state_dict()
     with torch.no_grad():
         for name, array in arrays.items():
-            if name not in state or tuple(state[name].shape) != array.shape:
-                found = tuple(state[name].shape) if name in state else "nothing"
+            tensor = state.get(name)
+            if tensor is None or tensor.shape != array.shape:
+                found = "nothing" if tensor is None else tuple(tensor.shape)
                 raise RunError(
                     f"array {name} of shape {array.shape} does not fit the model, which "
                     f"has {found} there: server and client must build the same model"
                 )
-            if state[name].is_cpu:
-                np.copyto(state[name].numpy(), array)
+            if tensor.is_cpu:
+                np.copyto(tensor.numpy(), array)
             else:
-                state[name].copy_(torch.tensor(array))
+                tensor.copy_(torch.tensor(array))

@@ -12,6 +12,7 @@ from fedsuite.records import (
     CONFIG,
     KEEP_VERSIONS,
     START_VERSIONS,
+    AnyRecord,
     Arrays,
     ConfigValue,
     RecordError,
@@ -116,10 +117,12 @@ def build_messages(
     shared = {name: to_record(arrays) for name, arrays in exchange.shared.items()}
     if shared_record is not None:
         shared[ARRAYS] = shared_record
+    # Copied for each node: Flower checks all that is put into a record, but no copy.
+    same_content = RecordDict(dict(shared))
+    same_config = ConfigRecord(dict(exchange.config))
     messages = []
     for node_id, client_ids in by_node.items():
-        content = RecordDict(dict(shared))
-        config = dict(exchange.config)
+        content, config = same_content.copy(), same_config.copy()
         if members.hosted:
             config[CLIENT_IDS] = client_ids
         for key, known in (
@@ -132,7 +135,7 @@ def build_messages(
             for name, arrays in exchange.own.get(client_id, {}).items():
                 key = client_record(client_id, name) if members.hosted else name
                 content[key] = to_record(arrays)
-        content[CONFIG] = ConfigRecord(config)
+        content[CONFIG] = config
         if wire == "numpy":
             content = to_legacy(content, exchange.message_type)
         messages.append(Message(content, node_id, exchange.message_type, group_id=group_id))
@@ -251,7 +254,7 @@ class ReplyReader:
             else:
                 yield client_id, self._check(client_id, entries[client_id])
 
-    def _check(self, client_id: int, content: RecordDict) -> ClientReply | str:
+    def _check(self, client_id: int, content: Mapping[str, AnyRecord]) -> ClientReply | str:
         try:
             if self._wire == "numpy":
                 names = list(spec_of(self._exchange.shared.get(ARRAYS, {})))

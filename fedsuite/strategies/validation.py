@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
 from fedsuite.records import (
     ARRAYS,
     ERROR,
+    AnyRecord,
     Arrays,
     RecordError,
     array_header,
@@ -108,7 +109,9 @@ def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
     return {name: (array.shape, dtype_name(array.dtype)) for name, array in arrays.items()}
 
 
-def check_reply(client_id: int, content: RecordDict, expected: Expected) -> ClientReply:
+def check_reply(
+    client_id: int, content: Mapping[str, AnyRecord], expected: Expected
+) -> ClientReply:
     """Check one client's records and return them unpacked.
 
     Raises
@@ -138,7 +141,9 @@ def one_line(text: object, limit: int = 300) -> str:
     return "".join(c if c.isprintable() else "?" for c in words)[:limit]
 
 
-def _find_record(content: RecordDict, name: str, expected: Expected) -> ArrayRecord:
+def _find_record(
+    content: Mapping[str, AnyRecord], name: str, expected: Expected
+) -> ArrayRecord:
     records = records_of(content, ArrayRecord)
     if name in records:
         extra = ", ".join(sorted(set(records) - set(expected.arrays)))
@@ -203,7 +208,9 @@ def _check_weight(client_id: int, num_examples: float, expected: Expected) -> fl
     return num_examples
 
 
-def _check_metrics(content: RecordDict, expected: Expected) -> dict[str, float]:
+def _check_metrics(
+    content: Mapping[str, AnyRecord], expected: Expected
+) -> dict[str, float]:
     metrics: dict[str, float] = {}
     records = records_of(content, MetricRecord).values()
     count = sum(map(len, records))
