@@ -9,6 +9,7 @@ NumPyClient and the messages of the Message API, through :mod:`fedsuite.clients.
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -123,7 +124,6 @@ class FederatedClient(NumPyClient):
         self.public = public
         self.standardisation = standardisation
         self._views: tuple[int, torch.Generator] | None = None
-        self._names = list(model.state_dict())
 
     # --------------------------------------------------------------------------- actions
 
@@ -389,6 +389,11 @@ class FederatedClient(NumPyClient):
                     f"would make {name} useless, which is counted or measured: choose a "
                     "model without normalisation layers, such as mlp or cnn"
                 )
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """Names of all arrays of the model; looked up when first asked for."""
+        return list(self.model.state_dict())
 
     def _on_cuda(self) -> bool:
         return self.train_data.features.is_cuda

@@ -276,6 +276,9 @@ def frozen_arrays(model: nn.Module, names: Collection[str]) -> Iterator[list[nn.
     Yields the modules that hold any of the named parameters and buffers, for
     :func:`run_steps`.
     """
+    if not names:
+        yield []
+        return
     held = [
         module
         for prefix, module in model.named_modules()

@@ -318,7 +318,14 @@ def scale_inputs(raw: npt.NDArray[Any], spec: DatasetSpec, scaling: str) -> "tor
     if spec.is_image:
         features.div_(spec.max_value)
         if scaling == "standard":
-            per_channel = (-1, *[1] * (len(spec.input_shape) - 1))
-            features.sub_(torch.tensor(spec.mean).reshape(per_channel))
-            features.div_(torch.tensor(spec.std).reshape(per_channel))
+            features.sub_(_by_channel(spec.mean, len(spec.input_shape)))
+            features.div_(_by_channel(spec.std, len(spec.input_shape)))
     return features
+
+
+@functools.cache
+def _by_channel(values: tuple[float, ...], axes: int) -> "torch.Tensor":
+    """Return one number a channel, in a shape that goes with images of so many axes."""
+    import torch
+
+    return torch.tensor(values).reshape(-1, *[1] * (axes - 1))
