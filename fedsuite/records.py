@@ -342,14 +342,6 @@ def add_entry(content: RecordDict, client_id: int, outcome: Reply | str) -> None
     content[client_record(client_id, METRICS)] = metrics
 
 
-def pack_replies(replies: Mapping[int, Reply | str]) -> RecordDict:
-    """Pack one entry a client; see :func:`add_entry`."""
-    content = RecordDict()
-    for client_id, outcome in replies.items():
-        add_entry(content, client_id, outcome)
-    return content
-
-
 def pack_reply(reply: Reply) -> RecordDict:
     """Pack the answer of the only client of a node."""
     content = RecordDict({name: to_record(a) for name, a in reply.arrays.items()})

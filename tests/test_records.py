@@ -16,9 +16,9 @@ from fedsuite.records import (
     RecordError,
     Reply,
     Request,
+    add_entry,
     array_header,
     num_bytes,
-    pack_replies,
     pack_reply,
     records_of,
     split_replies,
@@ -228,7 +228,10 @@ def test_replies_of_a_node_are_sorted_by_client() -> None:
     def reply(value: int) -> Reply:
         return Reply({"arrays": {"w": np.full(1, value)}}, {"num-examples": value})
 
-    content = pack_replies({1: reply(1), 11: reply(11), 2: "ValueError: no data"})
+    content = RecordDict()
+    add_entry(content, 1, reply(1))
+    add_entry(content, 11, reply(11))
+    add_entry(content, 2, "ValueError: no data")
     entries = split_replies(content, [1, 2, 3, 11])
     assert list(entries) == [1, 2, 11]
     for client in (1, 11):
@@ -237,6 +240,13 @@ def test_replies_of_a_node_are_sorted_by_client() -> None:
         assert to_arrays(entries[client]["arrays"])["w"].tolist() == [client]
     assert dict(entries[2]["error"]) == {"reason": "ValueError: no data"}
     assert list(split_replies(content, [11])) == [11]
+
+
+def test_a_reply_that_cannot_be_packed_leaves_nothing() -> None:
+    content = RecordDict()
+    with pytest.raises(TypeError):
+        add_entry(content, 1, Reply({"arrays": {"w": np.zeros(1)}}, {"loss": "high"}))  # type: ignore[dict-item]
+    assert not content
 
 
 def test_single_reply() -> None:

@@ -1,6 +1,7 @@
 """The benchmarks' parts on digits: the floor is the local engine, bit for bit."""
 
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -116,6 +117,20 @@ def test_rounds_time_and_memory_are_seen_from_outside(tmp_path):
     assert seen.marks[0].cpu > 0.25
     assert seen.cpu > 0.55
     assert seen.peak_mib > 60
+
+
+def test_a_line_is_told_of_when_it_was_written_not_when_it_was_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr("measuring.watch.POLL_S", 0.6)
+    lines, times = tmp_path / "lines", tmp_path / "times"
+    child = (
+        "import sys, time\n"
+        "print(1, file=open(sys.argv[1], 'a'), flush=True)\n"
+        "print(time.time(), file=open(sys.argv[2], 'a'), flush=True)\n"
+        "time.sleep(1.5)\n"
+    )
+    began = time.time()
+    seen = watch([sys.executable, "-c", child, str(lines), str(times)], lines)
+    assert began + seen.marks[0].wall == pytest.approx(float(times.read_text()), abs=0.1)
 
 
 def test_a_command_that_fails_is_told_with_its_last_words(tmp_path):

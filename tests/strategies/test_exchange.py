@@ -9,8 +9,11 @@ import pytest
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
+from fedsuite.engines.local import flower_identity
 from fedsuite.records import ERROR, METRICS
+from fedsuite.strategies.exchange import Exchange, Versions, build_messages
 from fedsuite.strategies.fedavg import FedAvg
+from fedsuite.strategies.membership import Members
 from tests.helpers import (
     LAYOUTS,
     MEAN_OF_ALL,
@@ -282,6 +285,33 @@ def test_hosted_layout_sends_shared_arrays_once_a_node() -> None:
     assert [len(m.content.array_records) for m in trains] == [1, 1]
 
 
+def test_what_is_for_one_node_is_in_no_other_message() -> None:
+    exchange = Exchange(
+        "train",
+        [0, 1, 2],
+        shared={"arrays": {"w": np.zeros(2)}},
+        own={1: {"control": {"w": np.ones(2)}}},
+        config={"rate": 0.5},
+    )
+    members = Members([0, 1, 2], {0: 10, 1: 11, 2: 12}, hosted=True)
+    versions = Versions(start={0: "1.1"}, keep={1: "0.1"})
+    with flower_identity():
+        messages = build_messages(exchange, members, "message", versions, "2.1")
+    contents = [message.content for message in messages]
+    assert [dict(content["config"]) for content in contents] == [
+        {"rate": 0.5, "client-ids": [0], "start-versions": ["1.1"]},
+        {"rate": 0.5, "client-ids": [1], "keep-versions": ["0.1"]},
+        {"rate": 0.5, "client-ids": [2]},
+    ]
+    assert [set(content) for content in contents] == [
+        {"arrays", "config"},
+        {"arrays", "client-1.control", "config"},
+        {"arrays", "config"},
+    ]
+    # The model is one record in all of them: it is packed, and over a wire sent, once.
+    assert len({id(content["arrays"]) for content in contents}) == 1
+
+
 def test_bytes_are_counted_once_a_client() -> None:
     trace = run_tampered("shared-node", None, fraction_evaluate=0.0)
     assert trace.reports[0].metrics["bytes_down"] == 3 * 4 * 4
@@ -292,7 +322,6 @@ def test_configure_returns_lists() -> None:
     """Over HTTP Flower iterates twice: a generator would send nothing, silently."""
     from flwr.app import ConfigRecord
 
-    from fedsuite.engines.local import flower_identity
     from tests.helpers import zeros
 
     grid = TamperingGrid(matrix_app(), 3)
