@@ -328,6 +328,16 @@ def test_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve_device("cuda")
 
 
+@pytest.mark.parametrize("count", [EVALUATION_BATCH, EVALUATION_BATCH + 1])
+def test_no_forward_pass_is_over_more_rows_than_memory_allows(count: int) -> None:
+    model = nn.Linear(3, 2)
+    seen: list[int] = []
+    model.register_forward_hook(lambda _, inputs, outputs: seen.append(len(inputs[0])))
+    evaluate_model(model, some_data(count))
+    assert max(seen) <= EVALUATION_BATCH
+    assert sum(seen) == count
+
+
 def test_chosen_rows_are_those_of_all_parts_in_evaluation_mode() -> None:
     count = 2 * EVALUATION_BATCH + 5
     features = torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
