@@ -48,7 +48,7 @@ class PackedArray(Array):
     Parameters
     ----------
     arrays
-        What to put together. They must not be written to afterwards.
+        What to put together, in C order. They must not be written to afterwards.
     """
 
     def __init__(self, arrays: Arrays) -> None:
@@ -146,7 +146,7 @@ def packing_mod(
 
 
 def _pack_record(record: ArrayRecord) -> tuple[ArrayRecord, ConfigRecord]:
-    arrays = {k: np.asarray(array, order="C") for k, array in to_arrays(record).items()}
+    arrays = to_arrays(record)
     layout = ConfigRecord(
         {
             "names": list(arrays),

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -98,11 +98,13 @@ class LazyArray(Array):
     """A Flower Array that holds the ndarray and serialises it only when asked to.
 
     In one process the ndarray itself is handed over; over a wire it arrives as Flower's
-    own Array. The ndarray must not be written to after it is handed in.
+    own Array. The ndarray must not be written to after it is handed in. An ndarray that is
+    not in C order is copied into that order.
     """
 
     def __init__(self, ndarray: NDArray[Any]) -> None:
-        view = ndarray.view()
+        # Not np.ascontiguousarray, which turns a scalar array into one of shape (1,).
+        view = np.asarray(ndarray, order="C").view()
         view.flags.writeable = False
         self.__dict__["_ndarray"] = view
         self.__dict__["dtype"] = dtype_name(view.dtype)
@@ -111,7 +113,7 @@ class LazyArray(Array):
 
     @property
     def held(self) -> NDArray[Any]:
-        """The array itself, read-only, without a copy."""
+        """The array itself, read-only, in C order, without a copy."""
         view: NDArray[Any] = self.__dict__["_ndarray"]
         return view
 
@@ -119,9 +121,7 @@ class LazyArray(Array):
     def data(self) -> bytes:  # type: ignore[override]
         """Serialised form, made on first use."""
         if "_bytes" not in self.__dict__:
-            # Not np.ascontiguousarray, which turns a scalar array into one of shape (1,).
-            array = np.asarray(self.held, order="C")
-            pieces = npy_header(array.dtype, array.shape), byte_view(array)
+            pieces = npy_header(self.held.dtype, self.held.shape), byte_view(self.held)
             # One copy; np.save makes three.
             self.__dict__["_bytes"] = b"".join(pieces)
         data: bytes = self.__dict__["_bytes"]
@@ -148,7 +148,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def byte_view(array: NDArray[Any]) -> memoryview:
-    """Return the bytes of an array in C order, without a copy."""
+    """Return the bytes of an array that is in C order, without a copy."""
     return array.reshape(-1).view(np.uint8).data
 
 
@@ -184,15 +184,16 @@ def array_header(array: Array) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """
     if isinstance(array, LazyArray):
         return array.held.shape, array.held.dtype
-    shape, dtype, _ = _parse_npy(array)
+    shape, dtype, _, _ = _parse_npy(array)
     return shape, dtype
 
 
 def view_array(array: Array) -> NDArray[Any]:
-    """Return the content of an Array, read-only and without a copy.
+    """Return the content of an Array, read-only and in C order.
 
-    The size that the header claims is compared with the bytes that came before anything
-    is allocated, and nothing is ever unpickled.
+    What came in C order is not copied. An array in Fortran order, as scikit-learn makes
+    them, is copied once. The size that the header claims is compared with the bytes that
+    came before anything is allocated, and nothing is ever unpickled.
 
     Raises
     ------
@@ -201,11 +202,17 @@ def view_array(array: Array) -> NDArray[Any]:
     """
     if isinstance(array, LazyArray):
         return array.held
-    shape, dtype, offset = _parse_npy(array)
-    return np.frombuffer(array.data, dtype=dtype, offset=offset).reshape(shape)
+    shape, dtype, offset, order = _parse_npy(array)
+    flat = np.frombuffer(array.data, dtype=dtype, offset=offset)
+    view = np.asarray(flat.reshape(shape, order=order), order="C")
+    view.flags.writeable = False
+    return view
 
 
-def _parse_npy(array: Array) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+def _parse_npy(
+    array: Array,
+) -> tuple[tuple[int, ...], np.dtype[Any], int, Literal["C", "F"]]:
+    """Return shape, dtype, where the entries start, and their order in memory."""
     if array.stype != "numpy.ndarray":
         raise RecordError(f"unknown array serialisation {array.stype!r:.40}")
     data = array.data
@@ -228,20 +235,25 @@ def _parse_npy(array: Array) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     if dtype.hasobject or dtype.kind not in "biuf":
         raise RecordError(f"dtype {dtype} is not allowed")
     shape = tuple(int(length) for length in axes.split(",") if length.strip())
-    if order == "True" and len(shape) > 1:
-        raise RecordError("array is not in C order")
     entries = math.prod(max(abs(length), 1) for length in shape)
     if len(shape) > _MOST_AXES or entries > _MOST_ENTRIES:
         raise RecordError("array claims a shape that no array has")
     size = dtype.itemsize * math.prod(shape)
     if size != len(data) - offset or any(length < 0 for length in shape):
         raise RecordError(f"array of shape {shape} does not fit its {len(data)} bytes")
-    return shape, dtype, offset
+    return shape, dtype, offset, "F" if order == "True" else "C"
 
 
 def to_arrays(record: ArrayRecord) -> Arrays:
-    """Unpack a record into named arrays, read-only and without copies."""
+    """Unpack a record into named arrays, each as :func:`view_array` returns it."""
     return {name: view_array(array) for name, array in record.items()}
+
+
+def own_record(record: ArrayRecord) -> ArrayRecord:
+    """Return a record whose arrays are all held in C order: the same, if they are."""
+    if all(isinstance(array, LazyArray) for array in record.values()):
+        return record
+    return to_record(to_arrays(record))
 
 
 def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:

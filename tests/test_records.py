@@ -59,13 +59,39 @@ def test_array_crosses_a_process_boundary_as_flowers_own(array: np.ndarray) -> N
     assert_same(arrived.numpy(), array)
 
 
-@pytest.mark.parametrize(
-    "array",
-    [np.arange(12.0).reshape(3, 4).T, np.arange(12)[::-2]],
-    ids=["transposed", "strided"],
-)
-def test_array_in_any_memory_order_crosses_a_wire(array: np.ndarray) -> None:
-    assert_same(view_array(Array("", (), "numpy.ndarray", LazyArray(array).data)), array)
+ORDERS = {
+    "columns": np.asfortranarray,
+    "transposed": lambda array: array.transpose().copy().transpose(),
+    "swapped": lambda array: np.swapaxes(np.swapaxes(array, 0, -1).copy(), 0, -1),
+    "strided": lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
+    "backwards": lambda array: array[::-1].copy()[::-1],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@given(any_array.filter(lambda array: array.ndim > 0))
+def test_array_in_any_memory_order_arrives_in_c_order(
+    order: str, array: np.ndarray
+) -> None:
+    given = ORDERS[order](array)
+    for sent in (Array(given), LazyArray(given), Array(LazyArray(given).numpy())):
+        seen = view_array(sent)
+        assert array_header(sent) == (array.shape, array.dtype)
+        assert_same(seen, array)
+        assert seen.flags.c_contiguous
+        assert not seen.flags.writeable
+        assert sent.numpy().tobytes() == array.tobytes()
+        wired = Array("", (), "numpy.ndarray", sent.data)
+        assert view_array(wired).tobytes() == array.tobytes()
+
+
+def test_columns_cost_one_copy() -> None:
+    array = Array(np.asfortranarray(np.ones((500, 1000))))
+    tracemalloc.start()
+    view_array(array)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.1 * 500 * 1000 * 8
 
 
 def test_in_one_process_the_array_itself_is_handed_over() -> None:

@@ -23,6 +23,7 @@ from fedsuite.records import (
     TRAIN,
     Arrays,
     ConfigValue,
+    own_record,
     to_arrays,
     to_record,
 )
@@ -161,7 +162,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         self._exchange_index = 0
         self._grid: Grid | None = None
         self._members = Members([], {})
-        self._record = ArrayRecord()
+        self._given = self._record = ArrayRecord()
         self._arrays: Arrays = {}
         self._pending: dict[str, ReplyReader] = {}
 
@@ -322,9 +323,9 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         self.server_round = server_round
         self._grid = grid
         self._members = self.directory.wait(grid, self.min_available_nodes)
-        if arrays is not self._record:
-            self._record = arrays
-            self._arrays = to_arrays(arrays)
+        if arrays is not self._given:
+            self._given, self._record = arrays, own_record(arrays)
+            self._arrays = to_arrays(self._record)
 
     def _current_grid(self) -> Grid:
         if self._grid is None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord, Message
 from flwr.client import ClientApp
 from flwr.serverapp import strategy as flower
 
@@ -14,7 +14,8 @@ from fedsuite.clients.store import MemoryStore
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.engines.local import LocalGrid, flower_identity
 from fedsuite.errors import RunError
-from fedsuite.records import RecordError, to_arrays
+from fedsuite.packed import pack, unpack
+from fedsuite.records import RecordError, records_of, to_arrays
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
@@ -26,8 +27,11 @@ from tests.helpers import (
     MatrixClient,
     MatrixProxClient,
     Trace,
+    bits,
+    digits_experiment,
     matrix_app,
     run,
+    run_digits,
     samples,
     zeros,
 )
@@ -79,6 +83,62 @@ def test_legacy_app_under_our_fedavg() -> None:
             row["eval_loss"] for row in theirs.evaluate.rows
         ]
         assert mine.metrics["evaluate_eval_acc"] == theirs.metrics["evaluate_eval_acc"]
+
+
+# Memory orders
+
+
+def columns(record: ArrayRecord) -> ArrayRecord:
+    """Return a record as scikit-learn's users send it: in Fortran order."""
+    arrays = to_arrays(record)
+    return ArrayRecord({k: Array(np.asfortranarray(a)) for k, a in arrays.items()})
+
+
+class ColumnsGrid(LocalGrid):
+    """Turns all arrays in replies into Fortran order."""
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        for reply in super().send_and_receive(messages, timeout=timeout):
+            for name, record in records_of(reply.content, ArrayRecord).items():
+                reply.content[name] = columns(record)
+            yield reply
+
+
+class OrderSeen(legacy_app.FlowerClient):
+    """Refuses what does not come in C order."""
+
+    def fit(self, parameters, config):
+        assert all(array.flags.c_contiguous for array in parameters)
+        return super().fit(parameters, config)
+
+
+@pytest.mark.parametrize("wire", ["message", "numpy"])
+def test_arrays_in_fortran_order_make_the_same_run(wire: str) -> None:
+    """Initial arrays and replies: the bits of the run in C order."""
+    client_fn = lambda context: OrderSeen(context.node_config["partition-id"]).to_client()  # noqa: E731
+    app = message_app.app if wire == "message" else ClientApp(client_fn=client_fn)
+    plain = run(FedAvg(wire=wire), LocalGrid(app, 3), 2, stranger_model())
+    turned = run(FedAvg(wire=wire), ColumnsGrid(app, 3), 2, columns(stranger_model()))
+    assert not any(phase.rejections for r in turned.reports for phase in r.phases)
+    assert bits(turned.arrays[-1]) == bits(plain.arrays[-1])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedeba"])
+def test_hosted_replies_in_fortran_order_make_the_same_run(method: str) -> None:
+    def tamper(replies: list[Message]) -> list[Message]:
+        for reply in replies:
+            for name, record in records_of(reply.content, ArrayRecord).items():
+                reply.content[name] = columns(record)
+        return [restored(reply) for reply in replies]
+
+    def restored(reply: Message) -> Message:
+        reply.content = unpack(pack(reply.content))
+        return reply
+
+    experiment = digits_experiment(method=method, num_rounds=2)
+    turned = run_digits(experiment, tamper=tamper)
+    assert not any(phase.rejections for r in turned.reports for phase in r.phases)
+    assert bits(turned.arrays[-1]) == bits(run_digits(experiment).arrays[-1])
 
 
 def test_legacy_client_that_fails() -> None:
