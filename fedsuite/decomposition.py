@@ -15,7 +15,7 @@ from fedsuite.records import ConfigValue
 FastSet = Literal["atoms", "atoms+head", "atoms+head+other"]
 LocalCoefficients = Literal["discard", "freeze", "persist"]
 PersonalHead = Literal["shared", "local"]
-Average = Literal["factors", "products"]
+Average = Literal["factors", "products", "factors-regauged", "products-regauged"]
 
 SLOW = "slow"
 """Record with the slow arrays, for a client that does not hold their current version."""
@@ -73,7 +73,8 @@ KEYS: tuple[Key, ...] = (
     Key(
         "decomposition-average",
         "factors",
-        "average the factors, or the products of each client's factors (control C1)",
+        "average the factors, or the products of each client's factors (control C1); "
+        "-regauged then writes either over orthogonal atoms that stay, as a fair pair",
         choices=get_args(Average),
     ),
     Key(

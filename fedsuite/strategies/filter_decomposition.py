@@ -33,7 +33,8 @@ Deviations, and what the paper leaves open:
   of gradients (proximal terms, control variates), which belong to the shared model.
 - Methods that send clients more than the model (control variates, gradients) need
   ``freeze`` where the period is above 1.
-- ``decomposition_average="products"`` is control C1; see
+- ``decomposition_average="products"`` is control C1, and ``factors-regauged`` with
+  ``products-regauged`` the pair that holds; see
   :mod:`fedsuite.strategies.product_average`.
 """
 
@@ -76,6 +77,7 @@ from fedsuite.strategies.product_average import (
     check_rank,
     cross_term_ratios,
     refactor_model,
+    regauge_model,
 )
 from fedsuite.strategies.validation import ClientReply
 from fedsuite.strategies.wrapper import StrategyWrapper
@@ -110,7 +112,8 @@ class FilterDecomposition(StrategyWrapper):
     refresh_epochs
         Also score personal models after so many passes that are not kept; 0 does not.
     decomposition_average
-        ``factors``, or ``products`` for control C1.
+        ``factors``, or ``products`` for control C1; ``factors-regauged`` and
+        ``products-regauged`` for the pair in a fixed gauge, which need a period of 1.
     measure_cross_terms
         Record the norm of the cross terms over that of the update.
     """
@@ -147,6 +150,11 @@ class FilterDecomposition(StrategyWrapper):
                 f"coefficient_period = {coefficient_period}, personal_epochs = "
                 f"{personal_epochs}, refresh_epochs = {refresh_epochs}: expected whole "
                 "numbers, the first at least 1"
+            )
+        if decomposition_average.endswith("-regauged") and coefficient_period > 1:
+            raise ValueError(
+                f"decomposition_average = {decomposition_average!r}: atoms and "
+                "coefficients change together, so that coefficient_period must be 1"
             )
         self.period = coefficient_period
         self.average = decomposition_average
@@ -209,9 +217,9 @@ class FilterDecomposition(StrategyWrapper):
         self._orders = replace(self._orders, sync=self.is_sync(server_round))
         self._ledger = Ledger()
         self._products = None
-        if self.average == "products":
-            check_rank(self._layers, self._whole)
-        if self._orders.sync and (self.average == "products" or self.measures):
+        if self.average != "factors":
+            check_rank(self._layers, self._whole, self.average)
+        if self._orders.sync and (self.average != "factors" or self.measures):
             self._products = ProductMean(self._layers)
         travelling = arrays
         if not self._orders.sync:
@@ -370,6 +378,12 @@ class FilterDecomposition(StrategyWrapper):
         new = averaged
         if self.average == "products":
             new = refactor_model(self._layers, mean, averaged)
+        elif self.average != "factors":
+            if self.average == "factors-regauged":
+                filters = {x.coefficients: x.filters(averaged) for x in self._layers}
+            else:
+                filters = mean
+            new = regauge_model(self._layers, filters, averaged, self._whole)
         ratios = cross_term_ratios(self._layers, mean, averaged, self._whole, new)
         self.round_metrics.update(ratios)
         return to_record(new)

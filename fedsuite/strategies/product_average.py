@@ -19,6 +19,14 @@ Mean atoms that span the filters by a hair only make coefficients of any size, a
 round starts from those: the control then measures its own factoring. The condition number
 of the mean atoms is recorded beside the cross terms; runs in which it jumps do not count.
 
+The control that holds is a pair of runs in one fixed gauge. After each round both write the
+layer's filters X over the same atoms G: ``factors-regauged`` takes X = Abar x Dbar,
+``products-regauged`` X = Xbar, and the new coefficients are X pinv(G). The two runs differ
+by (S1) and by nothing else. G is the nearest matrix with orthonormal columns to the atoms
+that the round began with, times their root mean square singular value: it has condition
+number 1, and stays as the first round makes it. Which orthonormal G does not matter to SGD
+where m = k^2: an orthogonal change of basis turns gradients, decay and norms with it.
+
 Written here, published nowhere, so far as we know.
 """
 
@@ -125,6 +133,56 @@ def refactor_model(
     return moved
 
 
+def orthogonal_atoms(atoms: NDArray[Any]) -> NDArray[Any]:
+    """Return the atoms of the fixed gauge: orthonormal columns, times one number.
+
+    Parameters
+    ----------
+    atoms
+        (m, height, width), of any rank, with m >= height times width.
+
+    Returns
+    -------
+    numpy.ndarray
+        Same shape, type and Frobenius norm, to rounding; all singular values are equal.
+    """
+    left, values, right = np.linalg.svd(
+        atoms.astype(np.float64).reshape(len(atoms), -1), full_matrices=False
+    )
+    scale = math.sqrt(float(np.mean(values**2)))
+    gauge: NDArray[Any] = (scale * (left @ right)).reshape(atoms.shape)
+    return gauge.astype(atoms.dtype)
+
+
+def regauge_model(
+    layers: Sequence[FactoredLayer],
+    filters: Mapping[str, Filters],
+    arrays: Arrays,
+    sent: Arrays,
+) -> Arrays:
+    """Return a model with the given filters over the atoms of the fixed gauge.
+
+    Parameters
+    ----------
+    layers
+        The factored layers.
+    filters
+        Each layer's filters, by the name of its coefficients.
+    arrays
+        The model whose other arrays are kept.
+    sent
+        The model that the round began with, whose atoms set the gauge.
+    """
+    moved = dict(arrays)
+    for layer in layers:
+        name = layer.coefficients
+        atoms = orthogonal_atoms(sent[layer.atoms])
+        nothing = np.zeros(arrays[name].shape)
+        new = refactor(filters[name], nothing, atoms)
+        moved[layer.atoms], moved[name] = atoms, new.astype(arrays[name].dtype)
+    return moved
+
+
 def cross_term_ratios(
     layers: Sequence[FactoredLayer],
     products: Mapping[str, Filters],
@@ -175,19 +233,21 @@ def _condition(atoms: NDArray[Any]) -> float:
     return float(values[0] / values[-1]) if values[-1] > 0 else math.inf
 
 
-def check_rank(layers: Sequence[FactoredLayer], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse layers whose atoms cannot express all filters.
+def check_rank(
+    layers: Sequence[FactoredLayer], arrays: Mapping[str, NDArray[Any]], average: str
+) -> None:
+    """Refuse layers whose atoms cannot express all filters, as ``average`` needs.
 
     Raises
     ------
     ConfigError
-        Naming the layer: the mean of products could not be factored.
+        Naming the layer: filters of full rank could not be factored.
     """
     for layer in layers:
         count, *kernel = arrays[layer.atoms].shape
         if count < math.prod(kernel):
             raise ConfigError(
-                f"decomposition-average = 'products': {layer.atoms} has {count} atoms of "
+                f"decomposition-average = {average!r}: {layer.atoms} has {count} atoms of "
                 f"{' x '.join(map(str, kernel))}, and needs at least {math.prod(kernel)}: "
                 "take a network of 3 x 3 convolutions and atoms >= 9"
             )

@@ -18,7 +18,9 @@ from fedsuite.strategies.product_average import (
     FactoredLayer,
     cross_term_ratios,
     multiply,
+    orthogonal_atoms,
     refactor,
+    regauge_model,
 )
 from fedsuite.strategies.qffl import QFFL
 from tests.helpers import Trace, bits
@@ -210,7 +212,79 @@ def test_more_atoms_than_pixels_keep_coefficients_that_need_no_change() -> None:
     np.testing.assert_allclose(found, direct.reshape(4, 3, 9), atol=1e-9)
 
 
-def test_too_few_atoms_are_refused() -> None:
+REGAUGED = ("factors-regauged", "products-regauged")
+
+
+@pytest.mark.parametrize("average", REGAUGED)
+def test_the_fixed_gauge_changes_no_filter(average: str) -> None:
+    """The pair differs by the covariance over clients, and shares its atoms."""
+    plain, *_ = one_round(noisy(), decomposition_average=average.removesuffix("-regauged"))
+    found, *_ = one_round(noisy(), decomposition_average=average)
+    after, before = found.arrays[0], plain.arrays[0]
+    np.testing.assert_allclose(filters(after), filters(before), atol=1e-12)
+    expected = orthogonal_atoms(in_float64()[ATOMS])
+    np.testing.assert_array_equal(after[ATOMS], expected)
+    assert not np.allclose(before[ATOMS], expected)
+    for name in before:
+        if name not in (ATOMS, COEFFICIENTS):
+            assert bits(after)[name] == bits(before)[name]
+    assert found.reports[0].metrics["cross_term_ratio"] > 0.1
+
+
+def test_the_pair_is_one_run_where_a_round_has_one_client() -> None:
+    """Specification's identity: one client has no cross terms."""
+    app = make_app(noisy(), wrapped=False)
+    ends = [
+        federate(wrap(decomposition_average=a), Recorder(app, 1), 2, in_float64()).arrays
+        for a in REGAUGED
+    ]
+    for name in in_float64():
+        np.testing.assert_allclose(ends[0][-1][name], ends[1][-1][name], atol=1e-12)
+
+
+def test_the_fixed_gauge_by_hand() -> None:
+    """Singular values 8, 4, 2, 1: their root mean square is sqrt(85 / 4)."""
+    atoms = np.diag([8.0, 4.0, 2.0, 1.0]).reshape(4, 2, 2)
+    scale = np.sqrt(21.25)
+    np.testing.assert_allclose(
+        orthogonal_atoms(atoms), scale * np.eye(4).reshape(4, 2, 2), atol=1e-14
+    )
+    layer = FactoredLayer("d", "a")
+    averaged = {"d": np.full((4, 2, 2), 7.0), "a": np.ones((1, 1, 4)), "h": np.ones(2)}
+    wanted = np.array([[[[1.0, 2.0], [3.0, 4.0]]]])
+    found = regauge_model([layer], {"a": wanted}, averaged, {**averaged, "d": atoms})
+    np.testing.assert_allclose(found["a"], np.array([[[1, 2, 3, 4]]]) / scale)
+    assert found["h"] is averaged["h"]
+
+
+@pytest.mark.parametrize("count", [9, 12])
+def test_the_fixed_gauge_stays_and_is_well_conditioned(count: int) -> None:
+    """From any atoms, those that barely span included; float32 as on the wire."""
+    for seed in range(20):
+        stream = np.random.default_rng(seed)
+        atoms = stream.normal(size=(count, 3, 3)).astype(np.float32)
+        atoms[:2] *= np.float32(10.0 ** -(seed % 8))
+        gauge = orthogonal_atoms(atoms)
+        assert gauge.dtype == np.float32
+        assert np.linalg.cond(gauge.reshape(count, 9)) < 1.00001
+        assert np.linalg.norm(gauge) == pytest.approx(np.linalg.norm(atoms), rel=1e-6)
+        np.testing.assert_allclose(orthogonal_atoms(gauge), gauge, atol=1e-6)
+        arrays = {"d": atoms, "a": np.zeros((4, 3, count), np.float32)}
+        wanted = stream.normal(size=(4, 3, 3, 3))
+        found = regauge_model([FactoredLayer("d", "a")], {"a": wanted}, arrays, arrays)
+        np.testing.assert_allclose(multiply(found["a"], found["d"]), wanted, atol=1e-5)
+        assert np.linalg.norm(found["a"]) < 1.01 * np.linalg.norm(wanted) / (
+            np.linalg.norm(gauge) / 3
+        )
+
+
+def test_the_fixed_gauge_needs_uploads_in_every_round() -> None:
+    with pytest.raises(ValueError, match="coefficient_period must be 1"):
+        wrap(decomposition_average="factors-regauged", coefficient_period=2)
+
+
+@pytest.mark.parametrize("average", ["products", *REGAUGED])
+def test_too_few_atoms_are_refused(average: str) -> None:
     start = {
         "c.atoms": np.zeros((8, 3, 3)),
         "c.coefficients": np.zeros((2, 1, 8)),
@@ -219,8 +293,10 @@ def test_too_few_atoms_are_refused() -> None:
     groups = ParameterGroups(
         head=("h",), other=(), atoms=("c.atoms",), coefficients=("c.coefficients",)
     )
-    strategy = wrap(groups=groups, decomposition_average="products")
-    with pytest.raises(ConfigError, match=r"c.atoms has 8 atoms of 3 x 3.*at least 9"):
+    strategy = wrap(groups=groups, decomposition_average=average)
+    with pytest.raises(
+        ConfigError, match=rf"'{average}': c.atoms has 8 atoms of 3 x 3.*at least 9"
+    ):
         federate(strategy, Recorder(make_app(wrapped=False)), 1, start)
 
 
