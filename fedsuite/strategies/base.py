@@ -14,6 +14,7 @@ from dataclasses import replace
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
+from fedsuite.errors import RunError
 from fedsuite.logs import log_scope
 from fedsuite.records import (
     ARRAYS,
@@ -263,6 +264,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies and reduce them in client-id order."""
         if TRAIN not in self._pending:
+            self._refuse_foreign(TRAIN, server_round, replies)
             return None, None
         reader, report = self._pending.pop(TRAIN), self.reports[TRAIN]
         counted = self._count(reader.read(replies), report)
@@ -298,6 +300,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
     ) -> MetricRecord | None:
         """Check the replies and average their metrics, weighted by examples."""
         if EVALUATE not in self._pending:
+            self._refuse_foreign(EVALUATE, server_round, replies)
             return None
         reader, report = self._pending.pop(EVALUATE), self.reports[EVALUATE]
         for _ in self._count(reader.read(replies), report):
@@ -326,6 +329,17 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         if arrays is not self._given:
             self._given, self._record = arrays, own_record(arrays)
             self._arrays = to_arrays(self._record)
+
+    def _refuse_foreign(
+        self, phase: str, server_round: int, replies: Iterable[Message]
+    ) -> None:
+        """Refuse replies to messages that an overridden configure_* made by itself."""
+        if any(True for _ in replies):
+            raise RunError(
+                f"round {server_round}: aggregate_{phase} of {type(self).__name__} got "
+                "replies to messages that it did not make: call "
+                f"super().configure_{phase}, and change the messages that it returns"
+            )
 
     def _current_grid(self) -> Grid:
         if self._grid is None:

@@ -38,6 +38,9 @@ def run_rounds(
     also when the run fails, and of the error that ended it.
     """
     strategy.num_rounds = num_rounds
+    # One record for all rounds, as in Flower: what an overridden configure_* writes stays.
+    train_config = ConfigRecord() if train_config is None else train_config
+    evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
     state = RunState(strategy, grid, num_rounds, arrays=initial_arrays)
     state.result.arrays = initial_arrays
     first = 1
@@ -73,16 +76,15 @@ def _run_round(
     state: RunState,
     server_round: int,
     timeout: float,
-    train_config: ConfigRecord | None,
-    evaluate_config: ConfigRecord | None,
+    train_config: ConfigRecord,
+    evaluate_config: ConfigRecord,
     evaluate_fn: EvaluateFn | None,
 ) -> RoundReport:
     """Train, evaluate, and return the round's report."""
     strategy, grid, result = state.strategy, state.grid, state.result
     wall, cpu = time.monotonic(), time.process_time()
     state.server_round = server_round
-    config = ConfigRecord(dict(train_config or {}))
-    messages = strategy.configure_train(server_round, state.arrays, config, grid)
+    messages = strategy.configure_train(server_round, state.arrays, train_config, grid)
     replies = grid.send_and_receive(messages, timeout=timeout)
     arrays, metrics = strategy.aggregate_train(server_round, replies)
     if arrays is not None:
@@ -91,8 +93,9 @@ def _run_round(
         result.train_metrics_clientapp[server_round] = metrics
     strategy.finish_round()
     trained_wall, trained_cpu = time.monotonic(), time.process_time()
-    config = ConfigRecord(dict(evaluate_config or {}))
-    messages = strategy.configure_evaluate(server_round, state.arrays, config, grid)
+    messages = strategy.configure_evaluate(
+        server_round, state.arrays, evaluate_config, grid
+    )
     replies = grid.send_and_receive(messages, timeout=timeout)
     evaluated = strategy.aggregate_evaluate(server_round, replies)
     if evaluated is not None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.client import ClientApp
 from flwr.serverapp import strategy as flower
 
@@ -190,6 +190,55 @@ def test_methods_that_a_legacy_app_cannot_serve() -> None:
 def test_legacy_app_on_the_wrong_wire_is_rejected_and_says_what_is_missing() -> None:
     with pytest.raises(Exception, match=r"last reason: .*fitins\.parameters"):
         run_stranger(legacy_app.app, 3)
+
+
+# Strangers' own strategies, which stand on ours
+
+
+def started(strategy_class: type[FedAvg], num_rounds: int, **options: Any) -> Any:
+    with flower_identity():
+        return strategy_class().start(
+            LocalGrid(message_app.app, 3), stranger_model(), num_rounds, **options
+        )
+
+
+def test_what_an_overridden_configure_writes_into_the_config_stays() -> None:
+    seen = []
+
+    class Halved(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            if server_round == 2:
+                config["lr"] = config["lr"] * 0.5
+            messages = super().configure_train(server_round, arrays, config, grid)
+            seen.append(messages[0].content["config"]["lr"])
+            return messages
+
+    config = ConfigRecord({"lr": 0.4})
+    started(Halved, 3, train_config=config)
+    assert seen == [0.4, 0.2, 0.2]
+    assert config["lr"] == 0.2
+
+
+def test_a_line_that_imports_flowers_other_names_too() -> None:
+    from fedsuite import strategies
+
+    assert strategies.Result is flower.Result
+    assert strategies.Strategy is flower.Strategy
+
+
+@pytest.mark.parametrize("phase", ["train", "evaluate"])
+def test_messages_that_the_strategy_did_not_make_are_refused(phase: str) -> None:
+    """Its model would otherwise stay as it was, in every round, without a word."""
+
+    def configure(self, server_round, arrays, config, grid):
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [Message(content, node_id, phase) for node_id in grid.get_node_ids()]
+
+    own = type("Own", (FedAvg,), {f"configure_{phase}": configure})
+    with pytest.raises(
+        RunError, match=rf"round 1: aggregate_{phase} .* call super\(\)\.configure_{phase}"
+    ):
+        started(own, 1)
 
 
 # Our clients under Flower's strategies
