@@ -74,7 +74,7 @@ KEYS: tuple[Key, ...] = (
         "decomposition-average",
         "factors",
         "average the factors, or the products of each client's factors (control C1); "
-        "-regauged then writes either over orthogonal atoms that stay, as a fair pair",
+        "-regauged then writes either as balanced factors, a fair pair of runs",
         choices=get_args(Average),
     ),
     Key(

@@ -113,7 +113,7 @@ class FilterDecomposition(StrategyWrapper):
         Also score personal models after so many passes that are not kept; 0 does not.
     decomposition_average
         ``factors``, or ``products`` for control C1; ``factors-regauged`` and
-        ``products-regauged`` for the pair in a fixed gauge, which need a period of 1.
+        ``products-regauged`` for the pair in balanced factors, which need a period of 1.
     measure_cross_terms
         Record the norm of the cross terms over that of the update.
     """
@@ -383,7 +383,7 @@ class FilterDecomposition(StrategyWrapper):
                 filters = {x.coefficients: x.filters(averaged) for x in self._layers}
             else:
                 filters = mean
-            new = regauge_model(self._layers, filters, averaged, self._whole)
+            new = regauge_model(self._layers, filters, averaged)
         ratios = cross_term_ratios(self._layers, mean, averaged, self._whole, new)
         self.round_metrics.update(ratios)
         return to_record(new)

@@ -19,13 +19,16 @@ Mean atoms that span the filters by a hair only make coefficients of any size, a
 round starts from those: the control then measures its own factoring. The condition number
 of the mean atoms is recorded beside the cross terms; runs in which it jumps do not count.
 
-The control that holds is a pair of runs in one fixed gauge. After each round both write the
-layer's filters X over the same atoms G: ``factors-regauged`` takes X = Abar x Dbar,
-``products-regauged`` X = Xbar, and the new coefficients are X pinv(G). The two runs differ
-by (S1) and by nothing else. G is the nearest matrix with orthonormal columns to the atoms
-that the round began with, times their root mean square singular value: it has condition
-number 1, and stays as the first round makes it. Which orthonormal G does not matter to SGD
-where m = k^2: an orthogonal change of basis turns gradients, decay and norms with it.
+The control that holds is a pair of runs in one gauge. After each round both write the
+layer's filters X, as a matrix of one row per pair of channels, in balanced factors of their
+singular value decomposition X = U S V':
+
+    coefficients U sqrt(S), atoms sqrt(S) V'.
+
+``factors-regauged`` takes X = Abar x Dbar, ``products-regauged`` X = Xbar. The factors
+follow from X alone and nothing is inverted, so that no size of the atoms can spoil them.
+The two runs differ by (S1) and by nothing else. Signs and order of the singular vectors do
+not matter to SGD: an orthogonal change of basis turns gradients, decay and norms with it.
 
 Written here, published nowhere, so far as we know.
 """
@@ -133,34 +136,39 @@ def refactor_model(
     return moved
 
 
-def orthogonal_atoms(atoms: NDArray[Any]) -> NDArray[Any]:
-    """Return the atoms of the fixed gauge: orthonormal columns, times one number.
+def balanced_factors(filters: Filters, num_atoms: int) -> tuple[Filters, Filters]:
+    """Return coefficients and atoms of equal size whose product is ``filters``.
 
     Parameters
     ----------
-    atoms
-        (m, height, width), of any rank, with m >= height times width.
+    filters
+        (channels out, channels in, height, width).
+    num_atoms
+        At least height times width; what is above that is 0 in both factors.
 
     Returns
     -------
-    numpy.ndarray
-        Same shape, type and Frobenius norm, to rounding; all singular values are equal.
+    tuple
+        Coefficients (channels out, channels in, num_atoms) and atoms (num_atoms, height,
+        width). Both have the square roots of the filters' singular values for their own.
     """
-    left, values, right = np.linalg.svd(
-        atoms.astype(np.float64).reshape(len(atoms), -1), full_matrices=False
+    rows = filters.reshape(-1, math.prod(filters.shape[2:]))
+    left, values, right = np.linalg.svd(rows, full_matrices=False)
+    roots = np.sqrt(values)
+    coefficients = np.zeros((len(rows), num_atoms))
+    coefficients[:, : len(roots)] = left * roots
+    atoms = np.zeros((num_atoms, rows.shape[1]))
+    atoms[: len(roots)] = roots[:, None] * right
+    return (
+        coefficients.reshape(*filters.shape[:2], num_atoms),
+        atoms.reshape(num_atoms, *filters.shape[2:]),
     )
-    scale = math.sqrt(float(np.mean(values**2)))
-    gauge: NDArray[Any] = (scale * (left @ right)).reshape(atoms.shape)
-    return gauge.astype(atoms.dtype)
 
 
 def regauge_model(
-    layers: Sequence[FactoredLayer],
-    filters: Mapping[str, Filters],
-    arrays: Arrays,
-    sent: Arrays,
+    layers: Sequence[FactoredLayer], filters: Mapping[str, Filters], arrays: Arrays
 ) -> Arrays:
-    """Return a model with the given filters over the atoms of the fixed gauge.
+    """Return a model with the given filters, in balanced factors.
 
     Parameters
     ----------
@@ -170,16 +178,13 @@ def regauge_model(
         Each layer's filters, by the name of its coefficients.
     arrays
         The model whose other arrays are kept.
-    sent
-        The model that the round began with, whose atoms set the gauge.
     """
     moved = dict(arrays)
     for layer in layers:
-        name = layer.coefficients
-        atoms = orthogonal_atoms(sent[layer.atoms])
-        nothing = np.zeros(arrays[name].shape)
-        new = refactor(filters[name], nothing, atoms)
-        moved[layer.atoms], moved[name] = atoms, new.astype(arrays[name].dtype)
+        old = arrays[layer.atoms]
+        coefficients, atoms = balanced_factors(filters[layer.coefficients], len(old))
+        moved[layer.atoms] = atoms.astype(old.dtype)
+        moved[layer.coefficients] = coefficients.astype(old.dtype)
     return moved
 
 
