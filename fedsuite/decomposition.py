@@ -85,13 +85,14 @@ KEYS: tuple[Key, ...] = (
 )
 
 
+CLIENT_KEYS = ("coefficient-period", "personal-atoms", "freeze-atoms")
+"""Keys that clients must obey too, unless they stand at their defaults."""
+
+
 def clients_take_part(values: Mapping[str, Value]) -> bool:
     """Return whether an experiment's clients must be wrapped, as its strategy is."""
-    return bool(
-        values.get("coefficient-period", 1) != 1
-        or values.get("personal-atoms")
-        or values.get("freeze-atoms")
-    )
+    defaults = {key.name: key.default for key in KEYS}
+    return any(values.get(n, defaults[n]) != defaults[n] for n in CLIENT_KEYS)
 
 
 def server_takes_part(values: Mapping[str, Value]) -> bool:
@@ -127,6 +128,12 @@ class Orders:
     personal_epochs: int = 0
     personal_head: str = "shared"
     refresh_epochs: int = 0
+
+    def settings(self) -> dict[str, Value]:
+        """Return the values of the keys among the orders."""
+        names = {key.name for key in KEYS}
+        named = {_entry(field.name): getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in named.items() if name in names}
 
     def config(self) -> dict[str, ConfigValue]:
         """Return the entries of a message's config."""

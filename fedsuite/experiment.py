@@ -29,6 +29,7 @@ from fedsuite.key_catalog import (
 from fedsuite.keys import AUTO, Key, Value
 from fedsuite.registry import METHODS
 from fedsuite.site_keys import check_sites, number_of_sites
+from fedsuite.strategies.decomposition_rules import refusal
 
 LOCAL_KEYS = frozenset(
     {
@@ -136,6 +137,8 @@ class Experiment:
                     f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
                     + reason
                 )
+        if self["decomposition"] and (reason := refusal(strategy, self.values)):
+            raise ConfigError(f"key {reason}")
         check_sites(self.values)
         check_networks(self.values)
         name = self.text("run-name")

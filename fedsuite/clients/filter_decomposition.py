@@ -217,7 +217,10 @@ class DecomposedClient:
 
     def _evaluate(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
         """Score the shared model and, where there is one, the personal model."""
-        shared = self.client.protect(request, self._inside(request, memory))
+        # Some methods tune a copy before they score it.
+        frozen = self._groups.atoms if orders.freeze_atoms else ()
+        with frozen_arrays(self.client.model, frozen):
+            shared = self.client.protect(request, self._inside(request, memory))
         if not orders.personal_atoms:
             return shared
         metrics = dict(shared.metrics)

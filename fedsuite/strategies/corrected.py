@@ -70,6 +70,7 @@ class CorrectedStrategy(FederatedStrategy):
     FIXED_REASON: ClassVar[str] = (
         "its equations are those of plain SGD steps, and of what the clients really did"
     )
+    CORRECTS_GRADIENTS: ClassVar[bool] = True
 
     def __init__(self, **options: Unpack[StrategyOptions]) -> None:
         super().__init__(**options)

@@ -1,9 +1,11 @@
 """What a method declares of itself: its keys, and what its constructor must be given."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from fedsuite.keys import Key, Value
+
+ScoredModel = Literal["shared", "tuned", "private"]
 
 
 class MethodDeclaration:
@@ -45,3 +47,19 @@ class MethodDeclaration:
     """Whether the constructor takes ``networks``, a ServerNetworks: clients' models may
     differ, and the server's arrays are those of all networks. Different ones cannot go with
     NEEDS_GROUPS or NEEDS_VALIDATION, which are of one model."""
+
+    OWN_MODELS: ClassVar[bool] = False
+    """Whether the server has a model for each client, in place of one for all."""
+
+    SCORED_MODEL: ClassVar[ScoredModel] = "shared"
+    """Which model clients are scored with where they train a shared one: that, a copy tuned
+    for the scoring, or a private one that each keeps and trains beside it."""
+
+    CORRECTS_GRADIENTS: ClassVar[bool] = False
+    """Whether clients correct their gradients by vectors, kept or received, of all that is
+    trained. What is trained and then thrown away would be in those vectors."""
+
+    @classmethod
+    def trains_one_model(cls) -> bool:
+        """Return whether the clients of a round all train the one model that is sent."""
+        return not (cls.PRIVATE_MODELS or cls.NEEDS_NETWORKS or cls.OWN_MODELS)

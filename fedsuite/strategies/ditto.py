@@ -23,6 +23,7 @@ from typing import ClassVar, Unpack
 
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
+from fedsuite.strategies.declaration import ScoredModel
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.options import FedAvgOptions
@@ -75,6 +76,7 @@ class Ditto(FedAvg):
             minimum=0.0,
         ),
     )
+    SCORED_MODEL: ClassVar[ScoredModel] = "private"
 
     def __init__(
         self,

@@ -45,6 +45,7 @@ from fedsuite.distillation import distillation_loss, select_correct
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Key, Value
 from fedsuite.records import SELECTED, Arrays
+from fedsuite.strategies.declaration import ScoredModel
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.options import FedAvgOptions
@@ -122,6 +123,7 @@ class FedAKD(FedAvg):
     DEFAULTS: ClassVar[dict[str, Value]] = {"optimizer": "adam", "learning-rate": 0.001}
     FIXED: ClassVar[dict[str, Value]] = {"lsr-gamma": 0.0}
     FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
+    SCORED_MODEL: ClassVar[ScoredModel] = "private"
 
     def __init__(
         self,

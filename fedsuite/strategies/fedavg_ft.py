@@ -14,6 +14,7 @@ from typing import ClassVar, Unpack
 
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
+from fedsuite.strategies.declaration import ScoredModel
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.options import FedAvgOptions
@@ -39,6 +40,7 @@ class FedAvgFT(FedAvg):
             minimum=0,
         ),
     )
+    SCORED_MODEL: ClassVar[ScoredModel] = "tuned"
 
     def __init__(
         self, *, fine_tune_epochs: int = 1, **options: Unpack[FedAvgOptions]

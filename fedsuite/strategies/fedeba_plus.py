@@ -117,6 +117,7 @@ class FedEBAPlus(AlignedFedEBA):
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = _alignment_keys(0.9, 0.0)
+    CORRECTS_GRADIENTS: ClassVar[bool] = True
 
     def __init__(
         self, *, alpha: float = 0.9, theta: float = 0.0, **options: Unpack[AlignedOptions]

@@ -19,8 +19,9 @@ order on, as in the authors' code; ties of losses fall to the lower client id. T
 code writes the history before it reads it, so its tau rounds begin with the current one and
 its own clients: ``history="code"`` does that. The mean is over clients, whatever their
 numbers of examples. A g below a millionth of the length it is to get is rounding,
-and the model stays. Past updates are kept in float32. Buffers are averaged as in FedAvg and
-take no part in inner products.
+and the model stays. Past updates are kept in float32. A part of the model that did not
+travel in a past round (filter decomposition) counts as not moved then. Buffers are averaged
+as in FedAvg and take no part in inner products.
 """
 
 import math
@@ -34,7 +35,15 @@ from fedsuite.keys import Key
 from fedsuite.records import LOSS_BEFORE, Arrays, ConfigValue
 from fedsuite.strategies.gathered import LossStrategy, Vector
 from fedsuite.strategies.options import StrategyOptions
-from fedsuite.strategies.updates import client_updates, inner, norm, take_step
+from fedsuite.strategies.updates import (
+    client_updates,
+    flatten,
+    inner,
+    norm,
+    parameter_names,
+    take_step,
+    unflatten,
+)
 from fedsuite.strategies.validation import ClientReply
 
 History = Literal["paper", "code"]
@@ -191,18 +200,18 @@ class FedFV(LossStrategy):
         self.alpha = fedfv_alpha
         self.tau = fedfv_tau
         self.history = fedfv_history
-        self._past: dict[int, Floats] = {}
+        self._past: dict[int, Arrays] = {}
         self._last_seen: dict[int, int] = {}
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the model moved by the fair average."""
         updates = client_updates(arrays, replies)
         for update, reply in zip(updates, replies, strict=True):
-            self._past[reply.client_id] = update.astype(np.float32)
+            self._past[reply.client_id] = unflatten(update.astype(np.float32), arrays)
             self._last_seen[reply.client_id] = self.server_round
         plain = updates.sum(axis=0) / len(updates)
         mean = mitigate_internal_conflicts(updates, self.losses_of(replies), self.alpha)
-        mean = mitigate_external_conflicts(mean, self._past_rounds())
+        mean = mitigate_external_conflicts(mean, self._past_rounds(arrays))
         self._forget()
         self.round_metrics["update_norm"] = norm(plain)
         self.round_metrics["fair_cosine"] = _cosine(mean, plain)
@@ -214,14 +223,19 @@ class FedFV(LossStrategy):
             if seen <= self.server_round - self.tau:
                 del self._past[client_id], self._last_seen[client_id]
 
-    def _past_rounds(self) -> Iterable[Sequence[Floats]]:
-        """Yield the updates of each round that is heard, oldest first."""
+    def _past_rounds(self, arrays: Arrays) -> Iterable[Sequence[Floats]]:
+        """Yield the updates of each round that is heard, oldest first.
+
+        Of what is sent now: a part that did not travel then has not moved.
+        """
+        still = {name: np.zeros_like(array) for name, array in arrays.items()}
+        names = parameter_names(arrays)
         newest = self.server_round - (self.history == "paper")
         if newest < self.tau:
             return
         for server_round in range(newest - self.tau + 1, newest + 1):
             yield [
-                self._past[client_id]
+                flatten({**still, **self._past[client_id]}, names)
                 for client_id, seen in sorted(self._last_seen.items())
                 if seen == server_round
             ]
@@ -229,15 +243,21 @@ class FedFV(LossStrategy):
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return the past updates that later rounds may need."""
         clients = sorted(self._past)
-        arrays = {str(client_id): self._past[client_id] for client_id in clients}
-        return arrays, {"last-seen": [self._last_seen[k] for k in clients]}
+        arrays = {f"{k}/{name}": a for k in clients for name, a in self._past[k].items()}
+        return arrays, {
+            "clients": clients,
+            "last-seen": [self._last_seen[k] for k in clients],
+        }
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take back the past updates."""
-        rounds = scalars["last-seen"]
-        assert isinstance(rounds, list)
-        self._past = {int(name): array for name, array in arrays.items()}
-        self._last_seen = dict(zip(self._past, map(int, rounds), strict=True))
+        clients, rounds = scalars["clients"], scalars["last-seen"]
+        assert isinstance(clients, list) and isinstance(rounds, list)
+        self._last_seen = dict(zip(map(int, clients), map(int, rounds), strict=True))
+        self._past = {client_id: {} for client_id in self._last_seen}
+        for key, array in arrays.items():
+            client_id, _, name = key.partition("/")
+            self._past[int(client_id)][name] = array
 
 
 def _cosine(left: Vector, right: Vector) -> float:

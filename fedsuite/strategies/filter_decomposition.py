@@ -31,8 +31,11 @@ Deviations, and what the paper leaves open:
   head or (``personal_head="local"``) one of its own. It starts from the model that all
   started from, and trains with the client's own loss but without the method's corrections
   of gradients (proximal terms, control variates), which belong to the shared model.
-- Methods that send clients more than the model (control variates, gradients) need
-  ``freeze`` where the period is above 1.
+- Methods that correct gradients by vectors (control variates, drift, gradients) need
+  ``freeze`` where the period is above 1: what a client trains and throws away would be in
+  its vector, and not in the server's. Methods with private models need another value than
+  ``freeze``, which would freeze those too.
+- Personal atoms need a method that scores clients with the shared model.
 - ``decomposition_average="products"`` is control C1, and ``factors-regauged`` with
   ``products-regauged`` the pair that holds; see
   :mod:`fedsuite.strategies.product_average`.
@@ -54,8 +57,10 @@ from fedsuite.decomposition import (
     LocalCoefficients,
     Orders,
     PersonalHead,
+    clients_take_part,
 )
 from fedsuite.errors import ConfigError
+from fedsuite.keys import Value
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.records import (
     ARRAYS,
@@ -67,6 +72,7 @@ from fedsuite.records import (
     to_record,
 )
 from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.decomposition_rules import refusal
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.layer import Layer
@@ -172,8 +178,15 @@ class FilterDecomposition(StrategyWrapper):
             personal_head=personal_head,
             refresh_epochs=refresh_epochs,
         )
-        self._needs_clients = coefficient_period > 1 or freeze_atoms or personal_atoms
-        self._check_strategy()
+        values = {
+            "coefficient-period": coefficient_period,
+            "fast-set": fast_set,
+            "decomposition-average": decomposition_average,
+            "measure-cross-terms": measure_cross_terms,
+            **self._orders.settings(),
+        }
+        self._needs_clients = clients_take_part(values)
+        self._check_strategy(values)
         self._whole: Arrays = {}
         self._record = ArrayRecord()
         self._slow: Arrays | None = None
@@ -190,13 +203,13 @@ class FilterDecomposition(StrategyWrapper):
             "no wrapper; run that strategy on the decomposed model as it is"
         )
 
-    def _check_strategy(self) -> None:
+    def _check_strategy(self, values: Mapping[str, Value]) -> None:
         inner = self.strategy
         name = type(inner).__name__
+        if reason := refusal(type(inner), values):
+            raise ValueError(reason)
         if self._needs_clients and inner.wire != "message":
             raise ValueError(f"wire = {inner.wire!r}: legacy clients know no fast set")
-        if self._needs_clients and inner.NEEDS_GROUPS:
-            raise ValueError(f"{name} divides the model itself: use it without a wrapper")
         if self.average == "factors" and not self.measures:
             return
         extras = inner.extras.momentum.factor > 0 or inner.extras.memory is not None

@@ -17,7 +17,7 @@ which is sent to it alone. Here once:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, Unpack
+from typing import ClassVar, Protocol, Unpack
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -173,6 +173,8 @@ class RewardStrategy(GatheredStrategy):
 
     Takes the keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
+
+    OWN_MODELS: ClassVar[bool] = True
 
     def __init__(self, **options: Unpack[StrategyOptions]) -> None:
         super().__init__(**options)

@@ -28,6 +28,17 @@ def flatten(arrays: Mapping[str, NDArray[Any]], names: Iterable[str]) -> Vector:
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
+def unflatten(vector: NDArray[Any], arrays: Arrays) -> Arrays:
+    """Return the parts of a vector by name, in the shapes of the arrays that are trained.
+
+    The inverse of :func:`flatten` over :func:`parameter_names`; the parts are views.
+    """
+    names = parameter_names(arrays)
+    ends = np.cumsum([arrays[name].size for name in names])
+    parts = zip(names, np.split(vector, ends[:-1]), strict=False)
+    return {name: part.reshape(arrays[name].shape) for name, part in parts}
+
+
 def client_updates(arrays: Arrays, replies: Sequence[ClientReply]) -> Vector:
     """Return g_k = w_t - w_k of all clients, ``[clients, parameters]``.
 
@@ -58,16 +69,13 @@ def take_step(arrays: Arrays, step: Vector, replies: Sequence[ClientReply]) -> A
         ),
         (reply.num_examples for reply in replies),
     )
-    new: Arrays = {}
-    start = 0
-    for name, array in arrays.items():
-        if name in names:
-            part = step[start : start + array.size].reshape(array.shape)
-            new[name] = cast_like(np.asarray(array, dtype=np.float64) - part, array.dtype)
-            start += array.size
-        else:
-            new[name] = (statistics or arrays)[name]
-    return new
+    parts = unflatten(step, arrays)
+    return {
+        name: cast_like(np.asarray(array, dtype=np.float64) - parts[name], array.dtype)
+        if name in parts
+        else (statistics or arrays)[name]
+        for name, array in arrays.items()
+    }
 
 
 def inner(left: NDArray[Any], right: NDArray[Any]) -> float:

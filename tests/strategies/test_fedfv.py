@@ -207,7 +207,14 @@ def test_state_comes_back() -> None:
     other = FedFV(fedfv_tau=2, **three())
     other.restore(*strategy.state())
     assert bits(other.state()[0]) == bits(strategy.state()[0])
-    assert other.state()[1] == strategy.state()[1] == {"last-seen": [2, 2, 2]}
+    assert (
+        other.state()[1]
+        == strategy.state()[1]
+        == {
+            "clients": [0, 1, 2],
+            "last-seen": [2, 2, 2],
+        }
+    )
 
 
 def test_a_round_below_the_quorum_is_not_remembered() -> None:

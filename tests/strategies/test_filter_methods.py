@@ -131,8 +131,14 @@ def test_strategies_of_flower_need_no_wrapper() -> None:
         FilterDecomposition(flower.FedAvg(), GROUPS)  # type: ignore[arg-type]
 
 
-def test_a_method_that_corrects_gradients_needs_frozen_coefficients() -> None:
-    inner = FedEBAPlus(min_available_nodes=1, fraction_evaluate=0.0)
+class Undeclared(FedEBAPlus):
+    """A stranger's method that does not say what it sends."""
+
+    CORRECTS_GRADIENTS = False
+
+
+def test_a_method_that_sends_more_than_the_model_needs_frozen_coefficients() -> None:
+    inner = Undeclared(min_available_nodes=1, fraction_evaluate=0.0)
     with pytest.raises(ConfigError, match=r"sends fair-gradient .* 'freeze'"):
         federate(wrap(inner, coefficient_period=2), Recorder(make_app(FedEBAPlusClient)), 2)
 
@@ -164,10 +170,16 @@ def test_legacy_clients_are_refused() -> None:
         wrap(no_evaluation(wire="numpy"), coefficient_period=2)
 
 
+class Silent(Standalone):
+    """A stranger's method that does not say that its clients keep their models."""
+
+    PRIVATE_MODELS = False
+
+
 def test_a_method_without_a_shared_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Standalone is none"):
+    with pytest.raises(ConfigError, match="Silent is none"):
         federate(
-            wrap(Standalone(min_available_nodes=1), coefficient_period=2),
+            wrap(Silent(min_available_nodes=1), coefficient_period=2),
             Recorder(make_app()),
             1,
         )
