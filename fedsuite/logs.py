@@ -1,8 +1,10 @@
-"""Logs as one JSON object a line, where the environment variable FEDSUITE_LOG says json.
+"""Logs: as one JSON object a line, where the environment variable FEDSUITE_LOG says json.
 
 Each line has time, level, logger and message, and what is known of ``run``, ``round``,
 ``client`` and ``site``. Numbers, names and reasons are written, arrays and rows never are.
 Each process reads its own environment: what a site logs is for the site to say.
+
+A strategy in somebody else's Flower app logs through Flower: see :class:`ServerLogger`.
 """
 
 import json
@@ -27,6 +29,7 @@ _NOTHING: Facts = MappingProxyType({})
 _scope: ContextVar[Facts] = ContextVar("fedsuite_log_scope", default=_NOTHING)
 
 logger = logging.getLogger(__name__)
+_flower_logger = logging.getLogger("flwr")
 
 
 @contextmanager
@@ -40,6 +43,38 @@ def log_scope(**facts: str | int) -> Iterator[None]:
         yield
     finally:
         _scope.reset(token)
+
+
+def in_own_run() -> bool:
+    """Return whether this is a run of fedsuite, and not somebody else's Flower app."""
+    return "run" in _scope.get()
+
+
+class ServerLogger:
+    """Logger of strategies, which run in other people's Flower apps too.
+
+    A run of fedsuite has its lines in ``logging.getLogger(name)``. In somebody else's
+    ServerApp nobody has set up that logger: there the lines go through Flower's logger, as
+    those of Flower's own strategies do.
+
+    Parameters
+    ----------
+    name
+        Name of the logger in a run of fedsuite.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._own = logging.getLogger(name)
+
+    def warning(self, message: str, *args: object) -> None:
+        """Log what somebody should know."""
+        logger = self._own if in_own_run() else _flower_logger
+        logger.warning(message, *args, stacklevel=2)
+
+    def tell(self, message: str, *args: object) -> None:
+        """Log what Flower's strategies tell of a run; a run of fedsuite tells it itself."""
+        if not in_own_run():
+            _flower_logger.info(message, *args, stacklevel=2)
 
 
 class JsonFormatter(logging.Formatter):

@@ -115,20 +115,26 @@ def test_the_variable(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
 def test_a_refused_reply_names_round_and_client(as_json: None, capsys: Capture) -> None:
     configure_logs()
     capsys.readouterr()
-    run_tampered("hosted", for_client(1, "hosted", set_metrics(loss=float("nan"))), 2)
+    with log_scope(run="mine"):
+        run_tampered("hosted", for_client(1, "hosted", set_metrics(loss=float("nan"))), 2)
     (line,) = [line for line in lines(capsys) if line["level"] == "warning"]
     assert (line["round"], line["client"]) == (1, 1)
     assert "metric loss is nan" in line["message"]
 
 
 def test_a_run_of_sites_from_end_to_end(
-    as_json: None, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    as_json: None,
+    capsys: Capture,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without_plots(monkeypatch)
     sites = {"sites": ",".join(NAMES), "site-dirs": str(write_sites(tmp_path / "at"))}
     places = {"output-dir": str(tmp_path), "run-name": "logged"}
     keys = {**SMALL, **sites, **places, "num-clients": 3, "num-rounds": 2}
     fedsuite.run(keys)
+    assert not caplog.records, "nothing goes to Flower's logger too"
     found = lines(capsys)
     assert {line["run"] for line in found} == {"logged"}
     assert not capsys.readouterr().out

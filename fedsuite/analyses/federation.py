@@ -11,6 +11,7 @@ from fedsuite.engines.local import LocalGrid, flower_identity
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.experiment_parts import experiment_model, federated_data
+from fedsuite.logs import log_scope
 from fedsuite.models.arrays import model_arrays
 from fedsuite.records import Reply, Request, to_record
 from fedsuite.registry import METHODS
@@ -83,7 +84,7 @@ class Federation:
 
     def run(self, grid: LocalGrid, callbacks: Sequence[Callback]) -> None:
         """Run the experiment, the same bits as ``fedsuite run``."""
-        with flower_identity():
+        with flower_identity(), log_scope(run="analysis"):
             self.strategy().start(
                 grid,
                 to_record(model_arrays(self.model)),

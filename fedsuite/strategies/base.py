@@ -6,7 +6,6 @@ else is here once: identity of clients, waiting, sampling, checks, quorum, order
 reduction, accounting, state for checkpoints.
 """
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from fedsuite.errors import RunError
-from fedsuite.logs import log_scope
+from fedsuite.logs import ServerLogger, log_scope
 from fedsuite.records import (
     ARRAYS,
     EVALUATE,
@@ -43,9 +42,10 @@ from fedsuite.strategies.membership import Directory, Identity, Members, Samplin
 from fedsuite.strategies.quorum import Quorum, QuorumMissed
 from fedsuite.strategies.report import PhaseReport, metric_record
 from fedsuite.strategies.startable import StartableStrategy
+from fedsuite.strategies.telling import tell_replies, tell_sampled, tell_settings
 from fedsuite.strategies.validation import ClientReply, Expected, all_finite, spec_of
 
-logger = logging.getLogger(__name__)
+logger = ServerLogger(__name__)
 
 
 class FederatedStrategy(MethodDeclaration, StartableStrategy):
@@ -240,6 +240,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
             good += 1
             yield reply
         report.bytes_up += reader.bytes_up
+        tell_replies(exchange.message_type, good, len(exchange.client_ids))
         self.quorum.check(good, report)
 
     # ------------------------------------------------------------------- Flower's contract
@@ -276,6 +277,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
             return None, None
         finally:
             report.bytes_up += reader.bytes_up
+        tell_replies("aggregate_train", len(report.rows), report.num_asked)
         if not self.quorum.met(server_round, report):
             return None, None
         if arrays is not None:
@@ -306,17 +308,13 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         for _ in self._count(reader.read(replies), report):
             pass
         report.bytes_up += reader.bytes_up
+        tell_replies("aggregate_evaluate", len(report.rows), report.num_asked)
         metrics = report.means()
         return metric_record(metrics, self.weighted_by_key) if metrics else None
 
     def summary(self) -> None:
         """Log the settings that matter for a reader of the log."""
-        logger.info(
-            "%s: seed %d, quorum %d",
-            type(self).__name__,
-            self.seed,
-            self.quorum.needed,
-        )
+        tell_settings(self)
 
     # --------------------------------------------------------------------------- machinery
 
@@ -377,6 +375,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         self._pending[phase], messages = self._open(exchange, phase)
         self.reports[phase].bytes_down += exchange.bytes_down()
         self.reports[phase].num_asked = len(exchange.client_ids)
+        tell_sampled(phase, len(exchange.client_ids), self._members)
         return messages
 
     def _open(self, exchange: Exchange, phase: str) -> tuple[ReplyReader, list[Message]]:

@@ -8,19 +8,19 @@ with n the examples of those that answered. Deviation: a server learning rate et
 papers have it: w_{t+1} = w_t + eta (mean - w_t); eta = 1 is FedAvg as published.
 """
 
-import logging
 import math
 from collections.abc import Iterator
 from typing import ClassVar, Unpack
 
 from fedsuite.keys import Key
+from fedsuite.logs import ServerLogger
 from fedsuite.records import ARRAYS, Arrays
 from fedsuite.strategies.aggregation import WeightedMean, step_towards
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.options import StrategyOptions
 from fedsuite.strategies.validation import ClientReply
 
-logger = logging.getLogger(__name__)
+logger = ServerLogger(__name__)
 
 
 class FedAvg(FederatedStrategy):

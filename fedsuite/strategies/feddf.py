@@ -42,13 +42,13 @@ outputs on the public data are not finite, or absurd, is left out of both ensemb
 average.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, Unpack
 
 from fedsuite.keys import Key, Value
+from fedsuite.logs import ServerLogger
 from fedsuite.records import ARRAYS, TRAIN, Arrays
 from fedsuite.strategies.exchange import Exchange, Rejection
 from fedsuite.strategies.fedmd import DistillationOptions, FedMD, LessForgetting
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from fedsuite.models.server_networks import ServerNetworks
     from fedsuite.strategies.ensemble import Combination, EnsembleDistillation
 
-logger = logging.getLogger(__name__)
+logger = ServerLogger(__name__)
 
 Mode = Literal["client-kd", "server-kd"]
 

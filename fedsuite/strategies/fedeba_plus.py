@@ -3,7 +3,6 @@
 Citation, equations and deviations: :mod:`fedsuite.strategies.fedeba`.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Unpack
@@ -11,6 +10,7 @@ from typing import ClassVar, Unpack
 import numpy as np
 
 from fedsuite.keys import Key
+from fedsuite.logs import ServerLogger
 from fedsuite.records import ARRAYS, GRADIENT, NUM_STEPS, PROBE, Arrays, num_bytes
 from fedsuite.strategies.aggregation import update_of
 from fedsuite.strategies.exchange import Exchange
@@ -25,7 +25,7 @@ from fedsuite.strategies.fedeba_equations import (
 from fedsuite.strategies.quorum import QuorumMissed
 from fedsuite.strategies.validation import ClientReply, Expected, spec_of
 
-logger = logging.getLogger(__name__)
+logger = ServerLogger(__name__)
 
 
 class AlignedOptions(FedEBAOptions, total=False):

@@ -27,7 +27,6 @@ number of examples that the server grants it. Clients without examples lend no h
 whose weights cannot be found stays the client's own.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Unpack
@@ -37,6 +36,7 @@ from numpy.typing import NDArray
 
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Key, Value
+from fedsuite.logs import ServerLogger
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.records import TRAIN, Arrays, ConfigValue
 from fedsuite.strategies.aggregation import weighted_mean
@@ -47,7 +47,7 @@ from fedsuite.strategies.options import FedAvgOptions
 from fedsuite.strategies.simplex import least_form_on_simplex
 from fedsuite.strategies.validation import ClientReply, spec_of
 
-logger = logging.getLogger(__name__)
+logger = ServerLogger(__name__)
 
 HEAD = "head"
 STATISTICS = "statistics"

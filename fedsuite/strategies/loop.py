@@ -12,6 +12,7 @@ from fedsuite.checkpoint import Checkpoint
 from fedsuite.logs import log_scope
 from fedsuite.records import EVALUATE, TRAIN
 from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.strategies.telling import tell, tell_end, tell_start
 
 if TYPE_CHECKING:
     from fedsuite.strategies.protocol import RoundStrategy
@@ -51,9 +52,12 @@ def run_rounds(
     try:
         for callback in callbacks:
             callback.on_start(state)
-        if evaluate_fn and resume is None:
-            _evaluate_on_server(state, evaluate_fn)
+        tell_start(state, {TRAIN: train_config, EVALUATE: evaluate_config})
         strategy.summary()
+        began = time.monotonic()
+        if evaluate_fn and resume is None:
+            found = _evaluate_on_server(state, evaluate_fn)
+            tell("Initial global evaluation results: %s", found)
         for server_round in range(first, num_rounds + 1):
             if state.stop_reason is not None:
                 break
@@ -63,6 +67,7 @@ def run_rounds(
                 )
                 for callback in callbacks:
                     callback.on_round_end(state, report)
+        tell_end(state, time.monotonic() - began)
     except BaseException as caught:
         error = caught
         raise
@@ -84,12 +89,15 @@ def _run_round(
     strategy, grid, result = state.strategy, state.grid, state.result
     wall, cpu = time.monotonic(), time.process_time()
     state.server_round = server_round
+    tell("")
+    tell("[ROUND %d/%d]", server_round, state.num_rounds)
     messages = strategy.configure_train(server_round, state.arrays, train_config, grid)
     replies = grid.send_and_receive(messages, timeout=timeout)
     arrays, metrics = strategy.aggregate_train(server_round, replies)
     if arrays is not None:
         state.arrays = result.arrays = arrays
     if metrics is not None:
+        tell("\t└──> Aggregated MetricRecord: %s", metrics)
         result.train_metrics_clientapp[server_round] = metrics
     strategy.finish_round()
     trained_wall, trained_cpu = time.monotonic(), time.process_time()
@@ -99,9 +107,11 @@ def _run_round(
     replies = grid.send_and_receive(messages, timeout=timeout)
     evaluated = strategy.aggregate_evaluate(server_round, replies)
     if evaluated is not None:
+        tell("\t└──> Aggregated MetricRecord: %s", evaluated)
         result.evaluate_metrics_clientapp[server_round] = evaluated
     if evaluate_fn:
-        _evaluate_on_server(state, evaluate_fn)
+        tell("Global evaluation")
+        tell("\t└──> MetricRecord: %s", _evaluate_on_server(state, evaluate_fn))
     end_wall, end_cpu = time.monotonic(), time.process_time()
     return RoundReport(
         server_round=server_round,
@@ -117,7 +127,8 @@ def _run_round(
     )
 
 
-def _evaluate_on_server(state: RunState, evaluate_fn: EvaluateFn) -> None:
+def _evaluate_on_server(state: RunState, evaluate_fn: EvaluateFn) -> MetricRecord | None:
     metrics = evaluate_fn(state.server_round, state.arrays)
     if metrics is not None:
         state.result.evaluate_metrics_serverapp[state.server_round] = metrics
+    return metrics

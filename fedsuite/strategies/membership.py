@@ -1,7 +1,6 @@
 """Who takes part: clients, the nodes that they live on, and seeded sampling."""
 
 import hashlib
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +11,14 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedsuite.errors import RunError
+from fedsuite.logs import ServerLogger
 from fedsuite.records import HELLO, ConfigValue, records_of
 from fedsuite.rng import numpy_stream
 from fedsuite.strategies.validation import one_line
 
 Identity = Literal["node", "partition", "registered"]
 
-logger = logging.getLogger(__name__)
+logger = ServerLogger(__name__)
 
 _POLL_SECONDS = 0.2
 
@@ -154,6 +154,7 @@ class Directory:
         self._num_partitions = 0
         self._known_nodes: list[int] = []
         self._hosts: Members | None = None
+        self._told_connected = -1
 
     def wait(self, grid: Grid, min_nodes: int) -> Members:
         """Return the members once enough nodes are there.
@@ -188,6 +189,13 @@ class Directory:
             raise RunError(
                 f"only {connected} of {needed} SuperNodes connected within "
                 f"{self._timeout:g} s: start the others, or raise connect-timeout"
+            )
+        if connected != self._told_connected:
+            self._told_connected = connected
+            logger.tell(
+                "Waiting for nodes to connect: %d connected (minimum required: %d).",
+                connected,
+                needed,
             )
         time.sleep(_POLL_SECONDS)
 

@@ -1,11 +1,10 @@
 """How many good replies make a round, and how long a run may go on without."""
 
-import logging
-
 from fedsuite.errors import RunError
+from fedsuite.logs import ServerLogger
 from fedsuite.strategies.report import PhaseReport
 
-logger = logging.getLogger(__name__)
+logger = ServerLogger(__name__)
 
 
 class QuorumMissed(Exception):

@@ -1,6 +1,5 @@
 """Checks that a reply must pass before anything in it is used."""
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
+from fedsuite.logs import ServerLogger
 from fedsuite.records import (
     ARRAYS,
     ERROR,
@@ -22,7 +22,7 @@ from fedsuite.records import (
     view_array,
 )
 
-logger = logging.getLogger(__name__)
+logger = ServerLogger(__name__)
 
 ArraySpec = tuple[tuple[int, ...], str]
 """Shape and dtype of one array."""
