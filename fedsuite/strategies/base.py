@@ -56,7 +56,8 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
     fraction_train, fraction_evaluate
         Share of the clients that train, or are evaluated, in a round; 0 skips the phase.
     min_train_nodes, min_evaluate_nodes, min_available_nodes
-        Least number of clients in a phase, and of nodes before a round starts.
+        Least number of clients in a phase, of those that there are, and of nodes before a
+        round starts; the defaults are Flower's.
     clients_per_round
         Clients that train in a round; 0 leaves it to ``fraction_train``.
     num_clients
@@ -101,8 +102,8 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         *,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
-        min_train_nodes: int = 1,
-        min_evaluate_nodes: int = 1,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
         min_available_nodes: int = 2,
         clients_per_round: int = 0,
         num_clients: int | None = None,

@@ -78,6 +78,7 @@ def test_fraction_and_least_number() -> None:
 
     assert sizes() == (10, 10)
     assert sizes(fraction_train=0.5, fraction_evaluate=0.2) == (5, 2)
+    assert sizes(fraction_train=0.01, fraction_evaluate=0.01) == (2, 2)  # as in Flower
     assert sizes(fraction_train=0.01, min_train_nodes=3) == (3, 10)
     assert sizes(fraction_train=0.5, clients_per_round=4) == (4, 10)
     assert sizes(fraction_evaluate=0.01, min_evaluate_nodes=2) == (10, 2)
