@@ -50,7 +50,7 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint $(CONSTRAINTS) "flwr[simulation]==$(FLWR)" hatchling editables
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
-		--constraint $(CONSTRAINTS) --editable ".[dev]"
+		--constraint $(CONSTRAINTS) --editable ".[dev,strangers]"
 	touch $@
 
 clean:
