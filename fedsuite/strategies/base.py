@@ -17,6 +17,7 @@ from fedsuite.errors import RunError
 from fedsuite.logs import ServerLogger, log_scope
 from fedsuite.records import (
     ARRAYS,
+    CONFIG,
     EVALUATE,
     NUM_EXAMPLES,
     SERVER_ROUND,
@@ -29,7 +30,9 @@ from fedsuite.records import (
 )
 from fedsuite.strategies.declaration import MethodDeclaration
 from fedsuite.strategies.exchange import (
+    FEDSUITE_KEYS,
     Exchange,
+    RecordKeys,
     Rejection,
     ReplyReader,
     Versions,
@@ -39,8 +42,9 @@ from fedsuite.strategies.exchange import (
 from fedsuite.strategies.extras import ServerExtras
 from fedsuite.strategies.layer import Layer
 from fedsuite.strategies.membership import Directory, Identity, Members, Sampling
+from fedsuite.strategies.metric_means import MetricMeans, MetricsFn
 from fedsuite.strategies.quorum import Quorum, QuorumMissed
-from fedsuite.strategies.report import PhaseReport, metric_record
+from fedsuite.strategies.report import PhaseReport
 from fedsuite.strategies.startable import StartableStrategy
 from fedsuite.strategies.telling import tell_replies, tell_sampled, tell_settings
 from fedsuite.strategies.validation import ClientReply, Expected, all_finite, spec_of
@@ -75,6 +79,13 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         Cap on the number of examples that a client may claim; None for no cap.
     weighted_by_key
         Metric that holds the number of examples.
+    arrayrecord_key, configrecord_key
+        Names of the model's record and of the settings' in messages, as in Flower; in
+        replies the model may have that name too. For clients of your own app: fedsuite's
+        clients and legacy ones have names of their own.
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn
+        Make the phase's MetricRecord of the good replies, as in Flower; None is the mean,
+        weighted by examples. They change no row that a client has in a report.
     seed
         Seed of sampling and of everything random on the server.
     identity
@@ -113,6 +124,10 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         max_failed_rounds: int = 3,
         max_examples: float | None = None,
         weighted_by_key: str = NUM_EXAMPLES,
+        arrayrecord_key: str = ARRAYS,
+        configrecord_key: str = CONFIG,
+        train_metrics_aggr_fn: MetricsFn | None = None,
+        evaluate_metrics_aggr_fn: MetricsFn | None = None,
         seed: int = 0,
         identity: Identity = "node",
         server_momentum: float = 0.0,
@@ -131,6 +146,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
                 "wire='numpy' cannot go with identity='partition': a legacy NumPyClient "
                 "does not answer the hello, and a node hosts one client"
             )
+        hosts_clients = identity == "partition" or bool(site_names)
         self.sampling = {
             TRAIN: Sampling(
                 TRAIN, fraction_train, min_train_nodes, seed, clients_per_round
@@ -143,6 +159,20 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         self.quorum = Quorum(max(quorum, 1), max_failed_rounds)
         self.max_examples = max_examples
         self.weighted_by_key = weighted_by_key
+        self.arrayrecord_key = arrayrecord_key
+        self.configrecord_key = configrecord_key
+        self._keys = RecordKeys(arrayrecord_key, configrecord_key)
+        if self._keys != FEDSUITE_KEYS and (wire == "numpy" or hosts_clients):
+            raise ValueError(
+                f"arrayrecord_key = {arrayrecord_key!r}, configrecord_key = "
+                f"{configrecord_key!r}: legacy NumPyClients (wire='numpy') and fedsuite's "
+                "clients on shared nodes have names of their own: leave both out"
+            )
+        functions = {TRAIN: train_metrics_aggr_fn, EVALUATE: evaluate_metrics_aggr_fn}
+        self._means = {
+            phase: MetricMeans(phase, function, weighted_by_key)
+            for phase, function in functions.items()
+        }
         self.seed = seed
         self.extras = ServerExtras(momentum=server_momentum, fedvarp=fedvarp)
         self.layer = Layer()
@@ -283,9 +313,8 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
             return None, None
         if arrays is not None:
             arrays = self._counted_step(arrays, report)
-        metrics = report.means()
         record = None if arrays is None else to_record(arrays)
-        return record, metric_record(metrics, self.weighted_by_key)
+        return record, self._means[TRAIN].record(report)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -310,8 +339,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
             pass
         report.bytes_up += reader.bytes_up
         tell_replies("aggregate_evaluate", len(report.rows), report.num_asked)
-        metrics = report.means()
-        return metric_record(metrics, self.weighted_by_key) if metrics else None
+        return self._means[EVALUATE].record(report)
 
     def summary(self) -> None:
         """Log the settings that matter for a reader of the log."""
@@ -399,6 +427,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
             versions,
             group_id,
             self._record if whole else None,
+            self._keys,
         )
         report = self.reports[phase]
 
@@ -420,7 +449,9 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
                 self.client_versions[reply.client_id] = group_id
             self.layer.accepted(exchange, reply)
 
-        reader = ReplyReader(exchange, self._members, self.wire, group_id, accept, reject)
+        reader = ReplyReader(
+            exchange, self._members, self.wire, group_id, accept, reject, self._keys
+        )
         return reader, messages
 
     def _limited(self, expected: Expected) -> Expected:
@@ -431,6 +462,9 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
     def _count(
         self, replies: Iterator[ClientReply], report: PhaseReport
     ) -> Iterator[ClientReply]:
+        means = self._means[report.phase]
+        means.begin()
         for reply in replies:
             report.add(reply)
-            yield reply
+            means.take(reply)
+            yield replace(reply, content={})

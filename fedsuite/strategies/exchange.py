@@ -1,11 +1,12 @@
 """One exchange with clients: requests out, checked replies back in client order."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
+from fedsuite.errors import ConfigError
 from fedsuite.records import (
     ARRAYS,
     CLIENT_IDS,
@@ -73,6 +74,54 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class RecordKeys:
+    """What an app calls the records of the model and of the settings.
+
+    Only between the server and apps of one client a node: fedsuite's clients and legacy
+    ones have names of their own.
+    """
+
+    arrays: str = ARRAYS
+    config: str = CONFIG
+
+    def __post_init__(self) -> None:
+        if self.arrays == self.config:
+            raise ValueError(
+                f"arrayrecord_key and configrecord_key are both {self.arrays!r}: "
+                "they name two records"
+            )
+
+    def named(self, content: RecordDict) -> RecordDict:
+        """Return a request's content with the app's names.
+
+        Raises
+        ------
+        ConfigError
+            If another record of the method has such a name.
+        """
+        names = {ARRAYS: self.arrays, CONFIG: self.config}
+        renamed = RecordDict()
+        for name, record in content.items():
+            new = names.get(name, name)
+            if new in renamed:
+                raise ConfigError(
+                    f"the method sends a record {new!r} of its own: choose another "
+                    "arrayrecord_key or configrecord_key"
+                )
+            renamed[new] = record
+        return renamed
+
+    def understood(self, content: Mapping[str, AnyRecord]) -> Mapping[str, AnyRecord]:
+        """Return a reply's content with fedsuite's name of the model's record."""
+        if self.arrays not in content or ARRAYS in content:
+            return content
+        return {ARRAYS if k == self.arrays else k: v for k, v in content.items()}
+
+
+FEDSUITE_KEYS = RecordKeys()
+
+
+@dataclass(frozen=True)
 class Versions:
     """Which stored state clients start from, and which a checkpoint needs."""
 
@@ -96,6 +145,7 @@ def build_messages(
     versions: Versions,
     group_id: str,
     shared_record: ArrayRecord | None = None,
+    keys: RecordKeys = FEDSUITE_KEYS,
 ) -> list[Message]:
     """Return one message a node, ordered by the node's first client.
 
@@ -109,6 +159,8 @@ def build_messages(
         Mark that a reply must carry: round and exchange.
     shared_record
         Ready-made record of ``exchange.shared["arrays"]``, to save packing it again.
+    keys
+        What the app calls records.
     """
     by_node: dict[int, list[int]] = {}
     for client_id in exchange.client_ids:
@@ -138,6 +190,8 @@ def build_messages(
         content[CONFIG] = config
         if wire == "numpy":
             content = to_legacy(content, exchange.message_type)
+        elif keys != FEDSUITE_KEYS:
+            content = keys.named(content)
         messages.append(Message(content, node_id, exchange.message_type, group_id=group_id))
     return messages
 
@@ -151,7 +205,7 @@ class ReplyReader:
 
     Parameters
     ----------
-    exchange, members, wire, group_id
+    exchange, members, wire, group_id, keys
         As for :func:`build_messages`.
     accept
         Called with each good reply as it is given out.
@@ -167,6 +221,7 @@ class ReplyReader:
         group_id: str,
         accept: Callable[[ClientReply], None],
         reject: Callable[[int | None, str], None],
+        keys: RecordKeys = FEDSUITE_KEYS,
     ) -> None:
         self._exchange = exchange
         self._wire = wire
@@ -174,6 +229,7 @@ class ReplyReader:
         self._group_id = group_id
         self._accept = accept
         self._reject = reject
+        self._keys = keys
         self._waiting = list(exchange.client_ids)
         self._settled: dict[int, ClientReply | None] = {}
         self._clients_of: dict[int, list[int]] = {}
@@ -260,7 +316,8 @@ class ReplyReader:
                 names = list(spec_of(self._exchange.shared.get(ARRAYS, {})))
                 content = from_legacy(content, self._exchange.message_type, names)
             expected = self._exchange.expected_of.get(client_id, self._exchange.expected)
-            reply = check_reply(client_id, content, expected)
+            named = self._keys.understood(content)
+            reply = replace(check_reply(client_id, named, expected), content=content)
         except (BadReply, RecordError) as error:
             return one_line(error)
         self.bytes_up += sum(num_bytes(arrays) for arrays in reply.arrays.values())

@@ -58,11 +58,13 @@ class FedAvg(FederatedStrategy):
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Step towards the mean of the clients' arrays, taking one client at a time."""
-        mean = WeightedMean()
+        mean, answered = WeightedMean(), False
         for reply in replies:
+            answered = True
             mean.add(reply.arrays[ARRAYS], reply.num_examples)
         target = mean.result()
         if target is None:
-            logger.warning("no client has examples: the model stays as it was")
+            if answered:
+                logger.warning("no client has examples: the model stays as it was")
             return None
         return step_towards(arrays, target, self.server_learning_rate)

@@ -4,6 +4,7 @@ from typing import TypedDict
 
 from fedsuite.strategies.exchange import Wire
 from fedsuite.strategies.membership import Identity
+from fedsuite.strategies.metric_means import MetricsFn
 
 
 class StrategyOptions(TypedDict, total=False):
@@ -22,6 +23,10 @@ class StrategyOptions(TypedDict, total=False):
     max_failed_rounds: int
     max_examples: float | None
     weighted_by_key: str
+    arrayrecord_key: str
+    configrecord_key: str
+    train_metrics_aggr_fn: MetricsFn | None
+    evaluate_metrics_aggr_fn: MetricsFn | None
     seed: int
     identity: Identity
     server_momentum: float

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flwr.app import MetricRecord
-
 from fedsuite.strategies.aggregation import mean_metrics
 from fedsuite.strategies.exchange import Rejection
 from fedsuite.strategies.validation import ClientReply
@@ -86,9 +84,3 @@ class PhaseReport:
                 counted = [{**row, weight: max(row[weight], 0.0)} for row in rows]
                 means[name] = mean_metrics(counted, weight)[name]
         return means
-
-
-def metric_record(metrics: Mapping[str, float], weight_key: str) -> MetricRecord:
-    """Return the means of a phase as Flower's strategies do: the weight under its key."""
-    named = {key: value for key, value in metrics.items() if key != "num_examples"}
-    return MetricRecord({**named, weight_key: metrics["num_examples"]})

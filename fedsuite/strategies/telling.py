@@ -52,7 +52,9 @@ def tell_settings(strategy: "FederatedStrategy") -> None:
     tell("\t│\t└── Minimum available nodes: %d", strategy.min_available_nodes)
     tell("\t├──> Least number of good replies: %d", needed)
     tell("\t└──> Keys in records:")
-    tell("\t\t└── Weighted by: '%s'", strategy.weighted_by_key)
+    tell("\t\t├── Weighted by: '%s'", strategy.weighted_by_key)
+    tell("\t\t├── ArrayRecord key: '%s'", strategy.arrayrecord_key)
+    tell("\t\t└── ConfigRecord key: '%s'", strategy.configrecord_key)
 
 
 def tell_sampled(phase: str, sampled: int, members: Members) -> None:

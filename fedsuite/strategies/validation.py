@@ -61,6 +61,10 @@ class ClientReply:
         Finite numbers by name.
     num_examples
         Weight of the client: finite and not negative.
+    stored_state
+        Whether the client says that it stored a new version of its state.
+    content
+        The records as they came, by the client's own names.
     """
 
     client_id: int
@@ -68,6 +72,7 @@ class ClientReply:
     metrics: Mapping[str, float]
     num_examples: float
     stored_state: bool = False
+    content: Mapping[str, AnyRecord] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ def check_reply(
     metrics = _check_metrics(content, expected)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
     num_examples = _check_weight(client_id, metrics.pop(expected.weight_key), expected)
-    reply = ClientReply(client_id, arrays, metrics, num_examples, stored)
+    reply = ClientReply(client_id, arrays, metrics, num_examples, stored, content)
     if expected.check is not None:
         expected.check(reply)
     return reply
