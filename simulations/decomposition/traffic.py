@@ -31,7 +31,11 @@ from fedsuite.strategies.callback import RoundReport, RunState
 HERE = Path(__file__).parent
 SHAPE, CLASSES, ATOMS = (3, 32, 32), 100, 9
 SEEDS = range(5)
-RUNS = [(period, seed, 100) for period in (1, 2, 5, 10) for seed in SEEDS] + [(5, 0, 600)]
+RUNS = [
+    *((period, seed, 100) for period in (1, 2, 5, 10) for seed in SEEDS),
+    *((5, seed, 10) for seed in SEEDS),
+    (5, 0, 600),
+]
 ACCOUNTS = tuple(
     f"{account}_parameters_{way}"
     for account in ("nominal", "true")

@@ -1,0 +1,59 @@
+"""Draws figure.png of this folder's README from the CSVs in results/.
+
+    python simulations/decomposition/figure.py
+"""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+
+HERE = Path(__file__).parent
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#999999"
+DENSE = "decomposition=false"
+FACTORED = "decomposition=true, decomposition-average=factors"
+CONTROL = "decomposition=true, decomposition-average=products"
+METHODS = {"FedAvg": "fedavg", "SCAFFOLD": "scaffold", "FedDyn": "feddyn", "FedDC": "feddc"}
+Seeds = dict[int, dict[str, float]]
+
+
+def by_seed(name: str) -> dict[str, Seeds]:
+    """Return the rows of results/NAME.csv by label, then by seed."""
+    found: dict[str, Seeds] = {}
+    with (HERE / "results" / f"{name}.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            label, seed = row.pop("label"), int(row.pop("seed"))
+            found.setdefault(label, {})[seed] = {k: float(v) for k, v in row.items()}
+    return found
+
+
+def paired(first: Seeds, second: Seeds, column: str = "mean") -> list[float]:
+    """Return first minus second over the seeds that both have."""
+    seeds = sorted(first.keys() & second.keys())
+    return [first[seed][column] - second[seed][column] for seed in seeds]
+
+
+def draw(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
+    """Draw each seed, their mean, and its 95 % t interval."""
+    half = stats.t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    axes.plot([place] * len(values), values, "o", color=colour, alpha=0.5, ms=5)
+    axes.errorbar(
+        place + 0.2, fmean(values), half, fmt="s", color=colour, capsize=4, ms=5
+    )
+
+
+def column(axes: Axes, groups: dict[str, tuple[list[float], str]], title: str) -> None:
+    """Draw one panel of paired differences."""
+    for place, (values, colour) in enumerate(groups.values()):
+        draw(axes, place, values, colour)
+    axes.axhline(0, color="black", lw=0.8)
+    names = [f"{name}\n{len(values)} seeds" for name, (values, _) in groups.items()]
+    axes.set_xticks(range(len(groups)), names, fontsize=8)
+    axes.set_xlim(-0.5, len(groups) - 0.3)
+    axes.set_ylabel("difference of mean accuracy, points")
+    axes.set_title(title, fontsize=9)
+    axes.grid(axis="y", alpha=0.3)
