@@ -94,6 +94,7 @@ def test_control_c1_runs_where_atoms_span_the_filters() -> None:
         ({"freeze_atoms": True}, True, True),
         ({"measure_cross_terms": True}, True, False),
         ({"decomposition_average": "products"}, True, False),
+        ({"decomposition_average": "factors-regauged"}, True, False),
     ],
 )
 def test_who_is_wrapped(changes: dict[str, Any], server: bool, clients: bool) -> None:

@@ -1,6 +1,6 @@
 """Draws figure.png of this folder's README from the CSVs in results/.
 
-    python simulations/decomposition/figure.py
+python simulations/decomposition/figure.py
 """
 
 import csv
@@ -18,6 +18,10 @@ DENSE = "decomposition=false"
 FACTORED = "decomposition=true, decomposition-average=factors"
 CONTROL = "decomposition=true, decomposition-average=products"
 METHODS = {"FedAvg": "fedavg", "SCAFFOLD": "scaffold", "FedDyn": "feddyn", "FedDC": "feddc"}
+FACTORS = "fedavg, decomposition-average=factors-regauged"
+PRODUCTS = "fedavg, decomposition-average=products-regauged"
+FACTORS_PLACEBO = "fedprox, decomposition-average=factors-regauged"
+PRODUCTS_PLACEBO = "fedprox, decomposition-average=products-regauged"
 Seeds = dict[int, dict[str, float]]
 
 
@@ -41,9 +45,7 @@ def draw(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
     """Draw each seed, their mean, and its 95 % t interval."""
     half = stats.t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
     axes.plot([place] * len(values), values, "o", color=colour, alpha=0.5, ms=5)
-    axes.errorbar(
-        place + 0.2, fmean(values), half, fmt="s", color=colour, capsize=4, ms=5
-    )
+    axes.errorbar(place + 0.2, fmean(values), half, fmt="s", color=colour, capsize=4, ms=5)
 
 
 def column(axes: Axes, groups: dict[str, tuple[list[float], str]], title: str) -> None:
@@ -57,3 +59,36 @@ def column(axes: Axes, groups: dict[str, tuple[list[float], str]], title: str) -
     axes.set_ylabel("difference of mean accuracy, points")
     axes.set_title(title, fontsize=9)
     axes.grid(axis="y", alpha=0.3)
+
+
+def main() -> None:
+    """Write figure.png."""
+    rows, pair = by_seed("last_10_evaluations_by_seed"), by_seed("balanced_pair_by_seed")
+    gains = {
+        name: (paired(rows[f"{key}, {FACTORED}"], rows[f"{key}, {DENSE}"]), BLUE)
+        for name, key in METHODS.items()
+    }
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    column(left, gains, "Factored minus dense, at one learning rate (100 rounds)")
+    column(
+        right,
+        {
+            "cross terms\n(factors - products)": (
+                paired(pair[FACTORS], pair[PRODUCTS]),
+                BLUE,
+            ),
+            "placebo\nof factors": (paired(pair[FACTORS_PLACEBO], pair[FACTORS]), GREY),
+            "placebo\nof products": (paired(pair[PRODUCTS_PLACEBO], pair[PRODUCTS]), GREY),
+            "for scale: old C1,\nits placebo": (
+                paired(rows[f"fedprox, {CONTROL}"], rows[f"fedavg, {CONTROL}"]),
+                ORANGE,
+            ),
+        },
+        "The control that holds: balanced factors (40 rounds)",
+    )
+    figure.savefig(HERE / "figure.png", dpi=100)
+
+
+if __name__ == "__main__":
+    main()

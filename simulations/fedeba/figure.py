@@ -1,6 +1,6 @@
 """Draws figure.png of this folder's README from the CSVs in results/.
 
-    python simulations/fedeba/figure.py
+python simulations/fedeba/figure.py
 """
 
 import csv
