@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedsuite.errors import ConfigError, RunError
 from fedsuite.keys import AUTO, Value
+from fedsuite.logs import write_line
 
 if TYPE_CHECKING:
     from fedsuite.experiment import Experiment
@@ -67,7 +68,10 @@ def run(
         given["seed"] = seed
     if engine is not None:
         given["engine"] = engine
-    resolved = at_home(Experiment.from_values(given))
+    chosen = Experiment.from_values(given)
+    if chosen.note:
+        write_line(chosen.note)
+    resolved = at_home(chosen)
     folder = Path(resolved.text("output-dir")) / resolved.text("run-name")
     return _start(resolved, folder, num_supernodes, client_cpus, client_gpus)
 

@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomli_w
@@ -27,6 +27,7 @@ from fedsuite.key_catalog import (
     unknown_key,
 )
 from fedsuite.keys import AUTO, Key, Value
+from fedsuite.own_defaults import own_defaults, own_note
 from fedsuite.registry import METHODS
 from fedsuite.site_keys import check_sites, number_of_sites
 from fedsuite.strategies.decomposition_rules import refusal
@@ -65,9 +66,12 @@ class Experiment:
     ----------
     values
         Key to value: the keys that apply, no more and no less.
+    note
+        One line on what the method's own defaults change; empty if nothing.
     """
 
     values: Mapping[str, Value]
+    note: str = field(default="", compare=False)
 
     @classmethod
     def load(cls, path: Path, overrides: Mapping[str, Value] | None = None) -> "Experiment":
@@ -90,7 +94,9 @@ class Experiment:
             Naming the key, the value, and what is allowed.
         """
         values: dict[str, Value] = {}
-        for group in _groups(given):
+        method, shared = _choice("method", given, {}), shared_keys()
+        own = own_defaults(method, given, shared)
+        for group in _groups(given, own):
             for key in group.keys:
                 value = given.get(key.name, group.defaults.get(key.name, key.default))
                 if value == AUTO and key.name in group.defaults:
@@ -100,7 +106,8 @@ class Experiment:
                 values[key.name] = key.parse(value)
         _refuse_others({n: value for n, value in given.items() if n not in values})
         values.update(number_of_sites(values))
-        experiment = cls(dict(sorted(values.items())))
+        note = own_note(method, own, given, values, shared)
+        experiment = cls(dict(sorted(values.items())), note)
         experiment.check()
         return experiment
 
@@ -123,6 +130,11 @@ class Experiment:
         if self.integer("local-epochs") == 0 and self.integer("local-steps") == 0:
             raise ConfigError(
                 "keys local-epochs and local-steps are both 0: set one of them"
+            )
+        if self.number("momentum") and self["optimizer"] != "sgd":
+            raise ConfigError(
+                f"key momentum = {self['momentum']}: optimizer {self['optimizer']} has "
+                "moments of its own; leave momentum out, or choose optimizer = 'sgd'"
             )
         if self.number("drop-out") + self.number("straggler") > 1:
             raise ConfigError(
@@ -234,8 +246,7 @@ def _refuse_others(given: Mapping[str, object]) -> None:
             )
 
 
-def _groups(given: Mapping[str, object]) -> Iterator[_Group]:
-    defaults = METHODS[_choice("method", given, {})].load_strategy().DEFAULTS
+def _groups(given: Mapping[str, object], defaults: Mapping[str, Value]) -> Iterator[_Group]:
     yield _Group(tuple(shared_keys().values()), defaults)
     for selector in SELECTORS:
         yield _Group(keys_of(selector, _choice(selector, given, defaults)), defaults)

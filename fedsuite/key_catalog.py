@@ -11,6 +11,7 @@ from functools import cache
 
 from fedsuite.errors import ConfigError
 from fedsuite.keys import AUTO, Key, Value
+from fedsuite.own_defaults import TOGETHER
 from fedsuite.registry import METHODS
 
 KEYS: tuple[Key, ...] = (
@@ -196,7 +197,9 @@ def ambiguous_keys() -> frozenset[str]:
         if len({(type(key.default), key.default) for key in known.declarations}) > 1
     }
     overridden = {k for m in METHODS.values() for k in m.load_strategy().DEFAULTS}
-    return frozenset(differing | overridden)
+    # Whether one of these is named decides on others.
+    together = {name for group in TOGETHER for name in group}
+    return frozenset(differing | overridden | together)
 
 
 def table_default(name: str) -> Value:

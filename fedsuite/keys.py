@@ -18,6 +18,13 @@ AUTO = "auto"
 """Stands for a default that is known only once the rest of the experiment is."""
 
 
+def toml_text(value: object) -> str:
+    """Return a value as it stands in an experiment file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
 @dataclass(frozen=True)
 class Key:
     """One key of an experiment.

@@ -17,7 +17,7 @@ from fedsuite.data import (
     partition_table,
 )
 from fedsuite.errors import ConfigError
-from fedsuite.keys import Key
+from fedsuite.keys import Key, toml_text
 from fedsuite.registry import METHODS
 
 MANY_CLASSES = 12
@@ -71,7 +71,7 @@ def method_keys_table(name: str) -> Table:
             table.add_row(f"[bold]{title}[/bold]")
         for key in keys:
             default = strategy.DEFAULTS.get(key.name, key.default)
-            cells = (key.name, _toml(default), key.allowed(), key.help)
+            cells = (key.name, toml_text(default), key.allowed(), key.help)
             table.add_row(*(escape(cell) for cell in cells))
     return table
 
@@ -153,9 +153,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.0f}" if value >= 100 or isinstance(value, int) else f"{value:.3g}"
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)

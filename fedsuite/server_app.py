@@ -59,6 +59,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment in the run config; Flower calls this."""
     try:
         experiment = Experiment.from_values(context.run_config)
+        if experiment.note:
+            write_line(experiment.note)
         refuse_relative_paths(experiment)
         folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
         own = grid_for(grid)

@@ -187,6 +187,8 @@ def _work(
     counts = [(action, list(actions.values()).count(action)) for action in Action]
     words = ", ".join(f"{count} {action.value}" for action, count in counts if count)
     _say(f"{len(actions)} runs: {words}")
+    for note in dict.fromkeys(point.note for point in actions if point.note):
+        _say(note)
     missing = [point for point, action in actions.items() if action is not Action.SKIP]
     tasks = []
     for point in missing:

@@ -37,11 +37,14 @@ class Point:
         Seed of the run.
     fingerprint
         Fingerprint of its whole experiment.
+    note
+        What the defaults of its method change, in one line; empty if nothing.
     """
 
     settings: tuple[tuple[str, Value], ...]
     seed: int
     fingerprint: str
+    note: str = ""
 
     @property
     def name(self) -> str:
@@ -134,7 +137,7 @@ def make_points(
             except ConfigError as error:
                 words = ", ".join(f"{name}={value}" for name, value in settings)
                 raise ConfigError(f"{words}: {error}" if words else str(error)) from None
-            points.append(Point(settings, seed, experiment.fingerprint))
+            points.append(Point(settings, seed, experiment.fingerprint, experiment.note))
     return tuple(points)
 
 

@@ -29,6 +29,15 @@ def test_a_dict_and_a_file_are_the_same_experiment(tmp_path):
     assert final_model(by_dict.path) == final_model(by_text.path)
 
 
+def test_a_run_says_what_its_method_brings(capsys):
+    fedsuite.run({**SMALL, "method": "fedakd", "run-name": "one"})
+    line, *more = capsys.readouterr().out.splitlines()
+    assert line == 'method fedakd brings optimizer = "adam", learning-rate = 0.001'
+    assert not any(other.startswith("method ") for other in more)
+    fedsuite.run({**SMALL, "run-name": "two"})
+    assert "brings" not in capsys.readouterr().out
+
+
 def test_what_a_run_returns():
     run = fedsuite.run({**SMALL, "run-name": "one"}, seed=3)
     assert run.path == Path("runs/one").absolute()

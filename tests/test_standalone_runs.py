@@ -38,6 +38,7 @@ def test_it_takes_over_data_model_training_and_seed() -> None:
             "power-law-exponent": 0.5,
             "model": "mlp",
             "hidden-width": 7,
+            "optimizer": "adam",
             "learning-rate": 0.02,
             "num-clients": 4,
             "clients-per-round": 2,

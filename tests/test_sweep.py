@@ -67,6 +67,12 @@ def note_comparison(comparison, folder):
     (folder / "compared.json").write_text(json.dumps(rows))
 
 
+def test_a_sweep_says_once_what_its_methods_bring(sweep, capsys):
+    sweep("method=fedavg,fedeba", seeds=2, batch_size="auto")
+    note = "method fedeba brings local-steps = 10, batch-size = 50, "
+    assert capsys.readouterr().out.count(f"\n{note}") == 1 + 2  # and in each run's log
+
+
 def test_a_sweep_and_its_extension(sweep, capsys):
     runs = sweep("momentum=0.0,0.9", seeds=2)
     names = [f"momentum-{m}_s{s}" for m in (0.0, 0.9) for s in (0, 1)]

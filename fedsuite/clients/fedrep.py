@@ -10,7 +10,8 @@ from fedsuite.records import ARRAYS, Request
 class FedRepClient(PartialClient):
     """Trains its own part first, then the received one, each with the other frozen.
 
-    The numbers of epochs come with the message as ``head-epochs`` and ``body-epochs``.
+    The epochs of its own part come with the message as ``head-epochs``; the received part
+    gets the client's local work.
     """
 
     def train_parts(self, request: Request) -> TrainingSummary:
@@ -20,6 +21,4 @@ class FedRepClient(PartialClient):
         epochs = int(request.number("head-epochs"))
         options = replace(self.training, local_epochs=epochs, local_steps=0)
         first = self.train_locally(request, "head-batches", training=options, frozen=body)
-        epochs = int(request.number("body-epochs"))
-        options = replace(self.training, local_epochs=epochs, local_steps=0)
-        return first.then(self.train_locally(request, training=options, frozen=head))
+        return first.then(self.train_locally(request, frozen=head))

@@ -23,11 +23,18 @@ from fedsuite.errors import ConfigError
 from fedsuite.keys import Key
 
 KEYS: tuple[Key, ...] = (
-    Key("local-epochs", 1, "passes over the client's training data in a round", minimum=0),
+    Key(
+        "local-epochs",
+        1,
+        "passes over the client's training data in a round; where a method has another "
+        "phase too, in the one on labels. Naming this, local-steps or batch-size puts all "
+        "three in place of the method's own",
+        minimum=0,
+    ),
     Key(
         "local-steps",
         0,
-        "mini-batch steps in a round; 0 counts local-epochs instead",
+        "mini-batch steps in a round, in place of local-epochs; 0 counts local-epochs",
         minimum=0,
     ),
     Key(
@@ -36,7 +43,12 @@ KEYS: tuple[Key, ...] = (
         "samples in a mini-batch; 0 is all of the client's data",
         minimum=0,
     ),
-    Key("learning-rate", 0.1, "step size of the local optimiser", above=0.0),
+    Key(
+        "learning-rate",
+        0.1,
+        "step size of the local optimiser; where that is not sgd, name both",
+        above=0.0,
+    ),
     Key(
         "learning-rate-decay",
         1.0,

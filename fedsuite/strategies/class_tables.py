@@ -31,7 +31,7 @@ from fedsuite.records import (
 from fedsuite.strategies.base import FederatedStrategy
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.options import StrategyOptions
-from fedsuite.strategies.public_exchange import DEFAULTS, LARGEST_OUTPUT, RESET_OPTIMIZER
+from fedsuite.strategies.public_exchange import COMMON, LARGEST_OUTPUT, RESET_OPTIMIZER
 from fedsuite.strategies.validation import BadReply, ClientReply, Expected
 
 Floats = NDArray[np.float64]
@@ -58,7 +58,7 @@ class ClassTables(FederatedStrategy):
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = (RESET_OPTIMIZER,)
-    DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
+    DEFAULTS: ClassVar[Mapping[str, Value]] = COMMON
     FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0, "dp-noise-multiplier": 0.0}
     FIXED_REASON: ClassVar[str] = (
         "its loss looks at one view of a sample, and its uploads tell which classes a "

@@ -1,6 +1,6 @@
 """What a method declares of itself: its keys, and what its constructor must be given."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from fedsuite.keys import Key, Value
@@ -15,7 +15,12 @@ class MethodDeclaration:
     """Keys of the method; each is a keyword of the constructor."""
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {}
-    """The method's own defaults of keys that are declared elsewhere."""
+    """The method's own defaults of keys that are declared elsewhere; those of local work
+    and of the optimiser give way where an experiment names a key of the same group, see
+    :mod:`fedsuite.own_defaults`."""
+
+    UNUSED: ClassVar[Sequence[str]] = ()
+    """Keys declared elsewhere that the method by its definition makes no use of."""
 
     FIXED: ClassVar[Mapping[str, Value]] = {}
     """Keys declared elsewhere that the method needs at these values: others are refused."""

@@ -4,17 +4,17 @@ L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai, "Exploiting Shared Represent
 Personalized Federated Learning", ICML 2021, arXiv:2102.07078.
 
 Client k trains its own head for ``head-epochs`` with the received body frozen, then the
-body for ``body-epochs`` with the head frozen; the server averages bodies. As in the
-authors' code the mean is weighted by examples (the paper's is plain). Each training has a
-fresh optimiser. Deviation: no fine-tuning of the heads after the last round, which would
-have to be given to all methods or to none.
+body for the experiment's local work (the paper's one epoch by default) with the head
+frozen; the server averages bodies. As in the authors' code the mean is weighted by examples
+(the paper's is plain). Each training has a fresh optimiser. Deviation: no fine-tuning of
+the heads after the last round, which would have to be given to all methods or to none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Unpack
 
-from fedsuite.keys import Key, Value
+from fedsuite.keys import Key
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.records import Arrays
 from fedsuite.strategies.exchange import Exchange
@@ -29,9 +29,9 @@ class FedRep(FedPer):
     ----------
     groups
         Groups of the model's arrays.
-    head_epochs, body_epochs
-        Passes over the client's data for each part, in place of ``local-epochs`` and
-        ``local-steps``; 0 leaves the part as it was.
+    head_epochs
+        Passes over the client's data for the head, 0 leaves it as it was; the body gets
+        ``local-epochs`` or ``local-steps``.
     options
         Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
@@ -39,28 +39,21 @@ class FedRep(FedPer):
     KEYS: ClassVar[tuple[Key, ...]] = (
         *FedPer.KEYS,
         Key("head-epochs", 10, "passes over a client's data for its head", minimum=0),
-        Key("body-epochs", 1, "passes over a client's data for the body", minimum=0),
     )
-
-    FIXED: ClassVar[Mapping[str, Value]] = {"local-epochs": 1, "local-steps": 0}
 
     def __init__(
         self,
         *,
         groups: ParameterGroups,
         head_epochs: int = 10,
-        body_epochs: int = 1,
         **options: Unpack[FedAvgOptions],
     ) -> None:
-        for name, epochs in (("head_epochs", head_epochs), ("body_epochs", body_epochs)):
-            if epochs < 0:
-                raise ValueError(f"{name} = {epochs}: expected >= 0")
+        if head_epochs < 0:
+            raise ValueError(f"head_epochs = {head_epochs}: expected >= 0")
         super().__init__(groups=groups, **options)
         self.head_epochs = head_epochs
-        self.body_epochs = body_epochs
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the numbers of epochs along with the body."""
+        """Send the heads' number of epochs along with the body."""
         exchange = super().train_exchange(arrays, client_ids)
-        epochs = {"head-epochs": self.head_epochs, "body-epochs": self.body_epochs}
-        return replace(exchange, config=epochs)
+        return replace(exchange, config={"head-epochs": self.head_epochs})

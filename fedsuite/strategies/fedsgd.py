@@ -8,7 +8,7 @@ update, since the step is linear in the gradient, and it gives layers with runni
 statistics (batch normalisation) a defined meaning.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from fedsuite.keys import Value
@@ -19,3 +19,4 @@ class FedSGD(FedAvg):
     """FedAvg of one full-batch step; the client ignores epochs, steps and batch size."""
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"local-steps": 1, "batch-size": 0}
+    UNUSED: ClassVar[Sequence[str]] = ("local-epochs", "local-steps", "batch-size")

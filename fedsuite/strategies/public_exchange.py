@@ -53,7 +53,7 @@ RESET_OPTIMIZER = Key(
 )
 KEYS = (TRANSFER_STEPS, PUBLIC_BATCH_SIZE, RESET_OPTIMIZER)
 
-DEFAULTS: dict[str, Value] = {
+COMMON: Mapping[str, Value] = {
     "optimizer": "adam",
     "learning-rate": 0.001,
     "batch-size": 32,
@@ -61,6 +61,9 @@ DEFAULTS: dict[str, Value] = {
     "client-initialisation": "own",
 }
 """What the comparison in FedAL's paper has in common."""
+
+DEFAULTS: Mapping[str, Value] = {**COMMON, "public-size": 200}
+"""The same, with public rows for the methods that need some."""
 
 LARGEST_OUTPUT = 1e6
 """No network that trains has outputs beyond this; products with them stay finite."""

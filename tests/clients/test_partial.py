@@ -37,9 +37,11 @@ def test_frozen_parts_do_not_move_nor_do_their_statistics() -> None:
     before = model_arrays(model)
     for head_epochs, body_epochs in ((2, 0), (0, 2)):
         load_arrays(model, before)
-        options = TrainingOptions(batch_size=4, momentum=0.9, weight_decay=0.1)
+        options = TrainingOptions(
+            local_epochs=body_epochs, batch_size=4, momentum=0.9, weight_decay=0.1
+        )
         client = FedRepClient(model, data, data, training=options)
-        config = {"head-epochs": head_epochs, "body-epochs": body_epochs}
+        config = {"head-epochs": head_epochs}
         received = {name: before[name] for name in body}
         reply = client.answer(Request("train", 0, {ARRAYS: received}, config))
         after = model_arrays(model)

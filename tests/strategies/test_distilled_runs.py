@@ -64,8 +64,9 @@ def test_a_checkpoint_holds_the_server_s_network() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_public_data_is_needed(method: str) -> None:
+    keys = {"dataset": "digits", "method": method, "num-rounds": 1, "public-size": 0}
     with pytest.raises(ConfigError, match="needs public data: set public-size"):
-        fedsuite.run({"dataset": "digits", "method": method, "num-rounds": 1})
+        fedsuite.run(keys)
 
 
 def test_keys_that_do_not_go_together_end_a_run_before_it_starts() -> None:

@@ -246,7 +246,7 @@ def test_what_does_not_go_together_is_refused(method: str) -> None:
     with pytest.raises(ConfigError, match="start from what the server holds"):
         digits_experiment(method=method, public_size=40, client_initialisation="own")
     with pytest.raises(ConfigError, match="needs public data"):
-        run_digits(digits_experiment(method=method))
+        run_digits(digits_experiment(method=method, public_size=0))
 
 
 def test_bad_settings_are_refused() -> None:

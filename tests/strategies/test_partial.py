@@ -46,10 +46,8 @@ def test_fedper_by_hand() -> None:
 def test_fedrep_by_hand() -> None:
     """Head first: v = (2, 1/2), then u = (2, 7/8), body (2 + 3 * 7/8) / 4."""
     store = MemoryStore()
-    strategy = FedRep(**TWO, head_epochs=1, body_epochs=1)
-    # The options of the method replace those of the client.
-    training = replace(HALF_STEP, local_steps=7, local_epochs=9)
-    trace = play(strategy, FedRepClient, 1, store=store, training=training)
+    strategy = FedRep(**TWO, head_epochs=1)
+    trace = play(strategy, FedRepClient, 1, store=store, training=HALF_STEP)
     assert numbers(trace.arrays[0]) == [1.15625, 1.0]
     assert stored(store, "1.1") == [2.0, 0.5]
     assert [row["num_steps"] for row in trace.reports[0].train.rows] == [2, 2]
@@ -60,8 +58,9 @@ def test_fedrep_by_hand() -> None:
 @pytest.mark.parametrize(("head_epochs", "body_epochs"), [(1, 1), (3, 2), (0, 2), (2, 0)])
 def test_fedrep_rounds_follow_the_equations(head_epochs: int, body_epochs: int) -> None:
     store = MemoryStore()
-    strategy = FedRep(**TWO, head_epochs=head_epochs, body_epochs=body_epochs)
-    training = replace(HALF_STEP, learning_rate=0.125, momentum=0.5)
+    strategy = FedRep(**TWO, head_epochs=head_epochs)
+    work = {"local_epochs": body_epochs, "local_steps": 0}
+    training = replace(HALF_STEP, learning_rate=0.125, momentum=0.5, **work)
     trace = play(strategy, FedRepClient, 3, store=store, training=training)
     body, heads = 1.0, [1.0, 1.0]
     for _ in range(3):
@@ -173,7 +172,6 @@ def test_shared_and_personal_make_the_whole(data: st.DataObject) -> None:
     ("make", "words"),
     [
         (lambda: FedRep(groups=GROUPS, head_epochs=-1), "head_epochs = -1"),
-        (lambda: FedRep(groups=GROUPS, body_epochs=-1), "body_epochs = -1"),
         (lambda: LGFedAvg(groups=GROUPS, shared_layers=3), "expected 0 to 2"),
         (lambda: LGFedAvg(groups=GROUPS, shared_layers=-1), "expected 0 to 2"),
         (lambda: PFedPara(groups=GROUPS), "no second factors"),

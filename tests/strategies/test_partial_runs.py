@@ -97,7 +97,7 @@ def test_the_personal_part_survives_rounds_without_its_client(method: str) -> No
                 "train",
                 client,
                 {ARRAYS: sent[server_round - 1]},
-                {"head-epochs": 10, "body-epochs": 1, "server-round": server_round},
+                {"head-epochs": 10, "server-round": server_round},
                 start_version=version,
                 new_version=f"{server_round}.1",
             )
@@ -171,8 +171,6 @@ def without(client: int) -> Tamper:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"method": "fedrep", "local-epochs": 5}, "method fedrep needs 1"),
-        ({"method": "fedrep", "local-steps": 5}, "method fedrep needs 0"),
         ({"method": "fedpara", "fedpara": False}, "method fedpara needs True"),
         ({"method": "pfedpara", "fedpara-personal": False}, "method pfedpara needs True"),
         ({"method": "fedpara", "fedpara-personal": True}, "method fedpara needs False"),
