@@ -197,6 +197,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         self._given = self._record = ArrayRecord()
         self._arrays: Arrays = {}
         self._pending: dict[str, ReplyReader] = {}
+        self._told_conversion = False
 
     # ------------------------------------------------------------- for methods to override
 
@@ -447,6 +448,14 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         def accept(reply: ClientReply) -> None:
             if reply.stored_state:
                 self.client_versions[reply.client_id] = group_id
+            if reply.converted and not self._told_conversion:
+                self._told_conversion = True
+                logger.warning(
+                    "round %d: a reply's floats are turned to the model's own: %s; later "
+                    "ones are too, without a word",
+                    self.server_round,
+                    reply.converted,
+                )
             self.layer.accepted(exchange, reply)
 
         reader = ReplyReader(

@@ -320,5 +320,5 @@ class ReplyReader:
             reply = replace(check_reply(client_id, named, expected), content=content)
         except (BadReply, RecordError) as error:
             return one_line(error)
-        self.bytes_up += sum(num_bytes(arrays) for arrays in reply.arrays.values())
+        self.bytes_up += reply.num_bytes
         return reply

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
 from fedsuite.logs import ServerLogger
@@ -65,6 +65,11 @@ class ClientReply:
         Whether the client says that it stored a new version of its state.
     content
         The records as they came, by the client's own names.
+    num_bytes
+        Payload of the arrays as they came.
+    converted
+        Says which array came in another width or byte order than the model's and was
+        turned to it; empty of none.
     """
 
     client_id: int
@@ -73,6 +78,8 @@ class ClientReply:
     num_examples: float
     stored_state: bool = False
     content: Mapping[str, AnyRecord] = field(default_factory=dict, repr=False)
+    num_bytes: int = 0
+    converted: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,14 +134,17 @@ def check_reply(
     error = records_of(content, ConfigRecord).get(ERROR)
     if error is not None:
         raise BadReply(f"client failed: {one_line(error.get('reason', 'no reason given'))}")
-    arrays = {
-        name: _check_arrays(_find_record(content, name, expected), spec, expected.largest)
-        for name, spec in expected.arrays.items()
-    }
+    arrays, size, converted = {}, 0, ""
+    for name, spec in expected.arrays.items():
+        found = _Found(_find_record(content, name, expected), spec, expected.largest)
+        arrays[name] = found.arrays
+        size, converted = size + found.num_bytes, converted or found.converted
     metrics = _check_metrics(content, expected)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
     num_examples = _check_weight(client_id, metrics.pop(expected.weight_key), expected)
-    reply = ClientReply(client_id, arrays, metrics, num_examples, stored, content)
+    reply = ClientReply(
+        client_id, arrays, metrics, num_examples, stored, content, size, converted
+    )
     if expected.check is not None:
         expected.check(reply)
     return reply
@@ -161,30 +171,51 @@ def _find_record(
     raise BadReply(f"array record {name!r} is missing ({len(records)} others came)")
 
 
-def _check_arrays(record: ArrayRecord, spec: RecordSpec, largest: float | None) -> Arrays:
-    if set(record) != set(spec):
-        missing = sorted(set(spec) - set(record))
-        extra = sorted(set(record) - set(spec))
-        raise BadReply(
-            f"array names differ: {len(missing)} missing {one_line(missing[:3], 80)}, "
-            f"{len(extra)} unexpected {one_line(extra[:3], 80)}"
-        )
-    arrays: Arrays = {}
-    for name, (shape, dtype) in spec.items():
-        try:
-            found_shape, found_dtype = array_header(record[name])
-            if found_shape != shape:
-                raise BadReply(f"array {name}: shape {found_shape}, expected {shape}")
-            if dtype_name(found_dtype) != dtype:
-                raise BadReply(f"array {name}: dtype {found_dtype}, expected {dtype}")
-            arrays[name] = view_array(record[name])
-        except RecordError as error:
-            raise BadReply(f"array {name}: {one_line(error)}") from None
-        if not all_finite(arrays[name]):
-            raise BadReply(f"array {name}: holds NaN or infinity")
-        if largest is not None and np.abs(arrays[name]).max(initial=0) > largest:
-            raise BadReply(f"array {name}: holds a number beyond {largest:g}")
-    return arrays
+class _Found:
+    """The arrays of one record of a reply, checked, in the dtypes that were announced."""
+
+    def __init__(
+        self, record: ArrayRecord, spec: RecordSpec, largest: float | None
+    ) -> None:
+        if set(record) != set(spec):
+            missing = sorted(set(spec) - set(record))
+            extra = sorted(set(record) - set(spec))
+            raise BadReply(
+                f"array names differ: {len(missing)} missing {one_line(missing[:3], 80)}, "
+                f"{len(extra)} unexpected {one_line(extra[:3], 80)}"
+            )
+        self.arrays: Arrays = {}
+        self.num_bytes = 0
+        self.converted = ""
+        for name, (shape, dtype) in spec.items():
+            try:
+                array = self._take(name, record[name], shape, dtype)
+            except RecordError as error:
+                raise BadReply(f"array {name}: {one_line(error)}") from None
+            if not all_finite(array):
+                raise BadReply(f"array {name}: holds NaN or infinity")
+            if largest is not None and np.abs(array).max(initial=0) > largest:
+                raise BadReply(f"array {name}: holds a number beyond {largest:g}")
+            self.arrays[name] = array
+
+    def _take(
+        self, name: str, array: Array, shape: tuple[int, ...], dtype: str
+    ) -> NDArray[Any]:
+        found_shape, found = array_header(array)
+        if found_shape != shape:
+            raise BadReply(f"array {name}: shape {found_shape}, expected {shape}")
+        self.num_bytes += found.itemsize * math.prod(shape)
+        if dtype_name(found) == dtype:
+            return view_array(array)
+        # NumPy makes float64 of much that began as float32, and scikit-learn float32 of
+        # what began as float64: Flower's strategies take both.
+        if found.kind != "f" or np.dtype(dtype).kind != "f":
+            raise BadReply(f"array {name}: dtype {found}, expected {dtype}")
+        self.converted = self.converted or f"array {name} from {found} to {dtype}"
+        with np.errstate(over="ignore"):
+            made = view_array(array).astype(dtype)
+        made.flags.writeable = False
+        return made
 
 
 def all_finite(array: NDArray[Any]) -> bool:

@@ -77,11 +77,15 @@ BAD: dict[str, tuple[Change, str]] = {
         "array weight: shape (3, 3), expected (2, 2)",
     ),
     "empty": (set_arrays(weight=GOOD[:0]), "shape (0, 2), expected (2, 2)"),
-    "double": (
-        set_arrays(weight=GOOD.astype(np.float64)),
-        "array weight: dtype float64, expected float32",
+    "integers": (
+        set_arrays(weight=GOOD.astype(np.int64)),
+        "array weight: dtype int64, expected float32",
     ),
-    "big-endian": (set_arrays(weight=GOOD.astype(">f4")), "dtype >f4, expected float32"),
+    "booleans": (set_arrays(weight=GOOD > 0), "dtype bool, expected float32"),
+    "beyond-float32": (
+        set_arrays(weight=np.full((2, 2), 1e300)),
+        "array weight: holds NaN or infinity",
+    ),
     "extra-array": (
         set_arrays(weight=GOOD, bias=GOOD),
         "array names differ: 0 missing [], 1 unexpected ['bias']",

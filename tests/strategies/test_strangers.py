@@ -26,13 +26,16 @@ from tests.helpers import (
     Matrix,
     MatrixClient,
     MatrixProxClient,
+    TamperingGrid,
     Trace,
     bits,
     digits_experiment,
+    for_client,
     matrix_app,
     run,
     run_digits,
     samples,
+    set_arrays,
     zeros,
 )
 from tests.strangers import legacy_app, message_app
@@ -190,6 +193,27 @@ def test_methods_that_a_legacy_app_cannot_serve() -> None:
 def test_legacy_app_on_the_wrong_wire_is_rejected_and_says_what_is_missing() -> None:
     with pytest.raises(Exception, match=r"last reason: .*fitins\.parameters"):
         run_stranger(legacy_app.app, 3)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", ">f4"])
+def test_floats_of_another_width_or_byte_order(
+    dtype: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NumPy makes float64 of what arrives as float32; Flower's strategies take it."""
+
+    def change(content: RecordDict, prefix: str) -> None:
+        arrays = to_arrays(content.array_records[prefix + "arrays"])
+        set_arrays(**{k: a.astype(dtype) for k, a in arrays.items()})(content, prefix)
+
+    grid = TamperingGrid(matrix_app(), 3, for_client(1, "single", change), (1, 2))
+    trace = run(FedAvg(), grid, 2)
+    assert trace.weights == [MEAN_OF_ALL] * 2
+    assert trace.arrays[-1]["weight"].dtype == np.float32
+    told = [r.getMessage() for r in caplog.records if "floats are turned" in r.getMessage()]
+    assert len(told) == 1
+    assert f"array weight from {np.dtype(dtype)} to float32" in told[0]
+    size = 4 * (4 + np.dtype(dtype).itemsize + 4)
+    assert [report.train.bytes_up for report in trace.reports] == [size, size]
 
 
 # Strangers' own strategies, which stand on ours
