@@ -150,7 +150,9 @@ def compare(
     ] = 1,
     baseline: Annotated[
         str | None,
-        typer.Option(help="Label of the experiment to take away, seed by seed."),
+        typer.Option(
+            help="Label of the experiment to take away, pair by pair; default: the first."
+        ),
     ] = None,
     score: Annotated[
         str,
@@ -160,19 +162,13 @@ def compare(
     """Compare runs: mean and spread over seeds, paired differences, overlaid curves."""
     from fedsuite.results import paired
     from fedsuite.results.compare import compare as compare_runs
-    from fedsuite.results.compare import table, write_comparison
 
     comparison = compare_runs(runs, evaluations, score)
-    _print(table(comparison))
-    if baseline is not None:
-        differences = paired.paired_differences(comparison, baseline)
-        _print(paired.table(differences, baseline))
+    for table in paired.tables(comparison, baseline):
+        _print(table)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        write_comparison(comparison, output)
-        if baseline is not None:
-            text = paired.to_markdown(differences, baseline)
-            (output / "differences.md").write_text(text)
+        paired.write(comparison, output, baseline)
         print(f"table and curves: {output}")
 
 

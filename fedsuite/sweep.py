@@ -20,7 +20,8 @@ from fedsuite.experiment import Experiment, read_file
 from fedsuite.files import TEMPORARY_PATTERN, atomic_write, write_error
 from fedsuite.keys import AUTO, Value
 from fedsuite.own_process import cores
-from fedsuite.results.compare import compare, table, write_comparison
+from fedsuite.results import paired
+from fedsuite.results.compare import compare
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, read_manifest
 from fedsuite.results.reader import load_run
 from fedsuite.results.writer import LOCK
@@ -253,8 +254,9 @@ def _compare(folder: Path, record: Record) -> None:
     if not finished:
         return
     comparison = compare(finished)
-    Console().print(table(comparison))
-    write_comparison(comparison, folder)
+    for table in paired.tables(comparison):
+        Console().print(table)
+    paired.write(comparison, folder)
     _say(f"table and curves: {folder}")
 
 

@@ -29,7 +29,7 @@ def sweep(tmp_path, monkeypatch):
     from tests.small_runs import without_plots
 
     without_plots(monkeypatch)
-    monkeypatch.setattr("fedsuite.sweep.write_comparison", note_comparison)
+    monkeypatch.setattr("fedsuite.sweep.paired.write", note_comparison)
     file = write_experiment(tmp_path / "small.toml")
     started = []
 

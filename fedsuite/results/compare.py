@@ -3,8 +3,8 @@
 import csv
 import io
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
@@ -13,6 +13,13 @@ from fedsuite.errors import RunError
 from fedsuite.files import atomic_write
 from fedsuite.metrics import fairness_report
 from fedsuite.results.groups import SEED, Group, group_runs
+from fedsuite.results.likeness import (
+    keys_that_differ,
+    partition_names,
+    partition_of,
+    partition_warnings,
+    seeds_text,
+)
 from fedsuite.results.reader import Run, load_run
 
 if TYPE_CHECKING:
@@ -72,12 +79,15 @@ class Row:
     by_seed
         For each seed the metrics by name in :data:`COLUMNS`, of accuracies in per cent;
         none of a run without accuracies.
+    partitions
+        For each seed the fingerprint of who held what; empty where it is not known.
     """
 
     label: str
     num_seeds: int
     num_rounds: tuple[int, int]
     by_seed: dict[object, dict[str, float]]
+    partitions: dict[object, str]
 
     @property
     def metrics(self) -> dict[str, Spread | None]:
@@ -104,6 +114,8 @@ class Comparison:
         Number of last evaluations that the metrics are means of.
     score
         Column of ``clients.jsonl`` that is compared.
+    keys
+        Each key in which the experiments differ, with its value in each row.
     """
 
     rows: tuple[Row, ...]
@@ -111,6 +123,12 @@ class Comparison:
     groups: tuple[Group, ...]
     evaluations: int
     score: str = ACCURACY
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> dict[str, str]:
+        """Short names of the partitions, by fingerprint."""
+        return partition_names(self.groups)
 
     @property
     def legend(self) -> str:
@@ -120,11 +138,13 @@ class Comparison:
             if self.evaluations == 1
             else f"means of the last {self.evaluations} evaluations"
         )
+        named = ", ".join(f"{n} {p[:8]}" for p, n in self.partitions.items() if p)
         what = "O" if self.score == ACCURACY else f"{self.score}, o"
         return (
             f"{what}ver clients, {when}, accuracies in per cent; "
             f"last {LAST}: mean accuracy of the last {LAST} evaluations. "
-            "Spread: sample standard deviation over seeds."
+            "Spread: sample standard deviation over seeds. Partitions by data fingerprint: "
+            f"{named or 'not known'}."
         )
 
 
@@ -161,8 +181,9 @@ def compare(
             "`whole_test_accuracy` where the experiment says score-whole-test = true"
         )
     warnings = repeated + _unfinished(groups) + _different_rounds(runs)
-    warnings += _different_partitions(groups)
-    return Comparison(rows, tuple(warnings), groups, evaluations, score)
+    warnings += partition_warnings(groups)
+    keys = keys_that_differ(groups)
+    return Comparison(rows, tuple(warnings), groups, evaluations, score, keys)
 
 
 def table(comparison: Comparison) -> "Table":
@@ -177,7 +198,18 @@ def table(comparison: Comparison) -> "Table":
         # A label says what differs: it may be broken, never cut off.
         result.add_column(name, justify="right" if index else "left", overflow="fold")
     for row in comparison.rows:
-        result.add_row(*(Text(cell) for cell in _cells(row)))
+        result.add_row(*(Text(cell) for cell in _cells(row, comparison.partitions)))
+    return result
+
+
+def keys_table(comparison: Comparison) -> "Table":
+    """Return the keys in which the experiments differ, as a table for a rich console."""
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table("key that differs", "values, in the order of the rows above")
+    for name, values in comparison.keys.items():
+        result.add_row(name, Text(" | ".join(values)))
     return result
 
 
@@ -185,10 +217,15 @@ def to_markdown(comparison: Comparison) -> str:
     """Return the comparison as a Markdown table, warnings below it."""
     header = _header()
     lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
-    lines += [_cells(row) for row in comparison.rows]
+    lines += [_cells(row, comparison.partitions) for row in comparison.rows]
     text = markdown_table(lines)
     notes = [comparison.legend, *(f"- warning: {line}" for line in comparison.warnings)]
-    return text + "".join(f"\n{note}\n" for note in notes)
+    text += "".join(f"\n{note}\n" for note in notes)
+    if not comparison.keys:
+        return text
+    header = ["key that differs", *(row.label for row in comparison.rows)]
+    keys = [[name, *values] for name, values in comparison.keys.items()]
+    return f"{text}\n{markdown_table([header, ['---'] * len(header), *keys])}"
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
@@ -217,12 +254,12 @@ def by_seed_csv(comparison: Comparison) -> str:
     """Return the metrics of each run as CSV, one row a seed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["label", SEED, *COLUMNS])
+    writer.writerow(["label", SEED, *COLUMNS, "partition"])
     for row in comparison.rows:
         for seed, metrics in row.by_seed.items():
             numbers = [metrics.get(name) for name in COLUMNS]
             cells = ["" if n is None else f"{n:.4f}" for n in numbers]
-            writer.writerow([row.label, seed, *cells])
+            writer.writerow([row.label, seed, *cells, row.partitions[seed][:12]])
     return text.getvalue()
 
 
@@ -256,6 +293,7 @@ def _row(group: Group, evaluations: int, score: str) -> Row:
             run.experiment.get(SEED): _final_metrics(run, evaluations, score)
             for run in group.runs
         },
+        partitions={run.experiment.get(SEED): partition_of(run) for run in group.runs},
     )
 
 
@@ -315,28 +353,15 @@ def _different_rounds(runs: Sequence[Run]) -> list[str]:
     return [f"runs end at different rounds, {min(counts)} to {max(counts)}"]
 
 
-def _different_partitions(groups: Sequence[Group]) -> list[str]:
-    """Warn of seeds for which groups did not train on the same partition."""
-    fingerprints: dict[object, set[object]] = {}
-    for group in groups:
-        for run in group.runs:
-            seed = run.experiment.get(SEED)
-            fingerprints.setdefault(seed, set()).add(run.manifest.get("data_fingerprint"))
-    return [
-        f"experiments with seed {seed} have different data fingerprints: they did not "
-        "train on the same partition"
-        for seed, found in fingerprints.items()
-        if len(found) > 1
-    ]
-
-
 def _header() -> list[str]:
-    return ["experiment", "seeds", "rounds", *COLUMNS.values()]
+    return ["experiment", "seeds", "partitions", "rounds", *COLUMNS.values()]
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, partitions: Mapping[str, str]) -> list[str]:
     numbers = ["–" if number is None else str(number) for number in row.metrics.values()]
-    return [row.label, str(row.num_seeds), _rounds_text(row), *numbers]
+    names = dict.fromkeys(partitions[found] for found in row.partitions.values())
+    drawn = [seeds_text(list(row.by_seed)), " ".join(names)]
+    return [row.label, *drawn, _rounds_text(row), *numbers]
 
 
 def _rounds_text(row: Row) -> str:

@@ -37,20 +37,25 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     """
     groups: dict[tuple[tuple[str, Value], ...], list[Run]] = {}
     for run in runs:
-        identity = {
-            key: value
-            for key, value in run.experiment.items()
-            if key != SEED and key not in LOCAL_KEYS
-        }
-        if run.experiment.get(PUBLIC):
-            data = run.manifest.get("data", {})
-            identity[PUBLIC] = str(data.get("public-fingerprint", ""))[:12]
-        groups.setdefault(tuple(sorted(identity.items())), []).append(run)
-    labels = _labels([dict(identity) for identity in groups])
+        groups.setdefault(tuple(sorted(identity(run).items())), []).append(run)
+    labels = _labels([dict(settings) for settings in groups])
     return [
         Group(label, tuple(members))
         for label, members in zip(labels, groups.values(), strict=True)
     ]
+
+
+def identity(run: Run) -> dict[str, Value]:
+    """Return the keys that say which experiment a run is of, whatever its seed."""
+    settings = {
+        key: value
+        for key, value in run.experiment.items()
+        if key != SEED and key not in LOCAL_KEYS
+    }
+    if run.experiment.get(PUBLIC):
+        data = run.manifest.get("data", {})
+        settings[PUBLIC] = str(data.get("public-fingerprint", ""))[:12]
+    return settings
 
 
 def _labels(experiments: Sequence[dict[str, Value]]) -> list[str]:

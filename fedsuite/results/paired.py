@@ -1,24 +1,57 @@
-"""Differences between two experiments, seed by seed.
+"""Differences between experiments, pair by pair.
 
-Runs of one seed share the partition and the initial model. Their difference does not hold
-what the seed itself brings, so that its spread is often far smaller than theirs.
+Two runs are a pair where they have the same seed and the same partition. They then share
+the initial model too, if it is the same network. Their difference does not hold what seed
+and data bring, so that its spread is often far smaller than theirs.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from fedsuite.errors import RunError
+from fedsuite.files import atomic_write
 from fedsuite.results.compare import (
     COLUMNS,
     Comparison,
     Row,
-    Spread,
+    keys_table,
     markdown_table,
-    spread,
+    write_comparison,
 )
+from fedsuite.results.compare import table as comparison_table
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Differences of one number over pairs.
+
+    Parameters
+    ----------
+    mean
+        Mean of the differences.
+    half_width
+        Half of their 95 % t interval; None of one pair.
+    num_positive
+        Pairs with a difference above 0.
+    """
+
+    mean: float
+    half_width: float | None
+    num_positive: int
+
+    def __str__(self) -> str:
+        interval = ""
+        if self.half_width is not None:
+            low, high = self.mean - self.half_width, self.mean + self.half_width
+            interval = f" [{low:+.2f}, {high:+.2f}]"
+        return f"{self.mean:+.2f}{interval} ({self.num_positive})"
 
 
 @dataclass(frozen=True)
@@ -29,30 +62,29 @@ class Difference:
     ----------
     label
         The experiment.
-    num_seeds
-        Seeds that both have.
+    num_pairs
+        Pairs of runs of one seed and one partition.
     metrics
-        Spread of the differences by name in
-        :data:`~fedsuite.results.compare.COLUMNS`; None where a side has no such number.
-    num_positive
-        Of those seeds, how many have a difference above 0, by name.
+        Differences by name in :data:`~fedsuite.results.compare.COLUMNS`; None where no
+        pair has the number on both sides.
     """
 
     label: str
-    num_seeds: int
-    metrics: dict[str, Spread | None]
-    num_positive: dict[str, int]
+    num_pairs: int
+    metrics: dict[str, Paired | None]
 
 
-def paired_differences(comparison: Comparison, baseline: str) -> tuple[Difference, ...]:
-    """Return each experiment of a comparison minus its baseline, over common seeds.
+def paired_differences(
+    comparison: Comparison, baseline: str | None = None
+) -> tuple[Difference, ...]:
+    """Return each experiment of a comparison minus its baseline, over pairs.
 
     Parameters
     ----------
     comparison
         What :func:`~fedsuite.results.compare.compare` returned.
     baseline
-        Label of the experiment that is taken away.
+        Label of the experiment that is taken away; None is the first.
 
     Raises
     ------
@@ -60,15 +92,57 @@ def paired_differences(comparison: Comparison, baseline: str) -> tuple[Differenc
         If no experiment has that label.
     """
     rows = {row.label: row for row in comparison.rows}
-    if baseline not in rows:
-        raise RunError(f"no experiment {baseline!r}: there are {'; '.join(rows)}")
+    label = _baseline(comparison, baseline)
+    if label not in rows:
+        raise RunError(f"no experiment {label!r}: there are {'; '.join(rows)}")
     return tuple(
-        _difference(row, rows[baseline]) for row in comparison.rows if row.label != baseline
+        _difference(row, rows[label]) for row in comparison.rows if row.label != label
     )
 
 
-def table(differences: tuple[Difference, ...], baseline: str) -> "Table":
-    """Return the differences as a table for a rich console."""
+def tables(comparison: Comparison, baseline: str | None = None) -> list["Table"]:
+    """Return a comparison for a rich console: rows, keys that differ, differences."""
+    differences = paired_differences(comparison, baseline)
+    found = [comparison_table(comparison)]
+    if comparison.keys:
+        found.append(keys_table(comparison))
+    if any(difference.num_pairs for difference in differences):
+        found.append(_table(differences, _baseline(comparison, baseline)))
+    return found
+
+
+def write(comparison: Comparison, folder: Path, baseline: str | None = None) -> None:
+    """Write a comparison and, where there are pairs, ``differences.md``.
+
+    Parameters
+    ----------
+    comparison, folder
+        As for :func:`~fedsuite.results.compare.write_comparison`.
+    baseline
+        As for :func:`paired_differences`.
+    """
+    differences = paired_differences(comparison, baseline)
+    write_comparison(comparison, folder)
+    path = folder / "differences.md"
+    path.unlink(missing_ok=True)
+    if any(difference.num_pairs for difference in differences):
+        text = to_markdown(differences, _baseline(comparison, baseline))
+        atomic_write(path, text.encode())
+
+
+def to_markdown(differences: tuple[Difference, ...], baseline: str) -> str:
+    """Return the differences as a Markdown table."""
+    header = _header()
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
+    lines += [_cells(difference) for difference in differences]
+    return markdown_table(lines) + f"\n{_legend(baseline)}\n"
+
+
+def _baseline(comparison: Comparison, baseline: str | None) -> str:
+    return comparison.rows[0].label if baseline is None else baseline
+
+
+def _table(differences: tuple[Difference, ...], baseline: str) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
@@ -80,17 +154,13 @@ def table(differences: tuple[Difference, ...], baseline: str) -> "Table":
     return result
 
 
-def to_markdown(differences: tuple[Difference, ...], baseline: str) -> str:
-    """Return the differences as a Markdown table."""
-    header = _header()
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
-    lines += [_cells(difference) for difference in differences]
-    return markdown_table(lines) + f"\n{_legend(baseline)}\n"
-
-
 def _difference(row: Row, baseline: Row) -> Difference:
-    seeds = [seed for seed in row.by_seed if seed in baseline.by_seed]
-    values = {
+    seeds = [
+        seed
+        for seed, partition in row.partitions.items()
+        if partition and baseline.partitions.get(seed) == partition
+    ]
+    found = {
         name: [
             row.by_seed[seed][name] - baseline.by_seed[seed][name]
             for seed in seeds
@@ -99,30 +169,34 @@ def _difference(row: Row, baseline: Row) -> Difference:
         for name in COLUMNS
     }
     return Difference(
-        row.label,
-        len(seeds),
-        {name: spread(numbers) for name, numbers in values.items()},
-        {name: sum(number > 0 for number in numbers) for name, numbers in values.items()},
+        row.label, len(seeds), {name: _paired(numbers) for name, numbers in found.items()}
     )
+
+
+def _paired(numbers: list[float]) -> Paired | None:
+    if not numbers:
+        return None
+    half = None
+    if len(numbers) > 1:
+        from scipy.stats import t
+
+        quantile = float(t.ppf((1 + LEVEL) / 2, len(numbers) - 1))
+        half = quantile * stdev(numbers) / len(numbers) ** 0.5
+    return Paired(fmean(numbers), half, sum(number > 0 for number in numbers))
 
 
 def _legend(baseline: str) -> str:
     return (
-        f"Minus {baseline}, seed by seed: mean and sample standard deviation of the "
-        "differences, and in how many seeds they are above 0."
+        f"Minus {baseline}, pair by pair of the same seed and partition: mean of the "
+        "differences, their 95 % t interval where there are two pairs or more, and in how "
+        "many pairs they are above 0."
     )
 
 
 def _header() -> list[str]:
-    return ["experiment", "seeds", *COLUMNS.values()]
+    return ["experiment", "pairs", *COLUMNS.values()]
 
 
 def _cells(difference: Difference) -> list[str]:
-    numbers = [
-        "–"
-        if found is None
-        else f"{found.mean:+.2f}{str(found).removeprefix(f'{found.mean:.2f}')}"
-        f" ({difference.num_positive[name]})"
-        for name, found in difference.metrics.items()
-    ]
-    return [difference.label, str(difference.num_seeds), *numbers]
+    numbers = ["–" if n is None else str(n) for n in difference.metrics.values()]
+    return [difference.label, str(difference.num_pairs), *numbers]

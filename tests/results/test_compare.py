@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import string
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -11,12 +13,14 @@ from fedsuite.errors import RunError
 from fedsuite.experiment import LOCAL_KEYS
 from fedsuite.results.compare import (
     compare,
+    keys_table,
     table,
     to_csv,
     to_markdown,
     write_comparison,
 )
-from fedsuite.results.groups import group_runs
+from fedsuite.results.groups import Group, group_runs
+from fedsuite.results.likeness import partition_names, seeds_text, share_partitions
 from fedsuite.results.reader import load_run
 from tests.results.made_runs import make_run
 
@@ -175,7 +179,7 @@ def test_one_seed_has_no_spread(make):
 def test_a_run_without_accuracies_has_dashes(make):
     comparison = compare([make(), make((), method="fedsgd")])
     assert set(comparison.rows[1].metrics.values()) == {None}
-    assert "| fedsgd | 1 | 0 | – | – | – | – | – | – |" in to_markdown(comparison)
+    assert "| fedsgd | 0 | A | 0 | – | – | – | – | – | – |" in to_markdown(comparison)
     assert to_csv(comparison).splitlines()[2] == "fedsgd,1,0,0" + "," * 12
 
 
@@ -199,8 +203,77 @@ def test_different_partitions_of_one_seed_are_told(make):
             make(seed=1, fingerprint="c", method="fedprox"),
         ]
     )
+    some, seed = comparison.warnings
+    assert some == (
+        "only some seeds and partitions of fedavg are those of fedprox: compare their "
+        "paired differences, not their means"
+    )
+    assert "with seed 1 have different data fingerprints" in seed
+    cells = [line.split(" | ")[1:3] for line in to_markdown(comparison).splitlines()]
+    assert cells[2:4] == [["0, 1", "A B"], ["0, 1", "A C"]]
+    assert "Partitions by data fingerprint: A a, B b, C c." in comparison.legend
+
+
+def test_seeds_without_a_partner_are_told(make):
+    comparison = compare(
+        [
+            make(seed=0, fingerprint="a"),
+            make(seed=3, fingerprint="b", learning_rate=0.05),
+            make(seed=3, fingerprint="b", learning_rate=0.02),
+        ]
+    )
     (warning,) = comparison.warnings
-    assert "with seed 1 have different data fingerprints" in warning
+    assert warning == (
+        "no seed and partition of fedavg, learning-rate=0.1 is one of "
+        "fedavg, learning-rate=0.05; fedavg, learning-rate=0.02: what differs may be the "
+        "data"
+    )
+    assert not share_partitions(comparison.groups)
+
+
+def test_each_key_that_differs_is_listed_with_its_values(make):
+    comparison = compare(
+        [
+            make(seed=0, note="a"),
+            make(seed=1, note="a"),
+            make(seed=0, note="b", method="fedprox", proximal_mu=0.1),
+            make(seed=1, note="b", method="fedprox", proximal_mu=0.1),
+        ]
+    )
+    assert comparison.keys == {
+        "method": ("fedavg", "fedprox"),
+        "note": ("a", "b"),
+        "proximal-mu": ("–", "0.1"),
+    }
+    assert share_partitions(comparison.groups)
+    assert comparison.warnings == ()
+    lines = to_markdown(comparison).splitlines()
+    assert "| key that differs | fedavg, note=a | fedprox, note=b |" in lines
+    assert lines[-1] == "| proximal-mu | – | 0.1 |"
+    console = Console(width=160, file=io.StringIO())
+    console.print(keys_table(comparison))
+    assert "– | 0.1" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "text"),
+    [
+        ([0], "0"),
+        ([1, 0], "0, 1"),
+        ([0, 1, 2, 5, 7, 8], "0-2, 5, 7, 8"),
+        ([0, None], "0, None"),
+    ],
+)
+def test_seeds_in_words(seeds, text):
+    assert seeds_text(seeds) == text
+
+
+def test_names_of_partitions_do_not_run_out(make):
+    runs = tuple(
+        SimpleNamespace(manifest={"data_fingerprint": str(index)}) for index in range(28)
+    )
+    names = list(partition_names([Group("fedavg", runs)]).values())
+    assert names == ["–", *string.ascii_uppercase, "AA", "AB"]
 
 
 def test_different_rounds_and_unfinished_runs_are_told(make):
@@ -233,13 +306,13 @@ def comparison(make):
 
 def test_markdown(comparison):
     lines = to_markdown(comparison).splitlines()
-    assert lines[0].split(" | ")[3:6] == ["accuracy", "worst 5 %", "worst 10 %"]
-    assert lines[1] == "| --- " + "| ---: " * 8 + "|"
+    assert lines[0].split(" | ")[4:7] == ["accuracy", "worst 5 %", "worst 10 %"]
+    assert lines[1] == "| --- " + "| ---: " * 9 + "|"
     assert lines[2].startswith(
-        r"| fedavg, note=[red]a\|b | 2 | 1 | 65.00 ± 7.07 | 50.00 ± 0"
+        r"| fedavg, note=[red]a\|b | 0, 1 | A | 1 | 65.00 ± 7.07 | 50.00 ± 0"
     )
     assert lines[3] == (
-        "| fedavg, note=c | 1 | 1 | 30.00 | 20.00 | 20.00 | 40.00 | 100.00 | 30.00 |"
+        "| fedavg, note=c | 0 | A | 1 | 30.00 | 20.00 | 20.00 | 40.00 | 100.00 | 30.00 |"
     )
     assert lines[4] == ""
 

@@ -1,10 +1,12 @@
 """Paired differences, with numbers worked out by hand."""
 
+import json
+
 import pytest
 
 from fedsuite.errors import RunError
 from fedsuite.results.compare import compare
-from fedsuite.results.paired import paired_differences, to_markdown
+from fedsuite.results.paired import paired_differences, tables, to_markdown, write
 from tests.results.made_runs import make_run
 
 
@@ -25,31 +27,82 @@ def comparison(tmp_path):
     return compare(paths)
 
 
+QUANTILE = 12.7062
+"""Of Student's t with one degree of freedom, at 97.5 %: tan(0.475 pi)."""
+
+
 def test_only_common_seeds_count(comparison):
     prox, sgd = paired_differences(comparison, "fedavg")
-    assert (prox.label, prox.num_seeds) == ("fedprox", 2)
-    # Differences 4 and 2; FedProx's seed 3 has no partner.
+    assert (prox.label, prox.num_pairs) == ("fedprox", 2)
+    # Differences 4 and 2, whose mean has the standard error 1; FedProx's seed 3 has no
+    # partner.
     assert prox.metrics["mean"].mean == pytest.approx(3)
-    assert prox.metrics["mean"].std == pytest.approx(2**0.5)
-    assert prox.num_positive["mean"] == 2
-    assert prox.num_positive["variance"] == 0
-    assert sgd.num_seeds == 1
+    assert prox.metrics["mean"].half_width == pytest.approx(QUANTILE, rel=1e-5)
+    assert prox.metrics["mean"].num_positive == 2
+    assert prox.metrics["variance"].num_positive == 0
+    assert sgd.num_pairs == 1
     assert sgd.metrics["mean"] is None
+
+
+def test_the_first_experiment_is_the_baseline_unless_another_is_named(comparison):
+    assert paired_differences(comparison) == paired_differences(comparison, "fedavg")
+
+
+def test_runs_of_one_seed_on_other_data_are_no_pair(tmp_path):
+    paths = []
+    for method, partitions in {"fedavg": "abc", "fedprox": "xbc"}.items():
+        for seed, partition in enumerate(partitions):
+            paths.append(tmp_path / f"{method}-{seed}")
+            experiment = {"method": method, "seed": seed}
+            make_run(paths[-1], experiment=experiment, data_fingerprint=partition)
+    (prox,) = paired_differences(compare(paths))
+    assert prox.num_pairs == 2
+    (unknown,) = paired_differences(compare([paths[0], without_fingerprint(paths[3])]))
+    assert unknown.num_pairs == 0
+
+
+def without_fingerprint(path):
+    for name in (path, path.with_name("fedavg-0")):
+        manifest = json.loads((name / "manifest.json").read_text())
+        del manifest["data_fingerprint"]
+        (name / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def test_one_pair_has_a_difference_and_no_interval(tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    make_run(paths[0], accuracies=[[0.5]])
+    make_run(paths[1], accuracies=[[0.4]], experiment={"method": "fedprox"})
+    (difference,) = paired_differences(compare(paths))
+    assert str(difference.metrics["mean"]) == "-10.00 (0)"
+
+
+def test_differences_are_written_where_there_are_pairs_alone(comparison, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    assert len(tables(comparison)) == 3
+    write(comparison, folder, "fedprox")
+    text = (folder / "differences.md").read_text()
+    assert text == to_markdown(paired_differences(comparison, "fedprox"), "fedprox")
+    apart = [tmp_path / "fedavg-2", tmp_path / "fedprox-3"]
+    assert len(tables(compare(apart))) == 2
+    write(compare(apart), folder)
+    assert not (folder / "differences.md").exists()
 
 
 def test_sign_turns_with_the_baseline(comparison):
     avg, _ = paired_differences(comparison, "fedprox")
     assert avg.metrics["mean"].mean == pytest.approx(-3)
-    assert avg.num_positive["mean"] == 0
+    assert avg.metrics["mean"].num_positive == 0
 
 
 def test_markdown(comparison):
     lines = to_markdown(paired_differences(comparison, "fedavg"), "fedavg").splitlines()
-    assert lines[2].startswith("| fedprox | 2 | +3.00 ± 1.41 (2) | +3.00 ± 1.41 (2) |")
+    assert lines[2].startswith("| fedprox | 2 | +3.00 [-9.71, +15.71] (2) | +3.00 [")
     assert lines[3].startswith("| fedsgd | 1 | – |")
-    assert "Minus fedavg, seed by seed" in lines[-1]
+    assert "Minus fedavg, pair by pair" in lines[-1]
     lines = to_markdown(paired_differences(comparison, "fedprox"), "fedprox").splitlines()
-    assert lines[2].startswith("| fedavg | 2 | -3.00 ± 1.41 (0) |")
+    assert lines[2].startswith("| fedavg | 2 | -3.00 [-15.71, +9.71] (0) |")
 
 
 def test_unknown_baseline_names_those_there_are(comparison):

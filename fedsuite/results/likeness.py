@@ -1,0 +1,109 @@
+"""What compared experiments have in common: seeds, partitions of the data, keys."""
+
+from collections.abc import Sequence
+from itertools import count, groupby
+
+from fedsuite.results.groups import SEED, Group, identity
+from fedsuite.results.reader import Run
+
+UNLIKE = "not all experiments have the same seeds and partitions: differences may be theirs"
+"""What a figure says where :func:`share_partitions` is false."""
+
+_NONE = "–"
+
+
+def partition_of(run: Run) -> str:
+    """Return the fingerprint of who held what in a run; empty where it is not known."""
+    return str(run.manifest.get("data_fingerprint") or "")
+
+
+def partition_names(groups: Sequence[Group]) -> dict[str, str]:
+    """Return a short name for each fingerprint: A, B, ... in order of appearance."""
+    names: dict[str, str] = {"": _NONE}
+    letters = count()
+    for run in (run for group in groups for run in group.runs):
+        if partition_of(run) not in names:
+            names[partition_of(run)] = _letters(next(letters))
+    return names
+
+
+def share_partitions(groups: Sequence[Group]) -> bool:
+    """Return whether all groups have the same seeds, each on the same partition."""
+    return len({_draws(group) for group in groups}) < 2
+
+
+def partition_warnings(groups: Sequence[Group]) -> list[str]:
+    """Return a line for what groups do not share with the first, empty if they share all.
+
+    Runs of one seed and one partition are a pair: their difference does not hold what the
+    seed or the data bring.
+    """
+    if not groups:
+        return []
+    first = _draws(groups[0])
+    apart = [group.label for group in groups if not _draws(group) & first]
+    partly = [
+        group.label for group in groups if _draws(group) & first and _draws(group) != first
+    ]
+    lines = []
+    if apart:
+        lines.append(
+            f"no seed and partition of {groups[0].label} is one of {'; '.join(apart)}: "
+            "what differs may be the data"
+        )
+    if partly:
+        lines.append(
+            f"only some seeds and partitions of {groups[0].label} are those of "
+            f"{'; '.join(partly)}: compare their paired differences, not their means"
+        )
+    return lines + _other_partitions(groups)
+
+
+def keys_that_differ(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
+    """Return each key in which groups differ, with its value in each; a dash for none."""
+    settings = [identity(group.runs[0]) for group in groups]
+    names = sorted({name for values in settings for name in values})
+    found = {
+        name: tuple(str(values.get(name, _NONE)) for values in settings) for name in names
+    }
+    return {name: values for name, values in found.items() if len(set(values)) > 1}
+
+
+def seeds_text(seeds: Sequence[object]) -> str:
+    """Return seeds in words: those that follow one another as a range, such as 0-4."""
+    numbers = sorted(seed for seed in seeds if isinstance(seed, int))
+    if len(numbers) < len(seeds):
+        return ", ".join(map(str, seeds))
+    runs = [
+        [number for _, number in members]
+        for _, members in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ]
+    return ", ".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )
+
+
+def _draws(group: Group) -> frozenset[tuple[object, str]]:
+    return frozenset((run.experiment.get(SEED), partition_of(run)) for run in group.runs)
+
+
+def _other_partitions(groups: Sequence[Group]) -> list[str]:
+    """Warn of seeds for which groups did not train on the same partition."""
+    found: dict[object, set[str]] = {}
+    for seed, partition in (draw for group in groups for draw in _draws(group)):
+        found.setdefault(seed, set()).add(partition)
+    return [
+        f"experiments with seed {seed} have different data fingerprints: they did not "
+        "train on the same partition"
+        for seed, partitions in sorted(found.items(), key=lambda item: str(item[0]))
+        if len(partitions) > 1
+    ]
+
+
+def _letters(index: int) -> str:
+    """Return the index-th of A, B, ..., Z, AA, AB, ..."""
+    text = ""
+    while index >= 0:
+        text = chr(ord("A") + index % 26) + text
+        index = index // 26 - 1
+    return text
