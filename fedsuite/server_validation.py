@@ -6,9 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedsuite.clients.evaluation import EVALUATION_BATCH, evaluate_model, evaluation_mode
+from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.data import Split
 from fedsuite.models.arrays import load_arrays
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.records import Arrays
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedsuite.clients.evaluation import EVALUATION_BATCH
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.models.arrays import model_arrays
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH
 from fedsuite.server_app import build_strategy
 from fedsuite.server_parts import ServerParts, server_validation
 from fedsuite.server_validation import ServerValidation

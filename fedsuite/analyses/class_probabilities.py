@@ -21,10 +21,10 @@ from torch import nn
 from fedsuite.analyses.final_models import FinalModels
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Output, Table
-from fedsuite.clients.evaluation import EVALUATION_BATCH, evaluation_mode
 from fedsuite.command_options import RunsArgument
 from fedsuite.data import Split
 from fedsuite.errors import RunError
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.results.groups import METHOD, SEED, group_runs
 from fedsuite.results.plots import escape_dollars
 from fedsuite.results.reader import Run, load_run

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from fedsuite.analyses.final_models import FinalModels
 from fedsuite.client_app import Worker
-from fedsuite.clients.evaluation import EVALUATION_BATCH, evaluation_mode
 from fedsuite.clients.fedmd import REFERENCE, FedMDClient
 from fedsuite.distillation import kl_divergence
 from fedsuite.errors import RunError
 from fedsuite.experiment_parts import network_model
 from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.records import (
     ADVERSARIAL_GRADIENT,
     LOCAL_PHASE,

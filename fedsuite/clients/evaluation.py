@@ -1,7 +1,6 @@
 """What a model makes of data: losses, accuracies and gradients, without a step."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -18,29 +17,11 @@ from fedsuite.clients.losses import (
     summed_cross_entropy,
 )
 from fedsuite.data import Split
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.records import Arrays
-
-EVALUATION_BATCH = 128
-"""Targets in a forward pass over all data: bounds the memory, not the result. A processor
-takes parts of this size through a convolution up to twice as fast as large ones, because
-what lies between the layers stays in its cache; small networks do not mind."""
 
 GPU_EVALUATION_BATCH = 1024
 """The same on a GPU, which large parts fill."""
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and each of its modules back afterwards."""
-    before = [module for module in model.modules() if module.training]
-    if before:
-        model.eval()
-    try:
-        yield
-    finally:
-        for module in before:
-            # Past torch's own way, which first looks for a parameter of that name.
-            object.__setattr__(module, "training", True)
 
 
 @torch.no_grad()

@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.evaluation import evaluation_mode
 from fedsuite.data import Split
 from fedsuite.models.arrays import load_arrays
+from fedsuite.models.evaluation_mode import evaluation_mode
 from fedsuite.records import ARRAYS, LOSSES, NUM_BATCHES, Reply, Request
 
 

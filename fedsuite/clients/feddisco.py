@@ -5,9 +5,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.evaluation import evaluation_mode
 from fedsuite.data.specs import IGNORED
 from fedsuite.errors import RunError
+from fedsuite.models.evaluation_mode import evaluation_mode
 from fedsuite.records import Reply, Request
 
 

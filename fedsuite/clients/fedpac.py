@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.evaluation import EVALUATION_BATCH, evaluation_mode
 from fedsuite.clients.training import (
     TrainingSummary,
 )
 from fedsuite.errors import ConfigError, RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.models.groups import head_module, parameter_groups
 from fedsuite.records import ARRAYS, Reply, Request
 

@@ -31,24 +31,30 @@ def init(
     ],
     nodes: Annotated[str, typer.Option(help="Names of the nodes, comma-separated.")],
     output: Annotated[Path, typer.Option(help="Folder to make.")] = Path("federation"),
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Its port.")] = 8443,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Its port, for its own machine alone.")
+    ] = 8000,
     fleet_port: Annotated[
-        int | None,
+        int,
         typer.Option(
-            min=1, max=65535, help="Port for SuperNodes; with Flower 1.39 another one."
+            min=1,
+            max=65535,
+            help="Port that sites reach: nginx's, in Flower 1.39 the Fleet API's own.",
         ),
-    ] = None,
+    ] = 8443,
     days: Annotated[
         int, typer.Option(min=1, help="Days that the certificate holds.")
     ] = 365,
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
-    from fedsuite.deploy.folders import NODES, SUPERLINK, init_federation
+    from fedsuite.deploy.folders import DOOR, NODES, SUPERLINK, init_federation
 
     names = [name.strip() for name in nodes.split(",")]
     hosts = [host.strip() for host in superlink.split(",")]
     init_federation(output, hosts, names, port=port, fleet_port=fleet_port, days=days)
     print(f"{output / SUPERLINK}: for the server; keep its keys there")
+    if (output / SUPERLINK / DOOR).exists():
+        print(f"{output / SUPERLINK / DOOR}: for nginx before it, on port {fleet_port}")
     for name in names:
         print(f"{output / NODES / name}: for {name} alone")
 
@@ -69,13 +75,28 @@ def renew(
 @app.command()
 def superlink(
     folder: SuperLinkArgument,
-    bind: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    bind: Annotated[
+        str,
+        typer.Option(help="Address to listen on; by default nobody else reaches it."),
+    ] = "127.0.0.1",
+    open_control_api: Annotated[
+        bool,
+        typer.Option(
+            "--open-control-api",
+            help="Let everybody who reaches --bind and has ca.crt, as every site has, "
+            "run code at all sites.",
+        ),
+    ] = False,
 ) -> None:
-    """Run the SuperLink until it is stopped; nodes whose keys it has may join."""
+    """Run the SuperLink until it is stopped; nodes whose keys it has may join.
+
+    Sites on other machines come in through nginx, by the nginx.conf in its folder.
+    """
     from fedsuite.deploy.folders import SuperLinkFolder
     from fedsuite.deploy.programs import run_superlink
 
-    run_superlink(SuperLinkFolder.load(folder), bind, _say)
+    loaded = SuperLinkFolder.load(folder)
+    run_superlink(loaded, _say, bind, opens=open_control_api)
 
 
 @app.command()
@@ -118,7 +139,7 @@ def run(
     file: FileArgument,
     settings: SetOption = None,
     host: Annotated[
-        str, typer.Option(help="Where the SuperLink is, if not on this machine.")
+        str, typer.Option(help="Where its port is, if not on this machine.")
     ] = "127.0.0.1",
 ) -> None:
     """Run an experiment on a federation that stands, and show its log."""

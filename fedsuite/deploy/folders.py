@@ -5,6 +5,7 @@
     FEDERATION/superlink/server.pem server.key
     FEDERATION/superlink/nodes/NAME.pub      the keys that may join
     FEDERATION/superlink/superexec.secret    between the SuperLink and its helper
+    FEDERATION/superlink/nginx.conf          the door, where SuperNodes have another port
     FEDERATION/nodes/NAME/node.toml          name, where the SuperLink is, node-config
     FEDERATION/nodes/NAME/ca.crt key key.pub superexec.secret
 
@@ -28,6 +29,8 @@ from fedsuite.deploy.certificates import (
     make_node_key,
     make_server_certificate,
 )
+from fedsuite.deploy.door import nginx_config
+from fedsuite.engines.flower import fleet_is_grpc
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Value
 
@@ -37,7 +40,9 @@ AUTHORITY, AUTHORITY_KEY = "ca.crt", "ca.key"
 SERVER, SERVER_KEY = "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC_KEY = "key", "key.pub"
 SECRET = "superexec.secret"
+DOOR = "nginx.conf"
 AUTHORITY_DAYS = 3650
+PORT, FLEET_PORT = 8000, 8443
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
@@ -146,8 +151,8 @@ def init_federation(
     hosts: Sequence[str],
     nodes: Sequence[str],
     *,
-    port: int = 8443,
-    fleet_port: int | None = None,
+    port: int = PORT,
+    fleet_port: int | None = FLEET_PORT,
     days: int = 365,
 ) -> None:
     """Make the folders of a federation, with fresh keys and certificates.
@@ -161,9 +166,10 @@ def init_federation(
     nodes
         Names of the nodes; their order is that of their partitions.
     port
-        Port of the SuperLink.
+        Port of the SuperLink, for its own machine alone.
     fleet_port
-        Port for SuperNodes where it is another one, as in Flower 1.39; None is ``port``.
+        Port that SuperNodes dial: that of the door before the SuperLink, and in Flower 1.39
+        of the Fleet API itself. None is ``port``, without a door.
     days
         Days that the server's certificate is valid; the authority's has ten years, so that
         it can be renewed without new folders for the nodes.
@@ -200,6 +206,8 @@ def init_federation(
         "fleet-port": fleet,
         "nodes": list(nodes),
     }
+    if fleet != port and not fleet_is_grpc():
+        _write(superlink / DOOR, nginx_config(port, fleet).encode())
     # Last: a folder with this file is whole.
     _write(superlink / SUPERLINK_FILE, tomli_w.dumps(facts).encode())
 

@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import os
+import shlex
 import signal
 import ssl
 import subprocess
@@ -18,8 +19,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fedsuite.deploy.door import LOOPBACK, check_listening, door_command
 from fedsuite.deploy.folders import (
     AUTHORITY,
+    DOOR,
     NODE_KEY,
     NODES,
     SECRET,
@@ -41,7 +44,6 @@ from fedsuite.errors import RunError
 from fedsuite.files import atomic_write
 from fedsuite.own_process import with_fedsuite
 
-LOOPBACK = "127.0.0.1"
 REGISTERED = "registered.json"
 
 _LOOK_EVERY_S = 0.2
@@ -52,18 +54,22 @@ _RESTART_PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0)
 _FORGIVEN_AFTER_S = 600.0
 
 
-def superlink_command(folder: SuperLinkFolder, bind: str) -> list[str]:
+def superlink_command(
+    folder: SuperLinkFolder, bind: str = LOOPBACK, *, opens: bool = False
+) -> list[str]:
     """Return the command of the SuperLink.
 
     Parameters
     ----------
     bind
         Address to listen on; ``0.0.0.0`` is all.
+    opens
+        Whether the Control API listens there too, where the Fleet API has its own port.
     """
     path = folder.path
     command = [
         "flower-superlink",
-        *("--host", bind, "--port", str(folder.port)),
+        *("--host", control_host(bind, opens=opens), "--port", str(folder.port)),
         *("--ssl-ca-certfile", str(path / AUTHORITY)),
         *("--ssl-certfile", str(path / SERVER), "--ssl-keyfile", str(path / SERVER_KEY)),
         "--enable-supernode-auth",
@@ -74,6 +80,11 @@ def superlink_command(folder: SuperLinkFolder, bind: str) -> list[str]:
     if fleet_is_grpc():
         command += ["--fleet-api-address", f"{bind}:{folder.fleet_port}"]
     return command
+
+
+def control_host(bind: str, *, opens: bool) -> str:
+    """Return where the Control API listens; see :func:`superlink_command`."""
+    return LOOPBACK if fleet_is_grpc() and not opens else bind
 
 
 def superlink_helper_command(folder: SuperLinkFolder) -> list[str]:
@@ -231,29 +242,51 @@ def node_numbers(folder: SuperLinkFolder) -> dict[str, str]:
     return found
 
 
-def run_superlink(folder: SuperLinkFolder, bind: str, write: Callable[[str], None]) -> None:
+def run_superlink(
+    folder: SuperLinkFolder,
+    write: Callable[[str], None],
+    bind: str = LOOPBACK,
+    *,
+    opens: bool = False,
+) -> None:
     """Run a SuperLink and its SuperExec until a signal comes.
+
+    Parameters
+    ----------
+    folder
+        Of the SuperLink.
+    write
+        Takes lines of progress.
+    bind, opens
+        As for :func:`~fedsuite.deploy.door.check_listening`.
 
     Raises
     ------
     ConfigError
-        If a certificate has ended.
+        If a certificate has ended, or the Control API would be open to others unasked.
     RunError
         If it does not start, or one of the two ends by itself again and again.
     """
-    if warning := check_superlink(folder):
+    open_door = check_listening(folder.port, folder.fleet_port, bind, opens)
+    for warning in filter(None, (open_door, check_superlink(folder))):
         write(warning)
     write_connection(folder)
     environment = superlink_environment(folder)
+    host = control_host(bind, opens=opens)
     with _supervised(folder.path, environment) as programs:
-        programs.start("SuperLink", superlink_command(folder, bind))
+        programs.start("SuperLink", superlink_command(folder, bind, opens=opens))
         programs.wait_until(lambda: is_healthy(folder), "SuperLink")
         fresh = register_nodes(folder)
         programs.start("SuperExec", superlink_helper_command(folder))
         write(
-            f"SuperLink on port {folder.port}, {len(folder.nodes)} nodes may join"
+            f"SuperLink on {host}:{folder.port}, {len(folder.nodes)} nodes may join"
             + (f", registered now: {', '.join(fresh)}" if fresh else "")
         )
+        if not opens and (folder.path / DOOR).exists():
+            write(
+                f"sites come in by port {folder.fleet_port}, through nginx: "
+                + shlex.join(door_command(folder.path))
+            )
         programs.watch(write)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from fedsuite.deploy.door import LOOPBACK
 from fedsuite.deploy.folders import (
     NODES,
     SUPERLINK,
@@ -14,7 +15,6 @@ from fedsuite.deploy.folders import (
     init_federation,
 )
 from fedsuite.deploy.programs import (
-    LOOPBACK,
     is_healthy,
     register_nodes,
     superlink_command,
@@ -138,7 +138,7 @@ class LocalFederation:
     def start_superlink(self) -> None:
         """Start the SuperLink and let the nodes' keys in; its SuperExec, unless it runs."""
         with _within(self._world, superlink_environment(self.superlink)):
-            link = self._world.start(SUPERLINK, superlink_command(self.superlink, LOOPBACK))
+            link = self._world.start(SUPERLINK, superlink_command(self.superlink))
             link.wait_until(partial(is_healthy, self.superlink))
             register_nodes(self.superlink)
             helpers = self.running.get(SUPERLINK, [])[1:]

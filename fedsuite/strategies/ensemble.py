@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.clients.evaluation import EVALUATION_BATCH, evaluation_mode
 from fedsuite.distillation import kl_divergence
 from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.public_batches import public_batch
 from fedsuite.records import Arrays
 from fedsuite.rng import stream_seed

@@ -12,12 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedsuite.clients import evaluation
-from fedsuite.clients.evaluation import (
-    EVALUATION_BATCH,
-    chosen_rows,
-    evaluate_model,
-    probe_model,
-)
+from fedsuite.clients.evaluation import chosen_rows, evaluate_model, probe_model
 from fedsuite.clients.training import (
     TrainingOptions,
     make_optimizer,
@@ -28,6 +23,7 @@ from fedsuite.clients.training import (
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
 from fedsuite.models.arrays import model_arrays
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH
 from fedsuite.rng import torch_stream
 
 sizes = st.integers(1, 40)

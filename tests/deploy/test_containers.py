@@ -136,7 +136,7 @@ def test_the_door_opens_to_the_fleet_api_alone() -> None:
     places = dict(re.findall(r"location (\S+) \{([^}]*)\}", door()))
     assert set(places) == {"/v1/fleet/", "/"}
     assert "return 404;" in places["/"]
-    assert "proxy_pass https://127.0.0.1:8000;" in places["/v1/fleet/"]
+    assert "proxy_pass https://127.0.0.1:8000/v1/fleet/;" in places["/v1/fleet/"]
     assert "proxy_ssl_verify on;" in places["/v1/fleet/"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -132,11 +133,11 @@ def follow_the_recipe(tmp_path: Path, port: str, *runtime_ports: str) -> None:
     superlink = tmp_path / "prototype" / "superlink"
     # The recipe's port may be somebody's on the machine of a test.
     for file in (superlink / "superlink.toml", *tmp_path.rglob("node.toml")):
-        file.write_text(file.read_text().replace("8443", port))
+        file.write_text(re.sub("8000|8443", port, file.read_text()))
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
     devices = [tmp_path / "prototype" / "nodes" / f"device-{k}" for k in range(2)]
     fedsuite = [sys.executable, "-m", "fedsuite", "deploy"]
-    server = [*fedsuite, "superlink", str(superlink), "--bind", "127.0.0.1"]
+    server = [*fedsuite, "superlink", str(superlink)]
     public = str(tmp_path / "images")
     with started(server, tmp_path, FEDSUITE_PUBLIC=public) as link:
         # Server first: a device that finds none waits ever longer.

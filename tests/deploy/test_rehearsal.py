@@ -179,7 +179,6 @@ def test_stopping_the_command_stops_both_programs(tmp_path: Path) -> None:
         init_federation(tmp_path / "f", ["127.0.0.1"], ["a"], port=port, fleet_port=fleet)
         folder = tmp_path / "f" / "superlink"
         words = [sys.executable, "-m", "fedsuite", "deploy", "superlink", str(folder)]
-        words += ["--bind", "127.0.0.1"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:

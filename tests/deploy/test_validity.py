@@ -151,7 +151,7 @@ def test_nothing_starts_with_a_certificate_that_has_ended(
     lines: list[str] = []
     superlink, node = federation
     with pytest.raises(ConfigError, match=r"server\.pem ended on"):
-        run_superlink(superlink, "127.0.0.1", lines.append)
+        run_superlink(superlink, lines.append)
     with pytest.raises(ConfigError, match=r"ca\.crt ended on"):
         run_supernode(node, 9094, lines.append)
     assert lines == []

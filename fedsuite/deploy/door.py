@@ -1,0 +1,155 @@
+"""The door before the SuperLink: sites reach what SuperNodes need, and nothing else.
+
+A SuperLink of Flower 1.40 and later serves three APIs on one port. The Fleet API asks each
+node for its registered key; the Control API, which starts runs and registers keys, asks
+nobody. So the SuperLink listens on its own machine alone, and nginx passes on the Fleet
+API's paths. In Flower 1.39 the Fleet API has a port to itself, and needs no door.
+"""
+
+import ipaddress
+from pathlib import Path
+
+from fedsuite.engines.flower import fleet_is_grpc
+from fedsuite.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+OPEN = "--open-control-api"
+
+
+def check_listening(port: int, fleet_port: int, bind: str, opens: bool) -> str:
+    """Return a warning about an address that others reach; empty if none is due.
+
+    Parameters
+    ----------
+    port, fleet_port
+        Where the SuperLink listens, and where nodes connect.
+    bind
+        Address to listen on.
+    opens
+        Whether the Control API may be open to others.
+
+    Raises
+    ------
+    ConfigError
+        If it would be open and may not, or the address cannot be used.
+    """
+    own = _is_loopback(bind)
+    if opens and own:
+        raise ConfigError(
+            f"{OPEN} does nothing with --bind {bind}, which only this machine reaches: "
+            "leave it out, or name another address"
+        )
+    grpc = fleet_is_grpc()
+    if grpc and port == fleet_port:
+        raise ConfigError(
+            f"port {port} is both the SuperLink's and that of the SuperNodes, and "
+            "this Flower needs two: `fedsuite deploy init` with --port and --fleet-port"
+        )
+    if own or (grpc and not opens):
+        return ""
+    if not opens:
+        raise ConfigError(
+            f"--bind {bind}: whoever reaches port {port} and has ca.crt, as every "
+            "site has, could run code at all sites: leave --bind out and put nginx in "
+            f"front (deploy/README.md), or take the risk with {OPEN}"
+        )
+    if not ipaddress.ip_address(bind).is_unspecified:
+        raise ConfigError(
+            f"--bind {bind}: programs of this machine reach the SuperLink at {LOOPBACK}: "
+            "use 0.0.0.0"
+        )
+    if not grpc and port != fleet_port:
+        raise ConfigError(
+            f"nodes dial port {fleet_port}, and without nginx nothing but port "
+            f"{port} listens: `fedsuite deploy init` with --fleet-port {port}"
+        )
+    return (
+        f"warning: the Control API is open on {bind}:{port}: whoever reaches that "
+        "port and has ca.crt, as every site has, can run code at all sites, unless "
+        "something in between lets /v1/fleet/ alone through"
+    )
+
+
+def door_command(folder: Path) -> list[str]:
+    """Return nginx's command with the ``nginx.conf`` in the SuperLink's folder.
+
+    As the user to whom the folder belongs: the port is above 1023, and nobody else may read
+    the keys.
+    """
+    own = ("-e", "stderr", "-g", "daemon off;")
+    return ["nginx", "-p", str(folder), "-c", "nginx.conf", *own]
+
+
+def nginx_config(port: int, fleet_port: int, keys: str = "", temporary: str = "") -> str:
+    """Return nginx's configuration of the door.
+
+    Parameters
+    ----------
+    port
+        Where the SuperLink listens, on 127.0.0.1.
+    fleet_port
+        Where sites connect.
+    keys
+        What stands before the names of certificates and key. Empty: they lie in nginx's
+        prefix, the folder that ``nginx -p`` names.
+    temporary
+        What stands before the names of files that nginx makes.
+    """
+    return f"""\
+# The door: sites may reach what SuperNodes need, and nothing else.
+#
+# A SuperLink (flwr 1.40 and later) serves three APIs on one port. The Fleet API asks each
+# node for its registered key; the Control API, which starts runs and registers keys, asks
+# nobody. So the SuperLink listens on 127.0.0.1, and this passes on /v1/fleet/ alone.
+worker_processes auto;
+pid {temporary}nginx.pid;
+error_log stderr warn;
+
+events {{
+    worker_connections 1024;
+}}
+
+http {{
+    access_log off;
+    server_tokens off;
+    client_body_temp_path {temporary}client-body;
+    proxy_temp_path {temporary}proxy;
+    fastcgi_temp_path {temporary}fastcgi;
+    uwsgi_temp_path {temporary}uwsgi;
+    scgi_temp_path {temporary}scgi;
+
+    server {{
+        listen {fleet_port} ssl;
+        ssl_certificate {keys}server.pem;
+        ssl_certificate_key {keys}server.key;
+        ssl_protocols TLSv1.2 TLSv1.3;
+
+        # The largest message of a node; models of up to 128 million parameters in float32.
+        client_max_body_size 512m;
+
+        location /v1/fleet/ {{
+            # With a path, so that nginx sends the path that it has understood.
+            proxy_pass https://{LOOPBACK}:{port}/v1/fleet/;
+            proxy_http_version 1.1;
+            proxy_ssl_verify on;
+            proxy_ssl_name localhost;
+            proxy_ssl_trusted_certificate {keys}ca.crt;
+            proxy_request_buffering off;
+            proxy_buffering off;
+            proxy_read_timeout 300s;
+            proxy_send_timeout 300s;
+        }}
+
+        location / {{
+            return 404;
+        }}
+    }}
+}}
+"""
+
+
+def _is_loopback(bind: str) -> bool:
+    try:
+        return ipaddress.ip_address(bind).is_loopback
+    except ValueError:
+        raise ConfigError(f"--bind {bind}: expected an IP address") from None
