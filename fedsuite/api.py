@@ -1,12 +1,13 @@
 """Run, resume: what the command line and Python programs call."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fedsuite.errors import ConfigError, RunError
+from fedsuite.errors import ConfigError, RunError, Stopped
 from fedsuite.keys import AUTO, Value
 from fedsuite.logs import write_line
 
@@ -57,18 +58,20 @@ def run(
     ------
     FedsuiteError
         In one line, if the experiment is wrong or the run fails.
+    Stopped
+        If Ctrl-C ends the run: a ``KeyboardInterrupt`` that says where it stopped.
     """
-    from fedsuite.experiment import Experiment, read_file
+    from fedsuite.experiment import Experiment
 
-    given = dict(
-        experiment if isinstance(experiment, Mapping) else read_file(Path(experiment))
-    )
-    given |= dict(overrides or {})
+    changes = dict(overrides or {})
     if seed is not None:
-        given["seed"] = seed
+        changes["seed"] = seed
     if engine is not None:
-        given["engine"] = engine
-    chosen = Experiment.from_values(given)
+        changes["engine"] = engine
+    if isinstance(experiment, Mapping):
+        chosen = Experiment.from_values({**experiment, **changes})
+    else:
+        chosen = Experiment.load(Path(experiment), changes)
     if chosen.note:
         write_line(chosen.note)
     resolved = at_home(chosen)
@@ -100,6 +103,8 @@ def resume(
     ------
     RunError
         If the run is finished, or its checkpoint cannot be used.
+    Stopped
+        As for :func:`run`.
     """
     from fedsuite.experiment import Experiment
     from fedsuite.results.layout import EXPERIMENT, read_manifest
@@ -169,19 +174,39 @@ def _start(
     client_gpus: float,
 ) -> "Run":
     from fedsuite.results.reader import load_run
+    from fedsuite.results.writer import RunFolder
 
     num_clients = experiment.integer("num-clients")
     if not 0 <= num_supernodes <= num_clients:
         raise ConfigError(
             f"--num-supernodes {num_supernodes}: expected at most the {num_clients} clients"
         )
+    try:
+        _drive(experiment, folder, num_supernodes, client_cpus, client_gpus)
+    except (KeyboardInterrupt, SystemExit) as error:
+        # Where it ran in other processes, these were killed.
+        RunFolder.stop(folder)
+        if isinstance(error, SystemExit):
+            raise
+        raise Stopped(_where_it_stopped(folder)) from None
+    return load_run(folder)
+
+
+def _drive(
+    experiment: "Experiment",
+    folder: Path,
+    num_supernodes: int,
+    client_cpus: int,
+    client_gpus: float,
+) -> None:
+    """Run an experiment by its engine."""
     if experiment["engine"] == "local":
         from fedsuite.engines.local import run_local
 
         run_local(experiment, folder, num_supernodes=num_supernodes)
-        return load_run(folder)
+        return
     _check_folder(experiment, folder)
-    nodes = num_supernodes or min(num_clients, os.cpu_count() or 1)
+    nodes = num_supernodes or min(experiment.integer("num-clients"), os.cpu_count() or 1)
     config = dict(experiment.values)
     if config["state-dir"] == AUTO:
         # Flower's processes do not know the run's folder by themselves.
@@ -196,7 +221,30 @@ def _start(
         from fedsuite.engines.deployment import run_deployment
 
         run_deployment(config, num_supernodes=nodes)
-    return load_run(folder)
+
+
+def _where_it_stopped(folder: Path) -> str:
+    """Return where a run was when it was stopped, and the command that goes on."""
+    from fedsuite.callbacks.checkpoint import CHECKPOINTS
+    from fedsuite.checkpoint import checkpoint_round, list_checkpoints
+    from fedsuite.results.layout import MANIFEST
+    from fedsuite.results.reader import load_run
+
+    if not (folder / MANIFEST).exists():
+        return "stopped before the first round: nothing is lost"
+    run = load_run(folder)
+    done = run.rounds[-1]["round"] if run.rounds else 0
+    checkpoints = list_checkpoints(folder / CHECKPOINTS)
+    goes_on = (
+        f"goes on after round {checkpoint_round(checkpoints[-1])}"
+        if checkpoints
+        else "starts it again, for there is no checkpoint yet"
+    )
+    command = shlex.join(["fedsuite", "resume", str(folder)])
+    return (
+        f"stopped after round {done} of {run.experiment['num-rounds']}: `{command}` "
+        f"{goes_on}"
+    )
 
 
 def _check_folder(experiment: "Experiment", folder: Path) -> None:

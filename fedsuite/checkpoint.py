@@ -184,7 +184,12 @@ def list_checkpoints(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if _PATTERN.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.stem.removeprefix("round-")))
+    return sorted(found, key=checkpoint_round)
+
+
+def checkpoint_round(path: Path) -> int:
+    """Return the round after which a checkpoint was written."""
+    return int(path.stem.removeprefix("round-"))
 
 
 def load_latest(folder: Path, fingerprint: str) -> Checkpoint | None:

@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from fedsuite.analyses import command_group
 from fedsuite.api import ENGINES, Engine
@@ -17,12 +19,26 @@ from fedsuite.command_options import (
     overrides,
 )
 from fedsuite.deploy.commands import app as deploy_app
-from fedsuite.errors import ConfigError, FedsuiteError
+from fedsuite.errors import ConfigError, FedsuiteError, Stopped
+from fedsuite.output import outliving_readers
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+
+class _Commands(TyperGroup):
+    """The commands; one that Ctrl-C ends says where, if it is a run."""
+
+    def invoke(self, context: click.Context) -> object:
+        try:
+            return super().invoke(context)
+        except Stopped as stopped:
+            print(f"fedsuite: {stopped}", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Federated learning methods for Flower, tested and measured.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -46,7 +62,8 @@ def main() -> None:
     # Threads are a key of the experiment: what OpenMP starts beside them only contends.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        app()
+        with outliving_readers():
+            app()
     except FedsuiteError as error:
         print(f"fedsuite: error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
@@ -94,11 +111,14 @@ def resume(
 @app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="A method: prints its keys.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also the keys that every experiment has.")
+    ] = False,
 ) -> None:
     """List the methods, or the keys of one."""
     from fedsuite.listings import method_keys_table, methods_table
 
-    _print(methods_table() if name is None else method_keys_table(name))
+    _print(methods_table() if name is None else method_keys_table(name, every=every))
 
 
 @app.command()

@@ -13,7 +13,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
-from fedsuite.clients.app import Answering, make_client_app
+from fedsuite.clients.app import Answering, Failures, make_client_app
 from fedsuite.clients.base import FederatedClient
 from fedsuite.clients.fault_plan import KEYS as FAULT_KEYS
 from fedsuite.clients.fault_plan import FaultPlan, PlannedClient
@@ -289,9 +289,11 @@ def memory_store(experiment: Experiment, folder: Path) -> MemoryStore:
     return MemoryStore(FileStore(folder), SpillingMemory(folder / "spilled", limit))
 
 
-def client_app_for(worker: Worker) -> ClientApp:
+def client_app_for(worker: Worker, failures: Failures | None = None) -> ClientApp:
     """Return a ClientApp whose clients come from one worker."""
-    return make_client_app(worker.participant, worker.actions, facts=worker.facts)
+    return make_client_app(
+        worker.participant, worker.actions, facts=worker.facts, failures=failures
+    )
 
 
 Config = frozenset[tuple[str, bool | int | float | str]]

@@ -19,3 +19,7 @@ class DataError(FedsuiteError):
 
 class RunError(FedsuiteError):
     """A run that cannot start, go on, or be resumed."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A run that Ctrl-C ended: the message says where, and the command that goes on."""

@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,7 +83,8 @@ class Experiment:
         ConfigError
             If the file cannot be read, or the experiment cannot be run.
         """
-        return cls.from_values({**read_file(path), **(overrides or {})})
+        with naming(path):
+            return cls.from_values({**read_file(path), **(overrides or {})})
 
     @classmethod
     def from_values(cls, given: Mapping[str, object]) -> "Experiment":
@@ -231,6 +233,25 @@ def read_file(path: Path) -> dict[str, object]:
                 "flat, and a list is a comma-separated string"
             )
     return content
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let what is refused inside the block name the file, where the file alone is at fault.
+
+    What the command line says beside the file stands before its author's eyes.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if str(path) in str(error):
+            raise
+        try:
+            Experiment.from_values(read_file(path))
+        except ConfigError as alone:
+            if str(error).endswith(str(alone)):
+                raise ConfigError(f"{path}: {error}") from None
+        raise
 
 
 def _refuse_others(given: Mapping[str, object]) -> None:

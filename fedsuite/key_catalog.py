@@ -216,6 +216,8 @@ def unknown_key(name: str) -> ConfigError:
     """Return the error for a key that nobody declares, with the nearest known one."""
     near = difflib.get_close_matches(name.replace("_", "-"), known_keys(), 1, cutoff=0.5)
     hint = (
-        f"did you mean {near[0]!r}?" if near else "`fedsuite methods NAME` lists the keys"
+        f"did you mean {near[0]!r}?"
+        if near
+        else "`fedsuite methods NAME --all` lists the keys"
     )
     return ConfigError(f"unknown key {name!r}: {hint}")

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from fedsuite.data import (
     DATASETS,
-    PARTITIONERS,
     ClientShift,
     FederatedData,
     partition_table,
@@ -22,6 +21,9 @@ from fedsuite.registry import METHODS
 
 MANY_CLASSES = 12
 """Tables of data sets with more classes show their number only."""
+
+SELECTORS_OF = {"model": ("model", "decomposition"), "data": ("dataset", "partitioner")}
+"""Keys of a group whose values bring keys of their own."""
 
 
 def methods_table() -> Table:
@@ -34,17 +36,22 @@ def methods_table() -> Table:
     return table
 
 
-def method_keys_table(name: str) -> Table:
-    """Return all keys that an experiment with a method may set.
+def method_keys_table(name: str, *, every: bool = False) -> Table:
+    """Return the keys that a method brings, and those whose defaults it changes.
+
+    Parameters
+    ----------
+    name
+        The method.
+    every
+        Also list all other keys that an experiment with it may set.
 
     Raises
     ------
     ConfigError
         If there is no such method.
     """
-    from fedsuite.decomposition import KEYS as DECOMPOSITION_KEYS
-    from fedsuite.key_catalog import shared_groups
-    from fedsuite.models import KEYS as MODEL_KEYS
+    from fedsuite.key_catalog import shared_keys
 
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, 1)
@@ -52,19 +59,14 @@ def method_keys_table(name: str) -> Table:
         raise ConfigError(f"unknown method {name!r}: {hint}known: {', '.join(METHODS)}")
     strategy = METHODS[name].load_strategy()
     table = Table("key", "default", "allowed", "meaning", title=f"{name}: keys")
-    partitioner_keys = [key for spec in PARTITIONERS.values() for key in spec.keys]
-    shared = shared_groups()
-    groups: Sequence[tuple[str, Sequence[Key]]] = (
-        (f"method {name}", strategy.KEYS),
-        ("training", shared["training"]),
-        ("extras", shared["extras"]),
-        ("model", MODEL_KEYS),
-        ("factored models", DECOMPOSITION_KEYS),
-        ("data", shared["data"]),
-        ("data sets", [key for spec in DATASETS.values() for key in spec.keys]),
-        ("partitioners", partitioner_keys),
-        ("run", shared["run"]),
-    )
+    changed = [key for key in shared_keys().values() if key.name in strategy.DEFAULTS]
+    groups: list[tuple[str, Sequence[Key]]] = [(f"method {name}", strategy.KEYS)]
+    if every:
+        groups += _other_groups()
+    else:
+        groups.append(("keys of every method, with defaults of its own", changed))
+        more = f"`fedsuite methods {name} --all` lists the keys that every experiment has"
+        table.caption, table.caption_justify = more, "left"
     for title, keys in groups:
         if keys:
             table.add_section()
@@ -74,6 +76,22 @@ def method_keys_table(name: str) -> Table:
             cells = (key.name, toml_text(default), key.allowed(), key.help)
             table.add_row(*(escape(cell) for cell in cells))
     return table
+
+
+def _other_groups() -> list[tuple[str, Sequence[Key]]]:
+    """Return titles and keys of all that is no method's own."""
+    from fedsuite.key_catalog import keys_of, owners, shared_groups
+
+    shared = shared_groups()
+    groups: list[tuple[str, Sequence[Key]]] = []
+    for title in ("training", "extras", "model", "data", "run"):
+        groups.append((title, shared[title]))
+        for selector in SELECTORS_OF.get(title, ()):
+            groups += [
+                (f"{selector} {owner}", keys_of(selector, owner))
+                for owner in owners(selector)
+            ]
+    return groups
 
 
 def datasets_table() -> Table:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from fedsuite.errors import ConfigError
+from fedsuite.output import print_line
 
 VARIABLE = "FEDSUITE_LOG"
 
@@ -129,4 +130,4 @@ def write_line(line: str) -> None:
     if json_logs():
         logger.info(line)
     else:
-        print(line, flush=True)
+        print_line(line)

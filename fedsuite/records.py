@@ -341,10 +341,19 @@ def client_record(client_id: int, name: str) -> str:
     return f"client-{client_id}.{name}"
 
 
-def add_entry(content: RecordDict, client_id: int, outcome: Reply | str) -> None:
-    """Add one client's entry to a hosted reply; a string is the reason why it failed."""
+def add_entry(
+    content: RecordDict, client_id: int, outcome: Reply | str, place: str = ""
+) -> None:
+    """Add one client's entry to a hosted reply; a string is the reason why it failed.
+
+    Parameters
+    ----------
+    place
+        What failed in the client's code, and where, if that is the reason.
+    """
     if isinstance(outcome, str):
-        content[client_record(client_id, ERROR)] = ConfigRecord({"reason": outcome})
+        entry = {"reason": outcome, "place": place} if place else {"reason": outcome}
+        content[client_record(client_id, ERROR)] = ConfigRecord(dict(entry))
         return
     # Made before anything is added: a reply that cannot be packed leaves no half of it.
     metrics = MetricRecord(dict(outcome.metrics))
@@ -352,6 +361,17 @@ def add_entry(content: RecordDict, client_id: int, outcome: Reply | str) -> None
     for name, record in records.items():
         content[client_record(client_id, name)] = record
     content[client_record(client_id, METRICS)] = metrics
+
+
+def failures_in(content: RecordDict) -> list[tuple[str, str]]:
+    """Return place and reason of each error in clients' code; empty if one has none."""
+    found = []
+    for name, record in content.items():
+        if not isinstance(record, ConfigRecord) or "place" not in record:
+            return []
+        if name.endswith(f".{ERROR}"):
+            found.append((str(record["place"]), str(record["reason"])))
+    return found
 
 
 def pack_reply(reply: Reply) -> RecordDict:

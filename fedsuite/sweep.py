@@ -15,10 +15,11 @@ from pathlib import Path
 
 import tomli_w
 
-from fedsuite.errors import ConfigError, RunError
-from fedsuite.experiment import Experiment, read_file
+from fedsuite.errors import ConfigError, RunError, Stopped
+from fedsuite.experiment import Experiment, naming, read_file
 from fedsuite.files import TEMPORARY_PATTERN, atomic_write, write_error
 from fedsuite.keys import AUTO, Value
+from fedsuite.output import print_line
 from fedsuite.own_process import cores
 from fedsuite.results import paired
 from fedsuite.results.compare import compare
@@ -87,8 +88,9 @@ def run_sweep(
         Before anything starts, if the folder belongs to something else; in the end, if a
         run failed.
     """
-    base = _base(file, overrides)
-    points = make_points(base, grid, seeds)
+    with naming(file):
+        base = _base(file, overrides)
+        points = make_points(base, grid, seeds)
     folder = Path(os.path.abspath(output))
     merge_record(folder, base, points)
     with _claimed(folder) as lock:
@@ -187,9 +189,9 @@ def _work(
     """Run what is missing and return the failures, one line each."""
     counts = [(action, list(actions.values()).count(action)) for action in Action]
     words = ", ".join(f"{count} {action.value}" for action, count in counts if count)
-    _say(f"{len(actions)} runs: {words}")
+    print_line(f"{len(actions)} runs: {words}")
     for note in dict.fromkeys(point.note for point in actions if point.note):
-        _say(note)
+        print_line(note)
     missing = [point for point, action in actions.items() if action is not Action.SKIP]
     tasks = []
     for point in missing:
@@ -208,11 +210,18 @@ def _work(
         result = outcome.error or f"finished{_accuracy(folder / outcome.name)}"
         how = "failed: " if outcome.error is not None else ""
         seconds = f"{outcome.seconds:.1f} s"
-        _say(f"[{ended}/{len(tasks)}] {outcome.name}  {how}{result}  {seconds}")
+        print_line(f"[{ended}/{len(tasks)}] {outcome.name}  {how}{result}  {seconds}")
 
-    run_tasks(tasks, workers or cores(), on_end, (lock,))
+    try:
+        run_tasks(tasks, workers or cores(), on_end, (lock,))
+    except KeyboardInterrupt:
+        left = len(tasks) - ended
+        raise Stopped(
+            f"stopped with {len(actions) - left} of {len(actions)} runs done: the same "
+            "sweep again goes on with the others"
+        ) from None
     for failure in failures:
-        _say(f"failed: {failure}")
+        print_line(f"failed: {failure}")
     return failures
 
 
@@ -257,8 +266,4 @@ def _compare(folder: Path, record: Record) -> None:
     for table in paired.tables(comparison):
         Console().print(table)
     paired.write(comparison, folder)
-    _say(f"table and curves: {folder}")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
+    print_line(f"table and curves: {folder}")

@@ -103,16 +103,15 @@ def test_methods(command):
 
 
 def test_keys_of_a_method(command):
+    own = ("proximal-mu", "0.01", "of FedProx's proximal term")
+    others = ("num-rounds", "dirichlet-alpha")
     code, out, _ = command("methods", "fedprox")
     assert code == 0
-    for words in (
-        "proximal-mu",
-        "0.01",
-        "of FedProx's proximal term",
-        "num-rounds",
-        "dirichlet-alpha",
-    ):
-        assert words in out
+    assert all(words in out for words in (*own, "fedsuite methods fedprox --all"))
+    assert not any(words in out for words in others)
+    code, out, _ = command("methods", "fedprox", "--all")
+    assert code == 0
+    assert all(words in out for words in (*own, *others))
     assert "fine-tune-epochs" not in out
 
 
@@ -211,9 +210,41 @@ def test_bad_configuration(command, small, name, setting):
     assert line.startswith(CONFIGURATION[setting])
 
 
-def test_bad_key_in_a_file(command, tmp_path):
-    path = write_experiment(tmp_path / "bad.toml", learning_rat=0.1)
-    assert fails(command, "run", path).startswith("unknown key 'learning-rat'")
+@pytest.mark.parametrize("name", ["run", "sweep", "partition"])
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (
+            {"lerning_rate": 0.1},
+            "unknown key 'lerning-rate': did you mean 'learning-rate'?",
+        ),
+        ({"num_rounds": "many"}, "key num-rounds = 'many': expected a whole number >= 1"),
+        ({"clients_per_round": 5}, "key clients-per-round = 5: expected at most num-clien"),
+        ({"method": "fedprocks"}, "key method = 'fedprocks': did you mean 'fedprox'?"),
+    ],
+)
+def test_what_is_wrong_in_a_file_names_it(command, tmp_path, name, keys, words):
+    path = write_experiment(tmp_path / "bad.toml", **keys)
+    assert fails(command, name, path).startswith(f"{path}: {words}")
+    line = fails(command, name, path, "--set", "threads=2")
+    assert line.startswith(f"{path}: {words}")
+    assert line.count("bad.toml") == 1
+
+
+def test_what_is_wrong_on_the_command_line_does_not(command, tmp_path, small):
+    line = fails(command, "run", small, "--set", "clients-per-round=5")
+    assert line.startswith("key clients-per-round = 5")
+    path = write_experiment(tmp_path / "bad.toml", lerning_rate=0.1)
+    line = fails(command, "run", path, "--set", "method=fedavg", "--seed", "-1")
+    assert line.startswith("key seed = -1")
+
+
+def test_a_file_of_a_run_is_named_too(command, small):
+    command("run", small, "--set", "run-name=a")
+    path = Path("runs/a/experiment.toml")
+    path.write_text(path.read_text().replace("threads = 1", "thread = 1"))
+    line = fails(command, "resume", "runs/a", "--num-rounds", 2)
+    assert line.startswith(f"{path.absolute()}: unknown key 'thread'")
 
 
 def test_bad_files(command, tmp_path):

@@ -44,7 +44,7 @@ def test_methods_have_their_papers_and_keys():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_keys_are_those_that_an_experiment_may_set(method):
-    names = {row[0] for row in rows(method_keys_table(method))}
+    names = {row[0] for row in rows(method_keys_table(method, every=True))}
     assert {key.name for key in KEYS} < names
     assert set(Experiment.from_values({"method": method}).values) <= names
     others = {
@@ -57,12 +57,37 @@ def test_keys_are_those_that_an_experiment_may_set(method):
 
 
 def test_keys_have_the_methods_own_defaults():
-    defaults = {row[0]: row[1] for row in rows(method_keys_table("fedsgd"))}
-    assert (defaults["local-steps"], defaults["batch-size"]) == ("1", "0")
-    assert defaults["tensorboard"] == "false"
-    assert defaults["dataset"] == '"digits"'
-    defaults = {row[0]: row[1] for row in rows(method_keys_table("fedavg"))}
-    assert (defaults["local-steps"], defaults["batch-size"]) == ("0", "32")
+    def defaults(method):
+        return {row[0]: row[1] for row in rows(method_keys_table(method, every=True))}
+
+    found = defaults("fedsgd")
+    assert (found["local-steps"], found["batch-size"]) == ("1", "0")
+    assert found["tensorboard"] == "false"
+    assert found["dataset"] == '"digits"'
+    found = defaults("fedavg")
+    assert (found["local-steps"], found["batch-size"]) == ("0", "32")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_alone_has_its_keys_and_the_defaults_that_it_changes(method):
+    strategy = METHODS[method].load_strategy()
+    found = [row[:2] for row in rows(method_keys_table(method))]
+    keys = {name: default for name, default in found if default and name != "key"}
+    assert set(keys) == {key.name for key in strategy.KEYS} | set(strategy.DEFAULTS)
+    assert len(keys) == sum(bool(default) for _, default in found)
+
+
+def test_keys_stand_under_what_brings_them():
+    under, title = {}, ""
+    for row in rows(method_keys_table("fedavg", every=True)):
+        title, name = (title, row[0]) if row[1] else (row[0], "")
+        under.setdefault(title, set()).add(name)
+    assert "dirichlet-alpha" in under["partitioner dirichlet"]
+    assert "dirichlet-alpha" not in under["data"]
+    assert not any("shards" in name for name in under.get("partitioner iid", ()))
+    for spec in PARTITIONERS.values():
+        listed = under.get(f"partitioner {spec.name}", {""}) - {""}
+        assert listed == {key.name for key in spec.keys}
 
 
 def test_unknown_method_gets_the_nearest():
@@ -116,5 +141,5 @@ def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):
 
 
 def test_every_partitioner_has_its_keys_listed():
-    names = {row[0] for row in rows(method_keys_table("fedavg"))}
+    names = {row[0] for row in rows(method_keys_table("fedavg", every=True))}
     assert {key.name for spec in PARTITIONERS.values() for key in spec.keys} <= names

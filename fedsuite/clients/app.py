@@ -2,6 +2,7 @@
 
 import logging
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -33,11 +34,34 @@ Facts = Callable[[Context], Mapping[str, str]]
 logger = logging.getLogger(__name__)
 
 
+class Failures:
+    """Tells of errors in clients' code: of those at one place once, with a traceback."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, place: str, client_id: int, error: Exception) -> None:
+        """Log an error, unless one at its place was told."""
+        if self._is_new(place):
+            logger.error("client %d failed", client_id, exc_info=error)
+
+    def pass_on(self, place: str, words: str) -> None:
+        """Log what another process says of an error, unless one at its place was told."""
+        if self._is_new(place):
+            logger.error("%s", words)
+
+    def _is_new(self, place: str) -> bool:
+        new = place not in self._told
+        self._told.add(place)
+        return new
+
+
 def make_client_app(
     client_fn: ClientFn,
     actions: Sequence[str],
     mods: list[Mod] | None = None,
     facts: Facts | None = None,
+    failures: Failures | None = None,
 ) -> ClientApp:
     """Return a ClientApp that answers the given message types.
 
@@ -53,11 +77,14 @@ def make_client_app(
     facts
         Asked at the hello for what else the node tells, such as the fingerprint of its
         public data under ``"public"``.
+    failures
+        Tells of errors in the clients' code; None logs those of this app.
     """
     app = ClientApp(mods=mods)
+    told = failures or Failures()
 
     def handle(message: Message, context: Context) -> Message:
-        return answer(message, context, client_fn)
+        return answer(message, context, client_fn, told)
 
     def hello(message: Message, context: Context) -> Message:
         return greet(message, context, facts)
@@ -81,7 +108,9 @@ def greet(message: Message, context: Context, facts: Facts | None = None) -> Mes
     return Message(RecordDict({"hello": told}), reply_to=message)
 
 
-def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:
+def answer(
+    message: Message, context: Context, client_fn: ClientFn, failures: Failures
+) -> Message:
     """Answer a message for all clients that it names.
 
     On a node of several clients one client's failure is an entry of the reply, and the
@@ -99,7 +128,7 @@ def answer(message: Message, context: Context, client_fn: ClientFn) -> Message:
     content = RecordDict()
     for request in requests:
         with _noted(request):
-            _add_answer(content, context, client_fn, request)
+            _add_answer(content, context, client_fn, request, failures)
     return Message(content, reply_to=message)
 
 
@@ -114,7 +143,11 @@ def _noted(request: Request) -> Iterator[None]:
 
 
 def _add_answer(
-    content: RecordDict, context: Context, client_fn: ClientFn, request: Request
+    content: RecordDict,
+    context: Context,
+    client_fn: ClientFn,
+    request: Request,
+    failures: Failures,
 ) -> None:
     """Add one client's entry to the reply, or the reason why there is none."""
     client_id = request.client_id
@@ -123,9 +156,16 @@ def _add_answer(
     except FedsuiteError as error:
         # One line that says it all: the server logs it with the reply.
         add_entry(content, client_id, str(error))
-    except Exception as error:
+    except (OSError, MemoryError) as error:
+        # The machine's, not the code's: it may pass.
         logger.exception("client %d failed", client_id)
         add_entry(content, client_id, f"{type(error).__name__}: {error}")
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        kind = type(error).__name__
+        place = f"{kind} in {Path(where.filename).name}, line {where.lineno}"
+        failures.tell(place, client_id, error)
+        add_entry(content, client_id, f"{kind}: {error}", place=place)
 
 
 @cache

@@ -8,7 +8,6 @@ from fedsuite.engines.flower import (
     OnLine,
     SuperLink,
     in_world,
-    print_line,
     run_app,
     stage_app,
     start_superlink,
@@ -16,6 +15,7 @@ from fedsuite.engines.flower import (
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
 from fedsuite.errors import RunError
 from fedsuite.keys import Value
+from fedsuite.output import print_line
 
 
 def run_deployment(

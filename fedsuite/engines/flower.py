@@ -88,11 +88,6 @@ class Outcome:
         return self.status == "finished:completed"
 
 
-def print_line(line: str) -> None:
-    """Print one line of a run's log at once: what the drivers do by default."""
-    print(line, flush=True)
-
-
 def flower_version() -> tuple[int, int]:
     """Return major and minor version of the installed flwr."""
     major, minor = importlib.metadata.version("flwr").split(".")[:2]

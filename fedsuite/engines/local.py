@@ -18,10 +18,13 @@ from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsuite.client_app import Worker, client_app_for, memory_store
+from fedsuite.clients.app import Failures
 from fedsuite.clients.store import MemoryStore
+from fedsuite.errors import RunError
 from fedsuite.experiment import Experiment
 from fedsuite.keys import AUTO, Value
 from fedsuite.own_process import cores
+from fedsuite.records import failures_in
 from fedsuite.server_app import Run, run_experiment
 
 if TYPE_CHECKING:
@@ -102,8 +105,15 @@ class LocalGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Yield replies one at a time; a client works when its reply is asked for."""
-        return self._answers(list(messages))
+        """Yield replies one at a time; a client works when its reply is asked for.
+
+        Raises
+        ------
+        RunError
+            If several clients were asked and the code of all failed at one place: it would
+            in each round.
+        """
+        return _unless_alike(self._answers(list(messages)))
 
     def persist_clients(self, versions: Mapping[int, str]) -> None:
         """Write the clients' state that a checkpoint needs."""
@@ -180,6 +190,28 @@ class PooledGrid(LocalGrid):
         yield from self._pool.answers(known, self._answer_here)
 
 
+def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:
+    """Yield replies as they come; raise where all tell of one error in clients' code."""
+    held: list[Message] = []
+    failed: list[tuple[str, str]] = []
+    for reply in replies:
+        held.append(reply)
+        found = failures_in(reply.content) if reply.has_content() else []
+        failed += found
+        if not found or len({place for place, _ in failed}) > 1:
+            break
+    else:
+        if len(failed) > 1:
+            place, reason = failed[0]
+            raise RunError(
+                f"all {len(failed)} clients failed alike, and would in each round: "
+                f"{reason} ({place}); the traceback above says how"
+            )
+    while held:
+        yield held.pop(0)
+    yield from replies
+
+
 def node_context(
     node_id: int,
     num_nodes: int,
@@ -228,15 +260,17 @@ def run_local(experiment: Experiment, folder: Path, *, num_supernodes: int = 0) 
     clients = experiment.integer("num-clients")
     nodes = num_supernodes or clients
     workers = min(experiment.integer("workers") or cores(), clients)
+    failures = Failures()
     with flower_identity(), ExitStack() as stack:
         pool = None
         if workers > 1:
             from fedsuite.engines.pool.workers import WorkerPool
 
             # First: they load what they need while this process does.
-            pool = WorkerPool(experiment, folder.name, nodes, workers - 1, store)
+            pool = WorkerPool(experiment, folder.name, nodes, workers - 1, store, failures)
             stack.callback(pool.close)
-        app, config = client_app_for(Worker(experiment, store)), dict(experiment.values)
+        app = client_app_for(Worker(experiment, store), failures)
+        config = dict(experiment.values)
         if pool is None:
             grid = LocalGrid(app, nodes, config, store)
         else:

@@ -6,13 +6,13 @@ from pathlib import Path
 from fedsuite.engines.flower import (
     OnLine,
     in_world,
-    print_line,
     run_app,
     stage_app,
     start_superlink,
 )
 from fedsuite.engines.processes import POLL_INTERVAL, World
 from fedsuite.keys import Value
+from fedsuite.output import print_line
 
 _SECONDS_BETWEEN_LOOKS = "0.5"
 """Pause of the SuperExec: it starts the run, and then looks for work until the end. With 20

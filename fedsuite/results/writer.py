@@ -9,6 +9,7 @@ import math
 import os
 import platform
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from importlib import metadata
@@ -131,6 +132,17 @@ class RunFolder:
             lock.release()
             raise
         return folder
+
+    @classmethod
+    def stop(cls, path: Path) -> None:
+        """Note that a run stopped whose own process could not; not while one writes it."""
+        with suppress(RunError):
+            lock = _locked(path)
+            try:
+                if layout.read_manifest(path)["status"] == "running":
+                    cls(path).finish("stopped")
+            finally:
+                lock.release()
 
     def append(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
         """Append objects to ``name.jsonl``, in one write that is flushed on return.

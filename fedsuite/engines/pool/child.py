@@ -11,6 +11,7 @@ it looks at replies where they lie, and no one writes there meanwhile.
 import json
 import os
 import sys
+import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,6 +19,7 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsuite.client_app import Worker, client_app_for
+from fedsuite.clients.app import Failures
 from fedsuite.engines.local import flower_identity, node_context
 from fedsuite.engines.pool.arena import Arena, Arenas, up_arena
 from fedsuite.engines.pool.packing import (
@@ -63,11 +65,26 @@ class CarriedStore:
         self.saved.append((client_id, version, arrays, needed))
 
 
+class CarriedFailures(Failures):
+    """Errors in clients' code, which the parent tells of: it knows what others told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+
+    def tell(self, place: str, client_id: int, error: Exception) -> None:
+        """Keep an error until the reply is packed, unless one at its place was."""
+        if self._is_new(place):
+            words = "".join(traceback.format_exception(error)).rstrip()
+            self.found.append((place, f"client {client_id} failed\n{words}"))
+
+
 def serve(line: Connection, arenas: Arenas) -> None:
     """Answer messages until the line is closed."""
     setup = json.loads(line.recv_bytes())
     experiment = Experiment.from_values(setup["experiment"])
     config, store = dict(experiment.values), CarriedStore()
+    failures = CarriedFailures()
     app: ClientApp | None = None
     with log_scope(run=setup["run"]), flower_identity():
         while True:
@@ -76,10 +93,11 @@ def serve(line: Connection, arenas: Arenas) -> None:
             message = _message(told, arenas)
             try:
                 # Not before the first message: by then the parent has decoded the data.
-                app = app or client_app_for(Worker(experiment, store))
+                app = app or client_app_for(Worker(experiment, store), failures)
                 context = node_context(told["node"], setup["nodes"], config)
                 reply = app(message, context).content
                 answer = _answer(reply, store, arenas.all[up_arena(told["reply"])])
+                answer["failures"], failures.found = failures.found, []
             except Exception as error:
                 # Until there is an app it is the experiment that is refused.
                 refused = app is None and isinstance(error, FedsuiteError)

@@ -17,6 +17,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
+from fedsuite.clients.app import Failures
 from fedsuite.clients.store import ClientStore
 from fedsuite.engines.pool.arena import (
     REPLIES,
@@ -128,7 +129,7 @@ class WorkerProcess:
         self._sent += 1
         self.messages.append((index, message))
 
-    def take(self, store: ClientStore | None) -> tuple[int, Message]:
+    def take(self, store: ClientStore | None, failures: Failures) -> tuple[int, Message]:
         """Return the reply to the oldest message, and that message's index."""
         try:
             answer = json.loads(self.line.recv_bytes())
@@ -143,6 +144,8 @@ class WorkerProcess:
             failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, answer["error"])
             return index, Message(failure, reply_to=message)
         arena = self._arenas.all[up_arena(reply)]
+        for place, words in answer["failures"]:
+            failures.pass_on(place, words)
         for client_id, version, needed, told in answer["saved"]:
             if store is not None:
                 arrays = hear_arrays(told, arena.copy)
@@ -207,6 +210,8 @@ class WorkerPool:
         Processes.
     store
         Keeps the clients' state: it travels with the messages.
+    failures
+        Tells of errors in the clients' code.
     """
 
     def __init__(
@@ -216,8 +221,10 @@ class WorkerPool:
         num_nodes: int,
         num_workers: int,
         store: ClientStore | None,
+        failures: Failures | None = None,
     ) -> None:
         self._store = store
+        self._failures = failures or Failures()
         self._shared_descriptor = new_descriptor()
         self._shared = Arenas([self._shared_descriptor]).all[SHARED]
         self._told: dict[int, tuple[ArrayRecord, Told]] = {}
@@ -360,7 +367,7 @@ class WorkerPool:
         """
         ready = self._poll.poll(timeout)
         for descriptor, _ in ready:
-            index, reply = self._lines[descriptor].take(self._store)
+            index, reply = self._lines[descriptor].take(self._store, self._failures)
             exchange.open.discard(index)
             exchange.replies.append(reply)
         return bool(ready)

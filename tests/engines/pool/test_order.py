@@ -22,7 +22,7 @@ class Scripted:
         self.sent.append(index)
         self.messages.append((index, message))
 
-    def take(self, store):
+    def take(self, store, failures):
         return self.messages.popleft()
 
     def stop(self):

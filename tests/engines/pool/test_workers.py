@@ -297,9 +297,9 @@ def test_more_workers_than_clients_are_not_started(tmp_path, monkeypatch):
     asked = []
 
     class Counted(WorkerPool):
-        def __init__(self, experiment, run_name, num_nodes, num_workers, store):
+        def __init__(self, experiment, run_name, num_nodes, num_workers, *rest):
             asked.append(num_workers)
-            super().__init__(experiment, run_name, num_nodes, 1, store)
+            super().__init__(experiment, run_name, num_nodes, 1, *rest)
 
     monkeypatch.setattr("fedsuite.engines.pool.workers.WorkerPool", Counted)
     ran(tmp_path, "run", EXPERIMENTS["scaffold"], workers=16, num_rounds=1)
