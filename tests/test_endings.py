@@ -117,6 +117,10 @@ def interrupted(arguments, ready, *, patience=300.0):
     return process.returncode, errors
 
 
+def lines(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def begun(folder):
     return lambda: (folder / "rounds.jsonl").exists()
 
@@ -129,11 +133,12 @@ def test_ctrl_c_of_run_and_resume(tmp_path):
     file, folder = write_experiment(tmp_path / "long.toml"), tmp_path / "runs/x"
     options = [f"--set={key}={value}" for key, value in LONG.items()]
     for arguments in (["run", file, *options], ["resume", folder]):
-        before = len((folder / "rounds.jsonl").read_bytes()) if folder.exists() else 0
+        table = folder / "rounds.jsonl"
+        before = lines(table)
 
-        def more(before=before):
-            table = folder / "rounds.jsonl"
-            return table.exists() and len(table.read_bytes()) > before
+        def more(before=before, table=table):
+            # The checkpoint of a round is written after its line.
+            return lines(table) > before + 1
 
         code, errors = interrupted(arguments, more)
         assert code == 130
@@ -203,21 +208,21 @@ def test_a_line_without_a_reader_is_no_error(monkeypatch):
 @pytest.mark.slow
 def test_a_run_goes_on_without_its_reader(tmp_path):
     file = write_experiment(tmp_path / "small.toml", num_rounds=6)
-    for command, lines in (
+    for command, count in (
         (f"run {file} --set run-name=x", 2),
         (f"sweep {file} --output sweep", 1),
         ("methods fedavg --all", 1),
         ("--help", 1),
     ):
         done = subprocess.run(
-            f"set -o pipefail; {sys.executable} -m fedsuite {command} | head -{lines}",
+            f"set -o pipefail; {sys.executable} -m fedsuite {command} | head -{count}",
             shell=True,
             executable="/bin/bash",
             capture_output=True,
             text=True,
         )
         assert (done.returncode, done.stderr) == (0, ""), command
-        assert len(done.stdout.splitlines()) == lines
+        assert len(done.stdout.splitlines()) == count
     assert read_manifest(tmp_path / "runs/x")["status"] == "finished"
     assert (tmp_path / "runs/x/model.safetensors").exists()
     assert (tmp_path / "sweep/comparison.md").exists()

@@ -103,7 +103,10 @@ def test_unknown_key_gets_the_nearest_known_one(name, meant):
 
 
 def test_a_key_like_no_other_gets_advice():
-    assert refused(xyzzy=1) == "unknown key 'xyzzy': `fedsuite methods NAME` lists the keys"
+    assert (
+        refused(xyzzy=1)
+        == "unknown key 'xyzzy': `fedsuite methods NAME --all` lists the keys"
+    )
 
 
 @pytest.mark.parametrize(

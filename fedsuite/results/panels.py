@@ -1,6 +1,22 @@
-"""Panels of the curves of runs: which columns of ``rounds.jsonl`` are drawn, and how."""
+"""Panels of the curves of runs: which columns are drawn, and how.
 
+A column of ``rounds.jsonl`` that begins with a phase is a mean that weights clients by
+examples. Curves are drawn of the same mean with each client counting once, as accuracies
+are compared; it is made from ``clients.jsonl``. :data:`POOLED` have a figure of their own.
+"""
+
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from fedsuite.results.reader import Run
+
+Curve = dict[int, float]
+"""Values by round."""
+
+PHASES = ("train_", "evaluate_")
+
+ONCE = "means over clients, each counting once"
+BY_ROWS = "means over rows: clients count by how many they have"
 
 
 class Panel(NamedTuple):
@@ -22,21 +38,15 @@ PANELS = (
     Panel("evaluate_loss", "Evaluation loss", "loss", 1),
     Panel("train_loss", "Training loss", "loss", 1),
     Panel(
-        "evaluate_received_training_loss",
-        "Received model on all training data",
-        "loss",
-        1,
-    ),
-    Panel(
         "train_trained_accuracy",
-        "After local training; dotted: after the round",
+        "After local training; dotted, hollow: after the round",
         "accuracy, own test rows (%)",
         100,
         "evaluate_accuracy",
     ),
     Panel(
         "train_trained_whole_test_accuracy",
-        "After local training; dotted: after the round",
+        "After local training; dotted, hollow: after the round",
         "accuracy, whole test part (%)",
         100,
         "evaluate_whole_test_accuracy",
@@ -50,3 +60,27 @@ PANELS = (
         "log_clients",
     ),
 )
+"""Panels of the curves."""
+
+POOLED = (
+    Panel(
+        "evaluate_received_training_loss",
+        "Received model on all training data",
+        "loss",
+        1,
+    ),
+)
+"""Panels of what is defined over all rows, whoever has them."""
+
+
+def client_curves(run: Run, panels: Iterable[Panel]) -> dict[str, Curve]:
+    """Return what a run has of the panels' columns, with each client counting once."""
+    keys = {key for panel in panels for key in (panel.key, panel.beside) if key}
+    means = run.client_means(key for key in keys if key.startswith(PHASES))
+    return {key: means[key] if key in means else pooled_curve(run, key) for key in keys}
+
+
+def pooled_curve(run: Run, key: str) -> Curve:
+    """Return a column of ``rounds.jsonl`` as it stands there."""
+    rounds, values = run.column(key)
+    return dict(zip(rounds.tolist(), values.tolist(), strict=True))

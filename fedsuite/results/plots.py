@@ -6,7 +6,8 @@ the ``plot_*`` function of the same name writes it to a PNG file.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,16 @@ from fedsuite.metrics import fairness_report
 from fedsuite.results import layout
 from fedsuite.results.client_bars import draw_columns
 from fedsuite.results.groups import Group, group_runs
-from fedsuite.results.panels import PANELS, Panel
+from fedsuite.results.panels import (
+    BY_ROWS,
+    ONCE,
+    PANELS,
+    POOLED,
+    Curve,
+    Panel,
+    client_curves,
+    pooled_curve,
+)
 from fedsuite.results.reader import Client, Run, load_run
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -46,8 +56,13 @@ DPI = 150
 FULL = 102
 """Top of accuracy axes, so that 100 % is not cut by the frame."""
 
+Curves = tuple[list[int], NDArray[np.float64]]
+"""Rounds, and values of shape (seeds, rounds)."""
+
 SPREAD = (0, 10, 50, 90, 100)
 """Percentiles of the clients' accuracies, drawn against rounds."""
+
+NO_CURVES = "no curves to draw: the runs hold no losses and no accuracies"
 
 SHIFT_PANELS = (
     ("squared_shift", "Squared Mahalanobis shift", "of the training rows"),
@@ -71,9 +86,7 @@ def plot_run(path: str | Path) -> list[Path]:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise write_error(folder, error) from error
-    figures: dict[str, Figure] = {}
-    if any(_has_data([run], panel) for panel in PANELS):
-        figures["curves.png"] = curves_figure([run])
+    figures = _curves([run], "curves.png")
     if any(run.client_rounds("evaluate", "accuracy")):
         figures["client_accuracy.png"] = client_accuracy_figure(run)
     for part in ("train", "test"):
@@ -88,8 +101,12 @@ def plot_run(path: str | Path) -> list[Path]:
 
 
 def plot_curves(runs: Sequence[Run], path: Path) -> None:
-    """Write :func:`curves_figure` to a PNG file."""
-    save_figure(curves_figure(runs), path)
+    """Write :func:`curves_figure` to a PNG file; what is pooled over rows beside it."""
+    figures = _curves(runs, path.name)
+    if not figures:
+        raise RunError(NO_CURVES)
+    for name, figure in figures.items():
+        save_figure(figure, path.with_name(name))
 
 
 def plot_client_accuracy(run: Run, path: Path) -> None:
@@ -112,37 +129,66 @@ def plot_shift(shifts: Sequence[ClientShift], path: Path) -> None:
 def curves_figure(runs: Sequence[Run]) -> Figure:
     """Draw losses and accuracies against rounds, one line per experiment.
 
-    Several seeds of one experiment make one line, their mean, within a band of one sample
-    standard deviation, over the rounds that all of them have. A panel for which no run has
-    data is left out.
+    All are means over clients in which each counts once. Several seeds of one experiment
+    make one line, their mean, within a band of one sample standard deviation, over the
+    rounds that all of them have. A panel for which no run has data is left out.
 
     Raises
     ------
     RunError
         Where no run has anything to draw.
     """
-    panels = [
-        panel for panel in PANELS if any(run.column(panel.key)[0].size for run in runs)
-    ]
+    return _figure(runs, PANELS, [client_curves(run, PANELS) for run in runs], ONCE)
+
+
+def pooled_figure(runs: Sequence[Run]) -> Figure:
+    """Draw what is a mean over rows, as :func:`curves_figure` draws means over clients."""
+    curves = [{panel.key: pooled_curve(run, panel.key) for panel in POOLED} for run in runs]
+    return _figure(runs, POOLED, curves, BY_ROWS)
+
+
+def _curves(runs: Sequence[Run], name: str) -> dict[str, Figure]:
+    """Return the figures of curves that the runs have data for, by file name."""
+    stem, dot, suffix = name.rpartition(".")
+    makers = {name: curves_figure, f"{stem}_by_rows{dot}{suffix}": pooled_figure}
+    figures = {}
+    for path, make in makers.items():
+        with suppress(RunError):
+            figures[path] = make(runs)
+    return figures
+
+
+def _figure(
+    runs: Sequence[Run],
+    choice: Sequence[Panel],
+    curves: Sequence[Mapping[str, Curve]],
+    weights: str,
+) -> Figure:
+    """Draw the panels that the runs' curves have data for."""
+    panels = [panel for panel in choice if any(found[panel.key] for found in curves)]
     if not panels:
-        raise RunError("no curves to draw: the runs hold no losses and no accuracies")
+        raise RunError(NO_CURVES)
     groups = group_runs(runs)
+    of_run = {id(run): found for run, found in zip(runs, curves, strict=True)}
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.8 * columns, 3.1 * rows + 0.6), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=False):
         for index, group in enumerate(groups):
-            _draw_curve(axes, group, panel, index)
+            found = [of_run[id(run)] for run in group.runs]
+            _draw_curve(axes, _by_seed(found, panel.key), panel.scale, index)
             if panel.beside:
-                _draw_beside(axes, group, panel, index)
+                _draw_beside(axes, _by_seed(found, panel.beside), panel.scale, index)
         dress(axes, panel.title, "round", panel.label)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        _round_ticks(axes)
     for axes in grid.flat[len(panels) :]:
         axes.remove()
+    title = weights[0].upper() + weights[1:]
     if len(groups) == 1:
-        figure.suptitle(escape_dollars(_title(groups[0])))
+        figure.suptitle(escape_dollars(f"{_title(groups[0])}\n{title}"))
     else:
+        figure.suptitle(title)
         # All groups, though a panel may lack one: the legend stands for the whole figure.
         handles = [
             grid.flat[0].plot([], [], **line_style(i))[0] for i in range(len(groups))
@@ -234,34 +280,48 @@ def shift_figure(shifts: Sequence[ClientShift]) -> Figure:
     return figure
 
 
-def _has_data(runs: Sequence[Run], panel: Panel) -> bool:
-    return any(run.column(panel.key)[0].size for run in runs)
-
-
-def _draw_curve(axes: Axes, group: Group, panel: Panel, index: int) -> None:
-    rounds, values = _by_seed(group, panel.key)
+def _draw_curve(axes: Axes, curves: Curves, scale: float, index: int) -> None:
+    rounds, values = curves
     if not len(values):
         return
-    mean = panel.scale * values.mean(axis=0)
-    marker = "o" if len(rounds) <= 30 else ""
-    axes.plot(rounds, mean, marker=marker, markersize=3, **line_style(index))
+    mean = scale * values.mean(axis=0)
+    axes.plot(rounds, mean, **_marker(rounds), **line_style(index))
     if len(values) > 1:
-        std = panel.scale * values.std(axis=0, ddof=1)
+        std = scale * values.std(axis=0, ddof=1)
         colour = line_style(index)["color"]
-        axes.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.2, lw=0)
+        if len(rounds) == 1:
+            axes.errorbar(rounds, mean, std, fmt="none", color=colour, capsize=4)
+        else:
+            axes.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.2, lw=0)
 
 
-def _draw_beside(axes: Axes, group: Group, panel: Panel, index: int) -> None:
-    rounds, values = _by_seed(group, panel.beside)
+def _draw_beside(axes: Axes, curves: Curves, scale: float, index: int) -> None:
+    rounds, values = curves
     if len(values):
         style = {"color": line_style(index)["color"], "linestyle": ":", "linewidth": 1.2}
-        axes.plot(rounds, panel.scale * values.mean(axis=0), **style)
+        hollow = {**_marker(rounds), "markerfacecolor": "white"} if len(rounds) == 1 else {}
+        axes.plot(rounds, scale * values.mean(axis=0), **style, **hollow)
 
 
-def _by_seed(group: Group, key: str) -> tuple[list[int], NDArray[np.float64]]:
+def _round_ticks(axes: Axes) -> None:
+    """Mark whole rounds; one alone would get marks of fractions beside it."""
+    rounds = {int(x) for line in axes.get_lines() for x in np.asarray(line.get_xdata())}
+    if len(rounds) == 1:
+        axes.set_xticks(list(rounds))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+
+
+def _marker(rounds: Sequence[int]) -> dict[str, Any]:
+    """Return the marker of a curve: a point alone must be seen without a line."""
+    if len(rounds) > 30:
+        return {}
+    return {"marker": "o", "markersize": 8 if len(rounds) == 1 else 3}
+
+
+def _by_seed(found: Sequence[Mapping[str, Curve]], key: str) -> Curves:
     """Return common rounds and (seeds, rounds) values, of the runs that have the column."""
-    columns = [dict(zip(*run.column(key), strict=True)) for run in group.runs]
-    columns = [column for column in columns if column]
+    columns = [curves[key] for curves in found if curves[key]]
     if not columns:
         return [], np.empty((0, 0))
     rounds = sorted(set.intersection(*(set(column) for column in columns)))
@@ -299,15 +359,16 @@ def _draw_spread(axes: Axes, spreads: dict[int, NDArray[np.float64]]) -> None:
     """Draw the percentiles ``SPREAD`` of each round."""
     rounds = list(spreads)
     low, tenth, median, ninetieth, high = np.transpose(list(spreads.values()))
-    marker = "o" if len(rounds) <= 30 else ""
+    # A band over one round would have no width.
+    edge = {"edgecolor": "face", "linewidth": 12} if len(rounds) == 1 else {"linewidth": 0}
     for lower, upper, tint, label in (
         (low, high, "#D9E9F4", "all clients"),
         (tenth, ninetieth, "#99C7E2", "middle 80 %"),
     ):
-        axes.fill_between(rounds, lower, upper, color=tint, lw=0, label=label)
-    axes.plot(rounds, median, color=PALETTE[0], marker=marker, markersize=3, label="median")
+        axes.fill_between(rounds, lower, upper, facecolor=tint, label=label, **edge)
+    axes.plot(rounds, median, color=PALETTE[0], **_marker(rounds), label="median")
     axes.set_ylim(0, FULL)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    _round_ticks(axes)
     _legend_below(axes, axes.get_legend_handles_labels()[0])
 
 

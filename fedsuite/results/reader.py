@@ -1,7 +1,7 @@
 """Reading the folder of a run, finished or not."""
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -111,6 +111,26 @@ class Run:
         )
         for server_round, found in groupby(rows, itemgetter("round")):
             yield server_round, {row["client"]: float(row[key]) for row in found}
+
+    def client_means(self, keys: Iterable[str]) -> dict[str, dict[int, float]]:
+        """Return means over clients by round, each client counting once.
+
+        Parameters
+        ----------
+        keys
+            Phase and column, such as ``"evaluate_accuracy"``; each is in what is returned.
+            In ``rounds.jsonl`` the means of these names weight clients by examples.
+        """
+        wanted = {key: key.partition("_")[::2] for key in keys}
+        values: dict[str, dict[int, list[float]]] = {key: {} for key in wanted}
+        for row in layout.read_rows(layout.lines_path(self.path, layout.CLIENTS)):
+            for key, (phase, column) in wanted.items():
+                if row["phase"] == phase and row.get(column) is not None:
+                    values[key].setdefault(row["round"], []).append(float(row[column]))
+        return {
+            key: {server_round: float(np.mean(v)) for server_round, v in found.items()}
+            for key, found in values.items()
+        }
 
     def class_counts(self, part: str) -> NDArray[np.int64] | None:
         """Return samples per client and class, shape (clients, classes).

@@ -18,6 +18,7 @@ from fedsuite.results.plots import (
     plot_curves,
     plot_partition,
     plot_run,
+    pooled_figure,
     shift_figure,
 )
 from fedsuite.results.reader import load_run
@@ -42,18 +43,28 @@ def legend_texts(figure):
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
+def client_rows(server_round, phase, weights=(1, 9), **columns):
+    """Return rows of clients that have ``weights`` examples, and values of columns."""
+    return [
+        {"round": server_round, "phase": phase, "client": client, "num_examples": weight}
+        | {name: values[client] for name, values in columns.items()}
+        for client, weight in enumerate(weights)
+    ]
+
+
 def test_curves_of_two_phases_and_a_discriminator(tmp_path):
     folder = make_run(tmp_path / "a", accuracies=(), status="running")
-    base = {
-        "train_trained_accuracy": 0.3,
-        "evaluate_accuracy": 0.5,
-        "train_trained_whole_test_accuracy": 0.2,
-        "evaluate_whole_test_accuracy": 0.4,
-        "output_divergence": 0.07,
-        "log_clients": 1.5,
-    }
-    rows = [{"round": r, **base, "discriminator_loss": 2.0 / r} for r in (1, 2)]
-    folder.append("rounds", rows)
+    for server_round in (1, 2):
+        trained = {
+            "trained_accuracy": (0.2, 0.4),
+            "trained_whole_test_accuracy": (0.1, 0.3),
+        }
+        folder.append("clients", client_rows(server_round, "train", **trained))
+        after = {"accuracy": (0.4, 0.6), "whole_test_accuracy": (0.3, 0.5)}
+        folder.append("clients", client_rows(server_round, "evaluate", **after))
+        method = {"output_divergence": 0.07, "log_clients": 1.5}
+        loss = {"discriminator_loss": 2.0 / server_round}
+        folder.append("rounds", [{"round": server_round, **method, **loss}])
     figure = curves_figure([load_run(folder.path)])
     own, whole, divergence, discriminator = figure.axes
     assert curve(own) == ([1, 2], pytest.approx([30, 30]))
@@ -67,9 +78,58 @@ def test_curves_of_two_phases_and_a_discriminator(tmp_path):
     assert dotted == [":"] * 3
 
 
-def test_curves_of_one_run(tmp_path):
-    run = load(tmp_path / "a", accuracies=((0.2, 0.4), (0.6, 0.9)))
+def test_one_model_has_one_accuracy_in_a_figure(tmp_path):
+    """Where clients differ in size the mean by examples is another one."""
+    folder = make_run(tmp_path / "a", accuracies=(), status="running")
+    folder.append("clients", client_rows(1, "train", trained_accuracy=(0.5, 1.0)))
+    rows = client_rows(1, "evaluate", accuracy=(0.5, 1.0), loss=(3.0, 1.0))
+    folder.append("clients", rows)
+    by_examples = {"evaluate_accuracy": 0.95, "train_trained_accuracy": 0.95}
+    losses = {"evaluate_loss": 1.2, "evaluate_received_training_loss": 0.7}
+    row = {"round": 1, "accuracy_mean": 0.75, **by_examples, **losses}
+    folder.append("rounds", [row])
+    run = load_run(folder.path)
     figure = curves_figure([run])
+    mean, loss, trained = figure.axes
+    assert curve(mean)[1] == curve(trained)[1] == curve(trained, 1)[1] == [75]
+    assert curve(loss)[1] == [2]
+    assert figure.get_suptitle().endswith("\nMeans over clients, each counting once")
+    pooled = pooled_figure([run])
+    assert curve(pooled.axes[0])[1] == [0.7]
+    assert "clients count by how many they have" in pooled.get_suptitle()
+    plot_curves([run], tmp_path / "new.png")
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        "new.png",
+        "new_by_rows.png",
+    }
+
+
+def test_a_single_evaluation_is_seen(tmp_path):
+    folder = make_run(tmp_path / "a", accuracies=((0.2, 0.4),), status="running")
+    folder.append("clients", client_rows(1, "train", trained_accuracy=(0.5, 1.0)))
+    run = load_run(folder.path)
+    for axes in curves_figure([run]).axes:
+        assert list(axes.get_xticks()) == [1]
+        for line in axes.get_lines():
+            assert line.get_marker() == "o"
+            assert line.get_markersize() >= 6
+    _, spread = client_accuracy_figure(run).axes
+    assert list(spread.get_xticks()) == [1]
+    assert all(band.get_linewidth()[0] > 5 for band in bands(spread))
+    (median,) = spread.get_lines()
+    assert median.get_markersize() >= 6
+    others = [load(tmp_path / str(s), experiment={"seed": s}) for s in (1, 2)]
+    (bar,) = curves_figure(others).axes[0].collections
+    assert not isinstance(bar, PolyCollection)
+
+
+def test_curves_of_one_run(tmp_path):
+    accuracies = ((0.2, 0.4), (0.6, 0.9))
+    folder = make_run(tmp_path / "a", accuracies=accuracies, status="running")
+    for server_round, loss in ((1, 2), (2, 1)):
+        rows = client_rows(server_round, "train", loss=(loss, loss))
+        folder.append("clients", rows)
+    figure = curves_figure([load_run(folder.path)])
     assert [(axes.get_title(), axes.get_ylabel()) for axes in figure.axes] == [
         ("Mean accuracy over clients", "accuracy (%)"),
         ("Accuracy of the worst 10 % of clients", "accuracy (%)"),
@@ -82,7 +142,9 @@ def test_curves_of_one_run(tmp_path):
     assert values == pytest.approx([30, 75])
     assert curve(figure.axes[1])[1] == pytest.approx([20, 60])
     assert curve(figure.axes[3])[1] == pytest.approx([2, 1])
-    assert figure.get_suptitle() == "fedavg on digits, seed 0"
+    assert figure.get_suptitle() == (
+        "fedavg on digits, seed 0\nMeans over clients, each counting once"
+    )
     assert not figure.legends
     assert not bands(figure.axes[0])
 
@@ -100,7 +162,8 @@ def test_seeds_make_a_mean_and_a_band_over_common_rounds(tmp_path):
     low, high = np.array([[30, 60]] * 2) + np.array([[-1], [1]]) * [200**0.5, 800**0.5]
     heights = band.get_paths()[0].vertices[:, 1]
     assert set(np.round(heights, 6)) == set(np.round([*low, *high], 6))
-    assert figure.get_suptitle() == "fedavg on digits, mean and spread of 2 seeds"
+    title = figure.get_suptitle().splitlines()
+    assert title[0] == "fedavg on digits, mean and spread of 2 seeds"
 
 
 def test_experiments_are_told_apart_in_a_legend_outside(tmp_path):
@@ -111,6 +174,7 @@ def test_experiments_are_told_apart_in_a_legend_outside(tmp_path):
     ]
     figure = curves_figure(runs)
     assert legend_texts(figure) == ["fedavg", "fedprox (2 seeds)"]
+    assert figure.get_suptitle() == "Means over clients, each counting once"
     drawn = [line.get_color() for line in figure.axes[0].get_lines()[:2]]
     handles = [handle.get_color() for handle in figure.legends[0].legend_handles]
     assert drawn == handles
@@ -127,7 +191,9 @@ def test_many_experiments_have_lines_of_their_own(tmp_path):
 
 def test_panels_without_data_are_left_out(tmp_path):
     folder = make_run(tmp_path / "a", accuracies=())
-    folder.append("rounds", [{"round": r, "train_loss": 1 / r} for r in (1, 2)])
+    folder.append(
+        "clients", [row for r in (1, 2) for row in client_rows(r, "train", loss=(1, 2))]
+    )
     figure = curves_figure([load_run(folder.path)])
     assert [axes.get_title() for axes in figure.axes] == ["Training loss"]
 
