@@ -88,6 +88,8 @@ class Collaboration:
     ----------
     seed
         The run's seed.
+    clients
+        Their ids, in the order of the accuracies.
     alone, together
         Accuracies by client (fractions), Standalone's and the run's, in one order.
     cf
@@ -97,6 +99,7 @@ class Collaboration:
     """
 
     seed: object
+    clients: tuple[Client, ...]
     alone: tuple[float, ...]
     together: tuple[float, ...]
     cf: float | None
@@ -205,6 +208,7 @@ def _collaboration(
     counts = [int(sizes[client]) for client in clients]
     return Collaboration(
         run.experiment.get(SEED),
+        tuple(clients),
         tuple(x),
         tuple(y),
         collaborative_fairness(x, y),
@@ -287,8 +291,8 @@ def to_csv(rows: Sequence[FairnessRow]) -> str:
     writer.writerow(["label", "score", SEED, "client", "standalone", "federated"])
     for row in rows:
         for run in row.runs:
-            for client, pair in enumerate(zip(run.alone, run.together, strict=True)):
-                writer.writerow([row.label, row.score, run.seed, client, *pair])
+            for point in zip(run.clients, run.alone, run.together, strict=True):
+                writer.writerow([row.label, row.score, run.seed, *point])
     return text.getvalue()
 
 

@@ -198,6 +198,17 @@ def test_files_hold_tables_and_points(tmp_path: Path) -> None:
     assert notes(rows)[0].startswith("Accuracies in per cent")
 
 
+def test_points_carry_their_clients_names(tmp_path: Path) -> None:
+    """Ten and eleven come before two where names are sorted, and one has no test rows."""
+    accuracies = tuple(k / 20 for k in range(12))
+    alone = made(tmp_path / "alone", (accuracies,), method="standalone")
+    sizes = {"num_examples": (0, *(20,) * 11)}
+    run = made(tmp_path / "a", (accuracies,), extra=sizes)
+    lines = to_csv(rows_of(tmp_path, run, alone=alone)).splitlines()[1:]
+    found = {int(cells[-3]): float(cells[-1]) for cells in (x.split(",") for x in lines)}
+    assert found == {k: accuracies[k] for k in range(1, 12)}
+
+
 def test_an_experiment_may_end_earlier(tmp_path: Path) -> None:
     run = made(tmp_path / "a", (ALONE, TOGETHER, ALONE[::-1]))
     other = made(tmp_path / "b", (TOGETHER,), method="fedavg")
