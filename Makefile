@@ -8,7 +8,7 @@ TORCH ?= 2.13.0
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: simulate test check unit slow grpc faults config setup clean
+.PHONY: simulate test check unit slow nightly grpc faults config setup clean
 
 simulate: $(READY)  ## FedAvg on handwritten digits, 10 clients, in Flower's Ray simulation
 	$(BIN)/fedsuite run simulations/quickstart.toml --engine ray --num-supernodes 10
@@ -22,10 +22,13 @@ check: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not nightly"
 
 slow: $(READY)  ## tests that start Ray or real processes; much of their time is waiting
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
+
+nightly: $(READY)  ## whole runs of every method: minutes of processor time
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m nightly
 
 grpc:  ## the federation of real processes on Flower 1.39, whose SuperNodes speak gRPC
 	$(MAKE) setup VENV=.venv-grpc CONSTRAINTS=constraints/flwr-1.39.txt FLWR=1.39.0

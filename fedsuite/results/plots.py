@@ -30,6 +30,7 @@ from fedsuite.metrics import fairness_report
 from fedsuite.results import layout
 from fedsuite.results.client_bars import draw_columns
 from fedsuite.results.groups import Group, group_runs
+from fedsuite.results.likeness import UNLIKE, share_partitions
 from fedsuite.results.panels import (
     BY_ROWS,
     ONCE,
@@ -188,7 +189,7 @@ def _figure(
     if len(groups) == 1:
         figure.suptitle(escape_dollars(f"{_title(groups[0])}\n{title}"))
     else:
-        figure.suptitle(title)
+        figure.suptitle(title if share_partitions(groups) else f"{title}\n{UNLIKE}")
         # All groups, though a panel may lack one: the legend stands for the whole figure.
         handles = [
             grid.flat[0].plot([], [], **line_style(i))[0] for i in range(len(groups))

@@ -10,6 +10,7 @@ from matplotlib.collections import PolyCollection
 
 from fedsuite.data import ClientShift
 from fedsuite.errors import RunError
+from fedsuite.results.likeness import UNLIKE
 from fedsuite.results.plots import (
     client_accuracy_figure,
     curves_figure,
@@ -174,7 +175,9 @@ def test_experiments_are_told_apart_in_a_legend_outside(tmp_path):
     ]
     figure = curves_figure(runs)
     assert legend_texts(figure) == ["fedavg", "fedprox (2 seeds)"]
-    assert figure.get_suptitle() == "Means over clients, each counting once"
+    assert figure.get_suptitle() == f"Means over clients, each counting once\n{UNLIKE}"
+    alike = curves_figure(runs[:2]).get_suptitle()
+    assert alike == "Means over clients, each counting once"
     drawn = [line.get_color() for line in figure.axes[0].get_lines()[:2]]
     handles = [handle.get_color() for handle in figure.legends[0].legend_handles]
     assert drawn == handles
