@@ -73,7 +73,11 @@ def test_make_targets_exist() -> None:
 def test_local_commands_run_in_order(checkout: Path) -> None:
     for command in COMMANDS:
         if not any(mark in command for mark in SLOW):
-            run(command, checkout)
+            output = run(command, checkout)
+            if command.startswith("fedsuite compare"):
+                # Like with like: one key differs, and the runs are a pair.
+                assert "warning:" not in output
+                assert "pair by pair" in output
     assert (checkout / "runs" / "first" / "model.safetensors").exists()
     assert (checkout / "comparison").is_dir()
     assert (checkout / "partition" / "partition_train.png").exists()
