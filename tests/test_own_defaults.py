@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsuite import server_app
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.experiment_parts import federated_data, network_model
@@ -150,6 +152,19 @@ def test_flowers_table_names_nothing() -> None:
     assert Experiment.from_values(said)["local-steps"] == 0
     said = {"method": "feddf", "public-dir": AUTO}
     assert Experiment.from_values({**table, **said})["public-size"] == 0
+
+
+def test_the_serverapp_says_what_the_method_brings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under ``flwr run`` its output is the log that a person reads."""
+    monkeypatch.setattr(server_app, "grid_for", lambda grid: grid)
+    monkeypatch.setattr(server_app, "run_experiment", lambda *args, **options: None)
+    table = {name: table_default(name) for name in known_keys()}
+    config = {**table, "method": "fedeba", "output-dir": str(tmp_path)}
+    context = Context(1, 1, {}, RecordDict(), config)
+    server_app.main(None, context)
+    assert capsys.readouterr().out == f"{FEDEBA_BRINGS}\n"
 
 
 def test_public_rows_come_with_a_method_that_needs_them_unless_there_is_a_folder() -> None:
