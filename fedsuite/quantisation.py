@@ -6,6 +6,7 @@ Distillation", arXiv:2012.00632. The grid of b bits holds the vectors of multipl
 the change of a sample's code is told, at H(Y_t | Y_{t-1}) bits a sample.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 
 LARGEST_BITS = 24
 """What float32 can tell apart."""
+
+_UNTOLD = -1.0
+"""In place of a code that was not told yet."""
 
 
 def quantise(probabilities: NDArray[Any], bits: int) -> NDArray[np.float64]:
@@ -73,6 +77,63 @@ def delta_code_bits(codes: NDArray[Any], previous: NDArray[Any] | None = None) -
             "same samples"
         )
     return _entropy_bits(np.hstack([previous, codes])) - _entropy_bits(previous)
+
+
+class DeltaLedger:
+    """Counts what clients' codes cost an ideal coder that knows the last of each row.
+
+    What a client tells in a round is coded together: rows that it told of before at
+    H(code | code before), the others at H(code), with the frequencies found.
+
+    Parameters
+    ----------
+    num_rows
+        Number of public rows.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self._num_rows = num_rows
+        self._last: dict[int, NDArray[np.float32]] = {}
+        self._told: dict[int, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
+
+    def begin_round(self) -> None:
+        """Count from 0 again; what was told stays known."""
+        self._told = {}
+
+    def add(self, client_id: int, rows: NDArray[Any], codes: NDArray[Any]) -> None:
+        """Take in the codes of some public rows, each at most once.
+
+        Parameters
+        ----------
+        client_id
+            Who tells them.
+        rows
+            Numbers of the rows.
+        codes
+            As of :func:`quantise`, ``[rows, classes]``.
+        """
+        fresh = np.full((self._num_rows, codes.shape[1]), _UNTOLD, np.float32)
+        last = self._last.setdefault(client_id, fresh)
+        self._told.setdefault(client_id, []).append((last[rows], codes))
+        last[rows] = codes
+
+    def bits(self) -> float:
+        """Return the bits of the round so far, of all clients together."""
+        total = 0.0
+        for told in self._told.values():
+            before, codes = (np.concatenate(parts) for parts in zip(*told, strict=True))
+            known = before[:, 0] != _UNTOLD
+            total += delta_code_bits(codes[known], before[known])
+            total += delta_code_bits(codes[~known])
+        return total
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the last codes of each client."""
+        return {str(client_id): codes for client_id, codes in self._last.items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take them back."""
+        self._last = {int(name): codes.copy() for name, codes in state.items()}
 
 
 def _entropy_bits(rows: NDArray[Any]) -> float:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsuite.quantisation import delta_code_bits, quantise
+from fedsuite.quantisation import DeltaLedger, delta_code_bits, quantise
 
 ROW = np.array([[0.574097, 0.348207, 0.077696]])
 WEIGHTS = st.lists(st.floats(0, 1), min_size=3, max_size=3).filter(lambda w: sum(w) > 1e-6)
@@ -89,3 +89,35 @@ def test_to_know_the_last_code_never_costs(pairs: list[tuple[int, int]]) -> None
     before, now = (one_hot(*labels) for labels in zip(*pairs, strict=True))
     cost = delta_code_bits(now, before)
     assert -1e-9 <= cost <= delta_code_bits(now) + 1e-9
+
+
+def test_a_ledger_by_hand() -> None:
+    """Two clients; rows that were told before cost what has changed, the others all."""
+    ledger = DeltaLedger(6)
+    ledger.begin_round()
+    ledger.add(0, np.array([0, 1]), one_hot(0, 1))
+    assert ledger.bits() == pytest.approx(2)
+    # Coded together with the two before: four codes, two of each.
+    ledger.add(0, np.array([2, 3]), one_hot(1, 0))
+    ledger.add(7, np.array([2, 3]), one_hot(3, 3))
+    assert ledger.bits() == pytest.approx(4)
+    ledger.begin_round()
+    assert ledger.bits() == 0
+    # Rows 0 and 3 had the same code and now differ; 4 and 5 were never told.
+    ledger.add(0, np.array([0, 3]), one_hot(0, 2))
+    ledger.add(0, np.array([4, 5]), one_hot(2, 1))
+    assert ledger.bits() == pytest.approx(2 + 2)
+    ledger.add(0, np.array([4, 5]), one_hot(2, 1))
+    assert ledger.bits() == pytest.approx(
+        4 + delta_code_bits(one_hot(0, 2, 2, 1), one_hot(0, 0, 2, 1)) - 2
+    )
+
+
+def test_a_ledger_comes_back() -> None:
+    one, two = DeltaLedger(4), DeltaLedger(4)
+    one.add(3, np.array([0, 2]), one_hot(1, 2))
+    two.restore(one.state())
+    for ledger in (one, two):
+        ledger.begin_round()
+        ledger.add(3, np.arange(4), one_hot(1, 1, 2, 3))
+    assert one.bits() == two.bits() == pytest.approx(2)

@@ -7,6 +7,7 @@ bytes lie on a logarithmic axis: a plot and a table of their own. Counted is the
 training, all clients together, never evaluation. Ledgers of a run:
 
 - ``sent``: the bytes of the messages, over four for parameters (float32);
+- ``coded``: of CFD with ``cfd-bits``, the same with uploads at what an ideal coder needs;
 - ``true``, ``nominal``: of filter decomposition, what was sent, and the paper's account, in
   which coefficients cost something only in the rounds of their upload.
 """
@@ -31,6 +32,14 @@ from fedsuite.results.plots import LINE_STYLES, PALETTE, dress, escape_dollars
 from fedsuite.results.reader import Run, load_run
 
 BYTES_PER_PARAMETER = 4
+CODED = "coded_bits_up"
+_PARAMETERS = {
+    **dict.fromkeys(("bytes_up", "bytes_down_train"), 1 / BYTES_PER_PARAMETER),
+    CODED: 1 / (8 * BYTES_PER_PARAMETER),
+}
+"""Parameters of float32 that one unit of a column is worth, where that is not 1."""
+
+LEDGERS = ("sent", "true", "nominal", "coded")
 WHOLE_TEST = "evaluate_whole_test_accuracy"
 SHARES = (0.5, 0.75, 0.9, 1.0)
 """Targets, unless told, as shares of the best accuracy that all experiments reach."""
@@ -60,7 +69,7 @@ class Curve:
     label
         The experiment.
     ledger
-        ``sent``, ``true`` or ``nominal``.
+        One of :data:`LEDGERS`.
     rounds, parameters, accuracies
         Evaluated rounds, parameters sent until their end, accuracies (fractions).
     num_seeds, deviations
@@ -103,9 +112,10 @@ def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
     if not run.column("true_parameters_up")[0].size:
         sent = {"up": "bytes_up", "down": "bytes_down_train"}
         ledgers = {"sent": tuple(sent[way] for way in direction.names)}
+        if run.column(CODED)[0].size and direction is not Direction.DOWN:
+            ledgers["coded"] = tuple({**sent, "up": CODED}[w] for w in direction.names)
     found = {}
     for ledger, columns in ledgers.items():
-        scale = BYTES_PER_PARAMETER if ledger == "sent" else 1
         missing = [name for name in columns if not run.column(name)[0].size]
         if missing:
             raise RunError(
@@ -114,7 +124,7 @@ def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
             )
         total, sums = 0.0, {}
         for row in run.rounds:
-            total += sum(row[name] or 0 for name in columns) / scale
+            total += sum((row[name] or 0) * _PARAMETERS.get(name, 1) for name in columns)
             sums[row["round"]] = total
         found[ledger] = sums
     return found
@@ -273,7 +283,8 @@ def command(
     note = (
         f"Parameters sent {words} in training, by all clients together, until {metric} "
         "first reaches the target; means over seeds. Ledgers: sent, bytes of the messages "
-        "over 4; true, what filter decomposition sent; nominal, the paper's account of it."
+        "over 4; coded, the same with CFD's uploads as an ideal coder would send them; "
+        "true, what filter decomposition sent; nominal, the paper's account of it."
     )
     table = Table(columns, cells, note)
     files.write(table, cost_figure(found, metric, words))
@@ -323,7 +334,7 @@ def _styles(found: Sequence[Curve]) -> Iterator[tuple[Curve, dict[str, Any]]]:
             curve,
             {
                 "color": PALETTE[labels.index(curve.label) % len(PALETTE)],
-                "linestyle": LINE_STYLES[("sent", "true", "nominal").index(curve.ledger)],
+                "linestyle": LINE_STYLES[LEDGERS.index(curve.ledger)],
                 "marker": "o" if len(curve.rounds) <= 30 else "",
                 "markersize": 3,
                 "label": escape_dollars(f"{curve.label} ({curve.ledger})"),

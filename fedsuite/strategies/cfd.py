@@ -25,9 +25,11 @@ clients; with clients and server all equal every loss is 0.
 Deviations. CFD's own paper exchanges once a round on all public data, weighs clients by
 their examples, quantises what is sent down too, and codes the change since the last
 round. Here an exchange is a mini-batch, as in FedAL's comparison, clients weigh alike,
-and the answer is float32; quantised rows travel as float32 too, so that the bytes that a
-run reports are not those that the paper counts:
-:func:`fedsuite.quantisation.delta_code_bits` tells these. The papers leave the server's
+and the answer is float32. Quantised rows travel as float32 too, so that the bytes that a
+run reports are not those that the paper counts. ``coded_bits_up`` tells these of each
+round: what an ideal coder needs for the round's codes of each client, given the last code
+that the client told of the same row (:class:`fedsuite.quantisation.DeltaLedger`). A coder
+needs a little more, and the table of frequencies. The papers leave the server's
 network open: here the largest of the clients', from the initial parameters that clients
 share. It stays on the CPU. Its optimiser steps are work beyond that of other methods. A
 client that is alone in an exchange learns from the server all the same.
@@ -44,7 +46,7 @@ from fedsuite.keys import Key, Value
 from fedsuite.models import build_model
 from fedsuite.models.assignment import Network, parse_networks
 from fedsuite.public_batches import public_batch
-from fedsuite.quantisation import LARGEST_BITS
+from fedsuite.quantisation import LARGEST_BITS, DeltaLedger
 from fedsuite.records import (
     LOGITS,
     PROBABILITIES,
@@ -71,6 +73,8 @@ if TYPE_CHECKING:
 
 Target = Literal["logit-mean", "prob-mean"]
 Emit = Literal["after", "before"]
+
+_CODES = "codes/"
 
 SERVER_MODEL = Key(
     "cfd-server-model",
@@ -181,6 +185,7 @@ class CFD(PublicExchange):
         self._server_steps = cfd_server_steps
         self._learning_rate = cfd_learning_rate
         self._student: ServerStudent | None = None
+        self._coded = DeltaLedger(self.public_rows)
 
     @property
     def student(self) -> "ServerStudent":
@@ -198,6 +203,10 @@ class CFD(PublicExchange):
             return super().output_spec()
         return {PROBABILITIES: ((self.batch_size, self.num_classes), "float32")}
 
+    def begin_transfer(self) -> None:
+        """Count the bits of this round's codes from 0."""
+        self._coded.begin_round()
+
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
         """Step the server's network towards the clients; return what it says."""
         rows = public_batch(
@@ -213,17 +222,24 @@ class CFD(PublicExchange):
             emitted = self.student.logits(inputs, *when)
         if not self._bits:
             self.note(output_divergence=output_divergence(outputs))
+        else:
+            for client_id, arrays in outputs.items():
+                self._coded.add(client_id, rows.numpy(), arrays[PROBABILITIES])
+            self.round_metrics["coded_bits_up"] = self._coded.bits()
         return Feedback({SERVER_OUTPUTS: {LOGITS: emitted}})
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the server's network and its optimiser's memory."""
-        return (self._student.state() if self._student else {}), {}
+        """Return the server's network, its optimiser's memory, and the last codes."""
+        codes = {f"{_CODES}{name}": array for name, array in self._coded.state().items()}
+        return {**(self._student.state() if self._student else {}), **codes}, {}
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take back what :meth:`state` returned."""
         self._student = None
-        if arrays:
-            self.student.restore(arrays)
+        codes = {name: array for name, array in arrays.items() if name.startswith(_CODES)}
+        self._coded.restore({name[len(_CODES) :]: a for name, a in codes.items()})
+        if student := {name: a for name, a in arrays.items() if name not in codes}:
+            self.student.restore(student)
 
     def _target(self, outputs: Mapping[int, Arrays]) -> NDArray[np.float64]:
         """Return the probabilities that the server's network is to learn."""

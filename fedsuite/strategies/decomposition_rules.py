@@ -46,6 +46,12 @@ def refusal(strategy: "type[MethodDeclaration]", values: Mapping[str, Value]) ->
     acting = [name for name in CLIENT_KEYS if name in changed]
     if not acting:
         return ""
+    if str(values["decomposition-average"]).endswith("-regauged"):
+        return (
+            f"{_said(acting[0], changed)} cannot go with decomposition-average = "
+            f"{values['decomposition-average']!r}, which changes atoms and coefficients "
+            "together in each round: leave one of them out"
+        )
     first, method = _said(acting[0], changed), strategy.__name__
     if strategy.NEEDS_GROUPS:
         return f"{first}: {method} divides the model itself: leave it out"

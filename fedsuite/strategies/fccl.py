@@ -23,12 +23,12 @@ not 0 where clients agree: for K classes at least lambda K (K - 2)^2 / (K - 1).
 Deviations. The order is FedAL's, the local phase before the exchanges, each of which is one
 step of an optimiser that stays; the code takes passes over the public data, before the
 local phase, and makes Adam anew for every batch. Pre-training (``fccl-pretrain-epochs``;
-40 or 50 in the code) is work that other methods do not get: it is off by default, and its
-teacher then is left out; the previous model alone, which at first is a random one, holds a
-client back for many rounds. A class whose logits, of the client or of T, are constant over
-a batch has no correlation: C is 0 there, no gradient comes from it, and the event is
-counted in ``constant_columns``. A single client has nobody to correlate with, and only
-trains.
+40 or 50 in the code) is work that other methods do not get. Adam begins afresh after it, as
+in the code: no moment of pre-training lasts. It is off by default, and its teacher then is
+left out; the previous model alone, which at first is a random one, holds a client back for
+many rounds. A class whose logits, of the client or of T, are constant over a batch has no
+correlation: C is 0 there, no gradient comes from it, and the event is counted in
+``constant_columns``. A single client has nobody to correlate with, and only trains.
 """
 
 from collections.abc import Mapping

@@ -26,7 +26,8 @@ known: 1. G_n is made of the tables of the last round that counted: a client tha
 there has none in it, and may still receive one. Tables travel once a round, as often as
 models would.
 
-What leaves a client tells which classes it has, and its mean output for each.
+What leaves a client tells which classes it has, and its mean output for each; means of few
+examples tell much, and of a class with one row the mean is the model's output on that row.
 """
 
 from collections.abc import Mapping, Sequence

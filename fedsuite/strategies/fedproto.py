@@ -34,7 +34,8 @@ all where ``local-steps`` takes fewer. Prototypes are those of the last round th
 FedAL does not print its loss: the form above is ours. Authors train one epoch of SGD of
 rate 0.01 and momentum 0.5, made anew in each round; defaults here are FedAL's.
 
-What leaves a client tells mean features of its classes; means of few examples tell much.
+What leaves a client tells mean features of its classes; means of few examples tell much,
+and of a class with one row the mean is that row's features.
 """
 
 from collections.abc import Mapping, Sequence

@@ -157,11 +157,6 @@ class FilterDecomposition(StrategyWrapper):
                 f"{personal_epochs}, refresh_epochs = {refresh_epochs}: expected whole "
                 "numbers, the first at least 1"
             )
-        if decomposition_average.endswith("-regauged") and coefficient_period > 1:
-            raise ValueError(
-                f"decomposition_average = {decomposition_average!r}: atoms and "
-                "coefficients change together, so that coefficient_period must be 1"
-            )
         self.period = coefficient_period
         self.average = decomposition_average
         self.measures = measure_cross_terms

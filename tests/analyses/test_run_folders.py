@@ -70,6 +70,15 @@ def test_two_ledgers(tmp_path):
     assert costs(run, Direction.UP)["true"] == {1: 5, 2: 12}
 
 
+def test_coded_uploads_are_a_ledger_of_their_own(tmp_path):
+    """320 bits are 10 parameters of float32; what goes down stays as it was sent."""
+    rows = [{**sent(400, 80), "coded_bits_up": 320}, {**sent(400, 80), "coded_bits_up": 32}]
+    run = made(tmp_path / "a", rows)
+    assert costs(run, Direction.UP) == {"sent": {1: 100, 2: 200}, "coded": {1: 10, 2: 11}}
+    assert costs(run, Direction.DOWN) == {"sent": {1: 20, 2: 40}}
+    assert costs(run, Direction.BOTH)["coded"] == {1: 30, 2: 51}
+
+
 def test_older_runs_know_only_uploads(tmp_path):
     run = made(tmp_path / "a", [{"bytes_up": 40, "accuracy_mean": 0.5}])
     assert costs(run, Direction.UP) == {"sent": {1: 10}}

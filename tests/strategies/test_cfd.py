@@ -24,6 +24,7 @@ from fedsuite.records import LOGITS, OUTPUTS, PROBABILITIES, SERVER_OUTPUTS, TRA
 from fedsuite.strategies.cfd import CFD, softmax
 from fedsuite.strategies.fedmd import FedMD
 from fedsuite.strategies.server_student import ServerStudent
+from tests.helpers import bits
 from tests.strategies.public import (
     CLIENTS,
     FIXTURE,
@@ -372,7 +373,7 @@ def test_networks_that_are_none_are_refused(text: str, reason: str) -> None:
     [
         (np.full((6, 3), np.nan, np.float32), "NaN"),
         (np.zeros((6, 2), np.float32), "shape"),
-        (np.zeros((6, 3)), "dtype"),
+        (np.zeros((6, 3), np.int64), "dtype"),
     ],
 )
 @pytest.mark.parametrize("bits", [0, 2])
@@ -398,6 +399,29 @@ def test_what_is_no_distribution_does_no_harm() -> None:
     found = strategy._target({0: {PROBABILITIES: rows}, 1: {PROBABILITIES: honest}})
     undone = np.array([(0, 1, 0), (1 / 3, 1 / 3, 1 / 3), (0.25, 0.25, 0.5)])
     np.testing.assert_allclose(found, (undone + honest) / 2, atol=1e-7)
+
+
+def test_a_round_tells_the_bits_of_an_ideal_coder() -> None:
+    """Labels 0102 and 1002 cost 2 + 2 + 2 bits each, 1221 four; in bytes 144 travelled."""
+    federation = tables(CFDClient, FIXTURE.values())
+    strategy = tables_strategy(
+        CFD,
+        networks=networks_of(lambda: Table(SERVER)),
+        public=PublicData(NUMBERED),
+        cfd_target="prob-mean",
+        cfd_bits=1,
+        cfd_learning_rate=1e-9,
+    )
+    first, second = federation.run(strategy, 2).reports
+    assert first.train.bytes_up == 144
+    assert first.method_metrics["coded_bits_up"] == pytest.approx(6 + 6 + 4)
+    # Each label tells the next one of its row, whether or not it changed.
+    assert 0 <= second.method_metrics["coded_bits_up"] < 8
+    other = cfd(lambda: Table(SERVER), cfd_target="prob-mean", cfd_bits=1)
+    other.restore(*strategy.state())
+    again = other.state()[0]
+    assert bits(again) == bits(strategy.state()[0])
+    np.testing.assert_array_equal(again["codes/2"].argmax(axis=1), (1, 2, 2, 1))
 
 
 def test_networks_may_all_differ_and_a_round_has_its_figures() -> None:

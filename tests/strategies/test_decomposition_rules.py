@@ -164,6 +164,17 @@ def test_keys_that_would_do_nothing(changes: dict[str, Any], words: str) -> None
         wrap(**changes)
 
 
+@pytest.mark.parametrize("average", ["factors-regauged", "products-regauged"])
+@pytest.mark.parametrize("key", CLIENT_KEYS)
+def test_another_gauge_each_round_leaves_clients_nothing_to_keep(
+    key: str, average: Any
+) -> None:
+    """Frozen atoms would change, and personal ones would meet coefficients of others."""
+    changes: dict[str, Any] = {key.replace("-", "_"): OTHER_VALUES[key]}
+    with pytest.raises(ConfigError, match=f"{key} = .* cannot go with decomposition-"):
+        factored_experiment("fedavg", decomposition_average=average, **changes)
+
+
 def test_each_key_of_the_clients_is_one_of_the_keys() -> None:
     assert set(CLIENT_KEYS) < {key.name for key in KEYS}
 
