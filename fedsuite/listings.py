@@ -27,12 +27,13 @@ SELECTORS_OF = {"model": ("model", "decomposition"), "data": ("dataset", "partit
 
 
 def methods_table() -> Table:
-    """Return the methods with their papers and own keys."""
-    table = Table("method", "strategy", "own keys", "paper")
+    """Return the methods: what they need of clients, their own keys, and their papers."""
+    table = Table("method", "strategy", "needs of clients", "own keys", "paper")
     for method in METHODS.values():
         strategy = method.load_strategy()
         keys = ", ".join(key.name for key in strategy.KEYS)
-        table.add_row(method.name, strategy.__name__, keys, method.paper)
+        needs = strategy.NEEDS_OF_CLIENT.words
+        table.add_row(method.name, strategy.__name__, needs, keys, method.paper)
     return table
 
 

@@ -37,6 +37,7 @@ def test_methods_have_their_papers_and_keys():
     assert set(found) == set(METHODS)
     assert found["fedprox"] == [
         "FedProx",
+        "FedProxClient",
         "server-learning-rate, proximal-mu",
         "Li et al., MLSys 2020, arXiv:1812.06127",
     ]

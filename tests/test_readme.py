@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from fedsuite.registry import METHODS
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
@@ -67,6 +69,16 @@ def test_readme_has_commands() -> None:
 def test_make_targets_exist() -> None:
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert {"simulate", "test", "setup", "config"} <= set(targets)
+
+
+def test_what_methods_need_of_clients_is_what_they_declare() -> None:
+    table = README.partition("| needs of clients |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    told = {name: needs for needs, names in rows for name in re.findall(r"`(\w+)`", names)}
+    strategies = [method.load_strategy() for method in METHODS.values()]
+    declared = {s.__name__: s.NEEDS_OF_CLIENT.words for s in strategies}
+    assert rows[-1][1] == "all others"
+    assert declared == {name: f"{name}Client" for name in declared} | told
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ _PREFIX = re.compile(r"(?:train|evaluate|query)(?:\.\w+)?: ")
 _REASONS = (
     ("not-connected", "its node is not connected"),
     ("late", "no reply before the deadline"),
-    ("node-failed", "node failed: "),
+    ("node-failed", "node failed: |no handler for "),
     ("client-failed", "client failed: "),
     ("stale", r"node -?\d+: a reply to another round"),
     ("unasked", r"node -?\d+: a reply that nobody asked for"),

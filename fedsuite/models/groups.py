@@ -1,12 +1,15 @@
 """Which arrays of a model are its head, its filter atoms, its coefficients.
 
 Methods that share a part of a model, or send its parts at different times, name the parts
-through :class:`ParameterGroups`; nothing is ever guessed from the arrays' names. Atoms and
-coefficients are those of the layers that :func:`fedsuite.models.decompose` made.
+through :class:`ParameterGroups`; which arrays are the head is never guessed from names.
+Atoms and coefficients are those of the layers that :func:`fedsuite.models.decompose` made.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from fedsuite.errors import ConfigError
 from fedsuite.models.head import head_names, joined, names_of
@@ -97,6 +100,36 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
         coefficients=tuple(name for name in state if name in coefficients),
         personal=tuple(name for name in state if name in personal),
         layers=_layers(model),
+    )
+
+
+def factored_groups(arrays: Mapping[str, NDArray[Any]]) -> ParameterGroups:
+    """Return the groups that a model's arrays show: atoms, coefficients, and the others.
+
+    A decomposed layer ``X`` has arrays ``X.atoms`` (m, height, width) and
+    ``X.coefficients`` (channels out, channels in / groups, m). No array shows whether it is
+    of the head, which is empty here.
+
+    Parameters
+    ----------
+    arrays
+        Those of the whole model by name, in ``state_dict`` order.
+    """
+    pairs = []
+    for atoms, array in arrays.items():
+        layer, _, part = atoms.rpartition(".")
+        coefficients = joined(layer, "coefficients")
+        if part != "atoms" or coefficients not in arrays:
+            continue
+        shape = arrays[coefficients].shape
+        if array.ndim == len(shape) == 3 and len(array) == shape[-1]:
+            pairs.append((atoms, coefficients))
+    factors = {name for pair in pairs for name in pair}
+    return ParameterGroups(
+        head=(),
+        other=tuple(name for name in arrays if name not in factors),
+        atoms=tuple(atoms for atoms, _ in pairs),
+        coefficients=tuple(coefficients for _, coefficients in pairs),
     )
 
 

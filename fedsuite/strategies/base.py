@@ -40,6 +40,7 @@ from fedsuite.strategies.exchange import (
     build_messages,
 )
 from fedsuite.strategies.extras import ServerExtras
+from fedsuite.strategies.first_exchange import first_refusal
 from fedsuite.strategies.layer import Layer
 from fedsuite.strategies.membership import Directory, Identity, Members, Sampling
 from fedsuite.strategies.metric_means import MetricMeans, MetricsFn
@@ -154,6 +155,8 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
             EVALUATE: Sampling(EVALUATE, fraction_evaluate, min_evaluate_nodes, seed),
         }
         self.min_available_nodes = max(min_available_nodes, 1)
+        waits_for_all = f"all ({min_available_nodes} has no effect with {identity!r})"
+        self.nodes_awaited = waits_for_all if hosts_clients else str(min_available_nodes)
         self.evaluate_every = evaluate_every
         self.num_rounds = num_rounds
         self.quorum = Quorum(max(quorum, 1), max_failed_rounds)
@@ -191,6 +194,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         self.kept_versions: dict[int, str] = {}
         self.server_round = 0
         self.round_metrics: dict[str, float] = {}
+        self._kinds_answered: set[str] = set()
         self._exchange_index = 0
         self._grid: Grid | None = None
         self._members = Members([], {})
@@ -273,6 +277,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
             yield reply
         report.bytes_up += reader.bytes_up
         tell_replies(exchange.message_type, good, len(exchange.client_ids))
+        self._judge_first(reader)
         self.quorum.check(good, report)
 
     # ------------------------------------------------------------------- Flower's contract
@@ -309,6 +314,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
             return None, None
         finally:
             report.bytes_up += reader.bytes_up
+        self._judge_first(reader)
         tell_replies("aggregate_train", len(report.rows), report.num_asked)
         if not self.quorum.met(server_round, report):
             return None, None
@@ -339,6 +345,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         for _ in self._count(reader.read(replies), report):
             pass
         report.bytes_up += reader.bytes_up
+        self._judge_first(reader)
         tell_replies("aggregate_evaluate", len(report.rows), report.num_asked)
         return self._means[EVALUATE].record(report)
 
@@ -463,9 +470,26 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         )
         return reader, messages
 
+    def _judge_first(self, reader: ReplyReader) -> None:
+        """End the run where the first exchange of its kind shows that it cannot work.
+
+        After one good reply of a kind, replies are judged one by one.
+        """
+        kind = reader.exchange.message_type
+        if kind in self._kinds_answered:
+            return
+        if reader.num_good:
+            self._kinds_answered.add(kind)
+        needs = self.layer.needs() or self.NEEDS_OF_CLIENT
+        if reason := first_refusal(reader, needs, self._members.hosted):
+            raise RunError(f"round {self.server_round}: {type(self).__name__}: {reason}")
+
     def _limited(self, expected: Expected) -> Expected:
         return replace(
-            expected, weight_key=self.weighted_by_key, max_examples=self.max_examples
+            expected,
+            weight_key=self.weighted_by_key,
+            max_examples=self.max_examples,
+            advice=expected.advice or self.NEEDS_OF_CLIENT.advice,
         )
 
     def _count(

@@ -54,6 +54,7 @@ from fedsuite.records import (
     Arrays,
     ConfigValue,
 )
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.public_exchange import (
     DEFAULTS,
     ExchangeOptions,
@@ -107,6 +108,10 @@ class CFD(PublicExchange):
     options
         Keywords of :class:`~fedsuite.strategies.public_exchange.PublicExchange`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "CFDClient", "answers with its outputs on public data"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *PublicExchange.KEYS,

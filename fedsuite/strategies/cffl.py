@@ -44,6 +44,7 @@ from fedsuite.keys import Key, Value
 from fedsuite.records import ARRAYS, STATISTICS, TRAIN, UPDATE, Arrays, ConfigValue
 from fedsuite.strategies.aggregation import weighted_mean
 from fedsuite.strategies.cgsv import total_update
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.gathered import examples_of
 from fedsuite.strategies.options import StrategyOptions
@@ -161,13 +162,13 @@ class CFFL(RewardStrategy):
         Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
 
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds("CFFLClient", "keeps its model")
+
     KEYS: ClassVar[tuple[Key, ...]] = (UPLOAD_SHARE, CLIP, SHARPNESS, THRESHOLD, FORMULA)
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
     FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0}
     FIXED_REASON: ClassVar[str] = "noise would undo the choice of what is uploaded"
     NEEDS_VALIDATION: ClassVar[bool] = True
-
-    advice: ClassVar[str] = "train with CFFLClient, which keeps its model"
 
     def __init__(
         self,

@@ -1,11 +1,79 @@
 """What a method declares of itself: its keys, and what its constructor must be given."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedsuite.keys import Key, Value
 
 ScoredModel = Literal["shared", "tuned", "private"]
+
+
+@dataclass(frozen=True)
+class NeededMetric:
+    """A metric that a method needs in each reply to its training message.
+
+    Parameters
+    ----------
+    name
+        Its name, unless the keyword says otherwise.
+    keyword
+        Keyword of the constructor that an app of other habits is served by.
+    meaning
+        What the metric holds.
+    gives
+        What the keyword gives.
+    """
+
+    name: str
+    keyword: str
+    meaning: str
+    gives: str = "the name that it has"
+
+    @property
+    def advice(self) -> str:
+        """What to do where replies lack it."""
+        report = f"report {self.meaning} as {self.name!r}"
+        return f"{report}, or give {self.gives} as {self.keyword}"
+
+
+@dataclass(frozen=True)
+class ClientNeeds:
+    """What a method needs of a client that sends back a model and its number of examples.
+
+    Parameters
+    ----------
+    client
+        The class of :mod:`fedsuite.clients` that does it; empty where any client will do.
+        A client of one's own may do the same.
+    does
+        What that class does, to follow "which".
+    metrics
+        Metrics that each reply must hold, where the class is not needed.
+    stores
+        Whether the client keeps something between rounds and says so, by the metric
+        ``stored-state``: the method is another one without.
+    """
+
+    client: str = ""
+    does: str = ""
+    metrics: tuple[NeededMetric, ...] = ()
+    stores: bool = False
+
+    @property
+    def words(self) -> str:
+        """The needs in a few words, for tables."""
+        if self.client:
+            return self.client
+        metrics = (f"metric {metric.name} ({metric.keyword})" for metric in self.metrics)
+        return ", ".join(metrics) or "nothing"
+
+    @property
+    def advice(self) -> str:
+        """What to do where replies lack something; empty where nothing is needed."""
+        if self.client:
+            return f"train with fedsuite.clients.{self.client}, which {self.does}"
+        return "; ".join(metric.advice for metric in self.metrics)
 
 
 class MethodDeclaration:
@@ -27,6 +95,9 @@ class MethodDeclaration:
 
     FIXED_REASON: ClassVar[str] = ""
     """Why other values are refused, for the error; empty says nothing."""
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds()
+    """What clients must do beside training the model that they got."""
 
     NEEDS_GROUPS: ClassVar[bool] = False
     """Whether the constructor takes ``groups``, the model's ParameterGroups."""

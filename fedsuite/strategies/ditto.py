@@ -23,7 +23,7 @@ from typing import ClassVar, Unpack
 
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
-from fedsuite.strategies.declaration import ScoredModel
+from fedsuite.strategies.declaration import ClientNeeds, ScoredModel
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.options import FedAvgOptions
@@ -46,6 +46,10 @@ class Ditto(FedAvg):
     options
         Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "DittoClient", "keeps a personal model", stores=True
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *FedAvg.KEYS,

@@ -1,5 +1,6 @@
 """One exchange with clients: requests out, checked replies back in client order."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -27,9 +28,11 @@ from fedsuite.strategies.validation import (
     BadReply,
     ClientReply,
     Expected,
+    Missing,
     check_reply,
     one_line,
     spec_of,
+    with_advice,
 )
 from fedsuite.wire import from_legacy, to_legacy
 
@@ -196,6 +199,24 @@ def build_messages(
     return messages
 
 
+class Absent(BadReply):
+    """Nothing came."""
+
+
+HANDLER = "handler"
+"""What an app lacks that has no function for a message."""
+
+_NO_HANDLER = re.compile(r"No \w+ function registered with name")
+_LEGACY_APP = re.compile(r"(fit|evaluate)ins\.")
+
+
+def _likeness(failure: BadReply) -> str:
+    """Return what equal failures of different clients have in common."""
+    if isinstance(failure, Missing):
+        return failure.what
+    return re.sub(r"\d+", "0", str(failure))
+
+
 class ReplyReader:
     """Reads the replies to one exchange.
 
@@ -223,7 +244,7 @@ class ReplyReader:
         reject: Callable[[int | None, str], None],
         keys: RecordKeys = FEDSUITE_KEYS,
     ) -> None:
-        self._exchange = exchange
+        self.exchange = exchange
         self._wire = wire
         self._hosted = members.hosted
         self._group_id = group_id
@@ -231,14 +252,17 @@ class ReplyReader:
         self._reject = reject
         self._keys = keys
         self._waiting = list(exchange.client_ids)
+        self._failures: list[BadReply] = []
         self._settled: dict[int, ClientReply | None] = {}
         self._clients_of: dict[int, list[int]] = {}
         self.bytes_up = 0
+        self.num_good = 0
+        self.any_stored = False
         for client_id in exchange.client_ids:
             if client_id in members.nodes:
                 self._clients_of.setdefault(members.nodes[client_id], []).append(client_id)
             else:
-                self._settle(client_id, "its node is not connected")
+                self._settle(client_id, Absent("its node is not connected"))
 
     def read(self, replies: Iterable[Message]) -> Iterator[ClientReply]:
         """Yield the good replies in client-id order."""
@@ -247,7 +271,7 @@ class ReplyReader:
             yield from self._ready()
         for client_id in self._waiting:
             if client_id not in self._settled:
-                self._settle(client_id, "no reply before the deadline")
+                self._settle(client_id, Absent("no reply before the deadline"))
         yield from self._ready()
 
     def _ready(self) -> Iterator[ClientReply]:
@@ -256,12 +280,24 @@ class ReplyReader:
             reply = self._settled[client_id]
             self._settled[client_id] = None
             if reply is not None:
+                self.num_good += 1
+                self.any_stored |= reply.stored_state
                 self._accept(reply)
                 yield reply
 
-    def _settle(self, client_id: int, outcome: ClientReply | str) -> None:
-        if isinstance(outcome, str):
-            self._reject(client_id, outcome)
+    def common_failure(self) -> BadReply | None:
+        """Return why no client's answer can be used, where all that answered failed alike.
+
+        None if some answer was good, if nobody answered, or if reasons differ.
+        """
+        found = [failure for failure in self._failures if not isinstance(failure, Absent)]
+        alike = len({_likeness(failure) for failure in found}) == 1
+        return found[0] if alike and not self.num_good else None
+
+    def _settle(self, client_id: int, outcome: ClientReply | BadReply) -> None:
+        if isinstance(outcome, BadReply):
+            self._failures.append(outcome)
+            self._reject(client_id, one_line(outcome))
             self._settled[client_id] = None
         else:
             self._settled[client_id] = outcome
@@ -276,11 +312,11 @@ class ReplyReader:
             self._reject(None, f"node {node_id}: a reply to another round or exchange")
             return
         if message.has_error():
-            reason = f"node failed: {one_line(message.error.reason)}"
+            failure = self._node_failure(str(message.error.reason))
             if not client_ids:
-                self._reject(None, reason)
+                self._reject(None, one_line(failure))
             for client_id in client_ids:
-                self._refuse(client_id, reason)
+                self._refuse(client_id, failure)
             return
         if not client_ids:
             self._reject(None, f"node {node_id}: a reply that nobody asked for")
@@ -291,34 +327,49 @@ class ReplyReader:
             else:
                 self._settle(client_id, outcome)
 
-    def _refuse(self, client_id: int, reason: str) -> None:
+    def _node_failure(self, reason: str) -> BadReply:
+        """Return what a node's error means; some tell that it has another app."""
+        words = f"node failed: {one_line(reason)}"
+        if _NO_HANDLER.search(reason):
+            kind = self.exchange.message_type
+            words = with_advice(f"no handler for {kind}", self.exchange.expected.advice)
+            return Missing(HANDLER, words)
+        if self._wire == "message" and _LEGACY_APP.search(reason):
+            return Missing("legacy", f"{words}: give wire='numpy' for legacy NumPyClients")
+        return BadReply(words)
+
+    def _refuse(self, client_id: int, failure: BadReply) -> None:
         if client_id in self._settled:
-            self._reject(client_id, reason)
+            self._reject(client_id, one_line(failure))
         else:
-            self._settle(client_id, reason)
+            self._settle(client_id, failure)
 
     def _entries(
         self, content: RecordDict, client_ids: Sequence[int]
-    ) -> Iterator[tuple[int, ClientReply | str]]:
+    ) -> Iterator[tuple[int, ClientReply | BadReply]]:
         if not self._hosted:
             yield client_ids[0], self._check(client_ids[0], content)
             return
         entries = split_replies(content, client_ids)
         for client_id in client_ids:
             if client_id not in entries:
-                yield client_id, "the node's reply has no entry for it"
+                yield client_id, BadReply("the node's reply has no entry for it")
             else:
                 yield client_id, self._check(client_id, entries[client_id])
 
-    def _check(self, client_id: int, content: Mapping[str, AnyRecord]) -> ClientReply | str:
+    def _check(
+        self, client_id: int, content: Mapping[str, AnyRecord]
+    ) -> ClientReply | BadReply:
         try:
             if self._wire == "numpy":
-                names = list(spec_of(self._exchange.shared.get(ARRAYS, {})))
-                content = from_legacy(content, self._exchange.message_type, names)
-            expected = self._exchange.expected_of.get(client_id, self._exchange.expected)
+                names = list(spec_of(self.exchange.shared.get(ARRAYS, {})))
+                content = from_legacy(content, self.exchange.message_type, names)
+            expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
             named = self._keys.understood(content)
             reply = replace(check_reply(client_id, named, expected), content=content)
-        except (BadReply, RecordError) as error:
-            return one_line(error)
+        except BadReply as bad:
+            return bad
+        except RecordError as error:
+            return BadReply(str(error))
         self.bytes_up += reply.num_bytes
         return reply

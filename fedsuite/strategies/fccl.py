@@ -36,6 +36,7 @@ from typing import ClassVar, Literal, Unpack, get_args
 
 from fedsuite.keys import Key, Value
 from fedsuite.records import MEAN_OUTPUTS, Arrays
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.public_exchange import (
     DEFAULTS,
     ExchangeOptions,
@@ -87,6 +88,10 @@ class FCCL(PublicExchange):
     options
         Keywords of :class:`~fedsuite.strategies.public_exchange.PublicExchange`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FCCLClient", "answers with its outputs on public data"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *PublicExchange.KEYS,

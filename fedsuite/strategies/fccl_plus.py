@@ -36,6 +36,7 @@ import numpy as np
 
 from fedsuite.keys import Key
 from fedsuite.records import LOGITS, SIMILARITIES, Arrays
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.fccl import FCCL, OFF_DIAGONAL, SPREAD, CorrelationOptions
 from fedsuite.strategies.fedmd import TEMPERATURE
 from fedsuite.strategies.public_exchange import Feedback, PublicExchange
@@ -59,6 +60,10 @@ class FCCLPlus(FCCL):
         Keywords of :class:`~fedsuite.strategies.public_exchange.PublicExchange`, and
         ``fccl_off_diagonal`` and ``fccl_std`` of :class:`~fedsuite.strategies.fccl.FCCL`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FCCLPlusClient", "answers with its outputs on public data"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *PublicExchange.KEYS,

@@ -44,6 +44,7 @@ from fedsuite.strategies.class_tables import (
     packed,
     table_of,
 )
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.validation import BadReply, ClientReply
 
 Space = Literal["prob", "logit"]
@@ -70,6 +71,10 @@ class FD(ClassTables):
     options
         Keywords of :class:`~fedsuite.strategies.class_tables.ClassTables`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FDClient", "answers with the mean outputs of its classes"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *ClassTables.KEYS,

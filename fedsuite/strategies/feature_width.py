@@ -29,10 +29,7 @@ def agreed_feature_width(strategy: FederatedStrategy) -> int:
     asked = Exchange(
         FEATURE_WIDTH,
         strategy.members(),
-        expected=Expected(
-            bounds={WIDTH: (1.0, LARGEST_WIDTH)},
-            advice="answer query.feature_width as the method's client does",
-        ),
+        expected=Expected(bounds={WIDTH: (1.0, LARGEST_WIDTH)}),
     )
     clients: dict[float, list[int]] = {}
     for reply in strategy.exchange(asked):

@@ -45,7 +45,7 @@ from fedsuite.distillation import distillation_loss, select_correct
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Key, Value
 from fedsuite.records import SELECTED, Arrays
-from fedsuite.strategies.declaration import ScoredModel
+from fedsuite.strategies.declaration import ClientNeeds, ScoredModel
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.options import FedAvgOptions
@@ -77,6 +77,10 @@ class FedAKD(FedAvg):
     options
         Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedAKDClient", "keeps a local model and distils both ways"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *FedAvg.KEYS,

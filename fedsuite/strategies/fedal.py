@@ -38,6 +38,7 @@ import numpy as np
 
 from fedsuite.keys import Key
 from fedsuite.records import ADVERSARIAL_GRADIENT, LOGITS, Arrays, ConfigValue
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.fedmd import DistillationOptions, FedMDLF, LessForgetting
 from fedsuite.strategies.public_exchange import Feedback
 
@@ -72,6 +73,10 @@ class FedAL(FedMDLF):
     options
         Keywords of :class:`~fedsuite.strategies.fedmd.FedMDLF`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedALClient", "answers with its outputs on public data"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *FedMDLF.KEYS,

@@ -42,6 +42,7 @@ from fedsuite.strategies.cgsv import (
     UPDATE_LENGTH,
     total_update,
 )
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.gathered import examples_of
 from fedsuite.strategies.options import StrategyOptions
@@ -116,6 +117,10 @@ class FedAVE(RewardStrategy):
         Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
 
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedAVEClient", "measures its losses"
+    )
+
     KEYS: ClassVar[tuple[Key, ...]] = (
         UPDATE_LENGTH,
         REPUTATION_MEMORY,
@@ -124,8 +129,6 @@ class FedAVE(RewardStrategy):
     )
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
     NEEDS_VALIDATION: ClassVar[bool] = True
-
-    advice: ClassVar[str] = "train with FedAVEClient, which measures its losses"
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ from typing import ClassVar, Unpack
 from fedsuite.keys import Key
 from fedsuite.records import ARRAYS, CONTROL, CONTROL_CHANGE, Arrays
 from fedsuite.strategies.corrected import DriftOptions, DriftStrategy
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.validation import ClientReply, Expected, spec_of
 
@@ -44,6 +45,10 @@ class FedDC(DriftStrategy):
     options
         Keywords of :class:`~fedsuite.strategies.corrected.DriftStrategy`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedDCClient", "keeps its drift", stores=True
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *DriftStrategy.KEYS,

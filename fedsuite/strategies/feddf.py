@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Unpack
 from fedsuite.keys import Key, Value
 from fedsuite.logs import ServerLogger
 from fedsuite.records import ARRAYS, TRAIN, Arrays
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange, Rejection
 from fedsuite.strategies.fedmd import DistillationOptions, FedMD, LessForgetting
 from fedsuite.strategies.network_averages import AVERAGE, Average, NetworkAverages
@@ -95,6 +96,10 @@ class FedDF(NetworkAverages, FedMD):
     options
         Keywords of :class:`~fedsuite.strategies.fedmd.FedMD`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedDFClient", "answers with its outputs on public data"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *(replace(k, default=10) if k.name == "transfer-steps" else k for k in FedMD.KEYS),

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from fedsuite.keys import Key, Value
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.fedal import DiscriminatorOptimizer, FedAL
 from fedsuite.strategies.fedmd import DistillationOptions, LessForgetting
 from fedsuite.strategies.network_averages import AVERAGE, Average, NetworkAverages
@@ -56,6 +57,10 @@ class FedDFAL(NetworkAverages, FedAL):
     options
         Keywords of :class:`~fedsuite.strategies.fedal.FedAL`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedDFClient", "answers with its outputs on public data"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *(replace(k, default=_CHANGED.get(k.name, k.default)) for k in FedAL.KEYS),

@@ -23,6 +23,7 @@ import numpy as np
 
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.gathered import (
     GatheredStrategy,
@@ -82,6 +83,10 @@ class FedDISCO(GatheredStrategy):
         Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
 
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedDISCOClient", "measures its labels"
+    )
+
     KEYS: ClassVar[tuple[Key, ...]] = (
         Key(
             "feddisco-a",
@@ -97,7 +102,6 @@ class FedDISCO(GatheredStrategy):
             choices=("kl", "l2"),
         ),
     )
-    advice: ClassVar[str] = "train with FedDISCOClient, which measures its labels"
 
     def __init__(
         self,

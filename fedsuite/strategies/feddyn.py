@@ -28,6 +28,7 @@ from typing import ClassVar, Unpack
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
 from fedsuite.strategies.corrected import DriftOptions, DriftStrategy
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 
 
@@ -42,6 +43,10 @@ class FedDyn(DriftStrategy):
     options
         Keywords of :class:`~fedsuite.strategies.corrected.DriftStrategy`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedDynClient", "keeps its linear term", stores=True
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *DriftStrategy.KEYS,

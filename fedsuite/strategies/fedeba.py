@@ -49,6 +49,7 @@ from typing import ClassVar, Unpack
 import numpy as np
 
 from fedsuite.keys import Key, Value
+from fedsuite.logs import ServerLogger
 from fedsuite.records import (
     ARRAYS,
     LOSS_AFTER,
@@ -58,6 +59,7 @@ from fedsuite.records import (
     num_bytes,
 )
 from fedsuite.strategies.aggregation import apply_update, update_of, weighted_sum
+from fedsuite.strategies.declaration import ClientNeeds, NeededMetric
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.fedeba_equations import (
@@ -88,6 +90,12 @@ __all__ = [
     "temperature_at",
     "temperature_for_target",
 ]
+
+
+FLOWERS_LOSS = "train_loss"
+"""What apps in the form of Flower's examples call the loss of local training."""
+
+logger = ServerLogger(__name__)
 
 
 class FedEBAOptions(FedAvgOptions, total=False):
@@ -131,11 +139,16 @@ class FedEBA(FedAvg):
         clients lie, what a liar gets is at most what an honest client with so many times
         the median would.
     loss_key, loss_before_key
-        Metrics of the reply that hold the losses after and before training.
+        Metrics of the reply that hold the losses after and before training. Where
+        ``loss-after`` is wanted and missing, ``train_loss``, the name in Flower's examples,
+        stands for it, and the log says so once.
     options
         Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
 
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        metrics=(NeededMetric(LOSS_AFTER, "loss_key", "the client's loss after training"),)
+    )
     KEYS: ClassVar[tuple[Key, ...]] = (
         *FedAvg.KEYS,
         Key(
@@ -222,6 +235,7 @@ class FedEBA(FedAvg):
         self.loss_key = loss_key
         self.loss_before_key = loss_before_key
         self._paper_bytes = 0
+        self._told = False
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the model; ask for it and for the losses."""
@@ -231,8 +245,7 @@ class FedEBA(FedAvg):
         expected = replace(
             exchange.expected,
             metrics=(self.loss_key, self.loss_before_key) if before else (self.loss_key,),
-            advice="report the client's training loss, or give the name it has as "
-            "loss_key (after training) and loss_before_key",
+            stand_ins={LOSS_AFTER: FLOWERS_LOSS} if self.loss_key == LOSS_AFTER else {},
         )
         return replace(exchange, config={"report-loss-before": before}, expected=expected)
 
@@ -241,6 +254,7 @@ class FedEBA(FedAvg):
         used = [reply for reply in replies if reply.num_examples > 0]
         if not used:
             return None
+        self._tell_stand_ins(used)
         after = [reply.metrics[self.loss_key] for reply in used]
         before = self.aggregation_losses == "before"
         losses = self.losses_before(used) if before else after
@@ -278,6 +292,20 @@ class FedEBA(FedAvg):
         """Return losses as they count: >= 0, and not above the limits where there are."""
         counted = np.clip(np.asarray(losses, np.float64), 0.0, self.loss_clip or np.inf)
         return limit_to_median(counted, self.max_loss_ratio or np.inf)
+
+    def _tell_stand_ins(self, replies: Sequence[ClientReply]) -> None:
+        """Say once that the losses are what the app calls its training loss."""
+        if self._told or not any(reply.stand_ins for reply in replies):
+            return
+        self._told = True
+        logger.warning(
+            "metric %r stands for %r, the loss of the trained model over all training data "
+            "of a client, which the paper's weights are made of: give loss_key=%r if yours "
+            "is that",
+            FLOWERS_LOSS,
+            LOSS_AFTER,
+            FLOWERS_LOSS,
+        )
 
     def annotate(self, client_id: int, **values: float) -> None:
         """Add columns to a client's row in the round's report."""

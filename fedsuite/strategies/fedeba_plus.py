@@ -13,6 +13,7 @@ from fedsuite.keys import Key
 from fedsuite.logs import ServerLogger
 from fedsuite.records import ARRAYS, GRADIENT, NUM_STEPS, PROBE, Arrays, num_bytes
 from fedsuite.strategies.aggregation import update_of
+from fedsuite.strategies.declaration import ClientNeeds, NeededMetric
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedeba import FedEBA, FedEBAOptions, client_updates
 from fedsuite.strategies.fedeba_equations import (
@@ -116,6 +117,10 @@ class FedEBAPlus(AlignedFedEBA):
         See :class:`AlignedFedEBA`; the defaults are the paper's best.
     """
 
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedEBAPlusClient", "answers query.probe with its loss and gradient"
+    )
+
     KEYS: ClassVar[tuple[Key, ...]] = _alignment_keys(0.9, 0.0)
     CORRECTS_GRADIENTS: ClassVar[bool] = True
 
@@ -188,17 +193,13 @@ class FedEBAPlus(AlignedFedEBA):
             expected=Expected(
                 {GRADIENT: spec_of(arrays)} if with_gradient else {},
                 metrics=(self.loss_before_key,),
+                advice=f"FedEBAPlus needs a client, such as FedEBAPlusClient, that answers "
+                f"{PROBE} with num-examples, {self.loss_before_key} and, when told "
+                f"report-gradient, the record {GRADIENT}: add @app.query('probe'), or use "
+                "PracFedEBAPlus",
             ),
         )
-        try:
-            replies = [r for r in self.exchange(probe) if r.num_examples > 0]
-        except QuorumMissed as missed:
-            advice = (
-                f"FedEBAPlus needs a client that answers {PROBE} with num-examples, "
-                f"{self.loss_before_key} and, when told report-gradient, the record "
-                f"{GRADIENT}: add @app.query('probe'), or use PracFedEBAPlus"
-            )
-            raise QuorumMissed(missed.good, f"{missed.reason}; {advice}") from None
+        replies = [r for r in self.exchange(probe) if r.num_examples > 0]
         if not replies:
             raise QuorumMissed(0, "no client of the round has examples")
         self._losses.update((r.client_id, r.metrics[self.loss_before_key]) for r in replies)
@@ -243,6 +244,12 @@ class PracFedEBAPlus(AlignedFedEBA):
         replies' ``num-steps``.
     """
 
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        metrics=(
+            *FedEBA.NEEDS_OF_CLIENT.metrics,
+            NeededMetric(NUM_STEPS, "local_steps", "the number of local steps", "it"),
+        )
+    )
     KEYS: ClassVar[tuple[Key, ...]] = _alignment_keys(0.1, 15.0)
 
     def __init__(
@@ -267,7 +274,6 @@ class PracFedEBAPlus(AlignedFedEBA):
             expected = replace(
                 expected,
                 metrics=(*expected.metrics, NUM_STEPS),
-                advice=f"{expected.advice}; {NUM_STEPS} may be given as local_steps",
             )
         return replace(exchange, config={"report-loss-before": True}, expected=expected)
 

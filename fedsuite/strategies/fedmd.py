@@ -33,6 +33,7 @@ from typing import ClassVar, Literal, Unpack, get_args
 
 from fedsuite.keys import Key, Value
 from fedsuite.records import MEAN_OUTPUTS, Arrays
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.public_exchange import (
     DEFAULTS,
     PUBLIC_BATCH_SIZE,
@@ -111,6 +112,10 @@ class FedMD(PublicExchange):
     options
         Keywords of :class:`~fedsuite.strategies.public_exchange.PublicExchange`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedMDClient", "answers with its outputs on public data"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         replace(TRANSFER_STEPS, default=1),

@@ -40,6 +40,7 @@ from fedsuite.logs import ServerLogger
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.records import TRAIN, Arrays, ConfigValue
 from fedsuite.strategies.aggregation import weighted_mean
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedper import FedPer
 from fedsuite.strategies.gathered import Vector
@@ -155,6 +156,10 @@ class FedPAC(FedPer):
         Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
 
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedPACClient", "measures its features"
+    )
+
     KEYS: ClassVar[tuple[Key, ...]] = (
         *FedPer.KEYS,
         Key(
@@ -216,7 +221,6 @@ class FedPAC(FedPer):
                 STATISTICS: statistics,
             },
             bounds={VARIANCE: (0.0, LARGEST_VARIANCE)},
-            advice="train with FedPACClient, which measures its features",
         )
         return replace(
             exchange,

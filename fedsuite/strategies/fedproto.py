@@ -54,6 +54,7 @@ from fedsuite.strategies.class_tables import (
     packed,
     table_of,
 )
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.feature_width import WIDTH, agreed_feature_width
 from fedsuite.strategies.public_exchange import (
@@ -91,6 +92,10 @@ class FedProto(ClassTables):
     options
         Keywords of :class:`~fedsuite.strategies.class_tables.ClassTables`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedProtoClient", "answers with the prototypes of its classes"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *ClassTables.KEYS,
@@ -175,6 +180,10 @@ class FedProtoPublic(PublicExchange):
     options
         Keywords of :class:`~fedsuite.strategies.public_exchange.PublicExchange`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedProtoPublicClient", "answers with its features on public data"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         replace(TRANSFER_STEPS, default=1),

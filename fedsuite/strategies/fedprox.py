@@ -14,6 +14,7 @@ from typing import ClassVar, Unpack
 
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.options import FedAvgOptions
@@ -30,6 +31,10 @@ class FedProx(FedAvg):
     options
         Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedProxClient", "pulls its steps towards the model that it got"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *FedAvg.KEYS,

@@ -7,6 +7,7 @@ it received as in :mod:`fedsuite.strategies.fedavg_ft`, without the proximal ter
 from typing import ClassVar, Unpack
 
 from fedsuite.keys import Key
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.fedavg_ft import FedAvgFT
 from fedsuite.strategies.fedprox import FedProx
 from fedsuite.strategies.options import FedAvgOptions
@@ -22,6 +23,10 @@ class FedProxFT(FedProx, FedAvgFT):
     options
         Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedProxFTClient", "pulls its steps and is scored after fine-tuning"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (*FedProx.KEYS, FedAvgFT.KEYS[-1])
 

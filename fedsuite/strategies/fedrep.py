@@ -17,6 +17,7 @@ from typing import ClassVar, Unpack
 from fedsuite.keys import Key
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.records import Arrays
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedper import FedPer
 from fedsuite.strategies.options import FedAvgOptions
@@ -35,6 +36,10 @@ class FedRep(FedPer):
     options
         Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedRepClient", "keeps its head and trains it first"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *FedPer.KEYS,

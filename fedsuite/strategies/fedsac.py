@@ -54,6 +54,7 @@ from fedsuite.keys import Key, Value
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.records import ALONE, ARRAYS, HELD, Arrays, ConfigValue
 from fedsuite.strategies.aggregation import WeightedMean
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.neurons import (
     WHOLE,
@@ -125,12 +126,14 @@ class FedSAC(RewardStrategy):
         Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
 
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedSACClient", "leaves absent neurons alone"
+    )
+
     KEYS: ClassVar[tuple[Key, ...]] = (BETA, INTERVAL, ALONE_EPOCHS)
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
     NEEDS_GROUPS: ClassVar[bool] = True
     NEEDS_VALIDATION: ClassVar[bool] = True
-
-    advice: ClassVar[str] = "train with FedSACClient, which leaves absent neurons alone"
 
     def __init__(
         self,
@@ -230,7 +233,7 @@ class FedSAC(RewardStrategy):
             new,
             shared={ARRAYS: self.initial},
             config={"alone-epochs": self.alone_epochs},
-            expected=Expected({ARRAYS: spec_of(self.initial)}, advice=self.advice),
+            expected=Expected({ARRAYS: spec_of(self.initial)}),
         )
         # Few may be new: whether the round has enough clients shows when they train.
         with suppress(QuorumMissed):

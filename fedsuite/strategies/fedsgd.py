@@ -12,11 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from fedsuite.keys import Value
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.fedavg import FedAvg
 
 
 class FedSGD(FedAvg):
     """FedAvg of one full-batch step; the client ignores epochs, steps and batch size."""
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedSGDClient", "takes one step over all its rows"
+    )
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"local-steps": 1, "batch-size": 0}
     UNUSED: ClassVar[Sequence[str]] = ("local-epochs", "local-steps", "batch-size")

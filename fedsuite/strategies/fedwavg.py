@@ -25,6 +25,7 @@ import numpy as np
 
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.gathered import (
     GatheredStrategy,
@@ -72,6 +73,10 @@ class FedwAvg(GatheredStrategy):
         Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
 
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedwAvgClient", "counts forgotten examples"
+    )
+
     KEYS: ClassVar[tuple[Key, ...]] = (
         Key(
             "fedwavg-alpha",
@@ -87,7 +92,6 @@ class FedwAvg(GatheredStrategy):
             minimum=1,
         ),
     )
-    advice: ClassVar[str] = "train with FedwAvgClient, which counts forgotten examples"
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ from fedsuite.decomposition import (
 )
 from fedsuite.errors import ConfigError
 from fedsuite.keys import Value
-from fedsuite.models.groups import ParameterGroups
+from fedsuite.models.groups import ParameterGroups, factored_groups
 from fedsuite.records import (
     ARRAYS,
     EVALUATE,
@@ -72,6 +72,7 @@ from fedsuite.records import (
     to_record,
 )
 from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.decomposition_rules import refusal
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
@@ -88,6 +89,9 @@ from fedsuite.strategies.product_average import (
 from fedsuite.strategies.validation import ClientReply
 from fedsuite.strategies.wrapper import StrategyWrapper
 
+_UNDECOMPOSED = "the model has no decomposed layer: decompose it first"
+_CLIENT = ClientNeeds("DecomposedClient", "goes around the method's own client")
+
 
 class FilterDecomposition(StrategyWrapper):
     """Goes around a strategy that trains a decomposed model.
@@ -100,7 +104,9 @@ class FilterDecomposition(StrategyWrapper):
     strategy
         Any strategy of fedsuite whose clients all train the one shared model.
     groups
-        ``parameter_groups(model)`` of the decomposed model.
+        ``parameter_groups(model)`` of the decomposed model. None reads atoms and
+        coefficients from the first model, which does not show its head: a fast set with the
+        head alone needs the groups.
     coefficient_period
         Rounds from one upload of the coefficients to the next; 1 is every round.
     fast_set
@@ -127,7 +133,7 @@ class FilterDecomposition(StrategyWrapper):
     def __init__(
         self,
         strategy: FederatedStrategy,
-        groups: ParameterGroups,
+        groups: ParameterGroups | None = None,
         *,
         coefficient_period: int = 1,
         fast_set: FastSet = "atoms+head",
@@ -141,8 +147,6 @@ class FilterDecomposition(StrategyWrapper):
         measure_cross_terms: bool = False,
     ) -> None:
         super().__init__(strategy)
-        if not groups.atoms:
-            raise ValueError("the model has no decomposed layer: decompose it first")
         for name, value, known in (
             ("fast_set", fast_set, FastSet),
             ("local_coefficients", local_coefficients, LocalCoefficients),
@@ -160,11 +164,18 @@ class FilterDecomposition(StrategyWrapper):
         self.period = coefficient_period
         self.average = decomposition_average
         self.measures = measure_cross_terms
-        self._layers = [
-            FactoredLayer(atoms, coefficients)
-            for atoms, coefficients in zip(groups.atoms, groups.coefficients, strict=True)
-        ]
-        self._fast = _fast_names(groups, fast_set) if coefficient_period > 1 else None
+        self._fast_set = fast_set
+        self._layers: list[FactoredLayer] = []
+        self._fast: frozenset[str] | None = None
+        if groups is not None:
+            self._know(groups)
+            if not self._layers:
+                raise ValueError(_UNDECOMPOSED)
+        elif coefficient_period > 1 and fast_set == "atoms+head":
+            raise ValueError(
+                "fast_set = 'atoms+head': arrays do not show which of them are the head: "
+                "give groups = parameter_groups(model) (of fedsuite.models.groups)"
+            )
         self._orders = Orders(
             local_coefficients=local_coefficients,
             freeze_atoms=freeze_atoms,
@@ -284,6 +295,10 @@ class FilterDecomposition(StrategyWrapper):
 
     # ------------------------------------------------------ between strategy and clients
 
+    def client_needs(self) -> ClientNeeds | None:
+        """Return what clients must be; None where any client of the strategy will do."""
+        return _CLIENT if self._needs_clients else None
+
     def outgoing(self, exchange: Exchange) -> Exchange:
         """Cut the model down to the fast set; add the slow one for those who lack it."""
         if not self._needs_clients:
@@ -296,7 +311,7 @@ class FilterDecomposition(StrategyWrapper):
                 **exchange.expected.bounds,
                 SLOW_VERSION: (float(self._slow_version), float(self._slow_version)),
             },
-            advice="wrap the client in DecomposedClient",
+            advice=_CLIENT.advice,
         )
         exchange = replace(
             exchange, config={**exchange.config, **orders.config()}, expected=expected
@@ -351,6 +366,14 @@ class FilterDecomposition(StrategyWrapper):
             own[client_id] = {**own.get(client_id, {}), SLOW: self._slow_arrays()}
         return replace(exchange, shared={**exchange.shared, ARRAYS: fast}, own=own)
 
+    def _know(self, groups: ParameterGroups) -> None:
+        """Take note of the model's groups."""
+        self._layers = [
+            FactoredLayer(atoms, coefficients)
+            for atoms, coefficients in zip(groups.atoms, groups.coefficients, strict=True)
+        ]
+        self._fast = _fast_names(groups, self._fast_set) if self.period > 1 else None
+
     def _holds(self, client_id: int) -> bool:
         return self._held.get(client_id) == self._slow_version
 
@@ -375,6 +398,10 @@ class FilterDecomposition(StrategyWrapper):
         if record is self._record:
             return
         self._record, self._whole = record, to_arrays(record)
+        if not self._layers:
+            self._know(factored_groups(self._whole))
+        if not self._layers:
+            raise ConfigError(_UNDECOMPOSED)
         slow = self._slow_arrays()
         if self._slow is not None and not _same(slow, self._slow):
             self._slow_version += 1
@@ -410,6 +437,9 @@ class _Between(Layer):
 
     def __init__(self, wrapper: FilterDecomposition) -> None:
         self._wrapper = wrapper
+
+    def needs(self) -> ClientNeeds | None:
+        return self._wrapper.client_needs()
 
     def outgoing(self, exchange: Exchange) -> Exchange:
         return self._wrapper.outgoing(exchange)

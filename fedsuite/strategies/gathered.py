@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedsuite.records import ARRAYS, LOSS_BEFORE, TRAIN, Arrays
 from fedsuite.strategies.aggregation import weighted_mean
 from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.declaration import ClientNeeds, NeededMetric
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.options import StrategyOptions
 from fedsuite.strategies.validation import ClientReply
@@ -28,9 +29,6 @@ class GatheredStrategy(FederatedStrategy):
 
     Takes the keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
-
-    advice: ClassVar[str] = ""
-    """What to tell an app's author whose replies lack a metric."""
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         """Return what a client must report: metric to its least and largest value."""
@@ -51,9 +49,7 @@ class GatheredStrategy(FederatedStrategy):
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the model; expect a model and the needed metrics."""
         exchange = super().train_exchange(arrays, client_ids)
-        expected = replace(
-            exchange.expected, bounds=self.needed_metrics(), advice=self.advice
-        )
+        expected = replace(exchange.expected, bounds=self.needed_metrics())
         return replace(exchange, expected=expected)
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
@@ -102,9 +98,14 @@ class LossStrategy(GatheredStrategy):
         Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
 
-    advice: ClassVar[str] = (
-        "report the mean loss of the received model over the client's training data, or "
-        "give the name it has as loss_before_key"
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        metrics=(
+            NeededMetric(
+                LOSS_BEFORE,
+                "loss_before_key",
+                "the mean loss of the received model over the client's training data",
+            ),
+        )
     )
 
     def __init__(

@@ -7,12 +7,17 @@ everything pass.
 
 from collections.abc import Iterator
 
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.validation import ClientReply
 
 
 class Layer:
     """Lets everything pass."""
+
+    def needs(self) -> ClientNeeds | None:
+        """Return what it needs of clients; None leaves that to the strategy."""
+        return None
 
     def outgoing(self, exchange: Exchange) -> Exchange:
         """Return the exchange as it is to be sent."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from fedsuite.errors import ConfigError
 from fedsuite.keys import Key, Value
 from fedsuite.records import ARRAYS, EVALUATE, Arrays
 from fedsuite.strategies.aggregation import WeightedMean
@@ -63,8 +64,22 @@ class NetworkAverages(PublicExchange):
     # ------------------------------------------------------------------ for methods to use
 
     def network_of(self, client_id: int) -> int:
-        """Return the index of a client's network."""
-        return self.networks.networks.of_client[client_id]
+        """Return the index of a client's network.
+
+        Raises
+        ------
+        ConfigError
+            If no network is known for a client of that number.
+        """
+        networks = self.networks.networks.of_client
+        if client_id >= len(networks):
+            raise ConfigError(
+                f"{type(self).__name__} knows the networks of clients 0 to "
+                f"{len(networks) - 1}, and client {client_id} is none of them: give "
+                "identity='partition', with clients that are "
+                f"fedsuite.clients.{self.NEEDS_OF_CLIENT.client}"
+            )
+        return networks[client_id]
 
     def models_of(
         self, arrays: Arrays, client_ids: Sequence[int]

@@ -7,6 +7,7 @@ from typing import ClassVar, Unpack
 
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.records import ARRAYS, EVALUATE, TRAIN, Arrays
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.extras import is_statistic
 from fedsuite.strategies.fedavg import FedAvg
@@ -28,6 +29,10 @@ class PartialAverage(FedAvg):
     options
         Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "PartialClient", "keeps its own part of the model"
+    )
 
     NEEDS_GROUPS: ClassVar[bool] = True
 

@@ -25,6 +25,7 @@ from typing import ClassVar, Literal, Unpack
 
 from fedsuite.keys import Key
 from fedsuite.records import Arrays
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.options import FedAvgOptions
@@ -47,6 +48,10 @@ class PropFair(FedAvg):
     options
         Keywords of :class:`~fedsuite.strategies.fedavg.FedAvg`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "PropFairClient", "minimises PropFair's logarithm of the loss"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *FedAvg.KEYS,

@@ -33,6 +33,7 @@ import numpy as np
 from fedsuite.keys import Key
 from fedsuite.records import ARRAYS, LEARNING_RATE, LOSS_BEFORE, Arrays
 from fedsuite.strategies.aggregation import weighted_mean
+from fedsuite.strategies.declaration import ClientNeeds, NeededMetric
 from fedsuite.strategies.gathered import LossStrategy, Vector, metric_of
 from fedsuite.strategies.options import StrategyOptions
 from fedsuite.strategies.updates import client_updates, inner
@@ -97,6 +98,14 @@ class QFFL(LossStrategy):
         Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
 
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        metrics=(
+            *LossStrategy.NEEDS_OF_CLIENT.metrics,
+            NeededMetric(
+                LEARNING_RATE, "learning_rate", "the step size of local training", "it"
+            ),
+        )
+    )
     KEYS: ClassVar[tuple[Key, ...]] = (
         Key(
             "qffl-q",

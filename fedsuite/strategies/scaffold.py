@@ -33,6 +33,7 @@ from fedsuite.strategies.corrected import (
     steps_to,
     with_examples,
 )
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.options import StrategyOptions
@@ -55,6 +56,10 @@ class Scaffold(CorrectedStrategy):
     options
         Keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "ScaffoldClient", "keeps a control variate"
+    )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *FedAvg.KEYS,

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from fedsuite.records import EVALUATE, TRAIN, Arrays
 from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.validation import ClientReply
 
@@ -19,6 +20,10 @@ class Standalone(FederatedStrategy):
 
     Takes the keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "StandaloneClient", "keeps its model", stores=True
+    )
 
     PRIVATE_MODELS: ClassVar[bool] = True
 

@@ -49,7 +49,8 @@ def tell_settings(strategy: "FederatedStrategy") -> None:
     shares = train.fraction, evaluate.fraction
     tell("\t│\t├── Fraction: train (%.2f) | evaluate (%.2f)", *shares)
     tell("\t│\t├── Minimum nodes: train (%d) | evaluate (%d)", train.least, evaluate.least)
-    tell("\t│\t└── Minimum available nodes: %d", strategy.min_available_nodes)
+    tell("\t│\t└── Minimum available nodes: %s", strategy.nodes_awaited)
+    tell("\t├──> Needed of clients: %s", strategy.NEEDS_OF_CLIENT.words)
     tell("\t├──> Least number of good replies: %d", needed)
     tell("\t└──> Keys in records:")
     tell("\t\t├── Weighted by: '%s'", strategy.weighted_by_key)

@@ -43,8 +43,30 @@ STORED_STATE = "stored-state"
 """Metric by which a client says that it stored a new version of its state."""
 
 
+_WEIGHT_ADVICE = (
+    "report the client's number of examples, or give the name that it has as "
+    "weighted_by_key"
+)
+
+
 class BadReply(Exception):
     """A reply, or one client's entry in it, that is not used; the message says why."""
+
+
+class Missing(BadReply):
+    """A reply that lacks something that the exchange is about.
+
+    Parameters
+    ----------
+    what
+        What is missing, whoever's reply it is.
+    reason
+        As of any bad reply, with what to do about it.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(reason)
+        self.what = what
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,8 @@ class ClientReply:
     converted
         Says which array came in another width or byte order than the model's and was
         turned to it; empty of none.
+    stand_ins
+        Metric to the name of the one that stands for it, as :class:`Expected` allows.
     """
 
     client_id: int
@@ -80,6 +104,7 @@ class ClientReply:
     content: Mapping[str, AnyRecord] = field(default_factory=dict, repr=False)
     num_bytes: int = 0
     converted: str = ""
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,8 +123,10 @@ class Expected:
         Metric that holds the number of examples.
     max_examples
         Larger numbers of examples are lowered to this; None for no limit.
+    stand_ins
+        Metric to the name of another that stands for it where it is missing.
     advice
-        What to tell an app's author whose replies lack a metric.
+        What to tell an app's author whose replies lack a record or a metric.
     largest
         Largest magnitude of any number in the arrays; None for no limit.
     check
@@ -111,6 +138,7 @@ class Expected:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     weight_key: str = "num-examples"
     max_examples: float | None = None
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
     largest: float | None = None
     check: Callable[[ClientReply], None] | None = None
@@ -136,14 +164,22 @@ def check_reply(
         raise BadReply(f"client failed: {one_line(error.get('reason', 'no reason given'))}")
     arrays, size, converted = {}, 0, ""
     for name, spec in expected.arrays.items():
-        found = _Found(_find_record(content, name, expected), spec, expected.largest)
+        found = _Found(_find_record(content, name, expected), spec, expected)
         arrays[name] = found.arrays
         size, converted = size + found.num_bytes, converted or found.converted
-    metrics = _check_metrics(content, expected)
+    metrics, stand_ins = _check_metrics(content, expected)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
     num_examples = _check_weight(client_id, metrics.pop(expected.weight_key), expected)
     reply = ClientReply(
-        client_id, arrays, metrics, num_examples, stored, content, size, converted
+        client_id,
+        arrays,
+        metrics,
+        num_examples,
+        stored,
+        content,
+        num_bytes=size,
+        converted=converted,
+        stand_ins=stand_ins,
     )
     if expected.check is not None:
         expected.check(reply)
@@ -168,22 +204,35 @@ def _find_record(
     # A stranger's app may call its only record as it likes.
     if len(records) == len(expected.arrays) == 1 and name == ARRAYS:
         return next(iter(records.values()))
-    raise BadReply(f"array record {name!r} is missing ({len(records)} others came)")
+    advice = expected.advice
+    if name == ARRAYS and len(records) > 1:
+        advice = "give the name that the model's record has as arrayrecord_key"
+    came = one_line(", ".join(sorted(records)) or "none", 100)
+    raise Missing(
+        name, with_advice(f"array record {name!r} is missing (found: {came})", advice)
+    )
+
+
+def with_advice(reason: str, advice: str) -> str:
+    """Return a reason, and what to do about it if anything is known."""
+    return f"{reason}: {advice}" if advice else reason
 
 
 class _Found:
     """The arrays of one record of a reply, checked, in the dtypes that were announced."""
 
-    def __init__(
-        self, record: ArrayRecord, spec: RecordSpec, largest: float | None
-    ) -> None:
+    def __init__(self, record: ArrayRecord, spec: RecordSpec, expected: Expected) -> None:
         if set(record) != set(spec):
             missing = sorted(set(spec) - set(record))
             extra = sorted(set(record) - set(spec))
-            raise BadReply(
+            reason = (
                 f"array names differ: {len(missing)} missing {one_line(missing[:3], 80)}, "
                 f"{len(extra)} unexpected {one_line(extra[:3], 80)}"
             )
+            if not missing:
+                raise BadReply(reason)
+            raise Missing("arrays of a record", with_advice(reason, expected.advice))
+        largest = expected.largest
         self.arrays: Arrays = {}
         self.num_bytes = 0
         self.converted = ""
@@ -246,7 +295,8 @@ def _check_weight(client_id: int, num_examples: float, expected: Expected) -> fl
 
 def _check_metrics(
     content: Mapping[str, AnyRecord], expected: Expected
-) -> dict[str, float]:
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the numbers among the metrics, and which of them stands for which."""
     metrics: dict[str, float] = {}
     records = records_of(content, MetricRecord).values()
     count = sum(map(len, records))
@@ -264,14 +314,21 @@ def _check_metrics(
                 metrics[name] = math.inf
             if not math.isfinite(metrics[name]):
                 raise BadReply(f"metric {one_line(name, 60)} is {metrics[name]}")
+    stand_ins = {
+        name: other
+        for name, other in expected.stand_ins.items()
+        if name not in metrics and other in metrics
+    }
+    found = one_line(", ".join(sorted(metrics)) or "none", 100)
+    metrics.update((name, metrics[other]) for name, other in stand_ins.items())
     for name in (expected.weight_key, *expected.metrics, *expected.bounds):
         if name not in metrics:
-            found = one_line(", ".join(sorted(metrics)) or "none", 100)
-            advice = f": {expected.advice}" if expected.advice else ""
-            raise BadReply(f"metric {name!r} is missing (found: {found}){advice}")
+            advice = _WEIGHT_ADVICE if name == expected.weight_key else expected.advice
+            reason = f"metric {name!r} is missing (found: {found})"
+            raise Missing(name, with_advice(reason, advice))
     for name, (least, largest) in expected.bounds.items():
         if not least <= metrics[name] <= largest:
             raise BadReply(
                 f"metric {name} is {metrics[name]:g}: expected {least:g} to {largest:g}"
             )
-    return metrics
+    return metrics, stand_ins

@@ -138,7 +138,8 @@ def quadratic_run(
 
 def plain_mean_run(num_rounds: int = 3, **app: Any) -> Trace:
     """Return FedAvg with equal weights on the same federation."""
-    strategy = FedAvg(weighted_by_key="num-steps", **three())
+    # Only replies to training have numbers of steps.
+    strategy = FedAvg(weighted_by_key="num-steps", fraction_evaluate=0.0, **three())
     return quadratic_run(strategy, num_rounds, **app)
 
 

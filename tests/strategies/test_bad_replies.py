@@ -94,7 +94,7 @@ BAD: dict[str, tuple[Change, str]] = {
         set_arrays(bias=GOOD),
         "array names differ: 1 missing ['weight'], 1 unexpected ['bias']",
     ),
-    "no-arrays": (drop_arrays, "array record 'arrays' is missing (0 others came)"),
+    "no-arrays": (drop_arrays, "array record 'arrays' is missing (found: none)"),
     "extra-record": (add_record, "unexpected array record: more"),
     "no-metrics": (drop_metrics, "metric 'num-examples' is missing"),
     "no-examples-metric": (

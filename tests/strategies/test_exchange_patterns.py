@@ -176,14 +176,18 @@ def test_probe_happens_inside_flowers_dp_wrapper() -> None:
 
 
 def test_a_client_without_the_probe_is_named() -> None:
-    strategy = ProbeFirst(min_available_nodes=NUM_CLIENTS, max_failed_rounds=1)
-    with pytest.raises(RunError, match=r"query\.probe: node failed: .*'probe'"):
+    strategy = ProbeFirst(min_available_nodes=NUM_CLIENTS)
+    with pytest.raises(RunError, match=r"round 1: ProbeFirst: no handler for query\.probe"):
         run(strategy, FederatedClient, num_rounds=1)
 
 
 def test_a_round_whose_probe_fails_keeps_the_model() -> None:
+    class Failing(ProbedClient):
+        def on_probe(self, request: Request) -> Reply:
+            raise OSError("no disk")
+
     strategy = ProbeFirst(min_available_nodes=NUM_CLIENTS, max_failed_rounds=3)
-    final = run(strategy, FederatedClient, num_rounds=2)
+    final = run(strategy, Failing, num_rounds=2)
     assert_same(final, model_arrays(linear()))
     assert strategy.quorum.failed_rounds == 2
 

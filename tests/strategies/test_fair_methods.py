@@ -282,8 +282,8 @@ def test_probe_leaves_no_trace_and_tells_loss_and_rate() -> None:
 
 @pytest.mark.parametrize("method", LOSS_METHODS)
 def test_client_that_does_not_probe_is_named(method: str) -> None:
-    strategy = METHODS[method].load_strategy()(**three(max_failed_rounds=1))
-    with pytest.raises(RunError, match=r"'loss-before' is missing.*give the name it"):
+    strategy = METHODS[method].load_strategy()(**three(max_failed_rounds=9))
+    with pytest.raises(RunError, match=r"'loss-before' is missing.*as loss_before_key"):
         run(strategy, TamperingGrid(matrix_app(MatrixClient), 3))
 
 

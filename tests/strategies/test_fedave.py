@@ -12,12 +12,13 @@ from fedsuite.clients.fedave import FedAVEClient
 from fedsuite.clients.fedavg import FedAvgClient
 from fedsuite.clients.training import TrainingOptions
 from fedsuite.data import Split
+from fedsuite.errors import RunError
 from fedsuite.models.arrays import model_arrays
 from fedsuite.records import ARRAYS, Request
 from fedsuite.strategies.fedave import FedAVE, data_values, loss_divergence
 from fedsuite.strategies.reputation import reward_shares, smoothed, top_share
 from tests.helpers import FULL_STEP, Matrix, MatrixLoss
-from tests.strategies.rewards import Judge, Rewarded, Samples, federate, options
+from tests.strategies.rewards import Judge, Samples, federate, options
 
 SAMPLES = (
     [(0.3, -0.4, 0.1, 0.2)] * 2,
@@ -181,10 +182,7 @@ def test_losses_need_a_loss_batch() -> None:
         FedAVE(validation=Judge(), fedave_loss_batch=0)
 
 
-def test_a_client_without_its_losses_does_not_count() -> None:
+def test_clients_without_their_losses_end_the_run() -> None:
     strategy = FedAVE(validation=Judge(), **options(3, max_failed_rounds=9))
-    found: Rewarded = federate(strategy, FedAvgClient, SAMPLES, 1)
-    train = found.trace.reports[0].train
-    assert train is not None
-    assert [r.client_id for r in train.rejections] == [0, 1, 2]
-    assert "array record 'losses' is missing" in train.rejections[0].reason
+    with pytest.raises(RunError, match=r"record 'losses' is missing.*FedAVEClient, which"):
+        federate(strategy, FedAvgClient, SAMPLES, 1)

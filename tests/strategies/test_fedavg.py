@@ -55,7 +55,7 @@ def test_equal_weights_give_the_plain_mean() -> None:
 
 
 def test_other_weight_key() -> None:
-    strategy = strategy_for("single", weighted_by_key="num-steps")
+    strategy = strategy_for("single", weighted_by_key="num-steps", fraction_evaluate=0.0)
     trace = run(strategy, TamperingGrid(matrix_app(), 3))
     assert trace.weights == [np.float32(7 / 3)]
     assert trace.result.train_metrics_clientapp[1]["num-steps"] == 3

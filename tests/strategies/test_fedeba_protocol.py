@@ -131,7 +131,7 @@ def test_size_prior_at_a_large_temperature_is_fedavg() -> None:
 
 
 def test_a_client_without_the_probe_is_told_what_to_add() -> None:
-    strategy = made(FedEBAPlus, max_failed_rounds=1)
+    strategy = made(FedEBAPlus, max_failed_rounds=9)
     with pytest.raises(RunError) as caught:
         run(strategy, FedEBAClient)
     message = str(caught.value)
@@ -156,11 +156,11 @@ class OneLoss(FederatedClient):
 
 
 def test_a_missing_loss_is_named_with_what_is_there() -> None:
-    strategy = made(FedEBA, max_failed_rounds=1)
-    with pytest.raises(RunError, match=r"loss-after' is missing.*train_loss.*loss_key"):
+    strategy = made(FedEBA, loss_key="my-loss", max_failed_rounds=9)
+    with pytest.raises(RunError, match=r"my-loss' is missing.*train_loss.*loss_key"):
         run(strategy, OneLoss)
-    prac = made(PracFedEBAPlus, loss_key="train_loss", max_failed_rounds=1)
-    with pytest.raises(RunError, match=r"num-steps' is missing.*given as local_steps"):
+    prac = made(PracFedEBAPlus, loss_key="train_loss", max_failed_rounds=9)
+    with pytest.raises(RunError, match=r"num-steps' is missing.*give it as local_steps"):
         run(prac, OneLoss)
 
 

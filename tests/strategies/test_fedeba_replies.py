@@ -22,12 +22,12 @@ class Failing(FedEBAPlusClient):
     def on_probe(self, request: Request) -> Reply:
         kind = "gradient" if request.config.get("report-gradient") else "loss"
         if self.client_id in self.FAIL.get(kind, set()):
-            raise RuntimeError("lost")
+            raise OSError("lost")
         return super().on_probe(request)
 
     def on_train(self, request: Request) -> Reply:
         if self.client_id in self.FAIL.get("train", set()):
-            raise RuntimeError("lost")
+            raise OSError("lost")
         return super().on_train(request)
 
 

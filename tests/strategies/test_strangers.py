@@ -191,7 +191,7 @@ def test_methods_that_a_legacy_app_cannot_serve() -> None:
 
 
 def test_legacy_app_on_the_wrong_wire_is_rejected_and_says_what_is_missing() -> None:
-    with pytest.raises(Exception, match=r"last reason: .*fitins\.parameters"):
+    with pytest.raises(RunError, match=r"^round 1: .*fitins\.parameters.*wire='numpy'"):
         run_stranger(legacy_app.app, 3)
 
 
