@@ -80,12 +80,12 @@ def main() -> None:
             ),
             "placebo\nof factors": (paired(pair[FACTORS_PLACEBO], pair[FACTORS]), GREY),
             "placebo\nof products": (paired(pair[PRODUCTS_PLACEBO], pair[PRODUCTS]), GREY),
-            "for scale: old C1,\nits placebo": (
+            "placebo\nof C1": (
                 paired(rows[f"fedprox, {CONTROL}"], rows[f"fedavg, {CONTROL}"]),
                 ORANGE,
             ),
         },
-        "The control that holds: balanced factors (40 rounds)",
+        "Balanced factors in both arms (40 rounds), and C1 for scale",
     )
     figure.savefig(HERE / "figure.png", dpi=100)
 
