@@ -83,8 +83,8 @@ def superlink(
         bool,
         typer.Option(
             "--open-control-api",
-            help="Let everybody who reaches --bind and has ca.crt, as every site has, "
-            "run code at all sites.",
+            help="Let everybody who reaches that address run code at all sites, without "
+            "any key.",
         ),
     ] = False,
 ) -> None:

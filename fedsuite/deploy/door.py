@@ -49,9 +49,9 @@ def check_listening(port: int, fleet_port: int, bind: str, opens: bool) -> str:
         return ""
     if not opens:
         raise ConfigError(
-            f"--bind {bind}: whoever reaches port {port} and has ca.crt, as every "
-            "site has, could run code at all sites: leave --bind out and put nginx in "
-            f"front (deploy/README.md), or take the risk with {OPEN}"
+            f"--bind {bind}: whoever reaches port {port} could run code at all sites, "
+            "without any key: leave --bind out and put nginx in front "
+            f"(deploy/README.md), or take the risk with {OPEN}"
         )
     if not ipaddress.ip_address(bind).is_unspecified:
         raise ConfigError(
@@ -64,9 +64,9 @@ def check_listening(port: int, fleet_port: int, bind: str, opens: bool) -> str:
             f"{port} listens: `fedsuite deploy init` with --fleet-port {port}"
         )
     return (
-        f"warning: the Control API is open on {bind}:{port}: whoever reaches that "
-        "port and has ca.crt, as every site has, can run code at all sites, unless "
-        "something in between lets /v1/fleet/ alone through"
+        f"warning: the Control API is open on {bind}:{port}: whoever reaches that port can "
+        "run code at all sites, without any key, unless something in between lets "
+        "/v1/fleet/ alone through"
     )
 
 
