@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message, RecordDict
 
+from fedsuite import strategies
 from fedsuite.engines.local import LocalGrid, flower_identity
 
 FOLDER = Path(__file__).parent
@@ -38,14 +39,20 @@ class StrangerApp:
     ----------
     name
         Its folder.
-    file
-        File with the line that imports the strategy.
+    argument
+        An argument of the strategy in ``server_app.py``; more go behind it.
+    steps
+        Local steps in a round.
+    loss
+        What its clients call the loss of training.
     needs
         Modules that are in the extra ``strangers`` alone.
     """
 
     name: str
-    file: str = "server_app.py"
+    argument: str
+    steps: int
+    loss: str = "train_loss"
     needs: tuple[str, ...] = ()
 
     @property
@@ -70,12 +77,19 @@ class StrangerApp:
                 )
 
 
-PYTORCH = StrangerApp("quickstart-pytorch")
-SKLEARN = StrangerApp("quickstart-sklearn")
-NUMPY = StrangerApp("quickstart-numpy")
-METRICS = StrangerApp("own-metrics")
-LOOP = StrangerApp("own-loop", file="strategy.py")
-LORA = StrangerApp("flowertune-lora", file="strategy.py", needs=("transformers", "peft"))
+PYTORCH = StrangerApp("quickstart-pytorch", "fraction_evaluate=fraction_evaluate", steps=15)
+SKLEARN = StrangerApp(
+    "quickstart-sklearn", "fraction_evaluate=1.0", steps=3, loss="train_logloss"
+)
+NUMPY = StrangerApp("quickstart-numpy", "fraction_evaluate=1.0", steps=10)
+METRICS = StrangerApp("own-metrics", 'weighted_by_key="samples"', steps=5)
+LOOP = StrangerApp("own-loop", "fraction_evaluate=0.5", steps=15)
+LORA = StrangerApp(
+    "flowertune-lora",
+    "fraction_evaluate=0.0",
+    steps=8,
+    needs=("transformers", "peft"),
+)
 APPS = (PYTORCH, SKLEARN, NUMPY, METRICS, LOOP, LORA)
 
 
@@ -85,7 +99,7 @@ def write_changed(app: StrangerApp, folder: Path, *changes: tuple[str, str]) -> 
     Parameters
     ----------
     changes
-        Pairs of a line's text, which must be there once, and what takes its place.
+        Pairs of text that the app must have once, and what takes its place.
 
     Returns
     -------
@@ -93,12 +107,10 @@ def write_changed(app: StrangerApp, folder: Path, *changes: tuple[str, str]) -> 
         How many lines of all the app's files are not as they were.
     """
     shutil.copytree(FOLDER / app.name, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    path = folder / app.package / app.file
-    source = path.read_text()
     for old, new in changes:
-        assert source.count(old) == 1, (app.file, old)
-        source = source.replace(old, new)
-    path.write_text(source)
+        [path] = [file for file in folder.rglob("*.py") if old in file.read_text()]
+        assert path.read_text().count(old) == 1
+        path.write_text(path.read_text().replace(old, new))
     changed = 0
     for file in folder.rglob("*.*"):
         before = (FOLDER / app.name / file.relative_to(folder)).read_text().splitlines()
@@ -107,10 +119,28 @@ def write_changed(app: StrangerApp, folder: Path, *changes: tuple[str, str]) -> 
     return changed
 
 
-def swap(strategy: str, module: str = "fedsuite.strategies") -> tuple[str, str]:
+def swap(strategy: str) -> tuple[str, str]:
     """Return the change of the one line that puts a strategy in FedAvg's place."""
     name = strategy if strategy == "FedAvg" else f"{strategy} as FedAvg"
-    return STOCK, f"from {module} import {name}"
+    return STOCK, f"from fedsuite.strategies import {name}"
+
+
+def changes_for(app: StrangerApp, strategy: str) -> list[tuple[str, str]]:
+    """Return the changes that put a strategy into an app, a line each."""
+    values = {
+        "loss_key": app.loss,
+        "loss_before_key": app.loss,
+        "local_steps": app.steps,
+        "learning_rate": 0.1,
+    }
+    needed = getattr(strategies, strategy).NEEDS_OF_CLIENT.metrics
+    words = [metric.keyword for metric in needed]
+    if app.loss == "train_loss" and "loss_key" in words:
+        words.remove("loss_key")  # found by Flower's own name
+    if not words:
+        return [swap(strategy)]
+    more = "".join(f", {word}={values[word]!r}" for word in words)
+    return [swap(strategy), (app.argument, app.argument + more)]
 
 
 class ListGrid(LocalGrid):

@@ -15,7 +15,7 @@ def main(grid: Grid, context: Context) -> None:
 
     arrays = ArrayRecord({name: Array(array) for name, array in make_model().items()})
 
-    strategy = FedAvg()
+    strategy = FedAvg(fraction_evaluate=1.0)
 
     strategy.start(
         grid=grid,

@@ -1,0 +1,139 @@
+"""Whole apps of strangers, by the number of changed lines that README states."""
+
+import dataclasses
+import random
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedsuite.errors import FedsuiteError
+from fedsuite.registry import METHODS as REGISTRY
+from fedsuite.registry import Method
+from tests.strangers.apps import (
+    APPS,
+    LORA,
+    NUMPY,
+    StrangerApp,
+    changes_for,
+    run_here,
+    swap,
+    tables,
+    write_changed,
+)
+
+README = Path(__file__).parents[2] / "README.md"
+METHODS = ("FedEBA", "PracFedEBAPlus", "FedProx")
+
+
+def stated_lines() -> list[int]:
+    """Return the lines that README counts, without and with an argument more."""
+    text = " ".join(README.read_text().split())
+    usual = re.search(r"\*\*One line\*\* of your app changes, the import", text)
+    second = re.search(r"your client does not report needs a \*\*second line\*\*", text)
+    assert usual and second
+    return [1, 2]
+
+
+def run_changed(
+    app: StrangerApp, folder: Path, *changes: tuple[str, str], num_nodes: int = 3
+) -> str:
+    """Run a changed app with fixed random numbers and return its log."""
+    write_changed(app, folder, *changes)
+    torch.manual_seed(0)
+    return run_here(app, folder, num_nodes)
+
+
+@pytest.mark.parametrize("app", APPS, ids=lambda app: app.name)
+def test_fedavg_in_a_strangers_app_is_flowers(
+    app: StrangerApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All clients take part, in one order: Flower's own FedAvg shuffles them."""
+    monkeypatch.setattr(random, "sample", lambda population, k: population[:k])
+    app.skip_unless_installed()
+    theirs = run_changed(app, tmp_path / "stock", num_nodes=2)
+    log = run_changed(app, tmp_path / "ours", swap("FedAvg"), num_nodes=2)
+    own_lines = "Communicated so far|Learning rate halved"
+    assert re.findall(f"(?:{own_lines}).*", log) == re.findall(f"(?:{own_lines}).*", theirs)
+    stock, ours = tables(theirs), tables(log)
+    for phase, rounds in stock.items():
+        assert list(ours[phase]) == list(rounds)
+        for number, metrics in rounds.items():
+            ours[phase][number].pop("num-examples", None)  # ours says how many there were
+            assert list(ours[phase][number]) == list(metrics)
+            for name, value in metrics.items():
+                if not value.startswith("["):
+                    found = float(ours[phase][number][name])
+                    assert found == pytest.approx(float(value), rel=2e-3), (phase, name)
+
+
+@pytest.mark.parametrize("strategy", METHODS)
+@pytest.mark.parametrize("app", APPS, ids=lambda app: app.name)
+def test_a_method_in_a_strangers_app(
+    app: StrangerApp, strategy: str, tmp_path: Path
+) -> None:
+    app.skip_unless_installed()
+    changes = changes_for(app, strategy)
+    count = write_changed(app, tmp_path / "counted", *changes)
+    assert count == stated_lines()[len(changes) - 1]
+    log = run_changed(app, tmp_path / "run", *changes)
+    losses = [float(metrics["loss"]) for metrics in tables(log)["server"].values()]
+    assert len(losses) == 3
+    assert losses[2] < losses[1] < losses[0]
+    assert "not used" not in log
+
+
+@pytest.mark.parametrize("method", REGISTRY.values(), ids=REGISTRY)
+def test_every_method_runs_or_says_what_it_needs(method: Method, tmp_path: Path) -> None:
+    """Over an app that sends back a model, ``train_loss``, and nothing else."""
+    strategy = method.load_strategy()
+    name, needs = strategy.__name__, strategy.NEEDS_OF_CLIENT
+    try:
+        log = run_changed(NUMPY, tmp_path / "app", *changes_for(NUMPY, name))
+    except TypeError as error:
+        assert re.search(r"missing \d required keyword-only arguments?: '", str(error))
+        assert needs.client
+        return
+    except FedsuiteError as error:
+        assert str(error).startswith(f"round 1: {name}: ")
+        assert needs.client and needs.client in str(error)
+        assert "\n" not in str(error)
+        return
+    assert f"Needed of clients: {needs.words}" in log
+    losses = [float(metrics["loss"]) for metrics in tables(log)["server"].values()]
+    assert losses[2] < losses[1] < losses[0]
+
+
+@pytest.mark.parametrize("method", REGISTRY.values(), ids=REGISTRY)
+def test_what_is_missing_is_named_where_the_second_line_is_left_out(
+    method: Method, tmp_path: Path
+) -> None:
+    name = method.strategy.partition(".")[2]
+    changes = changes_for(NUMPY, name)
+    if len(changes) == 1:
+        return
+    with pytest.raises(FedsuiteError, match=f"round 1: {name}: metric '") as caught:
+        run_changed(NUMPY, tmp_path / "app", changes[0])
+    keyword = changes[1][1].rpartition(", ")[2].partition("=")[0]
+    assert keyword in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_extra_skips_and_says_which() -> None:
+    lacking = dataclasses.replace(LORA, needs=("no_such_module",))
+    with pytest.raises(pytest.skip.Exception, match=r"no_such_module.*\[dev,strangers\]"):
+        lacking.skip_unless_installed()
+
+
+def test_the_full_test_target_has_the_extra() -> None:
+    root = README.parent
+    assert '--editable ".[dev,strangers]"' in (root / "Makefile").read_text()
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"]["strangers"]
+    names = {re.split("[>=<]", requirement)[0] for requirement in extra}
+    assert names == set(LORA.needs)
+    for constraints in (root / "constraints").glob("*.txt"):
+        pinned = {line.partition("==")[0] for line in constraints.read_text().splitlines()}
+        assert names <= pinned, constraints.name

@@ -1,0 +1,103 @@
+"""The strangers' apps, changed as README says, under Flower's own ``flwr run`` and Ray."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedsuite.engines.flower import ask_outcome, connect, follow_run, start_superlink
+from fedsuite.engines.processes import POLL_INTERVAL, World
+from fedsuite.errors import RunError
+from tests.strangers.apps import (
+    APPS,
+    LOOP,
+    LORA,
+    METRICS,
+    NUMPY,
+    PYTORCH,
+    SKLEARN,
+    StrangerApp,
+    changes_for,
+    swap,
+    tables,
+    write_changed,
+)
+
+FEDERATION = "num-supernodes=2 client-resources-num-cpus=1 client-resources-num-gpus=0.0"
+STRATEGIES = ("FedAvg", "FedEBA", "PracFedEBAPlus", "FedProx")
+SAMPLE = (
+    (PYTORCH, "PracFedEBAPlus"),
+    (SKLEARN, "FedEBA"),
+    (NUMPY, "FedProx"),
+    (METRICS, "FedAvg"),
+    (LOOP, "PracFedEBAPlus"),
+    (LORA, "FedEBA"),
+)
+"""Each app and each strategy; every pair runs at night."""
+
+Submit = Callable[[Path], str]
+
+
+@pytest.fixture(scope="module")
+def submit() -> Iterator[Submit]:
+    """Give a function that runs an app on one SuperLink and returns the run's log."""
+    with World("") as world:
+        world.environment.setdefault(POLL_INTERVAL, "0.5")
+        superlink = start_superlink(world, ["--simulation"])
+        connect(world, superlink)
+
+        def run(app: Path) -> str:
+            lines: list[str] = []
+            options = ["--federation-config", FEDERATION]
+            follow_run(world, app, lines.append, superlink.program.check_alive, options)
+            outcome = ask_outcome(world)
+            assert outcome is not None and outcome.completed
+            return "\n".join(lines)
+
+        yield run
+
+
+@pytest.mark.parametrize(
+    ("app", "strategy"),
+    [
+        pytest.param(
+            app,
+            strategy,
+            marks=pytest.mark.slow if (app, strategy) in SAMPLE else pytest.mark.nightly,
+            id=f"{app.name}-{strategy}",
+        )
+        for app in APPS
+        for strategy in STRATEGIES
+    ],
+)
+def test_flwr_run_of_a_strangers_app(
+    app: StrangerApp, strategy: str, submit: Submit, tmp_path: Path
+) -> None:
+    app.skip_unless_installed()
+    write_changed(app, tmp_path / app.name, *changes_for(app, strategy))
+    log = submit(tmp_path / app.name)
+    name = "CustomFedAvg" if app is LOOP else strategy
+    for line in (
+        f"Starting {'FlowerTuneLora' if app is LORA else name} strategy:",
+        "[ROUND 1/2]",
+        "[ROUND 2/2]",
+        "aggregate_train: Received 2 results and 0 failures",
+        "Aggregated MetricRecord: {",
+    ):
+        assert line in log, log
+    found = tables(log)
+    assert sorted(found["train"]) == [1, 2]
+    losses = [float(metrics["loss"]) for metrics in found["server"].values()]
+    assert losses[2] < losses[1] < losses[0]
+
+
+@pytest.mark.slow
+def test_a_method_that_the_app_cannot_serve_ends_the_run_in_one_line(
+    submit: Submit, tmp_path: Path
+) -> None:
+    write_changed(NUMPY, tmp_path / NUMPY.name, swap("Scaffold"))
+    with pytest.raises(RunError, match="control-change") as caught:
+        submit(tmp_path / NUMPY.name)
+    assert "round 1: Scaffold: " in str(caught.value)
+    assert "fedsuite.clients.ScaffoldClient" in str(caught.value)
+    assert "\n" not in str(caught.value)
