@@ -69,7 +69,7 @@ def run(
     if engine is not None:
         changes["engine"] = engine
     if isinstance(experiment, Mapping):
-        chosen = Experiment.from_values({**experiment, **changes})
+        chosen = Experiment.from_values({**experiment, **changes}, tuple(changes))
     else:
         chosen = Experiment.load(Path(experiment), changes)
     if chosen.note:

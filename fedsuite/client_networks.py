@@ -40,11 +40,6 @@ def check_networks(values: Mapping[str, Value]) -> None:
             f"key client-initialisation = 'own': clients of method {method} start from "
             f"what the server holds; those of {_methods(_keeps_private)} do not"
         )
-    if not different and values["client-model-assignment"] != "random":
-        raise ConfigError(
-            f"key client-model-assignment = {values['client-model-assignment']!r}: set "
-            "client-models too, or leave it out"
-        )
     for name in ("decomposition", "fedpara"):
         if values[name] and (different or own):
             key = "client-models" if different else "client-initialisation = 'own'"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, Self, get_args
 
 from fedsuite.errors import RunError
-from fedsuite.keys import Key, Value
+from fedsuite.keys import Key, Unless, Value, With
 from fedsuite.records import ConfigValue
 
 FastSet = Literal["atoms", "atoms+head", "atoms+head+other"]
@@ -22,6 +22,8 @@ SLOW = "slow"
 
 SLOW_VERSION = "slow-version"
 """Which version of the slow arrays is current; clients that obey say it back."""
+
+_PERSONAL = (With("personal-atoms", True),)
 
 KEYS: tuple[Key, ...] = (
     Key(
@@ -36,6 +38,7 @@ KEYS: tuple[Key, ...] = (
         "atoms+head",
         "what travels in the rounds between",
         choices=get_args(FastSet),
+        needs=(Unless("coefficient-period", 1),),
     ),
     Key(
         "local-coefficients",
@@ -43,6 +46,7 @@ KEYS: tuple[Key, ...] = (
         "what a client trains of the slow arrays in the rounds between: it drops it, does "
         "not train them, or goes on from its own until the next upload",
         choices=get_args(LocalCoefficients),
+        needs=(Unless("coefficient-period", 1),),
     ),
     Key("freeze-atoms", False, "keep the atoms as they are at the start (control C2)"),
     Key(
@@ -56,12 +60,14 @@ KEYS: tuple[Key, ...] = (
         0,
         "passes over the data to train the personal atoms; 0 is as many as for the model",
         minimum=0,
+        needs=_PERSONAL,
     ),
     Key(
         "personal-head",
         "shared",
         "head of the personal model: the received one, or one of its own",
         choices=get_args(PersonalHead),
+        needs=_PERSONAL,
     ),
     Key(
         "refresh-epochs",
@@ -69,6 +75,7 @@ KEYS: tuple[Key, ...] = (
         "also score personal models after so many passes against the newest coefficients, "
         "which are not kept; 0 does not",
         minimum=0,
+        needs=_PERSONAL,
     ),
     Key(
         "decomposition-average",

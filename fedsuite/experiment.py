@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from fedsuite.key_catalog import (
     shared_keys,
     unknown_key,
 )
+from fedsuite.key_effects import idle_keys
 from fedsuite.keys import AUTO, Key, Value
 from fedsuite.own_defaults import own_defaults, own_note
 from fedsuite.registry import METHODS
@@ -78,17 +79,30 @@ class Experiment:
     def load(cls, path: Path, overrides: Mapping[str, Value] | None = None) -> "Experiment":
         """Read an experiment file; ``overrides`` win over what it says.
 
+        What they leave without effect in the file falls to its default.
+
         Raises
         ------
         ConfigError
             If the file cannot be read, or the experiment cannot be run.
         """
         with naming(path):
-            return cls.from_values({**read_file(path), **(overrides or {})})
+            given = {**read_file(path), **(overrides or {})}
+            return cls.from_values(given, tuple(overrides or ()))
 
     @classmethod
-    def from_values(cls, given: Mapping[str, object]) -> "Experiment":
+    def from_values(
+        cls, given: Mapping[str, object], overridden: Collection[str] = ()
+    ) -> "Experiment":
         """Check values and fill in defaults.
+
+        Parameters
+        ----------
+        given
+            Key to value.
+        overridden
+            Keys whose values win over a file's: other keys that these leave without
+            effect fall to their defaults, and are not refused.
 
         Raises
         ------
@@ -96,20 +110,31 @@ class Experiment:
             Naming the key, the value, and what is allowed.
         """
         values: dict[str, Value] = {}
+        defaults: dict[str, Value] = {}
+        keys: list[Key] = []
         method, shared = _choice("method", given, {}), shared_keys()
         own = own_defaults(method, given, shared)
         for group in _groups(given, own):
+            keys += group.keys
             for key in group.keys:
-                value = given.get(key.name, group.defaults.get(key.name, key.default))
+                defaults[key.name] = group.defaults.get(key.name, key.default)
+                value = given.get(key.name, defaults[key.name])
                 if value == AUTO and key.name in group.defaults:
                     value = group.defaults[key.name]
                 elif value == AUTO and key.default != AUTO and key.name in ambiguous_keys():
                     value = key.default
                 values[key.name] = key.parse(value)
         _refuse_others({n: value for n, value in given.items() if n not in values})
+        strategy = METHODS[str(values["method"])].load_strategy()
+        left_out: list[str] = []
+        while idle := idle_keys(values, defaults, keys, strategy, overridden):
+            left_out += idle
+            values.update({name: defaults[name] for name in idle})
         values.update(number_of_sites(values))
-        note = own_note(method, own, given, values, shared)
-        experiment = cls(dict(sorted(values.items())), note)
+        notes = [own_note(method, own, given, values, shared)]
+        if left_out:
+            notes.append(f"left out, as they have no effect here: {', '.join(left_out)}")
+        experiment = cls(dict(sorted(values.items())), "; ".join(filter(None, notes)))
         experiment.check()
         return experiment
 
@@ -132,11 +157,6 @@ class Experiment:
         if self.integer("local-epochs") == 0 and self.integer("local-steps") == 0:
             raise ConfigError(
                 "keys local-epochs and local-steps are both 0: set one of them"
-            )
-        if self.number("momentum") and self["optimizer"] != "sgd":
-            raise ConfigError(
-                f"key momentum = {self['momentum']}: optimizer {self['optimizer']} has "
-                "moments of its own; leave momentum out, or choose optimizer = 'sgd'"
             )
         if self.number("drop-out") + self.number("straggler") > 1:
             raise ConfigError(

@@ -9,7 +9,7 @@ from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.models import DECOMPOSITION_KEYS, build_model
 from fedsuite.models.assignment import experiment_networks
-from fedsuite.models.decomposition import decompose
+from fedsuite.models.decomposition import decompose, factored_layers
 from fedsuite.models.fedpara import fedpara
 from fedsuite.models.trial import failure
 from fedsuite.models.vision import TorchvisionNetwork
@@ -87,6 +87,20 @@ def _check_factors(model: torch.nn.Module, input_shape: tuple[int, ...]) -> None
         )
 
 
+def _refuse_idle_switches(model: torch.nn.Module, experiment: Experiment) -> None:
+    """Refuse to factor layers that the network does not have."""
+    switches = {"decompose-stem": "stem", "decompose-1x1": "pointwise"}
+    none = dict.fromkeys(switches.values(), False)
+    without = factored_layers(model, **none)
+    for key, layers in switches.items():
+        idle = factored_layers(model, **{**none, layers: True}) == without
+        if experiment[key] and idle:
+            raise ConfigError(
+                f"key {key} = True has no effect: model {experiment['model']} has no such "
+                f"convolution; leave {key} out"
+            )
+
+
 def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:
     """Return the network with the factors that the experiment asks for, if any."""
     seed = experiment.integer("seed")
@@ -101,6 +115,7 @@ def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module
         )
     if not experiment["decomposition"]:
         return model
+    _refuse_idle_switches(model, experiment)
     factors = experiment.arguments(DECOMPOSITION_KEYS)
     try:
         return decompose(

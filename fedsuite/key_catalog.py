@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from fedsuite.errors import ConfigError
-from fedsuite.keys import AUTO, Key, Value
+from fedsuite.keys import AUTO, Key, Unless, Value
 from fedsuite.own_defaults import TOGETHER
 from fedsuite.registry import METHODS
 
@@ -81,13 +81,24 @@ KEYS: tuple[Key, ...] = (
         minimum=0,
         maximum=65535,
     ),
-    Key("metrics-host", "127.0.0.1", "address that metrics-port is opened on"),
+    Key(
+        "metrics-host",
+        "127.0.0.1",
+        "address that metrics-port is opened on",
+        needs=(Unless("metrics-port", 0),),
+    ),
     Key(
         "early-stop-metric",
         "",
         "metric of rounds.jsonl that ends the run when it stops improving; empty: never",
     ),
-    Key("early-stop-patience", 20, "evaluations without improvement to wait", minimum=1),
+    Key(
+        "early-stop-patience",
+        20,
+        "evaluations without improvement to wait",
+        minimum=1,
+        needs=(Unless("early-stop-metric", ""),),
+    ),
     Key(
         "best-model-metric",
         "",

@@ -8,6 +8,7 @@ wants in ``pyproject.toml``.
 
 import difflib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedsuite.errors import ConfigError
@@ -23,6 +24,40 @@ def toml_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+@dataclass(frozen=True)
+class With:
+    """A key has an effect only with this value of another key."""
+
+    key: str
+    value: Value
+
+    def met(self, values: Mapping[str, Value]) -> bool:
+        """Return whether an experiment's values say so."""
+        return values.get(self.key, self.value) == self.value
+
+    @property
+    def advice(self) -> str:
+        """What to do where it is not met."""
+        return f"set {self.key} = {self.value!r}"
+
+
+@dataclass(frozen=True)
+class Unless:
+    """A key has an effect unless another key has this value."""
+
+    key: str
+    value: Value
+
+    def met(self, values: Mapping[str, Value]) -> bool:
+        """Return whether an experiment's values say so."""
+        return self.key not in values or values[self.key] != self.value
+
+    @property
+    def advice(self) -> str:
+        """What to do where it is not met."""
+        return f"set another {self.key}"
 
 
 @dataclass(frozen=True)
@@ -46,6 +81,9 @@ class Key:
     kind
         Type of the key, needed only where the default is ``"auto"``. A key whose
         default is ``"auto"`` accepts ``"auto"`` beside values of its type.
+    needs
+        What other keys must say for this one to have an effect, one of them at least:
+        where none does, only its default is accepted. Empty has an effect by itself.
     """
 
     name: str
@@ -56,6 +94,7 @@ class Key:
     maximum: float | None = None
     above: float | None = None
     kind: type[bool] | type[int] | type[float] | type[str] | None = None
+    needs: tuple[With | Unless, ...] = ()
 
     @property
     def type(self) -> type:

@@ -56,7 +56,8 @@ def standalone_experiment(
     changed = dict(changes or {})
     if changed.get("method", STANDALONE) != STANDALONE:
         raise ConfigError(f"key method = {changed['method']!r}: the run is of Standalone")
-    return Experiment.from_values({**taken, **changed, "method": STANDALONE})
+    changed["method"] = STANDALONE
+    return Experiment.from_values({**taken, **changed}, tuple(changed))
 
 
 def standalone_runs(

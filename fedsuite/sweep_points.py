@@ -133,7 +133,7 @@ def make_points(
         for seed in range(seeds):
             given = {**base, **dict(settings), "seed": seed}
             try:
-                experiment = Experiment.from_values(given)
+                experiment = Experiment.from_values(given, tuple(values))
             except ConfigError as error:
                 words = ", ".join(f"{name}={value}" for name, value in settings)
                 raise ConfigError(f"{words}: {error}" if words else str(error)) from None

@@ -241,7 +241,7 @@ def test_standalone_of_a_run_has_its_networks(tmp_path: Path) -> None:
             {"method": "fedavg", "client-initialisation": "own"},
             "fedavg start from what the server holds; those of standalone, .* do not",
         ),
-        ({"client-model-assignment": "round-robin"}, "set client-models too"),
+        ({"client-model-assignment": "round-robin"}, "set another client-models too"),
         ({"client-models": "mlp", "fedpara": True}, "key fedpara = true cannot go with"),
         (
             {"client-models": "mlp", "decomposition": True},

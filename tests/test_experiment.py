@@ -11,7 +11,7 @@ from fedsuite import experiment as module
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import LOCAL_KEYS, Experiment, parse_assignment
 from fedsuite.key_catalog import ambiguous_keys, known_keys, table_default
-from fedsuite.keys import AUTO
+from fedsuite.keys import AUTO, With
 from fedsuite.models import CLIENT_NETWORK_KEYS
 from fedsuite.registry import METHODS
 
@@ -322,6 +322,11 @@ def test_fingerprint_changes_with_decisive_keys_alone():
         given = {"clients-per-round": 5, "optimizer": "sgd", "learning-rate": 0.1}
         given |= DIFFERENT if name in networks else {}
         given |= SITES if name.startswith("site") else {}
+        for need in known_keys()[name].declarations[0].needs:
+            if not need.met(Experiment.from_values({}).values):
+                value = need.value
+                met = value if isinstance(need, With) else other_value(need.key, value)
+                given = {need.key: met, **given}
         base = Experiment.from_values(given)
         value = base[name]
         other = "linear" if name == "client-models" else other_value(name, value)

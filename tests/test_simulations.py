@@ -126,7 +126,8 @@ def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
     base = {**read_file(ROOT / path), **given}
     seeds = int(next(options(words, "--seeds"), "1"))
     for point in make_points(base, list(options(words, "--grid")), seeds):
-        experiment = Experiment.from_values({**base, **dict(point.settings)})
+        settings = dict(point.settings)
+        experiment = Experiment.from_values({**base, **settings}, tuple(settings))
         skip_without_what_it_needs(experiment)
         build_strategy(experiment, parts_of(experiment))
     known = {"--set", "--grid", "--seeds", "--seed", "--output", "--workers"}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsuite.data.specs import IGNORED
-from fedsuite.keys import Key
+from fedsuite.keys import Key, With
 
 LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """Mean loss of a mini-batch from model, features and labels."""
@@ -33,6 +33,7 @@ KEYS: tuple[Key, ...] = (
         2.0,
         "how little the focal loss weighs what is predicted well; 0 is cross-entropy",
         minimum=0.0,
+        needs=(With("loss", "focal"),),
     ),
 )
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsuite.keys import Key
+from fedsuite.keys import Key, Unless
 from fedsuite.records import Arrays
 
 KEYS: tuple[Key, ...] = (
@@ -34,6 +34,7 @@ KEYS: tuple[Key, ...] = (
         1.0,
         "largest norm of an upload that gets noise; a very large one does not clip",
         above=0.0,
+        needs=(Unless("dp-noise-multiplier", 0.0),),
     ),
 )
 

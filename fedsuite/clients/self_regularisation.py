@@ -24,7 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsuite.clients.augmentation import augment
-from fedsuite.keys import Key
+from fedsuite.keys import Key, Unless
+
+_ON = (Unless("lsr-gamma", 0.0),)
 
 KEYS: tuple[Key, ...] = (
     Key(
@@ -39,18 +41,21 @@ KEYS: tuple[Key, ...] = (
         0.5,
         "temperature that the mixed prediction is sharpened with; 1 leaves it as it is",
         above=0.0,
+        needs=_ON,
     ),
     Key(
         "lsr-distillation",
         1 / 3,
         "temperature at which the two views' predictions are compared",
         above=0.0,
+        needs=_ON,
     ),
     Key(
         "lsr-ramp-rounds",
         0,
         "rounds over which lsr-gamma grows from 0 in round 1 to its value; 0 is at once",
         minimum=0,
+        needs=_ON,
     ),
 )
 

@@ -20,7 +20,7 @@ from fedsuite.clients.optimizers import PlainAdam, PlainSGD
 from fedsuite.clients.vision_transforms import AUGMENTATION, NONE
 from fedsuite.data import Split
 from fedsuite.errors import ConfigError
-from fedsuite.keys import Key
+from fedsuite.keys import Key, Unless, With
 
 KEYS: tuple[Key, ...] = (
     Key(
@@ -61,9 +61,17 @@ KEYS: tuple[Key, ...] = (
         1,
         "rounds between two decays of the learning rate",
         minimum=1,
+        needs=(Unless("learning-rate-decay", 1.0),),
     ),
     Key("optimizer", "sgd", "local optimiser", choices=("sgd", "adam")),
-    Key("momentum", 0.0, "momentum of sgd; 0 is none", minimum=0.0, maximum=1.0),
+    Key(
+        "momentum",
+        0.0,
+        "momentum of sgd; 0 is none",
+        minimum=0.0,
+        maximum=1.0,
+        needs=(With("optimizer", "sgd"),),
+    ),
     Key("weight-decay", 0.0, "L2 penalty of the optimiser; 0 is none", minimum=0.0),
     Key(
         "clip-gradient-norm",

@@ -30,6 +30,8 @@ AnyNumber = TypeVar("AnyNumber", bound=np.generic)
 
 _MOST_HELD_OUT = 0.9
 
+_TEST_FRACTION = next(key.default for key in KEYS if key.name == "test-fraction")
+
 
 def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData:
     """Load the data set of an experiment and divide it among its clients.
@@ -117,6 +119,12 @@ def _loaded(
     dataset, data_dir, options = source
     spec = DATASETS[dataset]
     raw = spec.load(spec, data_dir, **dict(options))
+    if raw.num_train is not None and fractions[0] != _TEST_FRACTION:
+        raise ConfigError(
+            f"key test-fraction = {fractions[0]} has no effect with dataset {dataset}, "
+            "which has a published test part: leave it out; client-test-fraction splits "
+            "off rows of the training part"
+        )
     parts = split_parts(raw, *fractions, public_size)
     if spec.prepare is not None:
         raw = spec.prepare(raw, parts.train, **dict(options))

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedsuite.errors import ConfigError
-from fedsuite.keys import Key, Value
+from fedsuite.keys import Key, Unless, Value, With
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.shapes import PIXELS, Standardisation
 from fedsuite.rng import stream_seed
@@ -225,11 +225,13 @@ FEDPARA_KEYS: tuple[Key, ...] = (
         "FedPara's rank: 0 is the least that allows full rank, 1 as large as dense",
         minimum=0.0,
         maximum=1.0,
+        needs=(With("fedpara", True),),
     ),
     Key(
         "fedpara-personal",
         False,
         "layers of pFedPara, W1 * (W2 + 1); false is FedPara's W1 * W2",
+        needs=(With("fedpara", True),),
     ),
 )
 
@@ -250,6 +252,7 @@ CLIENT_NETWORK_KEYS: tuple[Key, ...] = (
         "which client gets which entry of client-models: drawn for each, in turns, or one "
         "entry listed for each",
         choices=("random", "round-robin", "listed"),
+        needs=(Unless("client-models", ""),),
     ),
     Key(
         "client-initialisation",

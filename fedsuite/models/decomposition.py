@@ -17,7 +17,6 @@ The paper does not say which layers are decomposed, nor how factors start. Here:
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Literal, get_args
 
 import torch
@@ -235,7 +234,7 @@ def decompose(
             f"initialisation = {initialisation!r}: expected one of "
             f"{', '.join(get_args(Initialisation))}"
         )
-    chosen = list(_chosen(model, decompose_stem, decompose_1x1))
+    chosen = factored_layers(model, stem=decompose_stem, pointwise=decompose_1x1)
     if not chosen:
         raise ConfigError(
             f"a model without convolutions to decompose ({type(model).__name__}): choose "
@@ -260,8 +259,15 @@ def recompose(model: nn.Module) -> nn.Module:
     return _replaced(result, {layer: layer.dense() for layer in layers})
 
 
-def _chosen(model: nn.Module, stem: bool, pointwise: bool) -> Iterator[str]:
-    """Yield the names of the convolutions to decompose."""
+def factored_layers(model: nn.Module, *, stem: bool, pointwise: bool) -> list[str]:
+    """Return the names of the convolutions that :func:`decompose` replaces.
+
+    Parameters
+    ----------
+    stem, pointwise
+        Whether a 7 x 7 first convolution, and 1 x 1 ones, are among them.
+    """
+    found = []
     first = True
     for name, module in model.named_modules():
         if not isinstance(module, nn.Conv2d):
@@ -269,7 +275,8 @@ def _chosen(model: nn.Module, stem: bool, pointwise: bool) -> Iterator[str]:
         is_stem = first and module.kernel_size == (7, 7)
         first = False
         if (stem or not is_stem) and (pointwise or module.kernel_size != (1, 1)):
-            yield name
+            found.append(name)
+    return found
 
 
 def _check_replaceable(model: nn.Module, names: list[str]) -> None:

@@ -44,7 +44,7 @@ from fedsuite.keys import Key, Value
 from fedsuite.records import ARRAYS, STATISTICS, TRAIN, UPDATE, Arrays, ConfigValue
 from fedsuite.strategies.aggregation import weighted_mean
 from fedsuite.strategies.cgsv import total_update
-from fedsuite.strategies.declaration import ClientNeeds
+from fedsuite.strategies.declaration import NO_WHOLE_MODEL, ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.gathered import examples_of
 from fedsuite.strategies.options import StrategyOptions
@@ -168,6 +168,10 @@ class CFFL(RewardStrategy):
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
     FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0}
     FIXED_REASON: ClassVar[str] = "noise would undo the choice of what is uploaded"
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **RewardStrategy.WITHOUT_EFFECT,
+        **NO_WHOLE_MODEL,
+    }
     NEEDS_VALIDATION: ClassVar[bool] = True
 
     def __init__(

@@ -29,6 +29,7 @@ from fedsuite.records import (
     ConfigValue,
 )
 from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.options import StrategyOptions
 from fedsuite.strategies.public_exchange import COMMON, LARGEST_OUTPUT, RESET_OPTIMIZER
@@ -64,6 +65,7 @@ class ClassTables(FederatedStrategy):
         "its loss looks at one view of a sample, and its uploads tell which classes a "
         "client has, which noise cannot hide"
     )
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**NO_COMMON_STEP, **NO_WHOLE_MODEL}
     PRIVATE_MODELS: ClassVar[bool] = True
     NEEDS_CLASSES: ClassVar[bool] = True
 

@@ -8,6 +8,17 @@ from fedsuite.keys import Key, Value
 
 ScoredModel = Literal["shared", "tuned", "private"]
 
+NO_COMMON_STEP: Mapping[str, str] = dict.fromkeys(
+    ("server-momentum", "fedvarp"),
+    "its clients do not all train one shared model and send it back",
+)
+"""The extras of the server, where it takes no step from one shared model to the next."""
+
+NO_WHOLE_MODEL: Mapping[str, str] = {
+    "score-training-data": "no client receives a whole model to score"
+}
+"""What needs a whole model in the message."""
+
 
 @dataclass(frozen=True)
 class NeededMetric:
@@ -95,6 +106,10 @@ class MethodDeclaration:
 
     FIXED_REASON: ClassVar[str] = ""
     """Why other values are refused, for the error; empty says nothing."""
+
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+    """Keys declared elsewhere that change nothing with the method, and why: other values
+    than their defaults are refused."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds()
     """What clients must do beside training the model that they got."""

@@ -34,7 +34,7 @@ from typing import ClassVar, Unpack
 
 import numpy as np
 
-from fedsuite.keys import Key
+from fedsuite.keys import Key, Unless
 from fedsuite.records import LOGITS, SIMILARITIES, Arrays
 from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.fccl import FCCL, OFF_DIAGONAL, SPREAD, CorrelationOptions
@@ -81,6 +81,7 @@ class FCCLPlus(FCCL):
             0.02,
             "temperature at which FCCL+ compares similarities",
             above=0.0,
+            needs=(Unless("fccl-plus-similarity-weight", 0.0),),
         ),
         Key(
             "fccl-plus-renormalise",

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Unpack, cast, get_args
 
 import numpy as np
 
-from fedsuite.keys import Key
+from fedsuite.keys import Key, With
 from fedsuite.records import ADVERSARIAL_GRADIENT, LOGITS, Arrays, ConfigValue
 from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.fedmd import DistillationOptions, FedMDLF, LessForgetting
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from fedsuite.strategies.discriminator import Discriminator
 
 DiscriminatorOptimizer = Literal["adam", "sgd"]
+
+_DISCRIMINATOR = (With("adversarial", True),)
 
 LABELS = "labels"
 
@@ -90,23 +92,27 @@ class FedAL(FedMDLF):
             1e-4,
             "step size of FedAL's discriminator; 0 leaves it as it was drawn",
             minimum=0.0,
+            needs=_DISCRIMINATOR,
         ),
         Key(
             "discriminator-optimizer",
             "adam",
             "optimiser of FedAL's discriminator",
             choices=get_args(DiscriminatorOptimizer),
+            needs=_DISCRIMINATOR,
         ),
         Key(
             "discriminator-temperature",
             2.0,
             "temperature at which FedAL's discriminator sees outputs",
             above=0.0,
+            needs=_DISCRIMINATOR,
         ),
         Key(
             "discriminator-widths",
             "32,265",
             "units of the discriminator's hidden layers; empty has none",
+            needs=_DISCRIMINATOR,
         ),
     )
 

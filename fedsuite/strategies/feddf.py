@@ -47,14 +47,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, Unpack
 
-from fedsuite.keys import Key, Value
+from fedsuite.keys import Key, Value, With
 from fedsuite.logs import ServerLogger
 from fedsuite.records import ARRAYS, TRAIN, Arrays
 from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.exchange import Exchange, Rejection
 from fedsuite.strategies.fedmd import DistillationOptions, FedMD, LessForgetting
 from fedsuite.strategies.network_averages import AVERAGE, Average, NetworkAverages
-from fedsuite.strategies.public_exchange import DEFAULTS, LARGEST_OUTPUT
+from fedsuite.strategies.public_exchange import DEFAULTS, LARGEST_OUTPUT, TRANSFER_STEPS
 from fedsuite.strategies.validation import ClientReply
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 logger = ServerLogger(__name__)
 
 Mode = Literal["client-kd", "server-kd"]
+
+_SERVER_DISTILS = (With("feddf-mode", "server-kd"),)
 
 
 class FedDF(NetworkAverages, FedMD):
@@ -102,7 +104,14 @@ class FedDF(NetworkAverages, FedMD):
     )
 
     KEYS: ClassVar[tuple[Key, ...]] = (
-        *(replace(k, default=10) if k.name == "transfer-steps" else k for k in FedMD.KEYS),
+        *(
+            replace(key, needs=(With("feddf-mode", "client-kd"),))
+            if key.name in ("reset-optimizer", "distillation-target", "distillation-loss")
+            else key
+            for key in FedMD.KEYS
+            if key.name != "transfer-steps"
+        ),
+        replace(TRANSFER_STEPS, default=10, needs=(With("feddf-mode", "client-kd"),)),
         AVERAGE,
         Key(
             "feddf-mode",
@@ -117,18 +126,21 @@ class FedDF(NetworkAverages, FedMD):
             "steps on public data that FedDF's server takes with each network's average "
             "under server-kd; 0 only averages",
             minimum=0,
+            needs=_SERVER_DISTILS,
         ),
         Key(
             "feddf-server-learning-rate",
             0.001,
             "step size of FedDF's server under server-kd, before it falls by a cosine",
             above=0.0,
+            needs=_SERVER_DISTILS,
         ),
         Key(
             "feddf-ensemble",
             "avg-logits",
             "what FedDF's server averages over the received models",
             choices=("avg-logits", "avg-probs", "avg-losses"),
+            needs=_SERVER_DISTILS,
         ),
     )
     DEFAULTS: ClassVar[dict[str, Value]] = {

@@ -48,7 +48,7 @@ from typing import ClassVar, Unpack
 
 import numpy as np
 
-from fedsuite.keys import Key, Value
+from fedsuite.keys import Key, Unless, Value
 from fedsuite.logs import ServerLogger
 from fedsuite.records import (
     ARRAYS,
@@ -169,6 +169,7 @@ class FedEBA(FedAvg):
             0.01,
             "rate of the temperature's schedule per round; 0 is constant",
             minimum=0.0,
+            needs=(Unless("temperature-schedule", "constant"),),
         ),
         Key(
             "aggregation-losses",

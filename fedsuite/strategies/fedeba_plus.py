@@ -9,7 +9,7 @@ from typing import ClassVar, Unpack
 
 import numpy as np
 
-from fedsuite.keys import Key
+from fedsuite.keys import Key, Unless
 from fedsuite.logs import ServerLogger
 from fedsuite.records import ARRAYS, GRADIENT, NUM_STEPS, PROBE, Arrays, num_bytes
 from fedsuite.strategies.aggregation import update_of
@@ -56,6 +56,7 @@ def _alignment_keys(alpha: float, theta: float) -> tuple[Key, ...]:
             "rescale-first-steps",
             False,
             "multiply first steps by the number of local steps in the model branch",
+            needs=(Unless("theta", 0.0),),
         ),
     )
 

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal, Unpack, get_args
 
-from fedsuite.keys import Key, Value
+from fedsuite.keys import Key, Unless, Value, With
 from fedsuite.records import MEAN_OUTPUTS, Arrays
 from fedsuite.strategies.declaration import ClientNeeds
 from fedsuite.strategies.public_exchange import (
@@ -56,6 +56,9 @@ TEMPERATURE = Key(
     "temperature at which predictions are compared",
     above=0.0,
 )
+_TEMPERATURE = replace(
+    TEMPERATURE, needs=(With("distillation-loss", "kl"), Unless("less-forgetting", "none"))
+)
 TARGET = Key(
     "distillation-target",
     "others",
@@ -71,8 +74,10 @@ MATCH = Key(
 LESS_FORGETTING = Key(
     "less-forgetting",
     "none",
-    "phases that stay near the model they started from",
+    "phases that stay near the model they started from, which their first step does not "
+    "leave",
     choices=get_args(LessForgetting),
+    needs=(Unless("local-steps", 1), Unless("transfer-steps", 1)),
 )
 LESS_FORGETTING_FROM = Key(
     "less-forgetting-from",
@@ -80,6 +85,7 @@ LESS_FORGETTING_FROM = Key(
     "first round with less-forgetting; in round 1 the local phase stays near the random "
     "initial model",
     minimum=1,
+    needs=(Unless("less-forgetting", "none"),),
 )
 
 
@@ -121,7 +127,7 @@ class FedMD(PublicExchange):
         replace(TRANSFER_STEPS, default=1),
         PUBLIC_BATCH_SIZE,
         RESET_OPTIMIZER,
-        TEMPERATURE,
+        _TEMPERATURE,
         TARGET,
         MATCH,
         LESS_FORGETTING,
@@ -164,7 +170,7 @@ class FedMDLF(FedMD):
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *PublicExchange.KEYS,
-        TEMPERATURE,
+        _TEMPERATURE,
         TARGET,
         MATCH,
         replace(LESS_FORGETTING, default="both"),

@@ -19,6 +19,9 @@ from fedsuite.strategies.fedavg import FedAvg
 class FedSGD(FedAvg):
     """FedAvg of one full-batch step; the client ignores epochs, steps and batch size."""
 
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        "momentum": "its one step a round begins with none"
+    }
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedSGDClient", "takes one step over all its rows"
     )

@@ -8,6 +8,7 @@ from fedsuite.errors import ConfigError
 from fedsuite.keys import Key, Value
 from fedsuite.records import ARRAYS, EVALUATE, Arrays
 from fedsuite.strategies.aggregation import WeightedMean
+from fedsuite.strategies.declaration import NO_COMMON_STEP
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.public_exchange import PublicExchange
 from fedsuite.strategies.validation import ClientReply, Expected, spec_of
@@ -41,6 +42,7 @@ class NetworkAverages(PublicExchange):
         "it distils on one view of a sample, and the message that a client answers with "
         "its model does not hold the one that noise is measured from"
     )
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP
     PRIVATE_MODELS: ClassVar[bool] = False
     NEEDS_NETWORKS: ClassVar[bool] = True
 

@@ -1,13 +1,13 @@
 """Base of methods that share a part of the model, and leave the rest with the clients."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Unpack
 
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.records import ARRAYS, EVALUATE, TRAIN, Arrays
-from fedsuite.strategies.declaration import ClientNeeds
+from fedsuite.strategies.declaration import NO_WHOLE_MODEL, ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.extras import is_statistic
 from fedsuite.strategies.fedavg import FedAvg
@@ -35,6 +35,7 @@ class PartialAverage(FedAvg):
     )
 
     NEEDS_GROUPS: ClassVar[bool] = True
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_WHOLE_MODEL
 
     def __init__(
         self, *, groups: ParameterGroups, **options: Unpack[FedAvgOptions]

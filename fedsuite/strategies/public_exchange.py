@@ -29,6 +29,7 @@ from fedsuite.records import (
     ConfigValue,
 )
 from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.strategies.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.options import StrategyOptions
 from fedsuite.strategies.report import RESERVED
@@ -125,6 +126,7 @@ class PublicExchange(FederatedStrategy):
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
     FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
     FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**NO_COMMON_STEP, **NO_WHOLE_MODEL}
     PRIVATE_MODELS: ClassVar[bool] = True
     NEEDS_PUBLIC: ClassVar[bool] = True
 

@@ -26,6 +26,7 @@ from fedsuite.errors import ConfigError
 from fedsuite.keys import Key, Value
 from fedsuite.records import ARRAYS, EVALUATE, TRAIN, Arrays, ConfigValue, to_arrays
 from fedsuite.strategies.aggregation import cast_like, weighted_mean
+from fedsuite.strategies.declaration import NO_COMMON_STEP
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.gathered import GatheredStrategy, examples_of
 from fedsuite.strategies.options import StrategyOptions
@@ -175,6 +176,7 @@ class RewardStrategy(GatheredStrategy):
     """
 
     OWN_MODELS: ClassVar[bool] = True
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP
 
     def __init__(self, **options: Unpack[StrategyOptions]) -> None:
         super().__init__(**options)

@@ -5,12 +5,12 @@ initial model unless the experiment says otherwise, keep their own from round to
 are scored with it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from fedsuite.records import EVALUATE, TRAIN, Arrays
 from fedsuite.strategies.base import FederatedStrategy
-from fedsuite.strategies.declaration import ClientNeeds
+from fedsuite.strategies.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL, ClientNeeds
 from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.validation import ClientReply
 
@@ -21,6 +21,11 @@ class Standalone(FederatedStrategy):
     Takes the keywords of :class:`~fedsuite.strategies.base.FederatedStrategy`.
     """
 
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **NO_COMMON_STEP,
+        **NO_WHOLE_MODEL,
+        "dp-noise-multiplier": "its clients upload nothing",
+    }
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "StandaloneClient", "keeps its model", stores=True
     )

@@ -1,0 +1,1 @@
+"""Effects: no key of any method is taken and then without effect."""

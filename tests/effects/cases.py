@@ -1,0 +1,184 @@
+"""Which other value each key is given, what stands beside it, and which keys are listed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedsuite.key_catalog import keys_of, known_keys, owners, shared_keys
+from fedsuite.keys import Key, Value, With
+from fedsuite.registry import METHODS
+from tests.effects.runs import base
+
+LISTED: Mapping[str, str] = {
+    "method": "every case is of one method",
+    "dataset": "the others' files are large: their tests make their own",
+    "data-dir": "says where the files lie",
+    "scaling": "digits are 0..1, as unit asks for: tests/data shows it on other images",
+    "sites": "needs data of sites: tests/test_site_runs.py",
+    "site-dirs": "needs data of sites: tests/test_site_runs.py",
+    "public-dir": "needs a folder of images: tests/test_public_runs.py",
+    "engine": "says where it runs: to the same bits by tests/engines",
+    "workers": "says where it runs: to the same bits by tests/engines",
+    "threads": "says how fast it runs; may change the last bits",
+    "device": "says where it runs: tests/test_gpu.py, on a machine that has one",
+    "client-memory": "says where clients' state lies meanwhile: tests/clients",
+    "connect-timeout": "the local engine waits for nobody: tests/engines",
+    "round-timeout": "the local engine waits for nobody: tests/engines",
+    "output-dir": "says where what is written lies",
+    "run-name": "says where what is written lies",
+    "state-dir": "says where what clients keep lies",
+    "resume": "goes on with another run: tests/test_checkpoint.py",
+    "metrics-port": "opens a port and changes nothing else: tests/callbacks",
+    "metrics-host": "opens a port and changes nothing else: tests/callbacks",
+}
+"""Keys that do not change what a run of digits does, by design or here, and why."""
+
+OTHERS: Mapping[str, tuple[Value, ...]] = {
+    "atoms": (4,),
+    "best-model-metric": ("accuracy_mean",),
+    "cffl-threshold": (1.0,),
+    "cfd-server-model": ("linear",),
+    "client-models": (
+        ",".join(f"mlp:hidden-width=8:hidden-layers={n}" for n in (2, 1, 3)),
+    ),
+    "classes-per-client": (4,),
+    "clip-gradient-norm": (0.01,),
+    "coefficient-period": (3,),
+    "dirichlet-min-size": (400,),
+    "discriminator-widths": ("16",),
+    "ditto-local-epochs": (2,),
+    "dp-noise-multiplier": (0.1,),
+    "early-stop-metric": ("clients_trained",),
+    "early-stop-patience": (1,),
+    "fedfv-alpha": (1.0,),
+    "fedpara-gamma": (1.0,),
+    "personal-epochs": (2,),
+    "fedsac-interval": (1,),
+    "max-failed-rounds": (1,),
+    "max-loss-ratio": (1.0,),
+    "model": ("linear",),
+    "num-clients": (4,),
+    "partitioner": ("iid", "shards"),
+    "public-size": (50,),
+    "quorum": (3,),
+    "theta": (90.0, 20.0, 0.0),
+    "torchvision-augmentation": ("rand-augment",),
+}
+"""Other values of keys where the next one would say little."""
+
+BESIDE: Mapping[str, Mapping[str, Value]] = {
+    "checkpoint-every": {"num-rounds": 1},
+    "classes-per-client": {"num-clients": 5},
+    "decomposition-average": {"atoms": 25},
+    "early-stop-metric": {"num-rounds": 3},
+    "early-stop-patience": {"num-rounds": 3},
+    "fedpara-gamma": {"hidden-width": 64},
+    "fedfv-history": {"clients-per-round": 2},
+    "fedfv-tau": {"clients-per-round": 2, "num-rounds": 4},
+    "local-coefficients": {"num-rounds": 4},
+    "local-epochs": {"local-steps": 0},
+    "max-failed-rounds": {"drop-out": 1.0},
+    "model": {"hidden-width": 200, "hidden-layers": 2},
+    "public-used": {"public-size": 40},
+    "quorum": {"drop-out": 0.4, "max-failed-rounds": 1},
+}
+"""What stands beside a key, before and after its change, for it to have an effect."""
+
+FACTORED: Mapping[str, Value] = {
+    "model": "cnn-shallow",
+    "hidden-width": 200,
+    "hidden-layers": 2,
+    "decomposition": True,
+    "partitioner": "power-law",
+    "data-fraction": 0.1,
+    "test-fraction": 0.05,
+}
+"""A small network for the wrapper of filter decomposition."""
+
+NOT_ON_DIGITS = ("natural-id",)
+"""Partitioners by owners, which digits do not have: tests/data."""
+
+TOGETHER: Mapping[str, Mapping[str, Value]] = {
+    "early-stop-metric": {"early-stop-patience": 1}
+}
+"""What changes with a key, and is refused without it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A key, another value of it, and what stands beside it.
+
+    Parameters
+    ----------
+    before
+        The experiment without the change.
+    changed
+        What is changed: the key, and what must change with it.
+    key
+        The key.
+    """
+
+    before: Mapping[str, Value]
+    changed: Mapping[str, Value]
+    key: str
+
+    def __str__(self) -> str:
+        beside = {**self.before, **self.changed}.items() - base(
+            str(self.before["method"])
+        ).items()
+        said = " ".join(f"{name}={value}" for name, value in sorted(beside))
+        return f"{self.before['method']}: {self.key}: {said}"
+
+
+def cases(method: str) -> Iterator[Case]:
+    """Yield all cases of a method: each key alone, and beside what it needs."""
+    start = base(method)
+    for owner, keys in groups(method):
+        for key in keys:
+            if key.name in LISTED:
+                continue
+            before = {**start, **owner, **BESIDE.get(key.name, {})}
+            yield from _cases(key, before)
+            if key.needs:
+                yield from _cases(key, {**before, **_what_it_needs(key)})
+
+
+def groups(method: str) -> Iterator[tuple[Mapping[str, Value], Sequence[Key]]]:
+    """Yield what an experiment must say for some keys to apply, and these keys."""
+    yield {}, tuple(shared_keys().values())
+    yield {}, METHODS[method].load_strategy().KEYS
+    yield {}, keys_of("model", "mlp")
+    for name in owners("partitioner"):
+        if name not in NOT_ON_DIGITS:
+            yield {"partitioner": name}, keys_of("partitioner", name)
+    yield FACTORED, keys_of("decomposition", "true")
+
+
+def other_values(key: Key, current: Value) -> tuple[Value, ...]:
+    """Return legal values of a key that are not the current one."""
+    if key.name in OTHERS:
+        return tuple(value for value in OTHERS[key.name] if value != current)
+    if isinstance(current, bool):
+        return (not current,)
+    if key.choices:
+        return tuple(choice for choice in key.choices if choice != current)
+    if isinstance(current, int):
+        return (current - 1 if current == key.maximum else current + 1,)
+    if isinstance(current, float):
+        half = current / 2 or 0.5
+        return (half if key.maximum is None or half <= key.maximum else key.maximum / 2,)
+    raise AssertionError(f"key {key.name}: say in OTHERS which other value it is to take")
+
+
+def _cases(key: Key, before: Mapping[str, Value]) -> Iterator[Case]:
+    for value in other_values(key, before.get(key.name, key.default)):
+        changed = {key.name: value, **TOGETHER.get(key.name, {})}
+        yield Case(before, changed, key.name)
+
+
+def _what_it_needs(key: Key) -> dict[str, Value]:
+    """Return what lets a key have an effect."""
+    need = key.needs[0]
+    if isinstance(need, With):
+        return {need.key: need.value}
+    other = known_keys()[need.key].declarations[0]
+    return {need.key: other_values(other, need.value)[0]}

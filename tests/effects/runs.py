@@ -1,0 +1,115 @@
+"""Small runs, and what each of them did: all that its folder holds but times and names."""
+
+import io
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from fedsuite.engines.local import run_local
+from fedsuite.errors import RunError
+from fedsuite.experiment import Experiment
+from fedsuite.keys import Value
+from fedsuite.registry import METHODS
+
+Did = dict[str, object]
+"""File of the run's folder to what it holds."""
+
+SMALL: Mapping[str, Value] = {
+    "dataset": "digits",
+    "partitioner": "dirichlet",
+    "model": "mlp",
+    "hidden-width": 8,
+    "hidden-layers": 1,
+    "num-clients": 3,
+    "num-rounds": 2,
+    "batch-size": 64,
+    "device": "cpu",
+    "checkpoint-every": 0,
+}
+
+_NAMES_AND_TIMES = (".lock", "experiment.toml")
+
+
+def base(method: str) -> dict[str, Value]:
+    """Return the small experiment with a method, as a user would write it."""
+    values: dict[str, Value] = {**SMALL, "method": method}
+    if METHODS[method].load_strategy().NEEDS_PUBLIC:
+        values["public-size"] = 40
+    return values
+
+
+def did(values: Mapping[str, Value]) -> Did:
+    """Run an experiment and return what it did.
+
+    Raises
+    ------
+    FedsuiteError
+        If it was refused before its first round.
+    """
+    return _did(tuple(sorted(values.items())))
+
+
+@lru_cache(maxsize=64)
+def _did(values: tuple[tuple[str, Value], ...]) -> Did:
+    experiment = Experiment.from_values(dict(values))
+    with _quick(), tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        try:
+            run_local(experiment, path)
+        except RunError as error:
+            return {**(_contents(path) if path.exists() else {}), "error": str(error)}
+        return _contents(path)
+
+
+@contextmanager
+def _quick() -> Iterator[None]:
+    """Leave out what takes most of a small run's time and says nothing of keys."""
+    with (
+        patch("os.fsync"),
+        patch("fedsuite.results.plots.plot_run"),
+        patch("fedsuite.results.writer._version", return_value=""),
+        redirect_stdout(io.StringIO()),
+    ):
+        yield
+
+
+def _contents(folder: Path) -> Did:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {
+        _name(path, folder): _content(path)
+        for path in files
+        if path.name not in _NAMES_AND_TIMES
+    }
+
+
+def _name(path: Path, folder: Path) -> str:
+    """Return a file's name; those of TensorBoard hold the time."""
+    relative = path.relative_to(folder)
+    return relative.parts[0] if relative.parts[0] == "tensorboard" else str(relative)
+
+
+def _content(path: Path) -> object:
+    if path.suffix == ".jsonl":
+        return [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+    if path.name == "manifest.json":
+        return json.loads(path.read_text())["data"]
+    if path.name == "summary.json":
+        return _timeless(json.loads(path.read_text()))
+    return None if "tensorboard" in path.parts else path.read_bytes()
+
+
+def _timeless(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {k: _timeless(v) for k, v in value.items() if "seconds" not in k}
+
+
+def refused_replies(found: Did) -> int:
+    """Return how many replies of a run were not used."""
+    rounds: Any = found.get("rounds.jsonl", [])
+    return sum(row["replies_rejected"] for row in rounds)
