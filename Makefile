@@ -25,7 +25,10 @@ unit: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not nightly"
 
 slow: $(READY)  ## tests that start Ray or real processes; much of their time is waiting
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "slow and not nightly"
+
+nightly: $(READY)  ## every key of every method changes a run, or is refused: CI takes a sample
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m nightly
 
 nightly: $(READY)  ## whole runs of every method: minutes of processor time
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m nightly

@@ -150,6 +150,11 @@ class FedMD(PublicExchange):
             raise ValueError(
                 f"distillation_temperature = {distillation_temperature}: expected above 0"
             )
+        if less_forgetting == "transfer" and transfer_steps == 1:
+            raise ValueError(
+                "less_forgetting = 'transfer' has no effect with transfer_steps = 1, which "
+                "starts from the model to stay near to: take more, or 'none'"
+            )
         super().__init__(transfer_steps=transfer_steps, **options)
         self.settings |= {
             "distillation-temperature": distillation_temperature,

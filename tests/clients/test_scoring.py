@@ -12,6 +12,7 @@ from fedsuite.clients.evaluation import evaluate_model
 from fedsuite.clients.losses import cross_entropy
 from fedsuite.clients.scoring import Scoring, WholeTest
 from fedsuite.data import Split
+from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.experiment_parts import experiment_model, federated_data
 from fedsuite.keys import Value
@@ -144,9 +145,9 @@ def test_scoring_training_data_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("method", ["standalone", "fedper"])
-def test_who_receives_no_whole_model_tells_no_training_loss(method: str) -> None:
-    found = rows(play(method=method, score_training_data=True), "evaluate")
-    assert not any(RECEIVED in row for row in found)
+def test_who_receives_no_whole_model_has_no_training_loss_to_tell(method: str) -> None:
+    with pytest.raises(ConfigError, match="score-training-data = True has no"):
+        digits_experiment(method=method, score_training_data=True)
 
 
 def test_training_data_are_scored_in_the_rounds_that_are_evaluated() -> None:

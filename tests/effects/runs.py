@@ -51,11 +51,12 @@ def did(values: Mapping[str, Value]) -> Did:
     FedsuiteError
         If it was refused before its first round.
     """
-    return _did(tuple(sorted(values.items())))
+    return recent(tuple(sorted(values.items())))
 
 
 @lru_cache(maxsize=64)
-def _did(values: tuple[tuple[str, Value], ...]) -> Did:
+def recent(values: tuple[tuple[str, Value], ...]) -> Did:
+    """Run an experiment, unless it is one of the last that were run."""
     experiment = Experiment.from_values(dict(values))
     with _quick(), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
