@@ -27,10 +27,7 @@ unit: $(READY)
 slow: $(READY)  ## tests that start Ray or real processes; much of their time is waiting
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "slow and not nightly"
 
-nightly: $(READY)  ## every key of every method changes a run, or is refused: CI takes a sample
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m nightly
-
-nightly: $(READY)  ## whole runs of every method: minutes of processor time
+nightly: $(READY)  ## whole runs of every method, and every key of each, of which CI takes a sample
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m nightly
 
 grpc:  ## the federation of real processes on Flower 1.39, whose SuperNodes speak gRPC

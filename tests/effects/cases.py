@@ -34,6 +34,11 @@ LISTED: Mapping[str, str] = {
 }
 """Keys that do not change what a run of digits does, by design or here, and why."""
 
+SAME: Mapping[tuple[Value, Value], str] = {
+    ("fedsgd", "freeze"): "of a client's one step what travels is the same",
+}
+"""Values of a method that change nothing by its mathematics, and why."""
+
 OTHERS: Mapping[str, tuple[Value, ...]] = {
     "atoms": (4,),
     "best-model-metric": ("accuracy_mean",),
@@ -210,6 +215,8 @@ def _resolved(values: Mapping[str, Value]) -> Mapping[str, Value]:
 
 def _cases(key: Key, before: Mapping[str, Value], current: Value) -> Iterator[Case]:
     for value in other_values(key, current):
+        if (before["method"], value) in SAME:
+            continue
         changed = {key.name: value, **TOGETHER.get(key.name, {})}
         yield Case(before, changed, key.name)
 

@@ -328,5 +328,5 @@ def test_state_is_whole_and_restoring_replaces_it() -> None:
 
 
 def test_standalone_with_momentum_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="server-momentum = .* with method standalone"):
+    with pytest.raises(ConfigError, match=r"server-momentum = .* with method standalone"):
         digits_run(tmp_path, "alone", method="standalone", server_momentum=0.9)
