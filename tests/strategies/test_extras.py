@@ -13,6 +13,7 @@ from fedsuite.api import resume, run
 from fedsuite.errors import ConfigError
 from fedsuite.experiment import Experiment
 from fedsuite.records import ARRAYS, Arrays
+from fedsuite.registry import METHODS
 from fedsuite.server_app import build_strategy
 from fedsuite.server_parts import ServerParts
 from fedsuite.strategies.aggregation import weighted_mean
@@ -330,3 +331,16 @@ def test_state_is_whole_and_restoring_replaces_it() -> None:
 def test_standalone_with_momentum_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"server-momentum = .* with method standalone"):
         digits_run(tmp_path, "alone", method="standalone", server_momentum=0.9)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if "fedpara" not in m])
+def test_methods_without_one_shared_model_are_refused_before_anything_starts(
+    method: str,
+) -> None:
+    strategy = METHODS[method].load_strategy()
+    if strategy.trains_one_model():
+        Experiment.from_values({"method": method, "server-momentum": 0.5})
+        return
+    for key, value in (("server-momentum", 0.5), ("fedvarp", True)):
+        with pytest.raises(ConfigError, match=f"key {key} = {value}: .* than {method}$"):
+            Experiment.from_values({"method": method, key: value})
