@@ -490,6 +490,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
             weight_key=self.weighted_by_key,
             max_examples=self.max_examples,
             advice=expected.advice or self.NEEDS_OF_CLIENT.advice,
+            advice_of={need.name: need.advice for need in self.NEEDS_OF_CLIENT.metrics},
         )
 
     def _count(

@@ -127,6 +127,8 @@ class Expected:
         Metric to the name of another that stands for it where it is missing.
     advice
         What to tell an app's author whose replies lack a record or a metric.
+    advice_of
+        Metric to what to tell an author whose replies lack it.
     largest
         Largest magnitude of any number in the arrays; None for no limit.
     check
@@ -140,6 +142,7 @@ class Expected:
     max_examples: float | None = None
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
+    advice_of: Mapping[str, str] = field(default_factory=dict)
     largest: float | None = None
     check: Callable[[ClientReply], None] | None = None
 
@@ -293,6 +296,15 @@ def _check_weight(client_id: int, num_examples: float, expected: Expected) -> fl
     return num_examples
 
 
+def _advice_on(missing: Sequence[str], expected: Expected) -> str:
+    """Return what to do about missing metrics, and nothing about those that came."""
+    if missing[0] == expected.weight_key:
+        return _WEIGHT_ADVICE
+    if not all(name in expected.advice_of for name in missing):
+        return expected.advice
+    return "; ".join(expected.advice_of[name] for name in missing)
+
+
 def _check_metrics(
     content: Mapping[str, AnyRecord], expected: Expected
 ) -> tuple[dict[str, float], dict[str, str]]:
@@ -321,11 +333,10 @@ def _check_metrics(
     }
     found = one_line(", ".join(sorted(metrics)) or "none", 100)
     metrics.update((name, metrics[other]) for name, other in stand_ins.items())
-    for name in (expected.weight_key, *expected.metrics, *expected.bounds):
-        if name not in metrics:
-            advice = _WEIGHT_ADVICE if name == expected.weight_key else expected.advice
-            reason = f"metric {name!r} is missing (found: {found})"
-            raise Missing(name, with_advice(reason, advice))
+    wanted = (expected.weight_key, *expected.metrics, *expected.bounds)
+    if missing := [name for name in wanted if name not in metrics]:
+        reason = f"metric {missing[0]!r} is missing (found: {found})"
+        raise Missing(missing[0], with_advice(reason, _advice_on(missing, expected)))
     for name, (least, largest) in expected.bounds.items():
         if not least <= metrics[name] <= largest:
             raise BadReply(

@@ -16,6 +16,7 @@ from tests.strangers.apps import (
     APPS,
     LORA,
     NUMPY,
+    SKLEARN,
     StrangerApp,
     changes_for,
     run_here,
@@ -106,18 +107,26 @@ def test_every_method_runs_or_says_what_it_needs(method: Method, tmp_path: Path)
     assert losses[2] < losses[1] < losses[0]
 
 
-@pytest.mark.parametrize("method", REGISTRY.values(), ids=REGISTRY)
+SECOND_LINES = [
+    (app, method.strategy.partition(".")[2])
+    for app in (NUMPY, SKLEARN)
+    for method in REGISTRY.values()
+    if len(changes_for(app, method.strategy.partition(".")[2])) == 2
+]
+
+
+@pytest.mark.parametrize(
+    ("app", "name"), SECOND_LINES, ids=[f"{app.name}-{name}" for app, name in SECOND_LINES]
+)
 def test_what_is_missing_is_named_where_the_second_line_is_left_out(
-    method: Method, tmp_path: Path
+    app: StrangerApp, name: str, tmp_path: Path
 ) -> None:
-    name = method.strategy.partition(".")[2]
-    changes = changes_for(NUMPY, name)
-    if len(changes) == 1:
-        return
+    one, second = changes_for(app, name)
     with pytest.raises(FedsuiteError, match=f"round 1: {name}: metric '") as caught:
-        run_changed(NUMPY, tmp_path / "app", changes[0])
-    keyword = changes[1][1].rpartition(", ")[2].partition("=")[0]
-    assert keyword in str(caught.value)
+        run_changed(app, tmp_path / "app", one)
+    keywords = re.findall(r", (\w+)=", second[1])
+    for keyword in ("loss_key", "loss_before_key", "local_steps", "learning_rate"):
+        assert (f" as {keyword}" in str(caught.value)) == (keyword in keywords)
     assert "\n" not in str(caught.value)
 
 
