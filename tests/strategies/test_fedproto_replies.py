@@ -113,7 +113,7 @@ def ones(**changes: Any) -> dict[str, np.ndarray]:
         (ones(rows=np.full((3, 9), -2e6, np.float32)), "beyond 1e"),
         (ones(counts=np.full(3, 2**31, np.uint32)), "beyond 1e"),
         (ones(rows=np.ones((3, 8), np.float32)), "shape"),
-        (ones(rows=np.ones((3, 9))), "dtype"),
+        (ones(rows=np.ones((3, 9), np.int64)), "dtype"),
         (ones(counts=np.ones(3, np.float32)), "dtype"),
         (ones(counts=np.array([0, 1, 1], np.uint32)), "says it does not have"),
     ],
