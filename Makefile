@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints/flwr-1.41.txt
 FLWR ?= 1.41.0
-TORCH ?= 2.13.0
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
@@ -43,13 +42,13 @@ config: $(READY)  ## write the declared keys into pyproject.toml
 
 setup: $(READY)
 
-# torch first and by its exact version: a CPU-only build is taken where there is one, and
-# what depends on torch then finds it there.
+# torch first, whose exact version the constraints have: a CPU-only build is taken where there
+# is one, and what depends on torch then finds it there.
 $(READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'fedsuite needs Python 3.11 or later: make PYTHON=python3.11 ...')"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint $(CONSTRAINTS) torch==$(TORCH)
+		--constraint $(CONSTRAINTS) torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint $(CONSTRAINTS) "flwr[simulation]==$(FLWR)" hatchling editables
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \

@@ -9,6 +9,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from fedsuite import __version__
 from fedsuite.analyses import command_group
 from fedsuite.api import ENGINES, Engine
 from fedsuite.command_options import (
@@ -39,10 +40,8 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     cls=_Commands,
-    help="Federated learning methods for Flower, tested and measured.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 app.add_typer(command_group(), name="analyse")
@@ -67,6 +66,46 @@ def main() -> None:
     except FedsuiteError as error:
         print(f"fedsuite: error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"fedsuite {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Say which this is."
+        ),
+    ] = False,
+) -> None:
+    """Federated learning methods for Flower, tested and measured."""
+
+
+@app.command()
+def init(
+    method: Annotated[str, typer.Argument(help="Method to begin with.")] = "fedavg",
+    own_app: Annotated[
+        bool,
+        typer.Option(
+            "--app", help="A Flower app with model, data and training of your own, instead."
+        ),
+    ] = False,
+) -> None:
+    """Write an experiment to begin with into this folder: METHOD.toml."""
+    from fedsuite.beginnings import write_app, write_experiment
+
+    if own_app:
+        for path in write_app(method, Path()):
+            print(path)
+        print("run it: flwr run . --stream")
+    else:
+        path = write_experiment(method, Path())
+        print(f"{path}\nrun it: fedsuite run {path}")
 
 
 @app.command()

@@ -31,6 +31,7 @@ from fedsuite.key_effects import idle_keys
 from fedsuite.keys import AUTO, Key, Value
 from fedsuite.own_defaults import own_defaults, own_note
 from fedsuite.registry import METHODS
+from fedsuite.shipped import find_experiment
 from fedsuite.site_keys import check_sites, number_of_sites
 from fedsuite.strategies.decomposition_rules import refusal
 
@@ -239,7 +240,7 @@ class _Group:
 
 
 def read_file(path: Path) -> dict[str, object]:
-    """Read the flat keys of a TOML file.
+    """Read the flat keys of a TOML file; see :func:`fedsuite.shipped.find_experiment`.
 
     Raises
     ------
@@ -247,7 +248,7 @@ def read_file(path: Path) -> dict[str, object]:
         If it cannot be read, is not TOML, or is not flat.
     """
     try:
-        with open(path, "rb") as file:
+        with open(find_experiment(path), "rb") as file:
             content = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"cannot read experiment {path}: {error.strerror}") from error

@@ -1,6 +1,5 @@
 """Tables that the command line prints: methods, keys, data sets, partitions, health."""
 
-import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -15,9 +14,8 @@ from fedsuite.data import (
     FederatedData,
     partition_table,
 )
-from fedsuite.errors import ConfigError
 from fedsuite.keys import Key, toml_text
-from fedsuite.registry import METHODS
+from fedsuite.registry import METHODS, find_method
 
 MANY_CLASSES = 12
 """Tables of data sets with more classes show their number only."""
@@ -54,11 +52,7 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
     """
     from fedsuite.key_catalog import shared_keys
 
-    if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"unknown method {name!r}: {hint}known: {', '.join(METHODS)}")
-    strategy = METHODS[name].load_strategy()
+    strategy = find_method(name).load_strategy()
     table = Table("key", "default", "allowed", "meaning", title=f"{name}: keys")
     changed = [key for key in shared_keys().values() if key.name in strategy.DEFAULTS]
     groups: list[tuple[str, Sequence[Key]]] = [(f"method {name}", strategy.KEYS)]

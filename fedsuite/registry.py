@@ -1,9 +1,12 @@
 """The methods: one line each ties name, strategy, client and paper together."""
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from fedsuite.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedsuite.clients.base import FederatedClient
@@ -237,6 +240,21 @@ METHODS: Mapping[str, Method] = {
         Method("pfedpara", "fedpara.PFedPara", "partial.PartialClient", _FEDPARA),
     )
 }
+
+
+def find_method(name: str) -> Method:
+    """Return the method of a name.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, with the nearest.
+    """
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"unknown method {name!r}: {hint}known: {', '.join(METHODS)}")
+    return METHODS[name]
 
 
 def _load(package: str, path: str) -> type:

@@ -98,7 +98,7 @@ LAYERS = (
     {
         *("errors", "keys", "files", "logs", "rng", "metrics", "vectors", "least_recent"),
         *("records", "packed", "wire", "quantisation", "distillation", "public_batches"),
-        *("decomposition", "checkpoint", "torchvision_import", "registry"),
+        *("decomposition", "checkpoint", "torchvision_import", "registry", "output"),
     },
     {"models", "data"},
     {"strategies", "clients"},

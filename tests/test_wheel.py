@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.small_runs import copy_repository, write_experiment
+from tests.test_readme import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,12 +40,38 @@ def installed(wheel, tmp_path_factory):
     return folder
 
 
-def test_wheel_holds_the_package_alone(wheel):
-    names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+def in_wheel(wheel):
+    return {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+
+
+def test_wheel_holds_the_package_and_the_experiments_alone(wheel):
+    names = in_wheel(wheel)
     files = (p for p in ROOT.glob("fedsuite/**/*") if p.is_file())
     package = {p.relative_to(ROOT).as_posix() for p in files if p.suffix != ".pyc"}
-    assert names == package
+    experiments = {
+        p.relative_to(ROOT).as_posix() for p in ROOT.glob("simulations/**/*.toml")
+    }
+    # Modules of the package have one hash on all machines: these are none.
+    app = {f"simulations/plug_in/{name}_app.py.txt" for name in ("client", "server")}
+    assert names == package | {f"fedsuite/{name}" for name in experiments | app}
     assert "fedsuite/py.typed" in names
+    assert "fedsuite/simulations/quickstart.toml" in names
+
+
+def test_source_archive_holds_what_the_wheel_is_made_from(wheel, tmp_path):
+    source = copy_repository(tmp_path / "source")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("fedsuite-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+        opened.extractall(tmp_path, filter="data")
+    assert {name for name in names if name.endswith("README.md")} == {"README.md"}
+    assert not {name for name in names if name.startswith(("tests", "benchmarks", "docs"))}
+    unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, unpacked)
+    (again,) = tmp_path.glob("fedsuite-*.whl")
+    assert in_wheel(again) == in_wheel(wheel)
 
 
 def test_what_stands_before_flowers_program_can_be_run(installed):
@@ -75,6 +103,17 @@ def test_installed_command_runs_and_sweeps(installed, tmp_path):
     assert "round 1 of 1" in out
     (run,) = (tmp_path / "out").iterdir()
     assert (run / "model.safetensors").is_file()
+
+
+def test_readmes_first_commands_need_no_repository(installed, tmp_path):
+    first = next(line for line in COMMANDS if line.startswith("fedsuite run simulations/"))
+    begin = [line for line in COMMANDS if line.startswith("fedsuite init")]
+    run = next(line for line in COMMANDS if line.startswith("fedsuite run fedprox.toml"))
+    for line in (first, *begin, run):
+        command(installed, tmp_path, *line.split()[1:])
+    assert (tmp_path / "runs" / "first" / "model.safetensors").is_file()
+    assert len(begin) == 2
+    assert (tmp_path / "server_app.py").is_file()
 
 
 def test_the_copy_is_what_runs(installed, tmp_path):
