@@ -107,12 +107,12 @@ def test_installed_command_runs_and_sweeps(installed, tmp_path):
 
 def test_readmes_first_commands_need_no_repository(installed, tmp_path):
     first = next(line for line in COMMANDS if line.startswith("fedsuite run simulations/"))
-    begin = [line for line in COMMANDS if line.startswith("fedsuite init")]
+    begin = next(line for line in COMMANDS if line.startswith("fedsuite init"))
     run = next(line for line in COMMANDS if line.startswith("fedsuite run fedprox.toml"))
-    for line in (first, *begin, run):
+    for line in (first, begin, run, "fedsuite init --app"):
         command(installed, tmp_path, *line.split()[1:])
-    assert (tmp_path / "runs" / "first" / "model.safetensors").is_file()
-    assert len(begin) == 2
+    for name in ("first", "mine"):
+        assert (tmp_path / "runs" / name / "model.safetensors").is_file()
     assert (tmp_path / "server_app.py").is_file()
 
 
