@@ -22,7 +22,7 @@ APP_KEYWORDS = {
     "fedavg": "",
     "fedeba": 'loss_key="train_loss"',
     "prac-fedeba-plus": f'loss_key="train_loss", {LOSS}',
-    "qffl": LOSS,
+    "qffl": f'{LOSS}, learning_rate=float(context.run_config["learning-rate"])',
     "fedfv": LOSS,
     "term": LOSS,
     "afl": LOSS,

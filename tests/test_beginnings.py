@@ -133,6 +133,13 @@ def test_an_app_of_ones_own_runs_under_flwr(tmp_path):
 
 
 def test_apps_are_those_whose_clients_they_have():
+    content = {
+        name
+        for name, method in METHODS.items()
+        if not method.load_strategy().NEEDS_OF_CLIENT.client
+    }
+    # CGSV gives each client a model of its own, FedPara needs a model with its factors.
+    assert set(APP_KEYWORDS) == content - {"cgsv", "fedpara"}
     with pytest.raises(ConfigError, match="--app has fedavg, fedeba, prac-fedeba-plus"):
         app_texts("fedprox")
 

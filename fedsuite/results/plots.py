@@ -6,6 +6,7 @@ the ``plot_*`` function of the same name writes it to a PNG file.
 """
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -194,8 +195,11 @@ def _figure(
         handles = [
             grid.flat[0].plot([], [], **line_style(i))[0] for i in range(len(groups))
         ]
-        labels = [escape_dollars(_with_seeds(group)) for group in groups]
-        widest = max(len(label) for label in labels)
+        labels = [
+            escape_dollars(textwrap.fill(_with_seeds(group), 55 * columns))
+            for group in groups
+        ]
+        widest = max(len(line) for label in labels for line in label.splitlines())
         figure.legend(
             handles,
             labels,

@@ -184,6 +184,19 @@ def test_experiments_are_told_apart_in_a_legend_outside(tmp_path):
     assert len(set(drawn)) == 2
 
 
+def test_long_labels_stay_inside_the_figure(tmp_path):
+    names = [", ".join(f"network-{name}-{k}" for k in range(40)) for name in "ab"]
+    runs = [
+        load(tmp_path / str(i), experiment={"client-models": n})
+        for i, n in enumerate(names)
+    ]
+    figure = curves_figure(runs)
+    figure.savefig(tmp_path / "x.png")
+    for text in figure.legends[0].get_texts():
+        box = text.get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+
+
 def test_many_experiments_have_lines_of_their_own(tmp_path):
     runs = [
         load(tmp_path / str(i), experiment={"learning-rate": i / 10}) for i in range(1, 16)
