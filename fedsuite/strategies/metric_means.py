@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from fedsuite.logs import ServerLogger
 from fedsuite.records import records_of
-from fedsuite.strategies.report import PhaseReport
+from fedsuite.strategies.aggregation import mean_metrics
+from fedsuite.strategies.report import RESERVED, PhaseReport
 from fedsuite.strategies.validation import ClientReply, one_line
 
 logger = ServerLogger(__name__)
@@ -52,13 +53,17 @@ class MetricMeans:
         self._names: dict[str, str] = {}
         self._weights: list[float] = []
         self._lists: dict[str, list[list[float]]] = {}
+        self._reserved: dict[str, list[tuple[float, float]]] = {}
         self._contents: list[RecordDict] = []
 
     def take(self, reply: ClientReply) -> None:
         """Take in a good reply."""
         self._weights.append(reply.num_examples)
-        for name in reply.metrics:
-            self._names.setdefault(name.replace("-", "_"), name)
+        for name, number in reply.metrics.items():
+            column = name.replace("-", "_")
+            self._names.setdefault(column, name)
+            if column in RESERVED:  # no column of a report, but a metric all the same
+                self._reserved.setdefault(name, []).append((number, reply.num_examples))
         for record in records_of(reply.content, MetricRecord).values():
             for name, value in record.items():
                 if isinstance(value, list) and name not in reply.metrics:
@@ -90,6 +95,10 @@ class MetricMeans:
         means = report.means()
         total = means.pop("num_examples")
         named = {self._names.get(name, name): value for name, value in means.items()}
+        for name, held in self._reserved.items():
+            rows = [{"value": value, "weight": weight} for value, weight in held]
+            if len(rows) == len(self._weights):  # a mean is of all, as of other metrics
+                named[name] = mean_metrics(rows, "weight")["value"]
         return MetricRecord({**named, **self._list_means(), self._weight_key: total})
 
     def _list_means(self) -> dict[str, list[float]]:

@@ -54,6 +54,9 @@ SAME = {
     "plain": Case(),
     "metrics that are lists": Case(metrics=lambda k: {"by-class": [1.0 * k, 2.0]}),
     "names of metrics with dashes": Case(metrics=lambda k: {"train-acc": 0.5}),
+    "metrics that are called as columns of our reports": Case(
+        metrics=lambda k: {"round": 3, "client": k, "phase": 0.5}
+    ),
     "a ConfigRecord": Case(more=lambda k: RecordDict({"notes": ConfigRecord({"a": "b"})})),
     "another name of the model's record": Case(name="model"),
     "arrays in another order": Case(
