@@ -150,7 +150,7 @@ def test_the_wrapper_refuses_the_same(
         ({"fast_set": "atoms"}, "fast-set = 'atoms' has no effect with coefficient-period"),
         ({"local_coefficients": "freeze"}, "no effect with coefficient-period = 1"),
         ({"personal_epochs": 2}, "personal-epochs = 2 has no effect with personal-atoms"),
-        ({"personal_head": "local"}, "no effect with personal-atoms = False: set that too"),
+        ({"personal_head": "local"}, "no effect with personal-atoms = False: set"),
         (
             {"refresh_epochs": 1, "coefficient_period": 3},
             "refresh-epochs = 1 has no effect",
