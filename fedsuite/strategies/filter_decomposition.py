@@ -37,7 +37,7 @@ Deviations, and what the paper leaves open:
   ``freeze``, which would freeze those too.
 - Personal atoms need a method that scores clients with the shared model.
 - ``decomposition_average="products"`` is control C1, and ``factors-regauged`` with
-  ``products-regauged`` the pair that holds; see
+  ``products-regauged`` the pair that differs by the cross terms alone; see
   :mod:`fedsuite.strategies.product_average`.
 """
 

@@ -19,16 +19,16 @@ Mean atoms that span the filters by a hair only make coefficients of any size, a
 round starts from those: the control then measures its own factoring. The condition number
 of the mean atoms is recorded beside the cross terms; runs in which it jumps do not count.
 
-The control that holds is a pair of runs in one gauge. After each round both write the
-layer's filters X, as a matrix of one row per pair of channels, in balanced factors of their
-singular value decomposition X = U S V':
+A steadier control is a pair of runs in one gauge, which differ by (S1) and by nothing else.
+After each round both write the layer's filters X, as a matrix of one row per pair of
+channels, in balanced factors of their singular value decomposition X = U S V':
 
     coefficients U sqrt(S), atoms sqrt(S) V'.
 
 ``factors-regauged`` takes X = Abar x Dbar, ``products-regauged`` X = Xbar. The factors
 follow from X alone and nothing is inverted, so that no size of the atoms can spoil them.
-The two runs differ by (S1) and by nothing else. Signs and order of the singular vectors do
-not matter to SGD: an orthogonal change of basis turns gradients, decay and norms with it.
+Signs and order of the singular vectors do not matter to SGD: an orthogonal change of basis
+turns gradients, decay and norms with it.
 
 Written here, published nowhere, so far as we know.
 """
