@@ -63,7 +63,7 @@ LONG = {
     "q-FFL": "qffl",
     "FedFV": "fedfv",
     "TERM": "term",
-    "4000 rounds": "fedavg, num-rounds=4000",
+    "FedAvg, 4000 rounds": "fedavg, num-rounds=4000",
     "theta 15": "fedeba-plus, server-learning-rate=1.0, theta=15.0",
     "theta 30": "fedeba-plus, server-learning-rate=1.0, theta=30.0",
     "theta 45": "fedeba-plus, server-learning-rate=1.0, theta=45.0",
@@ -140,9 +140,9 @@ def main() -> None:
     left, right = figure.subplots(1, 2)
     draw_curves(left)
     draw_differences(
-        right, ("FedFV", "Prac-FedEBA+", "q-FFL", "4000 rounds", "FedEBA", "TERM")
+        right, ("FedFV", "Prac-FedEBA+", "q-FFL", "FedAvg, 4000 rounds", "FedEBA", "TERM")
     )
-    figure.savefig(HERE / "figure.png", dpi=100)
+    figure.savefig(HERE / "figure.png", dpi=80)
 
 
 if __name__ == "__main__":
