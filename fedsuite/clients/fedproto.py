@@ -12,7 +12,7 @@ from fedsuite.clients.class_tables import ClassTableClient
 from fedsuite.clients.evaluation import correct_predictions
 from fedsuite.clients.public_exchange import PublicExchangeClient
 from fedsuite.distillation import leave_one_out
-from fedsuite.models.features import feature_width, with_features
+from fedsuite.models.features import check_trained, feature_width, with_features
 from fedsuite.records import (
     FEATURE_WIDTH,
     FEATURES,
@@ -104,6 +104,11 @@ class FedProtoPublicClient(PublicExchangeClient):
         **PublicExchangeClient.ACTIONS,
         FEATURE_WIDTH: "on_feature_width",
     }
+
+    def on_feature_width(self, request: Request) -> Reply:
+        """Tell how many features the classifier is given, if training can move them."""
+        check_trained(self.model)
+        return super().on_feature_width(request)
 
     def public_outputs(self, features: Tensor) -> dict[str, Tensor]:
         """Return the features of a public batch."""

@@ -63,6 +63,22 @@ def feature_width(model: nn.Module) -> int:
     return _linear_head(model)[1].in_features
 
 
+def check_trained(model: nn.Module) -> None:
+    """Refuse a model whose features are its inputs, which no training moves.
+
+    Raises
+    ------
+    ConfigError
+        If nothing before the model's classifier has parameters.
+    """
+    name, head = _linear_head(model)
+    if len(list(model.parameters())) == len(list(head.parameters())):
+        raise ConfigError(
+            f"the model has nothing to train before its classifier, {name or 'itself'}, so "
+            "that its features are its inputs: choose another model"
+        )
+
+
 def _linear_head(model: nn.Module) -> tuple[str, nn.Linear]:
     name, head = find_head(model)
     if not isinstance(head, nn.Linear):

@@ -99,7 +99,7 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "local-coefficients": {"num-rounds": 4},
     "local-epochs": {"local-steps": 0},
     "max-failed-rounds": {"drop-out": 1.0},
-    "model": {"hidden-width": 200, "hidden-layers": 2},
+    "model": {"hidden-width": 200, "hidden-layers": 2, "num-rounds": 3},
     "public-used": {"public-size": 40},
     "quorum": {"drop-out": 0.4, "max-failed-rounds": 1},
     "theta": {"theta": 0.0},

@@ -6,7 +6,7 @@ from torch import nn
 
 from fedsuite.errors import ConfigError
 from fedsuite.models import MODELS, build_model, decompose
-from fedsuite.models.features import feature_width, with_features
+from fedsuite.models.features import check_trained, feature_width, with_features
 from fedsuite.models.fedpara import fedpara
 from fedsuite.models.head import find_head
 from tests.models.test_models import CLASSIFIERS, SHAPES, buildable
@@ -92,3 +92,9 @@ def test_a_pass_that_fails_leaves_no_trace() -> None:
     with pytest.raises(RuntimeError):
         with_features(model, torch.zeros(2, 4))
     assert not model._forward_pre_hooks
+
+
+def test_features_that_are_the_inputs_cannot_be_trained() -> None:
+    with pytest.raises(ConfigError, match="its features are its inputs"):
+        check_trained(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+    check_trained(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
