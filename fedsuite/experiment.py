@@ -172,13 +172,6 @@ class Experiment:
                     f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
                     + reason
                 )
-        for key in ("server-momentum", "fedvarp"):
-            if self[key] and not strategy.trains_one_model():
-                raise ConfigError(
-                    f"key {key} = {self[key]!r}: server-momentum and fedvarp need a method "
-                    "whose clients train a shared model and send it back: leave it out, or "
-                    f"choose another method than {self['method']}"
-                )
         if self["decomposition"] and (reason := refusal(strategy, self.values)):
             raise ConfigError(f"key {reason}")
         check_sites(self.values)
