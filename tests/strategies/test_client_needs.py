@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,14 @@ from fedsuite.registry import METHODS
 from fedsuite.server_parts import ServerParts
 from fedsuite.server_validation import ServerValidation
 from fedsuite.strategies.ditto import Ditto
+from fedsuite.strategies.exchange import Exchange
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.fedeba import FedEBA
 from fedsuite.strategies.fedeba_plus import PracFedEBAPlus
 from fedsuite.strategies.filter_decomposition import FilterDecomposition
+from fedsuite.strategies.first_exchange import first_refusal
+from fedsuite.strategies.validation import BadReply
 from tests.helpers import (
-    LAYOUTS,
     TamperingGrid,
     bits,
     for_client,
@@ -221,16 +224,16 @@ def test_after_a_good_reply_a_round_may_fail() -> None:
     assert [len(report.train.rows) for report in trace.reports] == [3, 0, 3]
 
 
-def test_clients_of_fedsuite_that_all_fail_are_not_told_to_be_others() -> None:
-    def fail(client_id: int) -> None:
-        raise ValueError("no rows")
-
-    app = matrix_app(before=fail)
-    strategy = Ditto(
-        identity="partition", num_clients=3, max_failed_rounds=2, fraction_evaluate=0.0
+@pytest.mark.parametrize("own_clients", [True, False])
+def test_clients_of_fedsuite_that_all_fail_are_not_told_to_be_others(
+    own_clients: bool,
+) -> None:
+    failure = BadReply("client failed: ValueError: no rows")
+    reader: Any = SimpleNamespace(
+        exchange=Exchange(TRAIN, [0]), common_failure=lambda: failure, num_good=0
     )
-    with pytest.raises(RunError, match=r"2 rounds in a row .* no rows$"):
-        run(strategy, LocalGrid(app, LAYOUTS["hosted"]), 3)
+    reason = first_refusal(reader, Ditto.NEEDS_OF_CLIENT, own_clients)
+    assert reason == ("" if own_clients else f"all clients failed: {failure}")
 
 
 # ---- the loss after training
