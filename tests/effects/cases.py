@@ -85,6 +85,7 @@ FACTORED: Mapping[str, Value] = {**_CONVOLUTIONS, "decomposition": True}
 """A small network for the wrapper of filter decomposition, and few rows."""
 
 BESIDE: Mapping[str, Mapping[str, Value]] = {
+    "cfd-bits": {"cfd-target": "prob-mean"},
     "checkpoint-every": {"num-rounds": 1},
     "classes-per-client": {"num-clients": 5},
     "decomposition": _CONVOLUTIONS,
