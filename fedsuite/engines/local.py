@@ -192,6 +192,17 @@ class PooledGrid(LocalGrid):
 
 def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:
     """Yield replies as they come; raise where all tell of one error in clients' code."""
+    held = _until_one_differs(replies)
+    while held:
+        yield held.pop(0)
+    yield from replies
+
+
+def _until_one_differs(replies: Iterator[Message]) -> list[Message]:
+    """Return the first replies, up to one that tells of no error, or of another one.
+
+    In a function of its own, whose names hold no reply once it has returned.
+    """
     held: list[Message] = []
     failed: list[tuple[str, str]] = []
     for reply in replies:
@@ -199,17 +210,14 @@ def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:
         found = failures_in(reply.content) if reply.has_content() else []
         failed += found
         if not found or len({place for place, _ in failed}) > 1:
-            break
-    else:
-        if len(failed) > 1:
-            place, reason = failed[0]
-            raise RunError(
-                f"all {len(failed)} clients failed alike, and would in each round: "
-                f"{reason} ({place}); the traceback above says how"
-            )
-    while held:
-        yield held.pop(0)
-    yield from replies
+            return held
+    if len(failed) > 1:
+        place, reason = failed[0]
+        raise RunError(
+            f"all {len(failed)} clients failed alike, and would in each round: "
+            f"{reason} ({place}); the traceback above says how"
+        )
+    return held
 
 
 def node_context(

@@ -265,7 +265,7 @@ def test_what_the_equations_do_not_hold_for_is_refused(
 ) -> None:
     words = f"method {method} needs .*: its equations are those of plain SGD steps"
     with pytest.raises(ConfigError, match=words):
-        digits_experiment(method=method, **{key: value})
+        digits_experiment(method=method, **{"learning_rate": 0.1, key: value})
 
 
 @each_client

@@ -76,7 +76,8 @@ from fedsuite.models.arrays import model_arrays
 from fedsuite.records import to_record
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-values = {"method": "METHOD", "optimizer": "OPTIMIZER", "num-clients": 2, "device": "cpu"}
+values = {"method": "METHOD", "optimizer": "OPTIMIZER", "learning-rate": 0.1}
+values |= {"num-clients": 2, "device": "cpu"}
 experiment = Experiment.from_values(values)
 node = {"partition-id": 0, "num-partitions": 2}
 context = Context(1, 5, node, RecordDict(), dict(experiment.values))

@@ -214,7 +214,7 @@ def _without_the_last(strategy: FedAL) -> Any:
         (np.full((6, 3), np.nan, np.float32), "NaN"),
         (np.full((6, 3), 1e7, np.float32), "beyond 1e"),
         (np.zeros((5, 3), np.float32), "shape"),
-        (np.zeros((6, 3)), "dtype"),
+        (np.zeros((6, 3), np.int64), "dtype"),
     ],
 )
 def test_bad_outputs_are_not_used(value: np.ndarray, reason: str) -> None:

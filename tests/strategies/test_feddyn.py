@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedsuite.clients.fedavg import FedAvgClient
 from fedsuite.clients.feddyn import FedDynClient
 from fedsuite.clients.fedprox import FedProxClient
+from fedsuite.records import NUM_EXAMPLES, Reply, Request
 from fedsuite.strategies.fedavg import FedAvg
 from fedsuite.strategies.feddyn import FedDyn
 from fedsuite.strategies.fedprox import FedProx
@@ -28,12 +29,24 @@ from tests.strategies.corrected import (
 ALPHA = 0.1
 
 
-def feddyn(num_rounds: int, num_clients: int = 2, **changes: Any) -> Federation:
+class Unscored(FedDynClient):
+    """Answers an evaluation without one: the loss of a curve is no cross-entropy."""
+
+    def on_evaluate(self, request: Request) -> Reply:
+        return Reply(metrics={NUM_EXAMPLES: 1})
+
+
+def feddyn(
+    num_rounds: int,
+    num_clients: int = 2,
+    client_class: type[FedDynClient] = FedDynClient,
+    **changes: Any,
+) -> Federation:
     run = curves_options(num_clients, changes)
     strategy = FedDyn(
         feddyn_alpha=ALPHA, **options(num_clients, max_failed_rounds=9, **changes)
     )
-    return run_curves(strategy, FedDynClient, num_rounds, **run)
+    return run_curves(strategy, client_class, num_rounds, **run)
 
 
 def h_of(federation: Federation, alpha: float = ALPHA) -> float:
@@ -167,9 +180,10 @@ def test_hosted_on_one_node_it_gives_the_same_bits() -> None:
 
 
 def test_the_plain_mean_is_scored_where_it_is_asked_for() -> None:
-    """The loss of a curve is no cross-entropy: what is looked at is what was sent."""
     for wanted in (False, True):
-        found = feddyn(2, fraction_evaluate=1.0, evaluate_plain_mean=wanted)
+        found = feddyn(
+            2, client_class=Unscored, fraction_evaluate=1.0, evaluate_plain_mean=wanted
+        )
         messages = [m for m in found.grid.sent if m.metadata.message_type == "evaluate"]
         records = [m.content.array_records for m in messages]
         assert all(("plain-mean" in r) == wanted for r in records)

@@ -94,22 +94,27 @@ def test_one_step_of_fedmd_lf_is_fedmd() -> None:
 
 
 @pytest.mark.parametrize("phase", ["local", "transfer"])
-def test_each_less_forgetting_term_counts_from_the_second_step(phase: str) -> None:
+def test_each_less_forgetting_term_counts(phase: str) -> None:
     runs = [Federation(FedMDClient) for _ in range(2)]
     runs[0].run(strategy_of(FedMD), 2)
     runs[1].run(strategy_of(FedMD, less_forgetting=phase), 2)
     assert differ(*runs)
-    steps = {"local": {"transfer_steps": 2}, "transfer": {"transfer_steps": 1}}[phase]
+
+
+def test_less_forgetting_counts_from_the_second_local_step() -> None:
     training = TrainingOptions(
-        local_steps=1 if phase == "local" else 2,
-        batch_size=8,
-        learning_rate=0.01,
-        optimizer="adam",
+        local_steps=1, batch_size=8, learning_rate=0.01, optimizer="adam"
     )
     runs = [Federation(FedMDClient, training=training) for _ in range(2)]
-    runs[0].run(strategy_of(FedMD, **steps), 2)
-    runs[1].run(strategy_of(FedMD, less_forgetting=phase, **steps), 2)
+    runs[0].run(strategy_of(FedMD, transfer_steps=2), 2)
+    runs[1].run(strategy_of(FedMD, less_forgetting="local", transfer_steps=2), 2)
     assert_same_models(*runs)
+
+
+def test_less_forgetting_of_one_transfer_step_is_refused() -> None:
+    """The step starts from the model to stay near to."""
+    with pytest.raises(ValueError, match="no effect with transfer_steps = 1"):
+        strategy_of(FedMD, less_forgetting="transfer", transfer_steps=1)
 
 
 def test_less_forgetting_may_wait_for_a_round() -> None:
