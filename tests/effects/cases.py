@@ -36,6 +36,7 @@ LISTED: Mapping[str, str] = {
 
 SAME: Mapping[tuple[Value, Value], str] = {
     ("fedsgd", "freeze"): "of a client's one step what travels is the same",
+    ("fedsgd", "discard"): "beside freeze, for the same reason",
 }
 """Values of a method that change nothing by its mathematics, and why."""
 
@@ -67,6 +68,7 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "partitioner": ("iid", "shards"),
     "public-size": (50,),
     "quorum": (3,),
+    "test-fraction": (0.3,),
     "theta": (90.0,),
     "torchvision-augmentation": ("rand-augment",),
 }
@@ -84,10 +86,20 @@ _CONVOLUTIONS: Mapping[str, Value] = {
 FACTORED: Mapping[str, Value] = {**_CONVOLUTIONS, "decomposition": True}
 """A small network for the wrapper of filter decomposition, and few rows."""
 
+NO_WRAPPER: Mapping[str, Value] = {}
+
+WRAPPED: Mapping[str, Value] = {
+    **FACTORED,
+    "coefficient-period": 2,
+    "local-coefficients": "freeze",
+}
+"""The wrapper of filter decomposition at work: fast rounds beside slow ones."""
+
 BESIDE: Mapping[str, Mapping[str, Value]] = {
     "cfd-bits": {"cfd-target": "prob-mean"},
     "checkpoint-every": {"num-rounds": 1},
     "classes-per-client": {"num-clients": 5},
+    "coefficient-period": {"num-rounds": 3},
     "decomposition": _CONVOLUTIONS,
     "decomposition-average": {"atoms": 25},
     "early-stop-metric": {"num-rounds": 3},
@@ -164,9 +176,17 @@ class Case:
         return f"{method}: {self.key}: {words}"
 
 
-def cases(method: str) -> Iterator[Case]:
-    """Yield all cases of a method: each key alone, and beside what it needs."""
-    start = base(method)
+def cases(method: str, around: Mapping[str, Value] = NO_WRAPPER) -> Iterator[Case]:
+    """Yield all cases of a method: each key alone, and beside what it needs.
+
+    Parameters
+    ----------
+    method
+        The method.
+    around
+        What wraps it in every case, such as :data:`WRAPPED`.
+    """
+    start = {**base(method), **around}
     for owner, keys in groups(method):
         for key in keys:
             if key.name in LISTED:

@@ -10,7 +10,7 @@ import pytest
 
 from fedsuite.key_catalog import keys_of, known_keys
 from fedsuite.registry import METHODS
-from tests.effects.cases import ELSEWHERE, LISTED, Case, cases
+from tests.effects.cases import ELSEWHERE, LISTED, NO_WRAPPER, WRAPPED, Case, cases
 from tests.effects.outcomes import outcome
 from tests.effects.runs import base, did, recent
 
@@ -59,10 +59,11 @@ def test_each_method_heeds_its_own_keys(method):
 
 @pytest.mark.slow
 @pytest.mark.nightly
+@pytest.mark.parametrize("around", [NO_WRAPPER, WRAPPED], ids=["alone", "decomposed"])
 @pytest.mark.parametrize("method", METHODS)
-def test_no_key_is_taken_in_silence(method):
+def test_no_key_is_taken_in_silence(method, around):
     wrong = []
-    for case in cases(method):
+    for case in cases(method, around):
         try:
             outcome(case)
         except AssertionError as error:
