@@ -366,7 +366,9 @@ class ReplyReader:
                 content = from_legacy(content, self.exchange.message_type, names)
             expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
             named = self._keys.understood(content)
-            reply = replace(check_reply(client_id, named, expected), content=content)
+            reply = check_reply(client_id, named, expected)
+            if named is not content:
+                reply = replace(reply, content=content)
         except BadReply as bad:
             return bad
         except RecordError as error:

@@ -331,11 +331,11 @@ def _check_metrics(
         for name, other in expected.stand_ins.items()
         if name not in metrics and other in metrics
     }
-    found = one_line(", ".join(sorted(metrics)) or "none", 100)
     metrics.update((name, metrics[other]) for name, other in stand_ins.items())
     wanted = (expected.weight_key, *expected.metrics, *expected.bounds)
     if missing := [name for name in wanted if name not in metrics]:
-        reason = f"metric {missing[0]!r} is missing (found: {found})"
+        came = ", ".join(sorted(set(metrics) - set(stand_ins))) or "none"
+        reason = f"metric {missing[0]!r} is missing (found: {one_line(came, 100)})"
         raise Missing(missing[0], with_advice(reason, _advice_on(missing, expected)))
     for name, (least, largest) in expected.bounds.items():
         if not least <= metrics[name] <= largest:
