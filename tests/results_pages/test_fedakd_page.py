@@ -166,11 +166,12 @@ def orders():
             cells.append(spread(values, 1) if len(values) > 1 else f"{values[0]:.1f}")
         by_seed = ", ".join(f"{float(line['whole']):.1f}" for line in lines)
         yield row(*key, str(len(lines)), *cells, by_seed)
-    single = [
-        [float(line["whole"]) for line in found["digits", "single-dist", order]]
-        for order in ("code", "paper")
-    ]
-    yield difference(minus(*single), 1).split(" (")[0]
+    for data in ("digits", "ICS(5), a fifth"):
+        single = [
+            [float(line["whole"]) for line in found[data, "single-dist", order]]
+            for order in ("code", "paper")
+        ]
+        yield difference(minus(*single), 1).split(" (")[0]
 
 
 def rivals():
