@@ -125,9 +125,9 @@ class Experiment:
                 elif value == AUTO and key.default != AUTO and key.name in ambiguous_keys():
                     value = key.default
                 values[key.name] = key.parse(value)
-        _refuse_others({n: value for n, value in given.items() if n not in values})
+        others = {n: value for n, value in given.items() if n not in values}
+        left_out = _foreign_keys(others, overridden)
         strategy = METHODS[str(values["method"])].load_strategy()
-        left_out: list[str] = []
         while idle := idle_keys(values, defaults, keys, strategy, overridden):
             left_out += idle
             values.update({name: defaults[name] for name in idle})
@@ -275,17 +275,30 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def _refuse_others(given: Mapping[str, object]) -> None:
-    """Raise for keys that do not apply, unless they say what stands there anyway."""
+def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> list[str]:
+    """Return the keys of a file whose method, model or the like an override replaced.
+
+    Raises
+    ------
+    ConfigError
+        If another key does not apply, unless it says what stands there anyway.
+    """
     for name in given:
         if name not in known_keys():
             raise unknown_key(name)
+    foreign = []
     for name, value in given.items():
-        if not is_default(name, value):
+        if is_default(name, value):
+            continue
+        owners = known_keys()[name].owners
+        replaced = {owner.split()[0] for owner in owners} & set(overridden)
+        if name in overridden or not replaced:
             raise ConfigError(
                 f"key {name} = {value!r} does not apply here: it belongs to "
-                f"{', '.join(known_keys()[name].owners)}"
+                f"{', '.join(owners)}"
             )
+        foreign.append(name)
+    return foreign
 
 
 def _groups(given: Mapping[str, object], defaults: Mapping[str, Value]) -> Iterator[_Group]:

@@ -68,6 +68,21 @@ def test_overrides_themselves_are_refused(tmp_path):
         Experiment.load(path, {"num-rounds": 3})
 
 
+def test_keys_of_a_method_that_an_override_replaced_are_left_out(tmp_path):
+    path = tmp_path / "e.toml"
+    path.write_text('method = "fedeba-plus"\nalpha = 0.9\n')
+    changed = Experiment.load(path, {"method": "fedavg"})
+    assert changed == Experiment.from_values({"method": "fedavg"})
+    assert changed.note == "left out, as they have no effect here: alpha"
+    assert Experiment.load(path, {"method": "prac-fedeba-plus"})["alpha"] == 0.9
+    for overrides in ({"method": "fedavg", "alpha": 0.9}, {"model": "cnn", "alpha": 0.9}):
+        with pytest.raises(ConfigError, match="alpha"):
+            Experiment.load(path, {"method": "fedavg", **overrides})
+    path.write_text('method = "fedavg"\nalpha = 0.9\n')
+    with pytest.raises(ConfigError, match="alpha = 0.9 does not apply here"):
+        Experiment.load(path, {"model": "cnn"})
+
+
 def test_a_sweep_may_switch_off_what_its_file_describes():
     base = {"lsr-ramp-rounds": 40}
     off, on = make_points(base, ["lsr-gamma=0,0.4"], 1)
