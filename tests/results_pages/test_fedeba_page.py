@@ -170,7 +170,22 @@ def theta():
         )
 
 
-TABLES = (methods, comparisons, arms, placebo_rows, theta)
+def default_alpha():
+    for label, found in FIGURE.by_seed("default_alpha_by_seed").items():
+        means = seeds(found)
+        listed = ", ".join(f"{value:.1f}" for value in means)
+        yield row(label.removeprefix("alpha="), f"{fmean(means):.1f}", listed)
+
+
+def quickstart():
+    found = {name: seeds(v) for name, v in FIGURE.by_seed("quickstart_by_seed").items()}
+    for name in ("fedeba", "fedeba-plus"):
+        pairs = zip(found[name], found["fedavg"], strict=True)
+        minus = difference([ours - theirs for ours, theirs in pairs], 1)
+        yield row(f"`{name}`", f"{fmean(found[name]):.1f}", minus)
+
+
+TABLES = (methods, comparisons, arms, placebo_rows, theta, default_alpha, quickstart)
 
 
 @pytest.mark.parametrize("table", TABLES)

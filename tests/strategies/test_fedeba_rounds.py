@@ -299,9 +299,9 @@ def test_impossible_options_are_refused(
         strategy_class(**changes)
 
 
-def test_defaults_are_the_papers_and_for_prac_our_own_alpha() -> None:
+def test_defaults_are_the_papers_but_for_alpha() -> None:
     plus, prac = FedEBAPlus(), PracFedEBAPlus()
-    assert (plus.temperature, plus.alpha, plus.theta) == (0.1, 0.9, 0.0)
+    assert (plus.temperature, plus.alpha, plus.theta) == (0.1, 0.1, 0.0)
     assert (prac.temperature, prac.alpha, prac.theta) == (0.1, 0.1, 15.0)
     for strategy in (FedEBA, FedEBAPlus, PracFedEBAPlus):
         named = {key.argument: key.default for key in strategy.KEYS}
