@@ -79,7 +79,7 @@ def test_keys_of_a_method_that_an_override_replaced_are_left_out(tmp_path):
         with pytest.raises(ConfigError, match="alpha"):
             Experiment.load(path, {"method": "fedavg", **overrides})
     path.write_text('method = "fedavg"\nalpha = 0.9\n')
-    with pytest.raises(ConfigError, match="key alpha = 0[.]9 does not apply here"):
+    with pytest.raises(ConfigError, match=r"alpha = 0\.9 does not apply"):
         Experiment.load(path, {"model": "cnn"})
 
 
