@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class _Commands(TyperGroup):
-    """The commands; one that Ctrl-C ends says where, if it is a run."""
+    """The commands; a run or sweep that a signal ends says where it stopped."""
 
     def invoke(self, context: click.Context) -> object:
         try:
             return super().invoke(context)
         except Stopped as stopped:
             print(f"fedsuite: {stopped}", file=sys.stderr)
-            raise typer.Exit(130) from None
+            raise typer.Exit(stopped.code) from None
 
 
 app = typer.Typer(

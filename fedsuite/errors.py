@@ -4,6 +4,8 @@ Each message is one line that names what is wrong, where, and what to do about i
 command line prints it as it is, without a traceback.
 """
 
+import signal
+
 
 class FedsuiteError(Exception):
     """Base of all errors raised on purpose."""
@@ -22,4 +24,16 @@ class RunError(FedsuiteError):
 
 
 class Stopped(KeyboardInterrupt):
-    """A run that Ctrl-C ended: the message says where, and the command that goes on."""
+    """A run that Ctrl-C ended: the message says where, and the command that goes on.
+
+    Parameters
+    ----------
+    message
+        One line.
+    code
+        The exit code of the command: 128 and the number of the signal that ended it.
+    """
+
+    def __init__(self, message: str, code: int = 128 + signal.SIGINT) -> None:
+        super().__init__(message)
+        self.code = code

@@ -8,6 +8,7 @@ it grows.
 
 import fcntl
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -87,6 +88,8 @@ def run_sweep(
     RunError
         Before anything starts, if the folder belongs to something else; in the end, if a
         run failed.
+    Stopped
+        If Ctrl-C or SIGTERM ends the sweep: with the command that goes on.
     """
     with naming(file):
         base = _base(file, overrides)
@@ -99,8 +102,17 @@ def run_sweep(
         actions = {point: _action(folder / point.name, point) for point in points}
         record.write(folder)
         atomic_write(folder / BASE, tomli_w.dumps(dict(record.base)).encode())
-        failures = _work(folder, actions, str(base.get("engine", AUTO)), workers, lock)
-        _compare(folder, record)
+        try:
+            failures = _work(folder, actions, str(base.get("engine", AUTO)), workers, lock)
+            _compare(folder, record)
+        except (KeyboardInterrupt, SystemExit) as error:
+            done = sum(_is_finished(folder / point.name) for point in points)
+            command = _command(file, grid, seeds, workers, output, overrides)
+            told = f"stopped with {done} of {len(points)} runs done: `{command}` goes on"
+            code = error.code if isinstance(error, SystemExit) else None
+            raise (
+                Stopped(told, code) if isinstance(code, int) else Stopped(told)
+            ) from None
     if failures:
         raise RunError(
             f"{len(failures)} of {len(points)} runs failed; the first: {failures[0]}; "
@@ -166,8 +178,7 @@ def _action(folder: Path, point: Point) -> Action:
             raise RunError(
                 f"run folder {folder} holds another experiment: choose another --output"
             )
-        finished = read_manifest(folder)["status"] == "finished"
-        return Action.SKIP if finished else Action.RESUME
+        return Action.SKIP if _is_finished(folder) else Action.RESUME
     _leftovers(folder)
     return Action.START
 
@@ -212,14 +223,7 @@ def _work(
         seconds = f"{outcome.seconds:.1f} s"
         print_line(f"[{ended}/{len(tasks)}] {outcome.name}  {how}{result}  {seconds}")
 
-    try:
-        run_tasks(tasks, workers or cores(), on_end, (lock,))
-    except KeyboardInterrupt:
-        left = len(tasks) - ended
-        raise Stopped(
-            f"stopped with {len(actions) - left} of {len(actions)} runs done: the same "
-            "sweep again goes on with the others"
-        ) from None
+    run_tasks(tasks, workers or cores(), on_end, (lock,))
     for failure in failures:
         print_line(f"failed: {failure}")
     return failures
@@ -238,10 +242,37 @@ def _task(folder: Path, point: Point, action: Action, engine: str) -> Task:
             "run-name": point.name,
         }
         arguments = ["run", str(folder / BASE)]
-        for name, value in settings.items():
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            arguments += ["--set", f"{name}={text}"]
+        arguments += _options(settings)
     return Task(point.name, tuple(arguments), folder / LOGS / f"{point.name}.log")
+
+
+def _options(settings: Mapping[str, Value]) -> list[str]:
+    """Return values as the command line takes them."""
+    options = []
+    for name, value in settings.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        options += ["--set", f"{name}={text}"]
+    return options
+
+
+def _command(
+    file: Path,
+    grid: Sequence[str],
+    seeds: int,
+    workers: int,
+    output: Path,
+    overrides: Mapping[str, Value],
+) -> str:
+    """Return the command that does what is missing of a sweep, for a shell."""
+    words = ["fedsuite", "sweep", str(file)]
+    for values in grid:
+        words += ["--grid", values]
+    words += ["--seeds", str(seeds), "--output", str(output), *_options(overrides)]
+    return shlex.join([*words, "--workers", str(workers)] if workers else words)
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / MANIFEST).exists() and read_manifest(folder)["status"] == "finished"
 
 
 def _accuracy(folder: Path) -> str:
@@ -254,12 +285,7 @@ def _compare(folder: Path, record: Record) -> None:
     """Show and write the comparison of all finished runs of the sweep."""
     from rich.console import Console
 
-    finished = [
-        folder / name
-        for name in record.runs
-        if (folder / name / MANIFEST).exists()
-        and read_manifest(folder / name)["status"] == "finished"
-    ]
+    finished = [folder / name for name in record.runs if _is_finished(folder / name)]
     if not finished:
         return
     comparison = compare(finished)

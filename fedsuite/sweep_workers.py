@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsuite.engines.processes import stop_signals_raise
+from fedsuite.engines.processes import stop_signals_raise, stop_signals_wait
 from fedsuite.files import write_error
 from fedsuite.own_process import environment
 
@@ -88,7 +88,8 @@ def run_tasks(
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
-                    running.append(_start(waiting.pop(), keep_open))
+                    with stop_signals_wait():
+                        running.append(_start(waiting.pop(), keep_open))
                 ended = [worker for worker in running if worker.process.poll() is not None]
                 for worker in ended:
                     running.remove(worker)

@@ -235,10 +235,20 @@ def test_a_sweep_in_processes(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_workers(command, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "in_background"),
+    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
+)
+def test_one_signal_stops_the_workers(command, tmp_path, number, in_background):
     options = ["--set", "num-rounds=3000", "--set", "checkpoint-every=1", "--workers", "2"]
+    # What a script starts with & ignores Ctrl-C, and so would its children.
+    deaf = ["sh", "-c", 'trap "" INT; exec "$0" "$@"']
+    start = deaf if in_background else []
     sweep = subprocess.Popen(
-        [*command, *options, "--seeds", "2"], stdout=subprocess.DEVNULL, text=True
+        [*start, *command, *options, "--seeds", "2"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     folder = tmp_path / "sweep"
     deadline = time.monotonic() + 300
@@ -247,8 +257,12 @@ def test_ctrl_c_stops_the_workers(command, tmp_path):
         assert time.monotonic() < deadline
         assert sweep.poll() is None
         time.sleep(0.05)
-    sweep.send_signal(signal.SIGINT)
-    assert sweep.wait(60) == 130
+    sweep.send_signal(number)
+    _, errors = sweep.communicate(timeout=20)
+    assert sweep.returncode == 128 + number
+    (line,) = errors.splitlines()
+    assert line.startswith("fedsuite: stopped with 0 of 2 runs done: `fedsuite sweep ")
+    assert f"--output {folder}" in line and "--set num-rounds=3000" in line
     # Nobody holds the lock: all workers are gone.
     descriptor = os.open(folder / LOCK, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

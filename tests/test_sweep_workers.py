@@ -108,3 +108,37 @@ def test_interruption_stops_all_workers(programs, monkeypatch):
     assert [process.poll() for process in started] == [0, -signal.SIGKILL]
     assert polite.log.read_text() == "1\nbye\n"
     assert not waiting.log.exists()
+
+
+def test_workers_heed_ctrl_c_where_the_sweep_ignores_it(programs):
+    """As what a shell's script starts with ``&`` does, and what that starts in turn."""
+    task = programs("t", "import signal; print(signal.getsignal(2))")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        run_all([task], 1)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "default_int_handler" in task.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_while_a_worker_starts_stops_it_too(programs, monkeypatch, number, error):
+    started = []
+    start = subprocess.Popen
+
+    def signalled(*arguments, **options):
+        started.append(start(*arguments, **options))
+        signal.raise_signal(number)
+        return started[-1]
+
+    monkeypatch.setattr("fedsuite.sweep_workers.subprocess.Popen", signalled)
+    with pytest.raises(error):
+        run_tasks([programs("t", "import time; time.sleep(60)")], 1, lambda outcome: None)
+    (process,) = started
+    try:
+        assert process.poll() is not None
+    finally:
+        process.kill()

@@ -38,6 +38,7 @@ LONGEST_BASE = 24
 A world adds 13 characters and Ray about 66; a socket's path may have 103 on macOS.
 """
 
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S = 0.05
 _KILL_PATIENCE_S = 10.0
 _START_PATIENCE_S = 120.0
@@ -92,6 +93,22 @@ def stop_signals_raise() -> Iterator[None]:
     numbers = [signal.SIGTERM, signal.SIGHUP]
     with _handled([n for n in numbers if signal.getsignal(n) is signal.SIG_DFL], stop):
         yield
+
+
+@contextlib.contextmanager
+def stop_signals_wait() -> Iterator[None]:
+    """Hold off Ctrl-C and stop signals inside the block; the first that came acts after it.
+
+    What is started inside does not inherit that one of them is ignored, as a job in the
+    background of a shell's script would hand on that Ctrl-C is.
+    """
+    came: list[int] = []
+    try:
+        with _handled(_STOP_SIGNALS, lambda number, _frame: came.append(number)):
+            yield
+    finally:
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 @dataclass(frozen=True)
@@ -241,7 +258,7 @@ class World:
             Time, in seconds, that processes get between SIGTERM and SIGKILL; 0 kills at
             once.
         """
-        with _handled([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], signal.SIG_IGN):
+        with _handled(_STOP_SIGNALS, signal.SIG_IGN):
             if grace_s > 0:
                 self._end(signal.SIGTERM, grace_s)
             self._end(signal.SIGKILL, _KILL_PATIENCE_S)
