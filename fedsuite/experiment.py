@@ -51,6 +51,7 @@ LOCAL_KEYS = frozenset(
         "checkpoint-every",
         "connect-timeout",
         "round-timeout",
+        "plots",
         "tensorboard",
         "metrics-port",
         "metrics-host",

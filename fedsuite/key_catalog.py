@@ -73,6 +73,7 @@ KEYS: tuple[Key, ...] = (
         "rounds between checkpoints; 0 writes none",
         minimum=0,
     ),
+    Key("plots", True, "draw the run's plots at its end"),
     Key("tensorboard", False, "also write TensorBoard events into the run's folder"),
     Key(
         "metrics-port",

@@ -32,7 +32,7 @@ from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.records import to_arrays, to_record
 from fedsuite.registry import METHODS
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, MODEL, read_manifest
-from fedsuite.results.summary import finish_folder
+from fedsuite.results.summary import draw_plots, finish_folder
 from fedsuite.results.writer import RunFolder
 from fedsuite.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.strategies.base import FederatedStrategy
@@ -165,6 +165,8 @@ def _run_experiment(
             resume=checkpoint,
         )
         finish_folder(run_folder, write)
+        if experiment["plots"]:
+            draw_plots(run_folder)
         if len(result.arrays):
             run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
         run_folder.finish("finished")

@@ -20,7 +20,7 @@ STANDALONE = "standalone"
 
 _ABOUT_RUNS = (
     *("seed", "num-rounds", "evaluate-every", "threads", "device"),
-    "score-whole-test",
+    *("score-whole-test", "plots"),
 )
 """Keys of every run that Standalone takes over."""
 

@@ -19,6 +19,7 @@ import tomli_w
 from fedsuite.errors import ConfigError, RunError, Stopped
 from fedsuite.experiment import Experiment, naming, read_file
 from fedsuite.files import TEMPORARY_PATTERN, atomic_write, write_error
+from fedsuite.key_catalog import shared_keys
 from fedsuite.keys import AUTO, Value
 from fedsuite.output import print_line
 from fedsuite.own_process import cores
@@ -39,6 +40,9 @@ from fedsuite.sweep_workers import Outcome, Task, run_tasks
 
 BASE = "base.toml"
 LOGS = "logs"
+
+SHORT = 20
+"""Points of fewer rounds draw no plots, unless told to: the sweep draws curves of all."""
 
 
 class Action(Enum):
@@ -127,7 +131,11 @@ def _base(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
             f"--set {name}: a sweep sets this key itself; use --seeds and --output"
         )
     given = {**read_file(file), **overrides}
-    return {name: _value(name, value) for name, value in given.items()}
+    base = {name: _value(name, value) for name, value in given.items()}
+    rounds = base.get("num-rounds", shared_keys()["num-rounds"].default)
+    if isinstance(rounds, int) and rounds < SHORT:
+        base.setdefault("plots", False)
+    return base
 
 
 def _value(name: str, value: object) -> Value:

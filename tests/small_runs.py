@@ -11,6 +11,7 @@ SMALL = {
     "num-rounds": 1,
     "batch-size": 64,
     "clients-per-round": 2,
+    "plots": False,
 }
 
 

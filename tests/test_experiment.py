@@ -287,6 +287,7 @@ OTHER_VALUES = {
     "checkpoint-every": 3,
     "connect-timeout": 1.0,
     "round-timeout": 1.0,
+    "plots": False,
     "tensorboard": True,
     "site-dirs": "elsewhere",
     "metrics-port": 9400,

@@ -14,7 +14,7 @@ import pytest
 from fedsuite.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.experiment import Experiment, read_file
 from fedsuite.files import TEMPORARY_PATTERN
-from fedsuite.sweep import LOCK, run_sweep
+from fedsuite.sweep import LOCK, SHORT, _base, run_sweep
 from fedsuite.sweep_workers import Outcome
 from tests.small_runs import final_model, write_experiment
 
@@ -65,6 +65,20 @@ def sweep(tmp_path, monkeypatch):
 def note_comparison(comparison, folder):
     rows = {row.label: row.num_seeds for row in comparison.rows}
     (folder / "compared.json").write_text(json.dumps(rows))
+
+
+def test_short_points_draw_no_plots_unless_told_to(tmp_path):
+    file = tmp_path / "small.toml"
+    file.write_text("num-rounds = 5\n")
+
+    def base(**overrides):
+        return _base(file, {name.replace("_", "-"): v for name, v in overrides.items()})
+
+    assert base()["plots"] is False
+    assert base(plots=True)["plots"] is True
+    assert "plots" not in base(num_rounds=SHORT)
+    file.write_text("")
+    assert base()["plots"] is False  # the default is ten rounds
 
 
 def test_a_sweep_says_once_what_its_methods_bring(sweep, capsys):

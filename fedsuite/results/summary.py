@@ -1,4 +1,4 @@
-"""The end of a run: summary, plots, and the table that a person sees."""
+"""The end of a run: summary, plots, and the tables that a person sees."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ _ROWS = (
 
 
 def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
-    """Write ``summary.json`` and the plots, and show the tables that belong to the run.
+    """Write ``summary.json`` and show the tables that belong to the run.
 
     Parameters
     ----------
@@ -40,9 +40,6 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     write
         Takes lines for a person.
     """
-    # matplotlib takes a third of a second, which no run waits for before it begins.
-    from fedsuite.results.plots import plot_run
-
     run = load_run(folder.path)
     last = run.rounds[-1] if run.rounds else {}
     accuracies = run.client_values("evaluate", "accuracy")
@@ -61,16 +58,23 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
             "last_round": last,
         },
     )
-    try:
-        plot_run(folder.path)
-    except OSError as error:
-        raise write_error(folder.path / PLOTS, error) from error
     if report is not None:
         for line in render_report(report).splitlines():
             write(line)
     if networks:
         for line in render_networks(networks, whole).splitlines():
             write(line)
+
+
+def draw_plots(folder: RunFolder) -> None:
+    """Draw the plots of a run whose tables of lines are complete."""
+    # matplotlib takes a third of a second, which no run waits for before it begins.
+    from fedsuite.results.plots import plot_run
+
+    try:
+        plot_run(folder.path)
+    except OSError as error:
+        raise write_error(folder.path / PLOTS, error) from error
 
 
 def totals(run: Run) -> dict[str, float]:

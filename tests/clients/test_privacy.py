@@ -156,6 +156,7 @@ DIGITS = {
     "num-rounds": 1,
     "clients-per-round": 2,
     "checkpoint-every": 0,
+    "plots": False,
 }
 
 

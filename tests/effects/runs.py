@@ -30,6 +30,7 @@ SMALL: Mapping[str, Value] = {
     "batch-size": 64,
     "device": "cpu",
     "checkpoint-every": 0,
+    "plots": False,
 }
 
 _NAMES_AND_TIMES = (".lock", "experiment.toml")
@@ -72,7 +73,6 @@ def _quick() -> Iterator[None]:
     """Leave out what takes most of a small run's time and says nothing of keys."""
     with (
         patch("os.fsync"),
-        patch("fedsuite.results.plots.plot_run"),
         patch("fedsuite.results.writer._version", return_value=""),
         redirect_stdout(io.StringIO()),
     ):

@@ -19,6 +19,7 @@ EXPERIMENT: Mapping[str, Value] = {
     "local-epochs": 1,
     "evaluate-every": 3,
     "seed": 11,
+    "plots": False,
 }
 DECOMPOSED: Mapping[str, Value] = {
     "model": "cnn-shallow",

@@ -11,11 +11,6 @@ from tests.faults.runs import EXPERIMENTS, Outcome, outcome, start
 _PROPERTY = "faults-survived"
 
 
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsuite.results.plots.plot_run", lambda path: None)
-
-
 @pytest.fixture
 def survived(record_property: Callable[[str, object], None]) -> Callable[[], None]:
     """Note that one more fault was survived, with nothing lost."""
@@ -26,10 +21,8 @@ def survived(record_property: Callable[[str, object], None]) -> Callable[[], Non
 def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """What each undisturbed run leaves; made in this process, so that forks are warm."""
     output = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedsuite.results.plots.plot_run", lambda path: None)
-        for name in EXPERIMENTS:
-            start(name, output, name)
+    for name in EXPERIMENTS:
+        start(name, output, name)
     return {name: outcome(output / name) for name in EXPERIMENTS}
 
 

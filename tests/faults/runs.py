@@ -24,6 +24,7 @@ _COMMON: Mapping[str, Value] = {
     "batch-size": 32,
     "checkpoint-every": 1,
     "device": "cpu",
+    "plots": False,
 }
 EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
     "fedeba-plus": {**_COMMON, "method": "fedeba-plus", "server-momentum": 0.5},

@@ -94,8 +94,9 @@ def test_no_room_for_the_plots(
     with monkeypatch.context() as patch:
         patch.setattr("fedsuite.results.plots.plot_run", plot_run)
         with pytest.raises(RunError, match=r"cannot write .*plots: No space left"):
-            start("scaffold", tmp_path, "run")
+            start("scaffold", tmp_path, "run", plots=True)
     go_on("scaffold", tmp_path / "run")
+    assert any((tmp_path / "run" / "plots").iterdir())
     assert_same(tmp_path / "run", whole_runs["scaffold"], "plots")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 
+import fedsuite
 from fedsuite.data import ClientShift
 from fedsuite.errors import RunError
 from fedsuite.results.likeness import UNLIKE
@@ -24,6 +25,7 @@ from fedsuite.results.plots import (
 )
 from fedsuite.results.reader import load_run
 from tests.results.made_runs import learning_curves, make_run
+from tests.small_runs import SMALL, final_model
 
 
 def load(path, **keys):
@@ -314,6 +316,20 @@ def test_plot_run_draws_what_there_is(tmp_path):
     assert len({path.read_bytes() for path in paths}) == 4
     folder.write_json("partition.json", {"shift": [asdict(shift) for shift in shifts(2)]})
     assert [path.name for path in plot_run(folder.path)[2:]] == ["partition_shift.png"]
+
+
+def test_a_run_without_plots_differs_in_nothing_else(tmp_path):
+    common = SMALL | {"output-dir": str(tmp_path)}
+    for plots in (True, False):
+        fedsuite.run({**common, "plots": plots, "run-name": f"plots-{plots}"})
+    drawn, bare = tmp_path / "plots-True", tmp_path / "plots-False"
+    assert {path.name for path in (drawn / "plots").iterdir()} == {
+        *("curves.png", "client_accuracy.png"),
+        *("partition_train.png", "partition_test.png"),
+    }
+    names = {path.name for path in drawn.iterdir()}
+    assert {path.name for path in bare.iterdir()} == names - {"plots"}
+    assert final_model(bare) == final_model(drawn)
 
 
 def test_same_run_same_picture(tmp_path):

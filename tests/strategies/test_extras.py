@@ -37,6 +37,7 @@ DIGITS = {
     "evaluate-every": 2,
     "checkpoint-every": 1,
     "seed": 3,
+    "plots": False,
 }
 
 

@@ -44,6 +44,7 @@ SMALL = {
     "partitioner": "power-law",
     "batch-size": 32,
     "checkpoint-every": 1,
+    "plots": False,
 }
 SOME = {
     "cffl": {"cffl-threshold": 0.97, "upload-share": 0.5},
