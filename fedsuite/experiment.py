@@ -27,7 +27,7 @@ from fedsuite.key_catalog import (
     shared_keys,
     unknown_key,
 )
-from fedsuite.key_effects import idle_keys
+from fedsuite.key_effects import check_value_needs, idle_keys
 from fedsuite.keys import AUTO, Key, Value
 from fedsuite.own_defaults import own_defaults, own_note
 from fedsuite.registry import METHODS
@@ -173,6 +173,7 @@ class Experiment:
                     f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
                     + reason
                 )
+        check_value_needs(self.values, strategy.KEYS)
         if self["decomposition"] and (reason := refusal(strategy, self.values)):
             raise ConfigError(f"key {reason}")
         check_sites(self.values)

@@ -58,3 +58,27 @@ def idle_keys(
             raise ConfigError(reason)
         idle.append(name)
     return idle
+
+
+def check_value_needs(values: Mapping[str, Value], keys: Iterable[Key]) -> None:
+    """Refuse values that others leave without effect, where the default would have one.
+
+    Parameters
+    ----------
+    values
+        Those of the experiment.
+    keys
+        Declarations of keys that the experiment has.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, what its value lacks, and what to do.
+    """
+    for key in keys:
+        for value, need in key.value_needs:
+            if values[key.name] == value and not need.met(values):
+                raise ConfigError(
+                    f"key {key.name} = {value!r} has no effect with {need.key} = "
+                    f"{values[need.key]!r}: {need.advice} too, or another {key.name}"
+                )

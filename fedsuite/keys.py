@@ -84,6 +84,8 @@ class Key:
     needs
         What other keys must say for this one to have an effect, one of them at least:
         where none does, only its default is accepted. Empty has an effect by itself.
+    value_needs
+        Values that need one thing more to have an effect: refused without it.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Key:
     above: float | None = None
     kind: type[bool] | type[int] | type[float] | type[str] | None = None
     needs: tuple[With | Unless, ...] = ()
+    value_needs: tuple[tuple[Value, With | Unless], ...] = ()
 
     @property
     def type(self) -> type:

@@ -41,6 +41,30 @@ def test_refused_in_one_line(line, given):
     assert refusal(**given) == line
 
 
+@pytest.mark.parametrize("method", ["fedmd", "fedmd-lf", "fedal"])
+def test_a_local_phase_of_one_step_has_nothing_to_forget(method):
+    given = {"method": method, "less-forgetting": "local", "transfer-steps": 2}
+    line = (
+        "key less-forgetting = 'local' has no effect with local-steps = 1: set another "
+        "local-steps too, or another less-forgetting"
+    )
+    with pytest.raises(ConfigError) as caught:
+        Experiment.from_values({**given, "local-steps": 1})
+    assert str(caught.value) == line
+    for steps in ({"local-steps": 2}, {"local-steps": 0, "local-epochs": 1}):
+        assert Experiment.from_values({**given, **steps})["less-forgetting"] == "local"
+    both = {**given, "less-forgetting": "both", "local-steps": 1}
+    assert Experiment.from_values(both)["less-forgetting"] == "both"
+
+
+def test_a_value_is_not_replaced_by_a_default_that_has_an_effect(tmp_path):
+    """FedMD-LF's default is both: an override may not switch on the transfer's term."""
+    path = tmp_path / "e.toml"
+    path.write_text('method = "fedmd-lf"\nless-forgetting = "local"\n')
+    with pytest.raises(ConfigError, match="less-forgetting = 'local' has no effect"):
+        Experiment.load(path, {"local-steps": 1})
+
+
 def test_defaults_are_always_taken():
     given = {"focal-gamma": 2.0, "dp-clip": 1.0, "server-momentum": 0.0}
     plain = Experiment.from_values({"method": "standalone"})

@@ -78,6 +78,7 @@ LESS_FORGETTING = Key(
     "leave",
     choices=get_args(LessForgetting),
     needs=(Unless("local-steps", 1), Unless("transfer-steps", 1)),
+    value_needs=(("local", Unless("local-steps", 1)),),
 )
 LESS_FORGETTING_FROM = Key(
     "less-forgetting-from",
