@@ -15,6 +15,7 @@ from fedsuite.experiment_parts import network_model
 from fedsuite.models import count_parameters
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.assignment import experiment_networks
+from fedsuite.models.features import features_are_inputs
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.records import Arrays
@@ -79,8 +80,10 @@ def server_parts(
     Raises
     ------
     ConfigError
-        If something that the method needs is not there, or a network cannot take the data.
+        If something that the method needs is not there, a network cannot take the data, or
+        a term on features would have no effect.
     """
+    _check_feature_term(experiment, data, model)
     return ServerParts(
         parameter_groups(model),
         server_validation(experiment, data, model),
@@ -88,6 +91,25 @@ def server_parts(
         public_data(experiment, data),
         data.num_classes,
     )
+
+
+def _check_feature_term(
+    experiment: Experiment, data: FederatedData, model: nn.Module
+) -> None:
+    """Refuse a term on features that no client's training moves."""
+    key = METHODS[experiment.text("method")].load_strategy().FEATURE_WEIGHT
+    if not key or experiment[key] == 0:
+        return
+    models = [model]
+    if experiment["client-models"]:
+        distinct = experiment_networks(experiment.values).distinct
+        models = [network_model(experiment, data, index) for index in range(len(distinct))]
+    if all(map(features_are_inputs, models)):
+        raise ConfigError(
+            f"key {key} = {experiment[key]!r} has no effect: no client has anything to "
+            "train before its classifier, so that features are inputs: choose another "
+            "model, or set 0"
+        )
 
 
 def initial_arrays(experiment: Experiment, model: nn.Module, parts: ServerParts) -> Arrays:

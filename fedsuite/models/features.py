@@ -63,6 +63,14 @@ def feature_width(model: nn.Module) -> int:
     return _linear_head(model)[1].in_features
 
 
+def features_are_inputs(model: nn.Module) -> bool:
+    """Return whether a model is a linear classifier alone, whose features stay the same."""
+    _, head = find_head(model)
+    return isinstance(head, nn.Linear) and len(list(model.parameters())) == len(
+        list(head.parameters())
+    )
+
+
 def check_trained(model: nn.Module) -> None:
     """Refuse a model whose features are its inputs, which no training moves.
 
@@ -71,8 +79,8 @@ def check_trained(model: nn.Module) -> None:
     ConfigError
         If nothing before the model's classifier has parameters.
     """
-    name, head = _linear_head(model)
-    if len(list(model.parameters())) == len(list(head.parameters())):
+    name, _ = _linear_head(model)
+    if features_are_inputs(model):
         raise ConfigError(
             f"the model has nothing to train before its classifier, {name or 'itself'}, so "
             "that its features are its inputs: choose another model"

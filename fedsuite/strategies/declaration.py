@@ -111,6 +111,10 @@ class MethodDeclaration:
     """Keys declared elsewhere that change nothing with the method, and why: other values
     than their defaults are refused."""
 
+    FEATURE_WEIGHT: ClassVar[str] = ""
+    """Key that weighs a term on clients' features: above 0 it is refused where no client
+    has anything to train before its classifier. Empty has no such term."""
+
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds()
     """What clients must do beside training the model that they got."""
 

@@ -64,6 +64,7 @@ class FCCLPlus(FCCL):
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FCCLPlusClient", "answers with its outputs on public data"
     )
+    FEATURE_WEIGHT: ClassVar[str] = "fccl-plus-similarity-weight"
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *PublicExchange.KEYS,

@@ -96,6 +96,7 @@ class FedProto(ClassTables):
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedProtoClient", "answers with the prototypes of its classes"
     )
+    FEATURE_WEIGHT: ClassVar[str] = WEIGHT.name
 
     KEYS: ClassVar[tuple[Key, ...]] = (
         *ClassTables.KEYS,

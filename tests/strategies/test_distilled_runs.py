@@ -78,3 +78,33 @@ def test_keys_that_do_not_go_together_end_a_run_before_it_starts() -> None:
     ):
         with pytest.raises(ConfigError, match=reason):
             fedsuite.run({**KEYS, **keys, "num-rounds": 1})
+
+
+LINE = (
+    "key {} has no effect: no client has anything to train before its classifier, so that "
+    "features are inputs: choose another model, or set 0"
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "weight", "default"),
+    [
+        ("fedproto", "proto-weight", 1.0),
+        ("fccl-plus", "fccl-plus-similarity-weight", 3.0),
+    ],
+)
+def test_a_term_on_features_that_no_training_moves(
+    method: str, weight: str, default: float
+) -> None:
+    public = 0 if method == "fedproto" else 30
+    keys = {"dataset": "digits", "num-clients": 3, "public-size": public, "num-rounds": 1}
+    for models in ({"model": "linear"}, {"client-models": "linear, linear"}):
+        with pytest.raises(ConfigError) as caught:
+            fedsuite.run({**keys, **models, "method": method})
+        assert str(caught.value) == LINE.format(f"{weight} = {default}")
+    assert not Path("runs").exists()
+    fedsuite.run({**keys, "model": "linear", "method": method, weight: 0.0})
+    mixed = {"client-models": "linear, mlp:hidden-width=64"}
+    fedsuite.run(
+        {**keys, **mixed, "client-model-assignment": "round-robin", "method": method}
+    )
