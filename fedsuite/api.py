@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -188,7 +188,8 @@ def _start(
         RunFolder.stop(folder)
         if isinstance(error, SystemExit):
             raise
-        raise Stopped(_where_it_stopped(folder)) from None
+        command = ["fedsuite", "resume", str(folder)]
+        raise Stopped(where_it_stopped(folder, command)) from None
     return load_run(folder)
 
 
@@ -223,7 +224,7 @@ def _drive(
         run_deployment(config, num_supernodes=nodes)
 
 
-def _where_it_stopped(folder: Path) -> str:
+def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
     """Return where a run was when it was stopped, and the command that goes on."""
     from fedsuite.callbacks.checkpoint import CHECKPOINTS
     from fedsuite.checkpoint import checkpoint_round, list_checkpoints
@@ -240,10 +241,9 @@ def _where_it_stopped(folder: Path) -> str:
         if checkpoints
         else "starts it again, for there is no checkpoint yet"
     )
-    command = shlex.join(["fedsuite", "resume", str(folder)])
     return (
-        f"stopped after round {done} of {run.experiment['num-rounds']}: `{command}` "
-        f"{goes_on}"
+        f"stopped after round {done} of {run.experiment['num-rounds']}: "
+        f"`{shlex.join(command)}` {goes_on}"
     )
 
 

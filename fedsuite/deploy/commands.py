@@ -162,6 +162,7 @@ def local(
     """Rehearse: the whole federation as processes of this machine, started and stopped."""
     import tempfile
 
+    from fedsuite.deploy.endings import rehearsal_told
     from fedsuite.deploy.rehearsal import rehearse
 
     values = _values(file, settings)
@@ -171,12 +172,16 @@ def local(
             "`fedsuite run` and site-dirs, or start them with `fedsuite deploy supernode`"
         )
     if output is not None:
-        rehearse(values, nodes, output, print)
+        with rehearsal_told(values, nodes, output):
+            rehearse(values, nodes, output, print)
         return
     if values["state-dir"] == AUTO:
         # The nodes' folders go, and a resumed run needs what clients kept.
         values["state-dir"] = str(Path(str(values["output-dir"])) / ".state")
-    with tempfile.TemporaryDirectory(prefix="fed-") as folder:
+    with (
+        rehearsal_told(values, nodes, None),
+        tempfile.TemporaryDirectory(prefix="fed-") as folder,
+    ):
         rehearse(values, nodes, Path(folder) / "federation", print)
 
 

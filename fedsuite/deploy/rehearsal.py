@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from fedsuite.deploy.door import LOOPBACK
+from fedsuite.deploy.endings import left_to_superlink, run_folder
 from fedsuite.deploy.folders import (
     NODES,
     SUPERLINK,
@@ -25,8 +26,16 @@ from fedsuite.deploy.programs import (
     supernode_helper_command,
     write_connection,
 )
-from fedsuite.engines.flower import OnLine, fleet_is_grpc, follow_run, in_world, stage_keys
+from fedsuite.engines.flower import (
+    OnLine,
+    fleet_is_grpc,
+    follow_run,
+    in_world,
+    stage_keys,
+    started_run,
+)
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
+from fedsuite.errors import Stopped
 from fedsuite.keys import Value
 
 
@@ -51,15 +60,27 @@ def submit(
     ------
     RunError
         If the run does not start or does not complete.
+    Stopped
+        If Ctrl-C ends this call; the SuperLink goes on with the run.
     """
     write_connection(folder, host)
+    run_id: str | None = None
+
+    def note(line: str) -> None:
+        nonlocal run_id
+        run_id = run_id or started_run(line)
+        on_line(line)
 
     def drive(world: World) -> None:
         app = stage_keys(world.folder / "app", run_config)
         with _within(world, superlink_environment(folder)):
-            follow_run(world, app, on_line, lambda: None)
+            follow_run(world, app, note, lambda: None)
 
-    in_world(drive)
+    try:
+        in_world(drive)
+    except KeyboardInterrupt:
+        told = left_to_superlink(folder, run_folder(run_config), run_id)
+        raise Stopped(told) from None
 
 
 def rehearse(

@@ -290,7 +290,7 @@ def follow_run(
     last: deque[str] = deque(maxlen=200)
     run_id = None
     for line in follow(submit, while_waiting):
-        run_id = run_id or _started_run(line)
+        run_id = run_id or started_run(line)
         if not _NOISE.search(line):
             last.append(line)
             on_line(line)
@@ -304,7 +304,7 @@ def follow_run(
         raise RunError(describe_failure(outcome, last))
 
 
-def _started_run(line: str) -> str | None:
+def started_run(line: str) -> str | None:
     """Return the number of the run that this line of ``flwr run`` tells of, if any."""
     found = _STARTED.search(line)
     return found[1] if found else None

@@ -1,0 +1,95 @@
+"""What Ctrl-C leaves of a run on a federation, and the commands that go on."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedsuite.api import where_it_stopped
+from fedsuite.deploy.folders import NODES, SUPERLINK, SuperLinkFolder
+from fedsuite.engines.flower import CONNECTION
+from fedsuite.errors import Stopped
+from fedsuite.keys import Value
+from fedsuite.results.layout import EXPERIMENT, MANIFEST
+from fedsuite.results.reader import load_run
+from fedsuite.results.writer import RunFolder
+
+
+def left_to_superlink(folder: SuperLinkFolder, run: Path, run_id: str | None) -> str:
+    """Return where a run is that nobody follows any more; the SuperLink goes on with it.
+
+    Parameters
+    ----------
+    folder
+        Of the SuperLink.
+    run
+        The run's folder, which may lie on another machine.
+    run_id
+        Flower's number of the run; None where the SuperLink has not told it yet.
+    """
+    if run_id is None:
+        status = shlex.join(["fedsuite", "deploy", "status", str(folder.path)])
+        return (
+            f"stopped before the SuperLink told of the run: `{status}` says whether it "
+            "has it"
+        )
+    where = f"in {run}"
+    if (run / MANIFEST).exists():
+        found = load_run(run)
+        done = found.rounds[-1]["round"] if found.rounds else 0
+        where = f"after round {done} of {found.experiment['num-rounds']} {where}"
+    home = f"FLWR_HOME={shlex.quote(str(folder.path / 'flwr'))}"
+    return (
+        f"run {run_id} goes on at the SuperLink, {where}: `{home} flwr log {run_id} "
+        f"{CONNECTION}` shows its log, `{home} flwr stop {run_id} {CONNECTION}` stops it"
+    )
+
+
+@contextmanager
+def rehearsal_told(
+    run_config: Mapping[str, Value], num_nodes: int, kept: Path | None
+) -> Iterator[None]:
+    """Let Ctrl-C inside the block, which rehearses a run, say where that stopped.
+
+    Parameters
+    ----------
+    run_config
+        The run's values.
+    num_nodes
+        Nodes that it has.
+    kept
+        The federation's folders, with what the nodes' clients keep; None where these go.
+
+    Raises
+    ------
+    Stopped
+        With where it stopped, and what goes on.
+    """
+    run = run_folder(run_config)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        # Its own process was killed.
+        RunFolder.stop(run)
+        if isinstance(error, SystemExit):
+            raise
+        raise Stopped(_where_a_rehearsal_stopped(run, num_nodes, kept)) from None
+
+
+def run_folder(run_config: Mapping[str, Value]) -> Path:
+    """Return the run's folder, on the machine where its ServerApp is."""
+    return Path(str(run_config["output-dir"]), str(run_config["run-name"]))
+
+
+def _where_a_rehearsal_stopped(run: Path, num_nodes: int, kept: Path | None) -> str:
+    rest = [str(run / EXPERIMENT), "--set", "resume=true"]
+    if kept is None or not (run / MANIFEST).exists():
+        nodes = ["--nodes", str(num_nodes)]
+        return where_it_stopped(run, ["fedsuite", "deploy", "local", *rest, *nodes])
+    superlink = str(kept.resolve() / SUPERLINK)
+    start = shlex.join(["fedsuite", "deploy", "superlink", superlink])
+    told = where_it_stopped(run, ["fedsuite", "deploy", "run", superlink, *rest])
+    return (
+        f"{told}, once `{start}` runs, and `fedsuite deploy supernode` with each folder in "
+        f"{kept.resolve() / NODES} and a --runtime-port of its own"
+    )
