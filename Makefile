@@ -17,7 +17,7 @@ test: check unit slow grpc  ## lint, types, tests: what CI runs
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m fedsuite.config_table --check pyproject.toml
+	$(BIN)/python -m fedsuite.experiment.config_table --check pyproject.toml
 	$(BIN)/mypy
 
 unit: $(READY)
@@ -38,7 +38,7 @@ faults: $(READY)  ## every fault, in one process and in real ones, and 10,000 in
 	FEDSUITE_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/faults tests/deploy tests/test_fuzz_records.py
 
 config: $(READY)  ## write the declared keys into pyproject.toml
-	$(BIN)/python -m fedsuite.config_table --write pyproject.toml
+	$(BIN)/python -m fedsuite.experiment.config_table --write pyproject.toml
 
 setup: $(READY)
 

@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fedsuite.api import at_home
 from fedsuite.deploy.rehearsal import LocalFederation
+from fedsuite.engines.api import at_home
 from fedsuite.engines.flower import in_world, stage_app
 from fedsuite.engines.processes import World
-from fedsuite.experiment import Experiment
-from fedsuite.experiment_parts import federated_data, network_model
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.models.arrays import model_arrays
 from fedsuite.results.reader import load_run
 

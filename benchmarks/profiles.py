@@ -22,11 +22,11 @@ CASES = ("f1", "f2", "f3", "f4", "f5")
 KERNELS = "torch's kernels"
 
 PLACES = {
-    "fedsuite/clients/evaluation": "clients: evaluation",
+    "fedsuite/training/evaluation": "clients: evaluation",
     "fedsuite/clients": "clients: training",
-    "fedsuite/client_app": "clients: training",
+    "fedsuite/running/worker": "clients: training",
     "fedsuite/strategies": "strategy",
-    "fedsuite/records": "records and checks",
+    "fedsuite/messages/records": "records and checks",
     "fedsuite/data": "data",
     "fedsuite/callbacks": "files of the run",
     "fedsuite/results": "files of the run",
@@ -40,7 +40,7 @@ Function = tuple[str, int, str]
 
 UNDER_PROFILE = """
 import cProfile, sys
-from fedsuite.strategies import startable
+from fedsuite.rounds import startable
 from fedsuite.cli import main
 rounds, profile = startable.run_rounds, cProfile.Profile()
 def watched(*arguments, **options):

@@ -4,7 +4,7 @@
 ``fedsuite.clients`` plug into any Flower app. Nothing heavy is imported before it is used.
 """
 
-from fedsuite.api import resume, run
+from fedsuite.engines.api import resume, run
 
 __version__ = "0.1.0"
 

@@ -13,9 +13,9 @@ import atheris
 with atheris.instrument_imports(include=["fedsuite", "numpy.lib"]):
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-    from fedsuite.packed import unpack_reply
-    from fedsuite.records import RecordError, view_array
-    from fedsuite.strategies.validation import BadReply, Expected, check_reply
+    from fedsuite.messages.records import RecordError, view_array
+    from fedsuite.rounds.validation import BadReply, Expected, check_reply
+    from fedsuite.workarounds.packed import unpack_reply
 
 EXPECTED = Expected({"arrays": {"weight": ((2, 3), "float32")}})
 

@@ -17,26 +17,33 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor, nn
 
 from fedsuite.callbacks import Callback, RoundReport, RunState
-from fedsuite.client_app import Worker, client_app_for
-from fedsuite.clients.app import make_client_app
-from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.fedavg import FedAvgClient
-from fedsuite.clients.fedprox import FedProxClient
-from fedsuite.clients.fedsgd import FedSGDClient
-from fedsuite.clients.standalone import StandaloneClient
-from fedsuite.clients.store import MemoryStore
-from fedsuite.clients.training import TrainingOptions
+from fedsuite.clients.averaging.fedavg import FedAvgClient
+from fedsuite.clients.averaging.fedsgd import FedSGDClient
+from fedsuite.clients.averaging.standalone import StandaloneClient
+from fedsuite.clients.drift.fedprox import FedProxClient
+from fedsuite.core.keys import Value
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid, flower_identity
-from fedsuite.experiment import Experiment
-from fedsuite.experiment_parts import federated_data, network_model
-from fedsuite.keys import Value
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.messages.records import (
+    ARRAYS,
+    METRICS,
+    TRAIN,
+    client_record,
+    to_arrays,
+    to_record,
+)
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.records import ARRAYS, METRICS, TRAIN, client_record, to_arrays, to_record
-from fedsuite.server_app import build_strategy
-from fedsuite.server_parts import initial_arrays, server_parts
-from fedsuite.strategies.base import FederatedStrategy
-from fedsuite.strategies.fedavg import FedAvg
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.running.server import build_strategy
+from fedsuite.running.server_parts import initial_arrays, server_parts
+from fedsuite.running.worker import Worker, client_app_for
+from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.training.app import make_client_app
+from fedsuite.training.base import FederatedClient
+from fedsuite.training.loop import TrainingOptions
+from fedsuite.training.store import MemoryStore
 
 SOME_GROUPS = ParameterGroups(head=("head",), other=("body",))
 """For strategies that are built, not run."""

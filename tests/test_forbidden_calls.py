@@ -185,9 +185,9 @@ def reachable(starts: list[Path]) -> set[Path]:
 def test_no_process_is_started_where_messages_are_handled() -> None:
     entries = [PACKAGE / "server_app.py", PACKAGE / "client_app.py"]
     # Methods are imported by name, from the registry.
-    methods = [*PACKAGE.glob("strategies/*.py"), *PACKAGE.glob("clients/*.py")]
+    methods = [*PACKAGE.glob("strategies/**/*.py"), *PACKAGE.glob("clients/**/*.py")]
     handling = reachable([*entries, *methods])
-    assert PACKAGE / "records.py" in handling
+    assert PACKAGE / "messages" / "records.py" in handling
     assert not {PACKAGE.parent / place.partition(":")[0] for place in BECOMES} & handling
     assert PACKAGE / "results" / "writer.py" in handling
     for path in handling:

@@ -14,7 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedsuite.records import (
+from fedsuite.messages.legacy import from_legacy
+from fedsuite.messages.records import (
     EVALUATE,
     TRAIN,
     RecordError,
@@ -25,8 +26,7 @@ from fedsuite.records import (
     unpack_requests,
     view_array,
 )
-from fedsuite.strategies.validation import BadReply, Expected, check_reply, one_line
-from fedsuite.wire import from_legacy
+from fedsuite.rounds.validation import BadReply, Expected, check_reply, one_line
 from tests.helpers import MEAN_WITHOUT, for_client, run_tampered
 
 EXAMPLES = 10_000 if os.environ.get("FEDSUITE_FAULTS") == "all" else 150

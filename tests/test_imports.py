@@ -37,7 +37,7 @@ LATE += ("tensorboard", "torch._dynamo", "sympy", "fedsuite.engines.flower")
 TO_THE_FIRST_ROUND = f"""
 import sys
 import fedsuite
-from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.rounds.base import FederatedStrategy
 
 def begin(*args):
     sys.exit(str([module for module in {LATE!r} if module in sys.modules]))
@@ -59,8 +59,8 @@ def test_strategies_and_clients_come_when_asked_for():
     from fedsuite.clients import FedAvgClient
     from fedsuite.strategies import FedAvg
 
-    assert FedAvg.__module__ == "fedsuite.strategies.fedavg"
-    assert FedAvgClient.__module__ == "fedsuite.clients.fedavg"
+    assert FedAvg.__module__ == "fedsuite.strategies.averaging.fedavg"
+    assert FedAvgClient.__module__ == "fedsuite.clients.averaging.fedavg"
     assert {"FedAvg", "FedProx"} <= set(dir(fedsuite.strategies))
     assert {"FedAvgClient", "FedProxClient"} <= set(dir(fedsuite.clients))
     with pytest.raises(AttributeError, match="FedNone"):
@@ -72,7 +72,7 @@ def test_strategies_and_clients_come_when_asked_for():
 HELLO = """
 import sys
 from flwr.app import Message, RecordDict
-from fedsuite.client_app import app
+from fedsuite.running.worker import app
 from fedsuite.engines.local import LocalGrid, flower_identity
 
 config = {"method": sys.argv[1], "dataset": "digits"}
@@ -83,7 +83,8 @@ with flower_identity():
     (reply,) = grid.send_and_receive([Message(RecordDict(), 1000, "train.of_another")])
     assert "No train function" in reply.error.reason, reply
 methods = ("fedakd", "fedal", "fedeba", "ditto", "fedsac")
-print([name for name in methods if f"fedsuite.clients.{name}" in sys.modules])
+loaded = {m.rpartition(".")[2] for m in sys.modules if m.startswith("fedsuite.clients.")}
+print([name for name in methods if name in loaded])
 """
 
 
@@ -94,26 +95,39 @@ def test_a_client_app_loads_the_method_of_its_run_alone(method, loaded):
     assert result.stdout.strip() == str(loaded), result.stderr
 
 
-LAYERS = (
-    {
-        *("errors", "keys", "files", "logs", "rng", "metrics", "vectors", "least_recent"),
-        *("records", "packed", "wire", "quantisation", "distillation", "public_batches"),
-        *("decomposition", "checkpoint", "torchvision_import", "registry", "output"),
-    },
-    {"models", "data"},
-    {"strategies", "clients"},
-)
-"""What stands below what, by the first name under fedsuite; all others stand above.
+MAY_IMPORT = {
+    "core": "",
+    "messages": "core",
+    "data": "core",
+    "models": "core messages",
+    "rounds": "core messages",
+    "training": "core messages data models",
+    "workarounds": "core messages",
+    "strategies": "core messages data models rounds",
+    "clients": "core messages data models training",
+    "experiment": "core messages data models rounds training strategies clients",
+    "results": "core data experiment",
+    "callbacks": "core messages rounds results",
+    "running": "core messages data models rounds training workarounds strategies clients "
+    "experiment results callbacks",
+    "engines": "core messages rounds training workarounds experiment results callbacks "
+    "running",
+    "sweeps": "core models experiment results engines",
+    "deploy": "core experiment results engines",
+    "analyses": "core messages data models rounds training strategies clients experiment "
+    "results callbacks running engines sweeps",
+    "cli": "core data experiment results engines sweeps deploy analyses",
+}
+"""The rooms, from the ground up, and which others each may import.
 
-The rule: imports point one way. Nothing imports what stands above it; strategies never
-import clients, nor clients strategies: what both need lies below both. The registry names
-methods without importing them.
+The rule: imports point one way. A room names only rooms that stand before it, so that there
+is no circle; strategies never import clients or training, nor clients strategies or rounds:
+what both need lies below both. The registry names methods without importing them.
 """
 
-BLIND = {("strategies", "clients"), ("clients", "strategies"), ("models", "data")} | {
-    ("data", "models")
-}
-"""Pairs on one layer of which the first does not import the second."""
+DOORS = {"__init__": "engines", "__main__": "cli", "server_app": "running"}
+DOORS |= {"client_app": "running"}
+"""The files that stand in no room, and the room that each opens."""
 
 
 def imports_of(path):
@@ -132,52 +146,70 @@ def imports_of(path):
             yield node.module
 
 
-def place(name):
-    """Return a part's layer, counted from below."""
-    return next((k for k, names in enumerate(LAYERS) if name in names), len(LAYERS))
-
-
-def wrong_imports(part, path):
-    """Yield what a file of a part may not import."""
+def wrong_imports(room, path):
+    """Yield what a file of a room may not import."""
+    allowed = {room, *MAY_IMPORT.get(room, DOORS.get(room, "")).split()}
     for module in imports_of(path):
         words = module.split(".")
         if words[0] != "fedsuite" or len(words) < 2 or words[1].startswith("_"):
             continue
-        if place(words[1]) > place(part) or (part, words[1]) in BLIND:
-            yield f"{path.name} imports {module}"
+        if words[1] not in allowed:
+            yield f"{room}: {path.name} imports {module}"
 
 
-def parts():
-    """Yield each file of the package that is not above all, and the part it belongs to."""
+def files():
+    """Yield each file of the package, and the room or door that it is."""
     home = Path(fedsuite.__file__).parent
     for path in sorted(home.rglob("*.py")):
-        part = path.relative_to(home).with_suffix("").parts[0]
-        if place(part) < len(LAYERS):
-            yield part, path
+        yield path.relative_to(home).with_suffix("").parts[0], path
 
 
 def test_imports_point_one_way():
-    wrong = [line for part, path in parts() for line in wrong_imports(part, path)]
+    wrong = [line for room, path in files() for line in wrong_imports(room, path)]
     assert wrong == []
 
 
-def test_each_part_of_a_layer_is_there():
-    assert {part for part, _ in parts()} == set().union(*LAYERS)
+def test_a_room_names_only_rooms_that_stand_before_it():
+    before = []
+    for room, others in MAY_IMPORT.items():
+        assert set(others.split()) <= set(before), room
+        before.append(room)
+
+
+def test_every_file_stands_in_a_room():
+    assert {room for room, _ in files()} == {*MAY_IMPORT, *DOORS}
+
+
+METHODS_ONLY = ("strategies", "clients")
+
+
+@pytest.mark.parametrize("side", METHODS_ONLY)
+def test_methods_stand_in_families(side):
+    home = Path(fedsuite.__file__).parent / side
+    assert [path.name for path in home.glob("*.py")] == ["__init__.py"]
+    families = {path.name for path in home.iterdir() if (path / "__init__.py").exists()}
+    assert families == {
+        *("averaging", "drift", "personal", "fair"),
+        *("reward", "distillation", "decomposition"),
+    }
 
 
 @pytest.mark.parametrize(
-    ("part", "line", "wrong"),
+    ("room", "line", "wrong"),
     [
-        ("strategies", "from fedsuite.clients.evaluation import evaluation_mode", True),
-        ("clients", "import fedsuite.strategies.base", True),
+        ("strategies", "from fedsuite.clients.fair import probed", True),
+        ("strategies", "from fedsuite.training.evaluation import evaluate", True),
+        ("clients", "import fedsuite.strategies.averaging.fedavg", True),
+        ("clients", "import fedsuite.rounds.base", True),
         ("clients", "def f():\n    from fedsuite import experiment", True),
         ("models", "from fedsuite.data import Split", True),
-        ("records", "from fedsuite.models import build_model", True),
+        ("messages", "from fedsuite.models import build_model", True),
+        ("server_app", "from fedsuite.engines import local", True),
         ("strategies", "from fedsuite.models.arrays import load_arrays", False),
-        ("clients", "if TYPE_CHECKING:\n    from fedsuite.strategies.base import X", False),
+        ("clients", "if TYPE_CHECKING:\n    from fedsuite.rounds.base import X", False),
         ("clients", "from fedsuite import __version__", False),
     ],
 )
-def test_what_would_be_found(part, line, wrong, tmp_path):
+def test_what_would_be_found(room, line, wrong, tmp_path):
     (tmp_path / "module.py").write_text(line)
-    assert bool(list(wrong_imports(part, tmp_path / "module.py"))) == wrong
+    assert bool(list(wrong_imports(room, tmp_path / "module.py"))) == wrong

@@ -19,9 +19,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fedsuite.engines.local import LocalGrid, flower_identity
-from fedsuite.records import Arrays, to_arrays, to_record
-from fedsuite.strategies.fedeba import FedEBA
-from fedsuite.strategies.fedeba_plus import PracFedEBAPlus
+from fedsuite.messages.records import Arrays, to_arrays, to_record
+from fedsuite.strategies.fair.fedeba import FedEBA
+from fedsuite.strategies.fair.fedeba_plus import PracFedEBAPlus
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "simulations" / "plug_in"

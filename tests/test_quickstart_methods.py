@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsuite.experiment import Experiment
-from fedsuite.registry import METHODS
+from fedsuite.core.registry import METHODS
+from fedsuite.experiment.experiment import Experiment
 from tests.helpers import run_digits
 
 QUICKSTART = Path(__file__).parents[1] / "simulations" / "quickstart.toml"

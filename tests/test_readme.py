@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsuite.registry import METHODS
+from fedsuite.core.registry import METHODS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import torch
 
+from fedsuite.core.keys import Value
 from fedsuite.data import DATASETS
 from fedsuite.data.public import PublicData
-from fedsuite.experiment import Experiment, parse_assignment, read_file
-from fedsuite.experiment_parts import experiment_model
-from fedsuite.keys import Value
+from fedsuite.experiment.experiment import Experiment, parse_assignment, read_file
+from fedsuite.experiment.parts import experiment_model
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
-from fedsuite.server_app import build_strategy
-from fedsuite.server_parts import ServerParts, server_networks
-from fedsuite.sweep_points import make_points
+from fedsuite.running.server import build_strategy
+from fedsuite.running.server_parts import ServerParts, server_networks
+from fedsuite.sweeps.points import make_points
 
 ROOT = Path(__file__).parents[1]
 FILES = [

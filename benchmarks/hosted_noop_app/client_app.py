@@ -2,8 +2,8 @@
 
 from flwr.app import Context
 
-from fedsuite.clients.app import make_client_app
-from fedsuite.records import ARRAYS, EVALUATE, NUM_EXAMPLES, TRAIN, Reply, Request
+from fedsuite.messages.records import ARRAYS, EVALUATE, NUM_EXAMPLES, TRAIN, Reply, Request
+from fedsuite.training.app import make_client_app
 
 
 class Idle:

@@ -7,9 +7,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsuite.engines.packed_grid import grid_for
+from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.strategies import FedAvg
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.workarounds.packed_grid import grid_for
 
 app = ServerApp()
 

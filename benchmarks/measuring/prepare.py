@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsuite.core.keys import Value
 from fedsuite.data import ClientData, FederatedData
-from fedsuite.experiment import Experiment, parse_assignment, read_file
-from fedsuite.experiment_parts import experiment_model, federated_data
-from fedsuite.key_catalog import known_keys
-from fedsuite.keys import Value
+from fedsuite.experiment.experiment import Experiment, parse_assignment, read_file
+from fedsuite.experiment.key_catalog import known_keys
+from fedsuite.experiment.parts import experiment_model, federated_data
 
 PLAIN: dict[str, Value] = {
     "method": "fedavg",

@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedsuite
-from fedsuite.experiment import Experiment
+from fedsuite.experiment.experiment import Experiment
 
 aten = torch.ops.aten
 FEW_ROUNDS = 2

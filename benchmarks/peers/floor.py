@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.rng import numpy_stream, torch_stream
+from fedsuite.core.rng import numpy_stream, torch_stream
 from peers.prepared import Prepared, Rows, end_round, evaluate, save_model
 
 

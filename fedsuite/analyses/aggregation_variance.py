@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsuite.analyses.federation import Federation
-from fedsuite.analyses.filters import DenseSpace, Spread, Vector
+from fedsuite.analyses.filters import DenseSpace, Spread
 from fedsuite.analyses.options import (
     Models,
     ModelsOption,
@@ -39,15 +39,24 @@ from fedsuite.analyses.options import (
     variant,
 )
 from fedsuite.analyses.output import Output, Table
-from fedsuite.checkpoint import Checkpoint
-from fedsuite.command_options import FileArgument, SetOption, overrides
-from fedsuite.errors import RunError
-from fedsuite.experiment import Experiment
-from fedsuite.records import ARRAYS, NUM_EXAMPLES, TRAIN, Arrays, Reply, Request, to_arrays
+from fedsuite.core.errors import RunError
+from fedsuite.core.rng import stream_seed
+from fedsuite.core.vectors import Vector
+from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.records import (
+    ARRAYS,
+    NUM_EXAMPLES,
+    TRAIN,
+    Arrays,
+    Reply,
+    Request,
+    to_arrays,
+)
 from fedsuite.results.plots import LINE_STYLES, PALETTE, dress
-from fedsuite.rng import stream_seed
-from fedsuite.strategies.aggregation import WeightedMean
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.rounds.aggregation import WeightedMean
+from fedsuite.rounds.checkpoint import Checkpoint
+from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 
 class Clients(StrEnum):

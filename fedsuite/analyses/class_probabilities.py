@@ -21,9 +21,9 @@ from torch import nn
 from fedsuite.analyses.final_models import FinalModels
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Output, Table
-from fedsuite.command_options import RunsArgument
+from fedsuite.core.errors import RunError
 from fedsuite.data import Split
-from fedsuite.errors import RunError
+from fedsuite.experiment.command_options import RunsArgument
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.results.groups import METHOD, SEED, group_runs
 from fedsuite.results.plots import escape_dollars

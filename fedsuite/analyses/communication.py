@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Cell, Output, Table
-from fedsuite.command_options import RunsArgument
-from fedsuite.errors import RunError
+from fedsuite.core.errors import RunError
+from fedsuite.core.vectors import Vector
+from fedsuite.experiment.command_options import RunsArgument
 from fedsuite.results.groups import Group, group_runs
 from fedsuite.results.plots import LINE_STYLES, PALETTE, dress, escape_dollars
 from fedsuite.results.reader import Run, load_run
@@ -43,8 +44,6 @@ LEDGERS = ("sent", "true", "nominal", "coded")
 WHOLE_TEST = "evaluate_whole_test_accuracy"
 SHARES = (0.5, 0.75, 0.9, 1.0)
 """Targets, unless told, as shares of the best accuracy that all experiments reach."""
-
-Vector = NDArray[np.float64]
 
 
 class Direction(StrEnum):

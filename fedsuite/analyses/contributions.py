@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Output, Table
-from fedsuite.command_options import RunsArgument, StandaloneOption
-from fedsuite.errors import RunError
-from fedsuite.metrics import collaborative_fairness
+from fedsuite.core.errors import RunError
+from fedsuite.core.metrics import collaborative_fairness
+from fedsuite.experiment.command_options import RunsArgument, StandaloneOption
 from fedsuite.results.groups import SEED, Group, group_runs
 from fedsuite.results.plots import PALETTE, dress, escape_dollars
 from fedsuite.results.reader import Client, Run, load_run
-from fedsuite.standalone_runs import standalone_runs
+from fedsuite.sweeps.standalone_runs import standalone_runs
 
 KINDS = {"reputation": "reputation", "weight": "weight", "num_examples": "data share"}
 """Columns of training in ``clients.jsonl``, the first that a run has counts, and names."""

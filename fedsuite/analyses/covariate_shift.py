@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Cell, Output, Table
-from fedsuite.command_options import FileArgument, SetOption, overrides
+from fedsuite.core.files import atomic_write
+from fedsuite.core.keys import Value
 from fedsuite.data import PARTITIONERS, ClientShift, load_federated_data
-from fedsuite.experiment import Experiment
-from fedsuite.files import atomic_write
-from fedsuite.keys import Value
+from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.plots import PALETTE, dress
 
 GENERATORS = ("covariate-shift", "covariate-shift-printed", "first-component")

@@ -4,22 +4,22 @@ from collections.abc import Callable, Sequence
 
 from flwr.app import Context
 
-from fedsuite.client_app import Worker
-from fedsuite.clients.app import Answering, make_client_app
-from fedsuite.clients.store import MemoryStore
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.logs import log_scope
+from fedsuite.core.registry import METHODS
 from fedsuite.engines.local import LocalGrid, flower_identity
-from fedsuite.errors import ConfigError
-from fedsuite.experiment import Experiment
-from fedsuite.experiment_parts import experiment_model, federated_data
-from fedsuite.logs import log_scope
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import experiment_model, federated_data
+from fedsuite.messages.records import Reply, Request, to_record
 from fedsuite.models.arrays import model_arrays
-from fedsuite.records import Reply, Request, to_record
-from fedsuite.registry import METHODS
-from fedsuite.server_app import build_strategy
-from fedsuite.server_parts import server_parts
-from fedsuite.strategies.base import FederatedStrategy
-from fedsuite.strategies.callback import Callback
-from fedsuite.strategies.wrapper import StrategyWrapper
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.events import Callback
+from fedsuite.rounds.wrapper import StrategyWrapper
+from fedsuite.running.server import build_strategy
+from fedsuite.running.server_parts import server_parts
+from fedsuite.running.worker import Worker
+from fedsuite.training.app import Answering, make_client_app
+from fedsuite.training.store import MemoryStore
 
 Watch = Callable[[Request, Reply], None]
 """Sees each request that a client got, and its reply."""

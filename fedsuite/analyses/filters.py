@@ -7,12 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from fedsuite.errors import ConfigError
-from fedsuite.models.decomposition import DecomposedConv2d
-from fedsuite.records import Arrays
-from fedsuite.strategies.product_average import multiply
-
-Vector = NDArray[np.float64]
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import Arrays
+from fedsuite.models.decomposed import DecomposedConv2d
+from fedsuite.strategies.decomposition.product_average import multiply
 
 
 class DenseSpace:

@@ -16,23 +16,23 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 from torch import nn
 
-from fedsuite.callbacks.checkpoint import CHECKPOINTS
-from fedsuite.checkpoint import Checkpoint, load_latest
-from fedsuite.clients.base import FederatedClient
-from fedsuite.clients.store import FileStore, MemoryStore
-from fedsuite.clients.training import resolve_device
-from fedsuite.decomposition import clients_take_part
-from fedsuite.errors import RunError
-from fedsuite.experiment import Experiment
-from fedsuite.experiment_parts import federated_data, network_model
-from fedsuite.keys import AUTO
+from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
+from fedsuite.core.errors import RunError
+from fedsuite.core.keys import AUTO
+from fedsuite.core.registry import METHODS
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.messages.decomposition import clients_take_part
+from fedsuite.messages.records import Arrays
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
-from fedsuite.records import Arrays
-from fedsuite.registry import METHODS
 from fedsuite.results.layout import EXPERIMENT, MODEL
 from fedsuite.results.reader import Run
-from fedsuite.strategies.base import FederatedStrategy
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.checkpoint import Checkpoint, load_latest
+from fedsuite.training.base import FederatedClient
+from fedsuite.training.loop import resolve_device
+from fedsuite.training.store import FileStore, MemoryStore
 
 _PREFIX = "model/"
 """Of the model's arrays in a state that holds more than the model."""

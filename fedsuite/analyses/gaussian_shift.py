@@ -30,8 +30,8 @@ from scipy.special import digamma
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption, SeedOption
 from fedsuite.analyses.output import Cell, Output, Table
+from fedsuite.core.rng import numpy_stream
 from fedsuite.results.plots import LINE_STYLES, PALETTE, dress
-from fedsuite.rng import numpy_stream
 
 Array = NDArray[np.float64]
 

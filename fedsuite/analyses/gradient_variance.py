@@ -33,12 +33,12 @@ from fedsuite.analyses.final_models import FinalModels
 from fedsuite.analyses.loss_terms import NAMES, NextPhase, Term
 from fedsuite.analyses.options import OutputOption, OverwriteOption, SeedOption
 from fedsuite.analyses.output import Output, Table
-from fedsuite.command_options import RunsArgument
+from fedsuite.core.rng import numpy_stream
+from fedsuite.experiment.command_options import RunsArgument
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH
 from fedsuite.results.groups import SEED, group_runs
 from fedsuite.results.plots import dress, escape_dollars, line_style
 from fedsuite.results.reader import Run, load_run
-from fedsuite.rng import numpy_stream
 
 
 class Row(NamedTuple):

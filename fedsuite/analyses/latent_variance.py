@@ -3,7 +3,7 @@
 W. Chen, Q. Qiu, arXiv:2503.08652, proposition 5.1, claims that averaging coefficients and
 atoms apart divides the variance of the aggregate by the number of clients. The exact ratio
 for independent factors, and the simulation, are those of
-:mod:`fedsuite.strategies.latent_clients`.
+:mod:`fedsuite.analyses.latent_clients`.
 """
 
 from pathlib import Path
@@ -13,10 +13,10 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
+from fedsuite.analyses.latent_clients import simulated_variance_ratio, variance_ratio
 from fedsuite.analyses.options import OutputOption, OverwriteOption, SeedOption
 from fedsuite.analyses.output import Output, Table
 from fedsuite.results.plots import PALETTE, dress
-from fedsuite.strategies.latent_clients import simulated_variance_ratio, variance_ratio
 
 CASES = ((1.0, 0.1), (1.0, 1.0), (0.3, 1.0), (0.0, 1.0))
 """Mean and standard deviation of coefficient and atom alike."""

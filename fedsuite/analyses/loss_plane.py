@@ -22,23 +22,24 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedsuite.analyses.federation import Federation
-from fedsuite.analyses.filters import DenseSpace, Vector, flat
+from fedsuite.analyses.filters import DenseSpace, flat
 from fedsuite.analyses.options import OutputOption, OverwriteOption, variant
 from fedsuite.analyses.output import Output, Table
-from fedsuite.clients.evaluation import mean_loss
-from fedsuite.clients.training import (
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.rng import numpy_stream
+from fedsuite.core.vectors import Vector
+from fedsuite.data import FederatedData, Split
+from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.records import Arrays, to_arrays
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.decomposed import recompose
+from fedsuite.results.plots import PALETTE, dress
+from fedsuite.rounds.events import Callback, RoundReport, RunState
+from fedsuite.training.evaluation import mean_loss
+from fedsuite.training.loop import (
     resolve_device,
 )
-from fedsuite.command_options import FileArgument, SetOption, overrides
-from fedsuite.data import FederatedData, Split
-from fedsuite.errors import ConfigError, RunError
-from fedsuite.experiment import Experiment
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.models.decomposition import recompose
-from fedsuite.records import Arrays, to_arrays
-from fedsuite.results.plots import PALETTE, dress
-from fedsuite.rng import numpy_stream
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
 
 MARGIN = 0.15
 """Room around the paths, as a part of their extent."""

@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsuite.analyses.final_models import FinalModels
-from fedsuite.client_app import Worker
-from fedsuite.clients.fedmd import REFERENCE, FedMDClient
-from fedsuite.distillation import kl_divergence
-from fedsuite.errors import RunError
-from fedsuite.experiment_parts import network_model
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
-from fedsuite.records import (
+from fedsuite.clients.distillation.fedmd import REFERENCE, FedMDClient
+from fedsuite.core.errors import RunError
+from fedsuite.core.registry import METHODS
+from fedsuite.experiment.parts import network_model
+from fedsuite.messages.records import (
     ADVERSARIAL_GRADIENT,
     LOCAL_PHASE,
     LOGITS,
@@ -30,16 +27,19 @@ from fedsuite.records import (
     ConfigValue,
     Request,
 )
-from fedsuite.registry import METHODS
-from fedsuite.server_app import build_strategy
-from fedsuite.server_parts import server_parts
-from fedsuite.strategies.discriminator import Discriminator, discriminator_loss
-from fedsuite.strategies.fedal import LABELS, FedAL
-from fedsuite.strategies.fedmd import FedMD
-from fedsuite.strategies.public_exchange import mean_outputs
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.distillation import kl_divergence
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
+from fedsuite.running.server import build_strategy
+from fedsuite.running.server_parts import server_parts
+from fedsuite.running.worker import Worker
+from fedsuite.strategies.distillation.discriminator import Discriminator, discriminator_loss
+from fedsuite.strategies.distillation.fedal import LABELS, FedAL
+from fedsuite.strategies.distillation.fedmd import FedMD
+from fedsuite.strategies.distillation.public_exchange import mean_outputs
 
 if TYPE_CHECKING:
-    from fedsuite.strategies.base import FederatedStrategy
+    from fedsuite.rounds.base import FederatedStrategy
 
 NAMES = (
     *("labels", "local less-forgetting", "distillation", "adversarial"),

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedsuite.key_catalog import known_keys, table_default
-from fedsuite.keys import Value
+from fedsuite.core.keys import Value
+from fedsuite.experiment.key_catalog import known_keys, table_default
 from fedsuite.models import DECOMPOSITION
 
 OutputOption = Annotated[Path, typer.Option(help="Folder for table and plot.")]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsuite.errors import RunError
-from fedsuite.files import atomic_write, write_error
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import atomic_write, write_error
 from fedsuite.results.compare import markdown_table
 from fedsuite.results.plots import save_figure
 

@@ -21,12 +21,12 @@ from fedsuite.analyses.options import (
     variant,
 )
 from fedsuite.analyses.output import Output, Table
-from fedsuite.command_options import FileArgument, SetOption, overrides
-from fedsuite.errors import RunError
+from fedsuite.core.errors import RunError
+from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
 from fedsuite.results.compare import spread
 from fedsuite.results.plots import PALETTE, dress
 from fedsuite.results.reader import load_run
-from fedsuite.sweep import run_sweep
+from fedsuite.sweeps.sweep import run_sweep
 
 KEY = "clients-per-round"
 

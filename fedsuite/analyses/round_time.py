@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Cell, Output, Table
-from fedsuite.command_options import RunsArgument
-from fedsuite.errors import RunError
+from fedsuite.core.errors import RunError
+from fedsuite.experiment.command_options import RunsArgument
 from fedsuite.results.groups import Group, group_runs
 from fedsuite.results.plots import PALETTE, dress, escape_dollars
 from fedsuite.results.reader import Run, load_run

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption, SeedOption
 from fedsuite.analyses.output import Output, Table
+from fedsuite.core.rng import numpy_stream
 from fedsuite.results.plots import PALETTE, dress
-from fedsuite.rng import numpy_stream
 
 CENTRE = np.array([2.0, 2.0])
 SECOND_MOMENT = 4.0 * np.eye(2) + np.outer(CENTRE, CENTRE)

@@ -1,5 +1,5 @@
 """Cross-cutting work around the rounds, one callback a file."""
 
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 __all__ = ["Callback", "RoundReport", "RunState"]

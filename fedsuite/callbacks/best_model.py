@@ -3,10 +3,10 @@
 from typing import Any
 
 from fedsuite.callbacks.early_stop import Best
-from fedsuite.files import safetensors_bytes
-from fedsuite.records import to_arrays
+from fedsuite.core.files import safetensors_bytes
+from fedsuite.messages.records import to_arrays
 from fedsuite.results.writer import RunFolder
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 FILE = "best-model.safetensors"
 

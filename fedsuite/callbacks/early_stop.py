@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from fedsuite.errors import ConfigError
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.core.errors import ConfigError
+from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 
 def higher_is_better(metric: str) -> bool:

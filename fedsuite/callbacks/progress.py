@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 ALWAYS_BELOW = 50
 """Runs of at most so many rounds print each round."""

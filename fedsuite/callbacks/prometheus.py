@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 
-from fedsuite.errors import ConfigError, RunError
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -1,8 +1,8 @@
 """Write rounds, clients and rejected replies into the run's folder as the run goes."""
 
 from fedsuite.results.writer import RunFolder
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
-from fedsuite.strategies.exchange import Rejection
+from fedsuite.rounds.events import Callback, RoundReport, RunState
+from fedsuite.rounds.exchange import Rejection
 
 
 class Recorder(Callback):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
+from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

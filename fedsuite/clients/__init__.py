@@ -7,7 +7,7 @@ imported before it is asked for.
 from importlib import import_module
 from typing import Any
 
-from fedsuite.registry import exported_classes
+from fedsuite.core.registry import exported_classes
 
 _CLASSES = exported_classes("clients")
 

@@ -15,13 +15,13 @@ from fedsuite.data.federated import (
     FederatedData,
     Split,
 )
+from fedsuite.data.holdings import PartitionRow, partition_table
 from fedsuite.data.loading import load_federated_data
 from fedsuite.data.partition import Partition, Samples
 from fedsuite.data.partition_specs import PARTITIONERS, PartitionerSpec, partition_indices
 from fedsuite.data.public import PublicData
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.data.specs import DatasetSpec, RawData
-from fedsuite.data.table import PartitionRow, partition_table
 
 __all__ = [
     "DATASETS",

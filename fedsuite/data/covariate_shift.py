@@ -29,11 +29,11 @@ from functools import partial
 
 import numpy as np
 
+from fedsuite.core.errors import DataError
 from fedsuite.data.partition import Partition, Samples, cut, power_law_sizes
 from fedsuite.data.pca import FloatArray, pool_frame
 from fedsuite.data.shift_report import measure_shift
 from fedsuite.data.specs import IntArray
-from fedsuite.errors import DataError
 
 LogWeights = Callable[[FloatArray, FloatArray], FloatArray]
 """Log-weights of rows, up to a constant, from their coordinates and a displacement."""

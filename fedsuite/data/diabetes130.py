@@ -25,11 +25,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.errors import DataError
+from fedsuite.core.keys import Key
 from fedsuite.data.folders import dataset_folder
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
-from fedsuite.data.tables import Floats, one_hot, standardised
-from fedsuite.errors import DataError
-from fedsuite.keys import Key
+from fedsuite.data.tabular import Floats, one_hot, standardised
 
 FILES = ("diabetic_data.parquet", "diabetic_data.csv")
 """One of them is read, the first that is there."""
@@ -147,7 +147,7 @@ def load_diabetes130(
 def prepare_diabetes130(
     raw: RawData, train_rows: IntArray, diabetes_clients: str, diabetes_target: str
 ) -> RawData:
-    """Standardise the numbers; see :func:`fedsuite.data.tables.standardised`."""
+    """Standardise the numbers; see :func:`fedsuite.data.tabular.standardised`."""
     return standardised(raw, train_rows, 1 + len(NUMBERS) + len(VISITS))
 
 

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Mapping
 
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.data.catalog import DATASETS
 from fedsuite.data.partition_specs import PARTITIONERS
-from fedsuite.errors import ConfigError
-from fedsuite.keys import AUTO, Key, Value
 
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.errors import DataError
+from fedsuite.core.keys import Value
+from fedsuite.core.least_recent import LeastRecent
 from fedsuite.data.partition import Partition
 from fedsuite.data.public import PublicData
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import Parts
-from fedsuite.errors import DataError
-from fedsuite.keys import Value
-from fedsuite.least_recent import LeastRecent
 
 if TYPE_CHECKING:
     import torch

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from fedsuite.core.errors import DataError
 from fedsuite.data.specs import DatasetSpec
-from fedsuite.errors import DataError
 
 
 def dataset_folder(spec: DatasetSpec, data_dir: Path | None) -> Path:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsuite.core.errors import DataError
 from fedsuite.data.folders import dataset_file
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
-from fedsuite.data.tables import Floats, one_hot, standardised
-from fedsuite.errors import DataError
+from fedsuite.data.tabular import Floats, one_hot, standardised
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 """Owners 0 to 3."""
@@ -64,7 +64,7 @@ def load_heart_disease(spec: DatasetSpec, data_dir: Path | None) -> RawData:
 
 
 def prepare_heart_disease(raw: RawData, train_rows: IntArray) -> RawData:
-    """Standardise the numbers; see :func:`fedsuite.data.tables.standardised`."""
+    """Standardise the numbers; see :func:`fedsuite.data.tabular.standardised`."""
     return standardised(raw, train_rows, len(NUMBERS))
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fedsuite.core.errors import DataError
 from fedsuite.data.specs import IntArray
-from fedsuite.errors import DataError
 
 
 def flip_labels(

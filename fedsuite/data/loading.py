@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.errors import ConfigError, DataError
+from fedsuite.core.keys import AUTO, Value
+from fedsuite.core.rng import numpy_stream
 from fedsuite.data.catalog import DATASETS
 from fedsuite.data.experiment_keys import KEYS
 from fedsuite.data.federated import FederatedData
@@ -22,9 +25,6 @@ from fedsuite.data.partition_specs import (
 from fedsuite.data.public import PublicOptions, read_public_folder
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import Parts, split_parts
-from fedsuite.errors import ConfigError, DataError
-from fedsuite.keys import AUTO, Value
-from fedsuite.rng import numpy_stream
 
 AnyNumber = TypeVar("AnyNumber", bound=np.generic)
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Value
 from fedsuite.data.specs import DatasetSpec, RawData
-from fedsuite.errors import ConfigError
-from fedsuite.keys import Key, Value
 
 KEYS = (
     Key("table-columns", 1, "columns of numbers that each site's table has", minimum=1),

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.errors import DataError
 from fedsuite.data.cache import load_or_build
 from fedsuite.data.specs import DatasetSpec, RawData
-from fedsuite.errors import DataError
 
 HUB = "hf://datasets/"
 """Where the hub's repositories are found by the ``datasets`` library."""

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.errors import DataError
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.data.specs import IntArray
-from fedsuite.errors import DataError
 
 MAX_REDRAWS = 500
 """How often a Dirichlet partition is drawn anew before it counts as impossible."""

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.errors import ConfigError, DataError
+from fedsuite.core.keys import Key, Value
+from fedsuite.core.rng import numpy_stream
 from fedsuite.data import covariate_shift, partition
 from fedsuite.data.partition import Partition, Samples
 from fedsuite.data.specs import IntArray
-from fedsuite.errors import ConfigError, DataError
-from fedsuite.keys import Key, Value
-from fedsuite.rng import numpy_stream
 
 
 @dataclass(frozen=True)

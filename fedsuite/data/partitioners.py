@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from flwr_datasets.partitioner import Partitioner
 
+from fedsuite.core.errors import DataError
+from fedsuite.core.keys import Value
 from fedsuite.data.partition import Partition
 from fedsuite.data.partition_specs import partition_indices, partition_training_part
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.data.specs import IntArray
-from fedsuite.errors import DataError
-from fedsuite.keys import Value
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.errors import DataError
+from fedsuite.core.rng import numpy_stream
 from fedsuite.data.cache import load_or_build
-from fedsuite.errors import DataError
-from fedsuite.rng import numpy_stream
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.data.parquet import load_images
 from fedsuite.data.specs import DatasetSpec
-from fedsuite.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import torch

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
+from fedsuite.core.errors import DataError
+from fedsuite.core.keys import Key
 from fedsuite.data.cache import load_or_build
 from fedsuite.data.folders import dataset_folder, file_identity
 from fedsuite.data.specs import IGNORED, DatasetSpec, IntArray, RawData
-from fedsuite.errors import DataError
-from fedsuite.keys import Key
 
 LENGTH = 10
 VOCABULARY = 10_000

@@ -24,10 +24,10 @@ from typing import TypeAlias
 
 import torch
 
+from fedsuite.core.errors import ConfigError, DataError, FedsuiteError
+from fedsuite.core.keys import Value
 from fedsuite.data.federated import ClientData, Split, scale_inputs
 from fedsuite.data.specs import DatasetSpec, IntArray
-from fedsuite.errors import ConfigError, DataError, FedsuiteError
-from fedsuite.keys import Value
 
 _ADAPTER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _RAW_TYPES = (torch.float32, torch.uint8)

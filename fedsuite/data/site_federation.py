@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.errors import ConfigError, DataError
+from fedsuite.core.keys import Value
 from fedsuite.data.catalog import DATASETS
 from fedsuite.data.experiment_keys import KEYS, site_names
 from fedsuite.data.federated import ClientData, FederatedData
@@ -19,8 +21,6 @@ from fedsuite.data.public import read_public_folder
 from fedsuite.data.site import Site, load_site_data, site_from_config
 from fedsuite.data.specs import DatasetSpec, RawData
 from fedsuite.data.splits import Parts
-from fedsuite.errors import ConfigError, DataError
-from fedsuite.keys import Value
 
 SITE_FILE = "site.toml"
 

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedsuite.core.errors import DataError
 from fedsuite.data.federated import Split
 from fedsuite.data.parquet import decode_files, read_column, read_labels
 from fedsuite.data.site import Site, SiteData
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import split_rows
-from fedsuite.errors import DataError
 
 _Files = Mapping[str, Sequence[Path]]
 _BRIGHTEST = 255  # of an encoded image

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedsuite.keys import Key, Value
+from fedsuite.core.keys import Key, Value
 
 IntArray = npt.NDArray[np.int64]
 

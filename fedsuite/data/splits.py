@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.errors import DataError
+from fedsuite.core.rng import numpy_stream
 from fedsuite.data.specs import IntArray, RawData
-from fedsuite.errors import DataError
-from fedsuite.rng import numpy_stream
 
 _SPLIT_SEED = 0  # one test part for all seeds of an experiment
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedsuite.core.keys import Key
+from fedsuite.core.rng import numpy_stream
 from fedsuite.data.cache import load_or_build
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
-from fedsuite.keys import Key
-from fedsuite.rng import numpy_stream
 
 EVENTS = 32
 CODES = 400

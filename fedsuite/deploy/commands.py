@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsuite.command_options import FileArgument, SetOption, overrides
-from fedsuite.errors import ConfigError
-from fedsuite.keys import AUTO
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO
+from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
 
 if TYPE_CHECKING:
-    from fedsuite.experiment import Experiment
-    from fedsuite.keys import Value
+    from fedsuite.core.keys import Value
+    from fedsuite.experiment.experiment import Experiment
 
 app = typer.Typer(
     help="Federations across machines: keys and folders, SuperLink, SuperNodes, status.",
@@ -214,7 +214,7 @@ def _say(line: str) -> None:
 
 def _values(file: Path, settings: list[str] | None) -> "dict[str, Value]":
     """Return an experiment's values for a run on other machines."""
-    from fedsuite.experiment import Experiment
+    from fedsuite.experiment.experiment import Experiment
 
     return portable(Experiment.load(file, overrides(settings)))
 
@@ -224,7 +224,7 @@ def portable(experiment: "Experiment") -> "dict[str, Value]":
 
     Where data lies is each machine's own affair: ``data-dir`` stays as it is.
     """
-    from fedsuite.api import at_home
+    from fedsuite.engines.api import at_home
 
     values = dict(at_home(experiment.replace(engine="deployment")).values)
     return {**values, "data-dir": experiment["data-dir"]}

@@ -9,8 +9,8 @@ API's paths. In Flower 1.39 the Fleet API has a port to itself, and needs no doo
 import ipaddress
 from pathlib import Path
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.engines.flower import fleet_is_grpc
-from fedsuite.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
 OPEN = "--open-control-api"

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedsuite.api import where_it_stopped
+from fedsuite.core.errors import Stopped
+from fedsuite.core.keys import Value
 from fedsuite.deploy.folders import NODES, SUPERLINK, SuperLinkFolder
+from fedsuite.engines.api import where_it_stopped
 from fedsuite.engines.flower import CONNECTION
-from fedsuite.errors import Stopped
-from fedsuite.keys import Value
 from fedsuite.results.layout import EXPERIMENT, MANIFEST
 from fedsuite.results.reader import load_run
 from fedsuite.results.writer import RunFolder

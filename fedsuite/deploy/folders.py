@@ -24,6 +24,8 @@ from typing import Any
 
 import tomli_w
 
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Value
 from fedsuite.deploy.certificates import (
     make_authority,
     make_node_key,
@@ -31,8 +33,6 @@ from fedsuite.deploy.certificates import (
 )
 from fedsuite.deploy.door import nginx_config
 from fedsuite.engines.flower import fleet_is_grpc
-from fedsuite.errors import ConfigError
-from fedsuite.keys import Value
 
 SUPERLINK, NODES = "superlink", "nodes"
 SUPERLINK_FILE, NODE_FILE = "superlink.toml", "node.toml"

@@ -19,6 +19,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import atomic_write
+from fedsuite.core.own_process import with_fedsuite
 from fedsuite.deploy.door import LOOPBACK, check_listening, door_command
 from fedsuite.deploy.folders import (
     AUTHORITY,
@@ -40,9 +43,6 @@ from fedsuite.engines.processes import (
     flower_environment,
     stop_signals_raise,
 )
-from fedsuite.errors import RunError
-from fedsuite.files import atomic_write
-from fedsuite.own_process import with_fedsuite
 
 REGISTERED = "registered.json"
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from fedsuite.core.errors import Stopped
+from fedsuite.core.keys import Value
 from fedsuite.deploy.door import LOOPBACK
 from fedsuite.deploy.endings import left_to_superlink, run_folder
 from fedsuite.deploy.folders import (
@@ -35,8 +37,6 @@ from fedsuite.engines.flower import (
     started_run,
 )
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
-from fedsuite.errors import Stopped
-from fedsuite.keys import Value
 
 
 def submit(

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsuite.core.errors import FedsuiteError
 from fedsuite.deploy.folders import SuperLinkFolder
 from fedsuite.deploy.programs import ask, node_numbers
 from fedsuite.engines.flower import CONNECTION
-from fedsuite.errors import FedsuiteError
 from fedsuite.results.reader import load_run
 
 if TYPE_CHECKING:

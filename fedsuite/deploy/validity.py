@@ -6,6 +6,8 @@ from pathlib import Path
 
 from cryptography import x509
 
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.files import atomic_write
 from fedsuite.deploy.certificates import Certified, make_server_certificate
 from fedsuite.deploy.folders import (
     AUTHORITY,
@@ -15,8 +17,6 @@ from fedsuite.deploy.folders import (
     NodeFolder,
     SuperLinkFolder,
 )
-from fedsuite.errors import ConfigError
-from fedsuite.files import atomic_write
 
 WARN_DAYS = 30
 """Days before the end from which on it is told."""

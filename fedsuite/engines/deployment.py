@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from fedsuite.core.errors import RunError
+from fedsuite.core.keys import Value
+from fedsuite.core.output import print_line
 from fedsuite.engines.flower import (
     OnLine,
     SuperLink,
@@ -13,9 +16,6 @@ from fedsuite.engines.flower import (
     start_superlink,
 )
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
-from fedsuite.errors import RunError
-from fedsuite.keys import Value
-from fedsuite.output import print_line
 
 
 def run_deployment(

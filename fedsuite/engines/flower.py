@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fedsuite
+from fedsuite.core.errors import RunError
+from fedsuite.core.keys import Value
 from fedsuite.engines.processes import (
     PortTakenError,
     Program,
@@ -27,8 +29,6 @@ from fedsuite.engines.processes import (
     follow,
     stop_signals_raise,
 )
-from fedsuite.errors import RunError
-from fedsuite.keys import Value
 
 OnLine = Callable[[str], None]
 

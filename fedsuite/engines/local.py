@@ -17,15 +17,15 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedsuite.client_app import Worker, client_app_for, memory_store
-from fedsuite.clients.app import Failures
-from fedsuite.clients.store import MemoryStore
-from fedsuite.errors import RunError
-from fedsuite.experiment import Experiment
-from fedsuite.keys import AUTO, Value
-from fedsuite.own_process import cores
-from fedsuite.records import failures_in
-from fedsuite.server_app import Run, run_experiment
+from fedsuite.core.errors import RunError
+from fedsuite.core.keys import AUTO, Value
+from fedsuite.core.own_process import cores
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.records import failures_in
+from fedsuite.running.server import FinishedRun, run_experiment
+from fedsuite.running.worker import Worker, client_app_for, memory_store
+from fedsuite.training.app import Failures
+from fedsuite.training.store import MemoryStore
 
 if TYPE_CHECKING:
     from fedsuite.engines.pool.workers import WorkerPool
@@ -250,7 +250,9 @@ def flower_identity() -> Iterator[None]:
             setattr(TaskIdentity, name, value)
 
 
-def run_local(experiment: Experiment, folder: Path, *, num_supernodes: int = 0) -> Run:
+def run_local(
+    experiment: Experiment, folder: Path, *, num_supernodes: int = 0
+) -> FinishedRun:
     """Run an experiment in this process.
 
     Parameters

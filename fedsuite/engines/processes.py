@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from fedsuite.errors import RunError
+from fedsuite.core.errors import RunError
 
 MARKER = "FEDSUITE_ENGINE_ID"
 """Environment variable by which the processes of a world are recognised."""

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedsuite.core.keys import Value
+from fedsuite.core.output import print_line
 from fedsuite.engines.flower import (
     OnLine,
     in_world,
@@ -11,8 +13,6 @@ from fedsuite.engines.flower import (
     start_superlink,
 )
 from fedsuite.engines.processes import POLL_INTERVAL, World
-from fedsuite.keys import Value
-from fedsuite.output import print_line
 
 _SECONDS_BETWEEN_LOOKS = "0.5"
 """Pause of the SuperExec: it starts the run, and then looks for work until the end. With 20

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedsuite.errors import ConfigError
-from fedsuite.keys import Key, Unless, Value, With
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Unless, Value, With
+from fedsuite.core.rng import stream_seed
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.shapes import PIXELS, Standardisation
-from fedsuite.rng import stream_seed
 
 if TYPE_CHECKING:
     import torch
 
-    from fedsuite.models.decomposition import decompose, recompose
+    from fedsuite.models.decomposed import decompose, recompose
 
 __all__ = [
     "CLIENT_MODELS",
@@ -295,7 +295,7 @@ def __getattr__(name: str) -> Any:
     """Import what needs torch when it is first used (PEP 562)."""
     if name not in ("decompose", "recompose"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("fedsuite.models.decomposition"), name)
+    return getattr(import_module("fedsuite.models.decomposed"), name)
 
 
 def build_model(

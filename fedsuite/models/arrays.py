@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedsuite.errors import RunError
-from fedsuite.records import Arrays
+from fedsuite.core.errors import RunError
+from fedsuite.messages.records import Arrays
 
 
 def model_arrays(model: nn.Module, names: Iterable[str] | None = None) -> Arrays:

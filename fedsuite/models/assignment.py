@@ -7,10 +7,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedsuite.errors import ConfigError
-from fedsuite.keys import Key, Value
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Value
+from fedsuite.core.rng import numpy_stream
 from fedsuite.models import CLIENT_MODELS, MODELS, model_spec
-from fedsuite.rng import numpy_stream
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 from fedsuite.models.head import find_head
 
 

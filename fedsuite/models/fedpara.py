@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.rng import torch_stream
 from fedsuite.models.head import head_names
-from fedsuite.rng import torch_stream
 
 
 class _Factored(nn.Module, ABC):

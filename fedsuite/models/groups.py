@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 from fedsuite.models.head import head_names, joined, names_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
     ConfigError
         If there is no such module, or no linear layer.
     """
-    from fedsuite.models.decomposition import DecomposedConv2d
+    from fedsuite.models.decomposed import DecomposedConv2d
     from fedsuite.models.fedpara import second_factors
 
     state = list(model.state_dict())

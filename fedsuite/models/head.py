@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedsuite.messages.records import Arrays
 from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.records import Arrays
 
 
 def optimizer_arrays(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:

@@ -14,8 +14,8 @@ from urllib.parse import urlparse
 import torch
 from torch import Tensor, nn
 
-from fedsuite.errors import ConfigError
-from fedsuite.torchvision_import import first_line
+from fedsuite.core.errors import ConfigError
+from fedsuite.models.torchvision_import import first_line
 
 _HASH = re.compile(r"-([0-9a-f]{8,64})\.")
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 
 EMBEDDING = 200
 HIDDEN = 256

@@ -7,9 +7,9 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import nn
 
+from fedsuite.messages.records import Arrays
 from fedsuite.models.assignment import Networks
 from fedsuite.models.shapes import PIXELS, Standardisation
-from fedsuite.records import Arrays
 
 
 @dataclass(frozen=True)

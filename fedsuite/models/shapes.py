@@ -1,6 +1,6 @@
 """Checks of input shapes that several networks share."""
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 
 Standardisation = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation of each channel: inputs times the second plus the

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 from fedsuite.models.shapes import image_shape
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedsuite.torchvision_import import first_line
+from fedsuite.models.torchvision_import import first_line
 
 
 def failure(model: nn.Module, input_shape: tuple[int, ...]) -> str:

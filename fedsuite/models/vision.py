@@ -24,12 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 from fedsuite.models.head import names_of
 from fedsuite.models.pretrained import load_pretrained
 from fedsuite.models.shapes import Standardisation, image_shape
+from fedsuite.models.torchvision_import import first_line, import_torchvision
 from fedsuite.models.trial import failure
-from fedsuite.torchvision_import import first_line, import_torchvision
 
 CHANNELS = 3
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from fedsuite.errors import RunError
-from fedsuite.files import atomic_write
-from fedsuite.metrics import fairness_report
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import atomic_write
+from fedsuite.core.metrics import fairness_report
 from fedsuite.results.groups import SEED, Group, group_runs
 from fedsuite.results.likeness import (
     keys_that_differ,

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedsuite.errors import RunError
-from fedsuite.files import atomic_write
-from fedsuite.metrics import (
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import atomic_write
+from fedsuite.core.metrics import (
     Interval,
     collaborative_fairness,
     critical_fairness,
@@ -95,7 +95,7 @@ class Collaboration:
     cf
         None where it is undefined.
     over_tests, over_clients
-        95 % intervals; see :mod:`fedsuite.metrics`.
+        95 % intervals; see :mod:`fedsuite.core.metrics`.
     """
 
     seed: object

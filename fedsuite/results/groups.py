@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedsuite.experiment import LOCAL_KEYS
-from fedsuite.keys import Value
+from fedsuite.core.keys import Value
+from fedsuite.experiment.experiment import LOCAL_KEYS
 from fedsuite.results.reader import Run
 
 SEED = "seed"
@@ -31,9 +31,9 @@ class Group:
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs by experiment, apart from the seed and from where and how long it ran.
 
-    Keys in :data:`~fedsuite.experiment.LOCAL_KEYS` (engine, folders, rounds, ...) say
-    nothing about what was computed; of ``public-dir`` the images do, not where they lie.
-    Groups stand in the order of their first runs.
+    Keys in :data:`~fedsuite.experiment.experiment.LOCAL_KEYS` (engine, folders, rounds,
+    ...) say nothing about what was computed; of ``public-dir`` the images do, not where
+    they lie. Groups stand in the order of their first runs.
     """
     groups: dict[tuple[tuple[str, Value], ...], list[Run]] = {}
     for run in runs:

@@ -27,8 +27,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedsuite.errors import RunError
-from fedsuite.files import read_error
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import read_error
 
 FORMAT = 1
 """Version of the layout, kept in the manifest."""

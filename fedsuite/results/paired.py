@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from fedsuite.errors import RunError
-from fedsuite.files import atomic_write
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import atomic_write
 from fedsuite.results.compare import (
     COLUMNS,
     Comparison,

@@ -24,10 +24,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import atomic_write, write_error
+from fedsuite.core.metrics import fairness_report
 from fedsuite.data.shift_report import ClientShift
-from fedsuite.errors import RunError
-from fedsuite.files import atomic_write, write_error
-from fedsuite.metrics import fairness_report
 from fedsuite.results import layout
 from fedsuite.results.client_bars import draw_columns
 from fedsuite.results.groups import Group, group_runs

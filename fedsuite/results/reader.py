@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import read_error
+from fedsuite.core.keys import Value
 from fedsuite.data.shift_report import ClientShift
-from fedsuite.errors import RunError
-from fedsuite.files import read_error
-from fedsuite.keys import Value
 from fedsuite.results import layout
 
 Client = int | str

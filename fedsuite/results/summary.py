@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedsuite.files import write_error
-from fedsuite.metrics import FairnessReport, fairness_report
+from fedsuite.core.files import write_error
+from fedsuite.core.metrics import FairnessReport, fairness_report
 from fedsuite.results.layout import PLOTS, SUMMARY
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import Run, load_run

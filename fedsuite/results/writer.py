@@ -19,15 +19,15 @@ from typing import Literal
 import numpy as np
 from filelock import BaseFileLock, FileLock, Timeout
 
-from fedsuite.errors import RunError
-from fedsuite.files import (
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import (
     TEMPORARY_PATTERN,
     atomic_write,
     make_folder,
     sync_folder,
     write_error,
 )
-from fedsuite.keys import Value
+from fedsuite.core.keys import Value
 from fedsuite.results import layout
 
 LOCK = ".lock"
@@ -40,8 +40,8 @@ PACKAGES = ("flwr", "flwr-datasets", "ray", "torch", "numpy", "scikit-learn")
 class RunFolder:
     """The folder of one run, open for writing; made by :meth:`create` or :meth:`resume`.
 
-    Every method raises :class:`~fedsuite.errors.RunError`, naming the file, where the disk
-    is full or the file may not be written. A folder has one writer at a time: it is
+    Every method raises :class:`~fedsuite.core.errors.RunError`, naming the file, where the
+    disk is full or the file may not be written. A folder has one writer at a time: it is
     locked from :meth:`create` or :meth:`resume` until :meth:`finish`, or until the process
     dies, however that happens.
 

@@ -9,7 +9,7 @@ Flower's.
 from importlib import import_module
 from typing import Any
 
-from fedsuite.registry import exported_classes
+from fedsuite.core.registry import exported_classes
 
 _FLOWERS = dict.fromkeys(("Result", "Strategy"), "flwr.serverapp.strategy")
 _CLASSES = exported_classes("strategies") | _FLOWERS

@@ -14,19 +14,19 @@ import torch
 from flwr.app import Context
 
 from fedsuite.callbacks import Callback
-from fedsuite.clients.app import make_client_app
-from fedsuite.clients.fedavg import FedAvgClient
-from fedsuite.clients.filter_decomposition import DecomposedClient
-from fedsuite.clients.store import MemoryStore
+from fedsuite.clients.averaging.fedavg import FedAvgClient
+from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid, flower_identity
-from fedsuite.experiment import Experiment
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.records import ARRAYS, NUM_EXAMPLES, Reply, Request, to_record
 from fedsuite.models import build_model, decompose, parameter_groups
 from fedsuite.models.arrays import model_arrays
-from fedsuite.records import ARRAYS, NUM_EXAMPLES, Reply, Request, to_record
-from fedsuite.server_app import build_strategy
-from fedsuite.server_parts import ServerParts
-from fedsuite.strategies.callback import RoundReport, RunState
+from fedsuite.rounds.events import RoundReport, RunState
+from fedsuite.running.server import build_strategy
+from fedsuite.running.server_parts import ServerParts
+from fedsuite.training.app import make_client_app
+from fedsuite.training.store import MemoryStore
 
 HERE = Path(__file__).parent
 SHAPE, CLASSES, ATOMS = (3, 32, 32), 100, 9

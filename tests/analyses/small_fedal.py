@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fedsuite.api import run
-from fedsuite.keys import Value
+from fedsuite.core.keys import Value
+from fedsuite.engines.api import run
 from fedsuite.results.reader import Run
 
 SMALL: dict[str, Value] = {

@@ -15,9 +15,9 @@ from fedsuite.analyses.aggregation_variance import (
 )
 from fedsuite.analyses.federation import Federation
 from fedsuite.analyses.filters import DenseSpace, Spread
-from fedsuite.models.decomposition import DecomposedConv2d
-from fedsuite.records import ARRAYS, EVALUATE, NUM_EXAMPLES, TRAIN, Reply, Request
-from fedsuite.strategies.fedavg import FedAvg
+from fedsuite.messages.records import ARRAYS, EVALUATE, NUM_EXAMPLES, TRAIN, Reply, Request
+from fedsuite.models.decomposed import DecomposedConv2d
+from fedsuite.strategies.averaging.fedavg import FedAvg
 from tests.analyses.test_commands import written
 from tests.helpers import Trace, bits, digits_experiment, run_digits
 

@@ -8,9 +8,9 @@ import pytest
 from fedsuite.analyses import ANALYSES
 from fedsuite.analyses.options import variant
 from fedsuite.analyses.output import Output, Table
-from fedsuite.command_options import overrides
-from fedsuite.errors import RunError
-from fedsuite.experiment import Experiment
+from fedsuite.core.errors import RunError
+from fedsuite.experiment.command_options import overrides
+from fedsuite.experiment.experiment import Experiment
 from tests.results.made_runs import make_run
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedsuite.analyses.contributions import contribution_figure, contributions
-from fedsuite.errors import RunError
+from fedsuite.core.errors import RunError
 from fedsuite.results.groups import group_runs
 from fedsuite.results.reader import Run, load_run
 from tests.analyses.test_commands import written

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsuite.analyses.filters import DenseSpace, Spread
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 from fedsuite.models.arrays import model_arrays
-from fedsuite.models.decomposition import DecomposedConv2d, decompose, recompose
+from fedsuite.models.decomposed import DecomposedConv2d, decompose, recompose
 
 
 def network():

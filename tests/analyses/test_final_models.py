@@ -9,11 +9,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from fedsuite.analyses.final_models import FinalModels
-from fedsuite.clients.evaluation import evaluate_model
-from fedsuite.errors import RunError
+from fedsuite.core.errors import RunError
 from fedsuite.models.arrays import model_arrays
 from fedsuite.results.reader import load_run
-from fedsuite.strategies.fedavg import FedAvg
+from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.training.evaluation import evaluate_model
 from tests.analyses.small_fedal import FEDAL, MIXED, fedal_run, small_run
 from tests.small_runs import without_plots
 

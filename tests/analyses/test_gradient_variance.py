@@ -17,11 +17,11 @@ from fedsuite.analyses.gradient_variance import (
     variance_figure,
 )
 from fedsuite.analyses.loss_terms import NAMES, Answers, NextPhase, Term, client_terms
-from fedsuite.clients.evaluation import evaluate_model
-from fedsuite.clients.fedal import FedALClient
-from fedsuite.clients.training import TrainingOptions
+from fedsuite.clients.distillation.fedal import FedALClient
 from fedsuite.data import Split
-from fedsuite.strategies.discriminator import Discriminator
+from fedsuite.strategies.distillation.discriminator import Discriminator
+from fedsuite.training.evaluation import evaluate_model
+from fedsuite.training.loop import TrainingOptions
 from tests.analyses.small_fedal import fedal_run, small_run
 from tests.analyses.test_commands import written
 from tests.small_runs import without_plots

@@ -13,10 +13,10 @@ from fedsuite.analyses.loss_plane import (
     principal_plane,
     training_sample,
 )
-from fedsuite.clients.evaluation import mean_loss
-from fedsuite.errors import RunError
+from fedsuite.core.errors import RunError
 from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.models.decomposition import recompose
+from fedsuite.models.decomposed import recompose
+from fedsuite.training.evaluation import mean_loss
 from tests.analyses.test_commands import written
 from tests.helpers import digits_experiment
 

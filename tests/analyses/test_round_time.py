@@ -20,8 +20,8 @@ from fedsuite.analyses.round_time import (
     time_figure,
     timing,
 )
-from fedsuite.errors import RunError
-from fedsuite.keys import Value
+from fedsuite.core.errors import RunError
+from fedsuite.core.keys import Value
 from fedsuite.results.groups import group_runs
 from fedsuite.results.reader import Run, load_run
 from fedsuite.results.writer import RunFolder

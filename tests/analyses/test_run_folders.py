@@ -15,8 +15,8 @@ from fedsuite.analyses.communication import (
     reached,
     usual_metric,
 )
-from fedsuite.errors import RunError
-from fedsuite.experiment import Experiment
+from fedsuite.core.errors import RunError
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.groups import group_runs
 from fedsuite.results.reader import load_run
 from fedsuite.results.writer import RunFolder

@@ -13,7 +13,7 @@ from fedsuite.analyses.synthetic_landscape import (
     expected_loss,
     variance_of,
 )
-from fedsuite.rng import numpy_stream
+from fedsuite.core.rng import numpy_stream
 from tests.analyses.test_commands import written
 
 

@@ -16,7 +16,7 @@ from peers.prepared import Prepared, save_model
 from torch import nn
 
 import fedsuite
-from fedsuite.experiment import Experiment
+from fedsuite.experiment.experiment import Experiment
 
 DIGITS = {
     "dataset": "digits",

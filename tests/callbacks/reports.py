@@ -6,9 +6,9 @@ import numpy as np
 
 from fedsuite.callbacks import RoundReport, RunState
 from fedsuite.engines.local import LocalGrid
-from fedsuite.records import to_record
-from fedsuite.strategies.exchange import Rejection
-from fedsuite.strategies.report import PhaseReport
+from fedsuite.messages.records import to_record
+from fedsuite.rounds.exchange import Rejection
+from fedsuite.rounds.report import PhaseReport
 from tests.helpers import matrix_app, strategy_for
 
 TIMES = (0.25, 0.125, 0.0625, 0.03125)

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from fedsuite.callbacks import Callback, RoundReport, RunState
-from fedsuite.callbacks.checkpoint import CheckpointWriter
+from fedsuite.callbacks.checkpoint_writer import CheckpointWriter
 from fedsuite.callbacks.early_stop import EarlyStop
 from fedsuite.callbacks.progress import Progress, accuracy_words, round_line
 from fedsuite.callbacks.recorder import Recorder
-from fedsuite.checkpoint import Checkpoint
 from fedsuite.engines.local import LocalGrid
 from fedsuite.results.writer import RunFolder
-from fedsuite.strategies import loop
-from fedsuite.strategies.callback import accuracy_metrics
-from fedsuite.strategies.standalone import Standalone
+from fedsuite.rounds import loop
+from fedsuite.rounds.checkpoint import Checkpoint
+from fedsuite.rounds.events import accuracy_metrics
+from fedsuite.strategies.averaging.standalone import Standalone
 from tests.callbacks.reports import NO_TIME, a_report, a_state
 from tests.helpers import (
     MatrixStandaloneClient,

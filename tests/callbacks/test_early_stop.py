@@ -9,8 +9,8 @@ from safetensors.numpy import load_file
 from fedsuite.callbacks import RoundReport
 from fedsuite.callbacks.best_model import BestModel
 from fedsuite.callbacks.early_stop import Best, EarlyStop, higher_is_better
+from fedsuite.core.errors import ConfigError
 from fedsuite.engines.local import LocalGrid
-from fedsuite.errors import ConfigError
 from fedsuite.results.writer import RunFolder
 from tests.callbacks.reports import NO_TIME, a_report, a_state
 from tests.helpers import matrix_app, run, strategy_for, zeros

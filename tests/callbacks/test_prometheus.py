@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fedsuite.callbacks.prometheus import Prometheus, Totals, reason_class
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.engines.local import LocalGrid
-from fedsuite.errors import ConfigError, RunError
-from fedsuite.strategies.callback import Callback, RoundReport, RunState
-from fedsuite.strategies.exchange import Rejection
+from fedsuite.rounds.events import Callback, RoundReport, RunState
+from fedsuite.rounds.exchange import Rejection
 from tests.callbacks.reports import a_report, a_state
 from tests.helpers import (
     for_client,

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedsuite.core.keys import Value
 from fedsuite.data import load_federated_data
-from fedsuite.keys import Value
 
 NAMES = ("north", "east", "south")
 DIVIDED: Mapping[str, Value] = {"dataset": "digits", "num-clients": 3}

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsuite.core.errors import DataError
 from fedsuite.data import PARTITIONERS, Samples, covariate_shift, partition_indices
 from fedsuite.data.covariate_shift import (
     displacement,
@@ -17,7 +18,6 @@ from fedsuite.data.covariate_shift import (
 )
 from fedsuite.data.pca import fit_frame
 from fedsuite.data.shift_report import measure_shift
-from fedsuite.errors import DataError
 
 STRENGTHS = (2.0, 5.0, 10.0)
 

@@ -11,10 +11,10 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from fedsuite.core.errors import DataError
 from fedsuite.data import DATASETS, RawData, diabetes130, load_federated_data
 from fedsuite.data.diabetes130 import CODES, DIAGNOSES, DISEASES, NUMBERS, VISITS, WIDTH
 from fedsuite.data.splits import split_rows
-from fedsuite.errors import DataError
 
 from . import hospital_files as files
 from .hospital_files import encounter

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.data import (
     DATASETS,
     KEYS,
@@ -15,7 +16,6 @@ from fedsuite.data import (
     partition_table,
     splits,
 )
-from fedsuite.errors import ConfigError, DataError
 
 from . import parquet_files as files
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedsuite.core.errors import DataError
 from fedsuite.data import DATASETS, RawData, heart_disease, load_federated_data
 from fedsuite.data.heart_disease import CODES, HOSPITALS, INDICATED, NUMBERS, WIDTH
-from fedsuite.errors import DataError
 
 from . import hospital_files as files
 

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsuite.core.errors import ConfigError, DataError
+from fedsuite.core.rng import numpy_stream
 from fedsuite.data import load_federated_data
 from fedsuite.data.label_noise import flip_labels
-from fedsuite.errors import ConfigError, DataError
-from fedsuite.rng import numpy_stream
 
 SHARDS = {"partitioner": "shards", "num-clients": 5}
 

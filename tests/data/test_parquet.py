@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedsuite.core.errors import DataError
 from fedsuite.data import DATASETS, cache, parquet
-from fedsuite.errors import DataError
 
 from . import parquet_files as files
 

@@ -4,10 +4,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
+from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.data import PARTITIONERS, Samples, partition_indices
 from fedsuite.data.partition import match_test, power_law_sizes
 from fedsuite.data.partition_specs import partition_training_part
-from fedsuite.errors import ConfigError, DataError
 
 FASHION = (np.repeat(np.arange(10), 6000), np.repeat(np.arange(10), 1000))
 MATCHED = ("shards", "dirichlet", "dirichlet-client", "pathological")

@@ -6,8 +6,8 @@ import pytest
 from datasets import Dataset, Features, Image, Value
 from flwr_datasets import FederatedDataset
 
+from fedsuite.core.errors import DataError
 from fedsuite.data import partitioners as ours
-from fedsuite.errors import DataError
 
 LABELS = np.arange(600) % 10
 COLUMNS = {"label": LABELS, "writer": [f"w{i % 24}" for i in range(600)], "row": range(600)}

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsuite.core.errors import DataError
 from fedsuite.data import pca
 from fedsuite.data.pca import Frame, fit_frame, pool_frame
-from fedsuite.errors import DataError
 
 RNG = np.random.default_rng(5)
 MIXING = np.linalg.qr(RNG.normal(size=(30, 30)))[0] * 1.2 ** -np.arange(30)[:, None]

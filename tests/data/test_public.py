@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.data import (
     DATASETS,
     PARTITIONERS,
@@ -18,7 +19,6 @@ from fedsuite.data import (
 )
 from fedsuite.data.diabetes130 import NUMBERS, VISITS
 from fedsuite.data.splits import Parts
-from fedsuite.errors import ConfigError, DataError
 
 from . import hospital_files
 from . import parquet_files as files

@@ -5,8 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.data import DATASETS, load_federated_data, loading
-from fedsuite.errors import ConfigError, DataError
 
 from . import parquet_files as files
 

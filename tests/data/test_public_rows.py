@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsuite.core.errors import DataError
 from fedsuite.data.splits import split_parts
-from fedsuite.errors import DataError
 
 from .raw import raw_data
 

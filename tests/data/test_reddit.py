@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.data import DATASETS, RawData, load_federated_data, reddit
 from fedsuite.data.specs import IGNORED
 from fedsuite.data.splits import split_rows
-from fedsuite.errors import ConfigError, DataError
 
 from . import reddit_files as files
 

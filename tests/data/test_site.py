@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from fedsuite.core.errors import ConfigError, DataError, FedsuiteError
 from fedsuite.data import DATASETS, Split, load_federated_data
 from fedsuite.data.site import (
     Site,
@@ -21,7 +22,6 @@ from fedsuite.data.site import (
     site_from_config,
 )
 from fedsuite.data.site_parquet import read_site
-from fedsuite.errors import ConfigError, DataError, FedsuiteError
 from tests.data import parquet_files
 from tests.data.site_files import DIVIDED, PIXELS, digits_columns, write, write_site
 

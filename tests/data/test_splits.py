@@ -4,6 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.data import (
     DATASETS,
     PARTITIONERS,
@@ -13,7 +14,6 @@ from fedsuite.data import (
     load_federated_data,
 )
 from fedsuite.data.splits import Parts, split_parts
-from fedsuite.errors import ConfigError
 
 from . import parquet_files as files
 from .raw import raw_data

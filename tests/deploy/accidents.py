@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import fedsuite
+from fedsuite.core.keys import Value
 from fedsuite.deploy.commands import portable
 from fedsuite.engines.processes import Program
-from fedsuite.experiment import Experiment
-from fedsuite.keys import Value
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.reader import Run
 
 FEDAKD: Mapping[str, Value] = {

@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsuite.cli import app
+from fedsuite.core.errors import ConfigError
 from fedsuite.deploy import rehearsal
 from fedsuite.deploy.commands import portable
-from fedsuite.errors import ConfigError
-from fedsuite.experiment import Experiment
+from fedsuite.experiment.experiment import Experiment
 from tests.small_runs import write_experiment
 
 RUNNER = CliRunner()

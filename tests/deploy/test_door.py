@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.deploy import door, programs
 from fedsuite.deploy.door import LOOPBACK, check_listening, door_command, nginx_config
 from fedsuite.deploy.folders import SuperLinkFolder, init_federation
@@ -21,7 +22,6 @@ from fedsuite.deploy.programs import ask, superlink_command, write_connection
 from fedsuite.deploy.rehearsal import LocalFederation
 from fedsuite.engines.flower import CONNECTION, fleet_is_grpc, stage_keys
 from fedsuite.engines.processes import World
-from fedsuite.errors import ConfigError, RunError
 from fedsuite.results.reader import load_run
 from tests.deploy.accidents import values
 from tests.deploy.shipped import DEPLOY, README

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import fedsuite
+from fedsuite.core.errors import RunError
 from fedsuite.deploy.folders import SUPERLINK
 from fedsuite.deploy.rehearsal import LocalFederation, submit
 from fedsuite.engines.processes import Program, World
-from fedsuite.errors import RunError
 from fedsuite.results.reader import load_run
 from tests.deploy.accidents import descendants, final_bits, kill, undisturbed, values, when
 

@@ -31,7 +31,7 @@ def test_the_page_names_files_that_are_there() -> None:
 
 def test_the_pages_examples_are_good_experiments_and_nodes() -> None:
     from fedsuite.data.site import site_from_config
-    from fedsuite.experiment import Experiment
+    from fedsuite.experiment.experiment import Experiment
 
     blocks = [b.replace("\n    ", "\n") for b in re.findall(r"(?:\n(?:    .*)?)+", README)]
     heart = next(b for b in blocks if "# heart.toml" in b)

@@ -8,6 +8,7 @@ import pytest
 from cryptography import x509
 
 import fedsuite
+from fedsuite.core.errors import ConfigError
 from fedsuite.deploy.folders import NodeFolder, SuperLinkFolder, init_federation
 from fedsuite.deploy.programs import (
     superlink_command,
@@ -16,7 +17,6 @@ from fedsuite.deploy.programs import (
     supernode_environment,
     supernode_helper_command,
 )
-from fedsuite.errors import ConfigError
 
 HOSTS = ("fed.example.org", "192.0.2.7")
 NAMES = ("hospital-a", "hospital-b")

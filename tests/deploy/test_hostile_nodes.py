@@ -29,12 +29,12 @@ def hostile_package(folder: Path) -> Path:
     copy = folder / "hostile" / "fedsuite"
     shutil.copytree(Path(fedsuite.__file__).parent, copy)
     shutil.copy(Path(hostile_mod.__file__), copy / "hostile_mod.py")
-    file = copy / "client_app.py"
+    file = copy / "running" / "worker.py"
     whole = file.read_text()
     # Innermost: what is tampered with travels as an honest reply does.
     changed = whole.replace("packing_mod]", "packing_mod, tamper]")
     assert changed != whole
-    line = "from fedsuite.registry import METHODS\n"
+    line = "from fedsuite.core.registry import METHODS\n"
     file.write_text(
         changed.replace(line, line + "from fedsuite.hostile_mod import tamper\n")
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedsuite.core.errors import RunError
 from fedsuite.deploy import programs
-from fedsuite.errors import RunError
 
 SHORT = [sys.executable, "-c", "raise SystemExit(3)"]
 LONG = [sys.executable, "-c", "import time; time.sleep(60)"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedsuite
+from fedsuite.core.keys import Value
 from fedsuite.deploy.commands import portable
 from fedsuite.deploy.folders import NodeFolder, SuperLinkFolder, init_federation
 from fedsuite.deploy.programs import (
@@ -26,8 +27,7 @@ from fedsuite.deploy.rehearsal import rehearse
 from fedsuite.deploy.status import list_nodes
 from fedsuite.engines.flower import fleet_is_grpc
 from fedsuite.engines.processes import World
-from fedsuite.experiment import Experiment
-from fedsuite.keys import Value
+from fedsuite.experiment.experiment import Experiment
 from tests.engines.test_same_bits import told
 
 pytestmark = pytest.mark.slow

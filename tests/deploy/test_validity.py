@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.deploy import certificates
 from fedsuite.deploy.certificates import Certified
 from fedsuite.deploy.commands import app
 from fedsuite.deploy.folders import NodeFolder, SuperLinkFolder, init_federation
 from fedsuite.deploy.programs import run_superlink, run_supernode
 from fedsuite.deploy.validity import check_node, check_superlink, renew, valid_until
-from fedsuite.errors import ConfigError
 
 NOW = datetime.now(UTC)
 

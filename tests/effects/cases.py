@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedsuite.errors import ConfigError
-from fedsuite.experiment import Experiment
-from fedsuite.key_catalog import keys_of, known_keys, owners, shared_keys
-from fedsuite.keys import Key, Value, With
-from fedsuite.registry import METHODS
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Value, With
+from fedsuite.core.registry import METHODS
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.key_catalog import keys_of, known_keys, owners, shared_keys
 from tests.effects.runs import base
 
 LISTED: Mapping[str, str] = {
@@ -15,9 +15,9 @@ LISTED: Mapping[str, str] = {
     "dataset": "the others' files are large: their tests make their own",
     "data-dir": "says where the files lie",
     "scaling": "digits are 0..1, as unit asks for: tests/data shows it on other images",
-    "sites": "needs data of sites: tests/test_site_runs.py",
-    "site-dirs": "needs data of sites: tests/test_site_runs.py",
-    "public-dir": "needs a folder of images: tests/test_public_runs.py",
+    "sites": "needs data of sites: tests/running/test_site_runs.py",
+    "site-dirs": "needs data of sites: tests/running/test_site_runs.py",
+    "public-dir": "needs a folder of images: tests/running/test_public_runs.py",
     "engine": "says where it runs: to the same bits by tests/engines",
     "workers": "says where it runs: to the same bits by tests/engines",
     "threads": "says how fast it runs; may change the last bits",
@@ -28,7 +28,7 @@ LISTED: Mapping[str, str] = {
     "output-dir": "says where what is written lies",
     "run-name": "says where what is written lies",
     "state-dir": "says where what clients keep lies",
-    "resume": "goes on with another run: tests/test_checkpoint.py",
+    "resume": "goes on with another run: tests/rounds/test_checkpoint.py",
     "metrics-port": "opens a port and changes nothing else: tests/callbacks",
     "metrics-host": "opens a port and changes nothing else: tests/callbacks",
 }
@@ -125,7 +125,7 @@ NOT_ON_DIGITS = ("natural-id",)
 ELSEWHERE: Mapping[str, str] = {
     "natural-ids": "digits have no owners: tests/data",
     "natural-min-size": "digits have no owners: tests/data",
-    "reddit-targets": "of another data set: tests/test_reddit_runs.py",
+    "reddit-targets": "of another data set: tests/running/test_reddit_runs.py",
     "diabetes-clients": "of another data set: tests/data",
     "diabetes-target": "of another data set: tests/data",
     "ehr-scale": "of another data set: tests/data",

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from fedsuite.errors import FedsuiteError
-from fedsuite.experiment import Experiment
+from fedsuite.core.errors import FedsuiteError
+from fedsuite.experiment.experiment import Experiment
 from tests.effects.cases import Case
 from tests.effects.runs import did, refused_replies
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from fedsuite.core.errors import RunError
+from fedsuite.core.keys import Value
+from fedsuite.core.registry import METHODS
 from fedsuite.engines.local import run_local
-from fedsuite.errors import RunError
-from fedsuite.experiment import Experiment
-from fedsuite.keys import Value
-from fedsuite.registry import METHODS
+from fedsuite.experiment.experiment import Experiment
 
 Did = dict[str, object]
 """File of the run's folder to what it holds."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedsuite.key_catalog import keys_of, known_keys
-from fedsuite.registry import METHODS
+from fedsuite.core.registry import METHODS
+from fedsuite.experiment.key_catalog import keys_of, known_keys
 from tests.effects.cases import ELSEWHERE, LISTED, NO_WRAPPER, WRAPPED, Case, cases
 from tests.effects.outcomes import outcome
 from tests.effects.runs import base, did, recent

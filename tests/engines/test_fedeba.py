@@ -10,9 +10,9 @@ import pytest
 from safetensors.numpy import load
 
 import fedsuite
-from fedsuite.api import Engine
-from fedsuite.keys import Value
-from fedsuite.records import Arrays
+from fedsuite.core.keys import Value
+from fedsuite.engines.api import Engine
+from fedsuite.messages.records import Arrays
 from fedsuite.results.reader import Run
 
 # 1438 training digits are 2 x 719: clients of equal size.
@@ -136,7 +136,7 @@ def test_results_hold_what_the_method_did(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["quickstart", "fashion_mnist_mlp"])
 def test_experiments_of_the_paper_are_as_published(name: str) -> None:
-    from fedsuite.experiment import Experiment
+    from fedsuite.experiment.experiment import Experiment
 
     path = Path(__file__).parents[2] / "simulations" / "fedeba" / f"{name}.toml"
     experiment = Experiment.load(path)
@@ -150,7 +150,7 @@ def test_experiments_of_the_paper_are_as_published(name: str) -> None:
 
 def test_learning_rate_after_2000_rounds() -> None:
     """T16: 0.1352 of its start."""
-    from fedsuite.clients.training import TrainingOptions
+    from fedsuite.training.loop import TrainingOptions
 
     rate = TrainingOptions(learning_rate=0.1, learning_rate_decay=0.999)
     assert rate.learning_rate_at(2001) == pytest.approx(0.1 * 0.1352, abs=1e-5)

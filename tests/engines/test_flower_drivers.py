@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from fedsuite.core.errors import RunError
 from fedsuite.engines.deployment import run_deployment
 from fedsuite.engines.ray import run_ray
-from fedsuite.errors import RunError
 from tests.engines.tiny_app import ODD_VALUES, processes_of
 
 

@@ -8,8 +8,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedsuite.core.errors import RunError
 from fedsuite.engines.local import LocalGrid, flower_identity, run_local
-from fedsuite.errors import RunError
 from fedsuite.results.layout import read_manifest
 from tests.helpers import bits, digits_experiment, to_arrays
 
@@ -102,7 +102,7 @@ def test_identity_is_lent_and_taken_back() -> None:
 
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsuite.server_app.finish_folder", lambda *arguments: None)
+    monkeypatch.setattr("fedsuite.running.server.finish_folder", lambda *arguments: None)
 
 
 @pytest.mark.usefixtures("no_plots")

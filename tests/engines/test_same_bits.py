@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import fedsuite
-from fedsuite.api import Engine
-from fedsuite.keys import Value
+from fedsuite.core.keys import Value
+from fedsuite.engines.api import Engine
 
 EXPERIMENT: Mapping[str, Value] = {
     "method": "fedavg",

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import fedsuite
+from fedsuite.core.keys import Value
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import SuperLink as Link
 from fedsuite.engines.flower import ask_outcome, connect, fleet_is_grpc, in_world, stage_app
 from fedsuite.engines.processes import Program, World
-from fedsuite.experiment import Experiment
-from fedsuite.keys import Value
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.reader import load_run
 from tests.data.site_files import write_site
 from tests.small_runs import final_model, without_plots

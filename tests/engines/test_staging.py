@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsuite
+from fedsuite.core.errors import RunError
 from fedsuite.engines import flower
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import (
@@ -26,7 +27,6 @@ from fedsuite.engines.flower import (
     stage_keys,
 )
 from fedsuite.engines.processes import Program, World
-from fedsuite.errors import RunError
 from tests.engines.tiny_app import ODD_VALUES
 
 # Staging

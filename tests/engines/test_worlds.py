@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsuite.core.errors import RunError
 from fedsuite.engines import processes
 from fedsuite.engines.flower import flower_facts, in_world
 from fedsuite.engines.processes import (
@@ -22,7 +23,6 @@ from fedsuite.engines.processes import (
     follow,
     stop_signals_raise,
 )
-from fedsuite.errors import RunError
 from tests.engines.tiny_app import processes_of
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import fedsuite
-from fedsuite.callbacks.checkpoint import CHECKPOINTS
-from fedsuite.checkpoint import list_checkpoints
-from fedsuite.keys import Value
+from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
+from fedsuite.core.keys import Value
 from fedsuite.results.layout import MANIFEST, MODEL, read_manifest
+from fedsuite.rounds.checkpoint import list_checkpoints
 
 _COMMON: Mapping[str, Value] = {
     "dataset": "digits",

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fedsuite.callbacks.checkpoint import CHECKPOINTS
-from fedsuite.checkpoint import Checkpoint, list_checkpoints
-from fedsuite.clients.store import FileStore
-from fedsuite.errors import RunError
+from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
+from fedsuite.core.errors import RunError
 from fedsuite.results.layout import MANIFEST, read_manifest
+from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
+from fedsuite.training.store import FileStore
 from tests.faults.disk import FaultyDisk, be_full
 from tests.faults.runs import (
     Outcome,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsuite.callbacks.checkpoint import CHECKPOINTS
-from fedsuite.checkpoint import Checkpoint, list_checkpoints
+from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
+from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 from tests.faults.disk import FaultyDisk, die, lose_power
 from tests.faults.runs import (
     EXPERIMENTS,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsuite.errors import ConfigError
-from fedsuite.keys import Value
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Value
 from fedsuite.models import MODELS
 from fedsuite.models.assignment import (
     Network,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from fedsuite.models.decomposition import DecomposedConv2d, decompose, recompose
+from fedsuite.models.decomposed import DecomposedConv2d, decompose, recompose
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 EVERY = {"decompose_stem": True, "decompose_1x1": True}

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedsuite.errors import ConfigError
-from fedsuite.experiment_parts import experiment_model, federated_data
+from fedsuite.core.errors import ConfigError
+from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.models import build_model, decompose, recompose
-from fedsuite.models.decomposition import DecomposedConv2d
+from fedsuite.models.decomposed import DecomposedConv2d
 from tests.helpers import bits, digits_experiment, final_bits, run_digits
 
 

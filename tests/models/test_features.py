@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 from fedsuite.models import MODELS, build_model, decompose
 from fedsuite.models.features import check_trained, feature_width, with_features
 from fedsuite.models.fedpara import fedpara

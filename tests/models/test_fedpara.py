@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedsuite.errors import ConfigError
-from fedsuite.experiment import Experiment
-from fedsuite.experiment_parts import experiment_model, federated_data
+from fedsuite.core.errors import ConfigError
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.models import build_model, count_parameters
 from fedsuite.models.fedpara import (
     FedParaConv2d,

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 from fedsuite.models import build_model
 from fedsuite.models.groups import ParameterGroups, head_module, parameter_groups
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedsuite.errors import ConfigError
-from fedsuite.keys import Key
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key
 from fedsuite.models import KEYS, MODELS, build_model, count_parameters, model_spec
 
 SHAPES = {

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 from fedsuite.models import build_model, count_parameters
 from fedsuite.models.recurrent import EventSequenceNet
 

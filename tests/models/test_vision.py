@@ -9,16 +9,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedsuite.api import resume, run
-from fedsuite.errors import ConfigError
-from fedsuite.experiment import Experiment
-from fedsuite.experiment_parts import federated_data, network_model
+from fedsuite.core.errors import ConfigError
+from fedsuite.engines.api import resume, run
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.models import parameter_groups
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import parse_networks
-from fedsuite.models.decomposition import DecomposedConv2d, decompose
+from fedsuite.models.decomposed import DecomposedConv2d, decompose
 from fedsuite.models.features import feature_width, with_features
-from fedsuite.strategies.aggregation import WeightedMean
+from fedsuite.rounds.aggregation import WeightedMean
 from tests.helpers import digits_experiment, run_digits
 from tests.models.vision_files import SCALED, SMALL, build, images, refusal, same_state
 from tests.small_runs import final_model, without_plots
@@ -70,9 +70,9 @@ def test_a_torchvision_that_cannot_be_imported_is_told_apart(monkeypatch, tmp_pa
 def test_nothing_imports_torchvision_before_it_is_used():
     program = (
         "import sys, fedsuite, fedsuite.cli, fedsuite.client_app, fedsuite.server_app\n"
-        "import fedsuite.models.vision, fedsuite.key_catalog\n"
-        "assert 'torchvision-weights' in fedsuite.key_catalog.known_keys()\n"
-        "[method.load_client() for method in fedsuite.registry.METHODS.values()]\n"
+        "import fedsuite.models.vision, fedsuite.experiment.key_catalog\n"
+        "assert 'torchvision-weights' in fedsuite.experiment.key_catalog.known_keys()\n"
+        "[method.load_client() for method in fedsuite.core.registry.METHODS.values()]\n"
         "assert not [n for n in sys.modules if n.partition('.')[0] == 'torchvision']\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

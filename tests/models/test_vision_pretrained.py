@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from fedsuite.data.public import PublicData
-from fedsuite.experiment import Experiment
-from fedsuite.experiment_parts import network_model
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import network_model
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.assignment import Network, Networks
 from fedsuite.models.server_networks import ServerNetworks
-from fedsuite.server_parts import server_networks
+from fedsuite.running.server_parts import server_networks
 from fedsuite.strategies import CFD
 from tests.helpers import digits_experiment
 from tests.models.vision_files import (

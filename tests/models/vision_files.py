@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsuite.errors import ConfigError
+from fedsuite.core.errors import ConfigError
 from fedsuite.models import build_model
 
 SMALL = "squeezenet1_1"

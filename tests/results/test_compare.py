@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fedsuite.errors import RunError
-from fedsuite.experiment import LOCAL_KEYS
+from fedsuite.core.errors import RunError
+from fedsuite.experiment.experiment import LOCAL_KEYS
 from fedsuite.results.compare import (
     compare,
     keys_table,

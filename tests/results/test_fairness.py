@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedsuite.errors import RunError
+from fedsuite.core.errors import RunError
 from fedsuite.results.fairness import (
     UNDEFINED,
     FairnessRow,

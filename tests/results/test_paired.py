@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedsuite.errors import RunError
+from fedsuite.core.errors import RunError
 from fedsuite.results.compare import compare
 from fedsuite.results.paired import paired_differences, tables, to_markdown, write
 from tests.results.made_runs import make_run

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 import fedsuite
+from fedsuite.core.errors import RunError
 from fedsuite.data import ClientShift
-from fedsuite.errors import RunError
 from fedsuite.results.likeness import UNLIKE
 from fedsuite.results.plots import (
     client_accuracy_figure,

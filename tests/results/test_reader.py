@@ -5,8 +5,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from fedsuite.core.errors import RunError
 from fedsuite.data import ClientShift
-from fedsuite.errors import RunError
 from fedsuite.results.reader import load_run
 from tests.results.made_runs import make_run
 

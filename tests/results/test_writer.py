@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsuite.errors import RunError
+from fedsuite.core.errors import RunError
 from fedsuite.results.reader import load_run
 from fedsuite.results.writer import RunFolder
 from tests.results.made_runs import EXPERIMENT, make_run

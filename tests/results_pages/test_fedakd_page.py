@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from fedsuite.metrics import collaborative_fairness
+from fedsuite.core.metrics import collaborative_fairness
 from tests.results_pages.recomputed import (
     SIMULATIONS,
     absent,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsuite.errors import FedsuiteError
-from fedsuite.registry import METHODS as REGISTRY
-from fedsuite.registry import Method
+from fedsuite.core.errors import FedsuiteError
+from fedsuite.core.registry import METHODS as REGISTRY
+from fedsuite.core.registry import Method
 from tests.strangers.apps import (
     APPS,
     LORA,
@@ -108,10 +108,10 @@ def test_every_method_runs_or_says_what_it_needs(method: Method, tmp_path: Path)
 
 
 SECOND_LINES = [
-    (app, method.strategy.partition(".")[2])
+    (app, method.strategy.rpartition(".")[2])
     for app in (NUMPY, SKLEARN)
     for method in REGISTRY.values()
-    if len(changes_for(app, method.strategy.partition(".")[2])) == 2
+    if len(changes_for(app, method.strategy.rpartition(".")[2])) == 2
 ]
 
 

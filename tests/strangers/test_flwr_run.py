@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fedsuite.core.errors import RunError
 from fedsuite.engines.flower import ask_outcome, connect, follow_run, start_superlink
 from fedsuite.engines.processes import POLL_INTERVAL, World
-from fedsuite.errors import RunError
 from tests.strangers.apps import (
     APPS,
     LOOP,

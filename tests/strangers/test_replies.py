@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg as Stock
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedsuite.engines.local import flower_identity
-from fedsuite.strategies.fedavg import FedAvg
+from fedsuite.strategies.averaging.fedavg import FedAvg
 from tests.strangers.apps import ListGrid
 
 NAN = float("nan")

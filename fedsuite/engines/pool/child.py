@@ -18,8 +18,8 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsuite.client_app import Worker, client_app_for
-from fedsuite.clients.app import Failures
+from fedsuite.core.errors import FedsuiteError, RunError
+from fedsuite.core.logs import configure_logs, log_scope
 from fedsuite.engines.local import flower_identity, node_context
 from fedsuite.engines.pool.arena import Arena, Arenas, up_arena
 from fedsuite.engines.pool.packing import (
@@ -28,10 +28,10 @@ from fedsuite.engines.pool.packing import (
     tell_arrays,
     tell_content,
 )
-from fedsuite.errors import FedsuiteError, RunError
-from fedsuite.experiment import Experiment
-from fedsuite.logs import configure_logs, log_scope
-from fedsuite.records import Arrays
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.records import Arrays
+from fedsuite.running.worker import Worker, client_app_for
+from fedsuite.training.app import Failures
 
 
 class CarriedStore:

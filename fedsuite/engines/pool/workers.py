@@ -17,8 +17,8 @@ from typing import Any
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fedsuite.clients.app import Failures
-from fedsuite.clients.store import ClientStore
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.own_process import environment
 from fedsuite.engines.pool.arena import (
     REPLIES,
     SHARED,
@@ -38,10 +38,10 @@ from fedsuite.engines.pool.packing import (
     tell_content,
     tell_record,
 )
-from fedsuite.errors import ConfigError, RunError
-from fedsuite.experiment import Experiment
-from fedsuite.own_process import environment
-from fedsuite.records import START_VERSIONS, unpack_requests
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.records import START_VERSIONS, unpack_requests
+from fedsuite.training.app import Failures
+from fedsuite.training.store import ClientStore
 
 _WINDOW = 4
 """Messages a worker that may be ahead of the oldest one without a reply: what comes early

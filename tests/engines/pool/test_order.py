@@ -6,7 +6,7 @@ from flwr.app import Message, RecordDict
 
 from fedsuite.engines.local import flower_identity
 from fedsuite.engines.pool.workers import WorkerPool
-from fedsuite.records import HELLO
+from fedsuite.messages.records import HELLO
 from tests.helpers import digits_experiment
 
 

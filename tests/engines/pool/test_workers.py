@@ -10,16 +10,16 @@ from flwr.clientapp import ClientApp
 
 import fedsuite
 from fedsuite.callbacks.progress import Progress
-from fedsuite.client_app import Worker, client_app_for
-from fedsuite.clients.store import MemoryStore
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.engines.local import LocalGrid, PooledGrid, flower_identity
 from fedsuite.engines.pool.workers import WorkerPool
-from fedsuite.errors import ConfigError, RunError
-from fedsuite.experiment import Experiment
-from fedsuite.experiment_parts import federated_data, network_model
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.messages.records import HELLO, TRAIN, to_arrays, to_record
 from fedsuite.models.arrays import model_arrays
-from fedsuite.records import HELLO, TRAIN, to_arrays, to_record
 from fedsuite.results.layout import MODEL, read_manifest
+from fedsuite.running.worker import Worker, client_app_for
+from fedsuite.training.store import MemoryStore
 from tests.faults.runs import EXPERIMENTS
 from tests.helpers import digits_experiment
 

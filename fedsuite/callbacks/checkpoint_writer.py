@@ -1,0 +1,105 @@
+"""Write a checkpoint every N rounds and at the end."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from fedsuite.core.files import make_folder
+from fedsuite.results.writer import RunFolder
+from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
+from fedsuite.rounds.events import Callback, RoundReport, RunState
+
+CHECKPOINTS = "checkpoints"
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A callback that must remember something across a resume."""
+
+    name: str
+
+    def remember(self) -> Any:
+        """Return what to remember, as a JSON value."""
+
+    def recall(self, value: Any) -> None:
+        """Take back what :meth:`remember` returned."""
+
+
+@runtime_checkable
+class PersistsClients(Protocol):
+    """A grid that keeps clients' stored state in memory until a checkpoint needs it."""
+
+    def persist_clients(self, versions: Mapping[int, str]) -> None:
+        """Write these versions to disk, beside those of the last checkpoint."""
+
+    def prune_clients(self, versions: Mapping[int, str]) -> None:
+        """Delete from disk all but these versions."""
+
+
+class CheckpointWriter(Callback):
+    """Writes checkpoints and deletes those that are no longer needed.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    fingerprint
+        Fingerprint of the experiment.
+    every
+        Rounds between checkpoints; the last round always has one. 0 writes none.
+    keep
+        Checkpoints kept, the newest ones.
+    others
+        The other callbacks, of which some remember things.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        fingerprint: str,
+        *,
+        every: int,
+        keep: int = 2,
+        others: Sequence[Callback] = (),
+    ) -> None:
+        self._run_folder = folder
+        self._folder = folder.path / CHECKPOINTS
+        self._fingerprint = fingerprint
+        self._every = every
+        self._keep = max(keep, 1)
+        self._remembering = [other for other in others if isinstance(other, Remembers)]
+
+    def recall(self, checkpoint: Checkpoint) -> None:
+        """Give the other callbacks back what they remembered."""
+        for other in self._remembering:
+            if other.name in checkpoint.callbacks:
+                other.recall(checkpoint.callbacks[other.name])
+
+    def on_start(self, state: RunState) -> None:
+        """Delete what a process left that died between a checkpoint and this."""
+        self._tidy(state)
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        """Write a checkpoint if one is due."""
+        last = report.server_round == state.num_rounds or state.stop_reason is not None
+        if self._every and (last or report.server_round % self._every == 0):
+            self.write(state)
+
+    def write(self, state: RunState) -> None:
+        """Write a checkpoint now."""
+        strategy = state.strategy
+        if isinstance(state.grid, PersistsClients):
+            state.grid.persist_clients(strategy.client_versions)
+        make_folder(self._folder)
+        # A checkpoint must not survive rounds whose lines are lost.
+        self._run_folder.sync()
+        remembered = {other.name: other.remember() for other in self._remembering}
+        Checkpoint.capture(state, self._fingerprint, remembered).save(self._folder)
+        strategy.kept_versions = dict(strategy.client_versions)
+        self._tidy(state)
+
+    def _tidy(self, state: RunState) -> None:
+        """Delete what the checkpoints that are kept have no need of."""
+        if isinstance(state.grid, PersistsClients):
+            state.grid.prune_clients(state.strategy.kept_versions)
+        for path in list_checkpoints(self._folder)[: -self._keep]:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,168 @@
+"""``fedsuite init``: an experiment, or a Flower app, of one's own to begin with."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.files import atomic_write
+from fedsuite.core.keys import Key, Value, toml_text
+from fedsuite.core.registry import find_method
+from fedsuite.experiment.experiment import Experiment, read_file
+from fedsuite.experiment.key_catalog import shared_keys
+from fedsuite.experiment.own_defaults import LOCAL_WORK, OPTIMISER
+from fedsuite.experiment.shipped import simulations
+
+WIDTH = 92
+
+LOSS = 'loss_before_key="loss_before"'
+"""What a strategy is told that weights clients by their losses before training."""
+
+APP_KEYWORDS = {
+    "fedavg": "",
+    "fedeba": 'loss_key="train_loss"',
+    "prac-fedeba-plus": f'loss_key="train_loss", {LOSS}',
+    "qffl": f'{LOSS}, learning_rate=float(context.run_config["learning-rate"])',
+    "fedfv": LOSS,
+    "term": LOSS,
+    "afl": LOSS,
+    "aaggff": LOSS,
+    "fedmgda-plus": "",
+}
+"""Methods that are content with the client of the app, and what they are told of it."""
+
+_APP_STRATEGY = "PracFedEBAPlus"
+"""Strategy of the app that others are made from."""
+
+_SERVER = '''"""The app's server: the rounds of {strategy}, which is fedsuite's."""
+
+import torch
+from client_app import Net
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedsuite.strategies import {strategy}
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the rounds, and say how well the last model does."""
+    torch.manual_seed(0)
+    initial_arrays = ArrayRecord(Net().state_dict())
+    strategy = {strategy}({keywords})
+    num_rounds = int(context.run_config["num-server-rounds"])
+    result = strategy.start(grid, initial_arrays, num_rounds=num_rounds)
+    for server_round, metrics in result.evaluate_metrics_clientapp.items():
+        print(f"round {{server_round}}: accuracy {{metrics['eval_acc']:.3f}}")
+'''
+
+
+def write_experiment(method: str, folder: Path) -> Path:
+    """Write an experiment with a method into a folder and return its file.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such method.
+    RunError
+        If the file is there already, or cannot be written.
+    """
+    text = experiment_text(method)
+    return _write(folder, {f"{method}.toml": text})[0]
+
+
+def experiment_text(method: str) -> str:
+    """Return an experiment with a method on digits; its own keys have comments."""
+    strategy = find_method(method).load_strategy()
+    given = read_file(simulations() / "quickstart.toml") | {"method": method}
+    if strategy.DEFAULTS:
+        # The work that the method was made for, in place of FedAvg's.
+        given = {k: v for k, v in given.items() if k not in (*LOCAL_WORK, *OPTIMISER)}
+    values = Experiment.from_values(given).values
+    idle = "local-epochs" if values["local-steps"] else "local-steps"
+    work = [name for name in (*LOCAL_WORK, *OPTIMISER) if name != idle]
+    changed = [name for name in strategy.DEFAULTS if name not in (*work, idle)]
+    own = {key.name for key in strategy.KEYS}
+    first = [name for name in given if name not in (*work, idle, *own)]
+    shared = shared_keys()
+    parts = [
+        f"# {method} on scikit-learn's handwritten digits. Run it:\n",
+        f"#   fedsuite run {method}.toml\n",
+        f"# All keys that it may hold: fedsuite methods {method} --all\n",
+        *(_line(name, values[name]) for name in first),
+        "\n# What a client does in a round.\n",
+        *(_line(name, values[name]) for name in work),
+    ]
+    if changed:
+        parts.append(f"\n# Keys of every method, with defaults of {method}.\n")
+        parts += _explained([shared[name] for name in changed], values)
+    if strategy.KEYS:
+        parts.append(f"\n# Keys of {method}, at their defaults.\n")
+        parts += _explained(strategy.KEYS, values)
+    return "".join(parts)
+
+
+def write_app(method: str, folder: Path) -> list[Path]:
+    """Write a Flower app whose server has a method, and return its files.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such method, or it needs another client than the app's.
+    RunError
+        If one of the files is there already, or cannot be written.
+    """
+    return _write(folder, app_texts(method))
+
+
+def app_texts(method: str) -> dict[str, str]:
+    """Return the files of a Flower app whose server has a method, by name."""
+    registered = find_method(method)
+    if method not in APP_KEYWORDS:
+        raise ConfigError(
+            f"method {method} needs a client of fedsuite's: `fedsuite init {method}` "
+            f"writes an experiment; --app has {', '.join(APP_KEYWORDS)}"
+        )
+    strategy = registered.load_strategy().__name__
+    project = _template("pyproject.toml").replace(_APP_STRATEGY, strategy)
+    # Its first line is about the example.
+    _, _, project = project.partition("\n")
+    server = _SERVER.format(strategy=strategy, keywords=APP_KEYWORDS[method])
+    return {
+        "pyproject.toml": project,
+        "client_app.py": _template("client_app.py"),
+        "server_app.py": server,
+    }
+
+
+def _template(name: str) -> str:
+    folder = simulations() / "plug_in"
+    # Within a wheel no module but those of the package has a module's name.
+    path = folder / name if (folder / name).exists() else folder / f"{name}.txt"
+    return path.read_text("utf-8")
+
+
+def _write(folder: Path, texts: dict[str, str]) -> list[Path]:
+    """Write files that are not there yet: all of them, or none."""
+    paths = {folder / name: text for name, text in texts.items()}
+    for path in paths:
+        if path.exists():
+            raise RunError(f"{path} exists already: move it, or go to another folder")
+    for path, text in paths.items():
+        atomic_write(path, text.encode())
+    return list(paths)
+
+
+def _explained(keys: Sequence[Key], values: Mapping[str, Value]) -> list[str]:
+    lines = []
+    for key in keys:
+        words = f"{key.help} ({key.allowed()})"
+        lines += [f"# {line}\n" for line in textwrap.wrap(words, WIDTH - 2)]
+        lines.append(_line(key.name, values[key.name]))
+    return lines
+
+
+def _line(name: str, value: Value) -> str:
+    return f"{name} = {toml_text(value)}\n"

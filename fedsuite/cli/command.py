@@ -1,0 +1,350 @@
+"""The ``fedsuite`` command."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from fedsuite import __version__
+from fedsuite.analyses import command_group
+from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped
+from fedsuite.core.output import outliving_readers
+from fedsuite.deploy.commands import app as deploy_app
+from fedsuite.engines.api import ENGINES, Engine
+from fedsuite.experiment.command_options import (
+    FileArgument,
+    RunsArgument,
+    SetOption,
+    StandaloneOption,
+    overrides,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class _Commands(TyperGroup):
+    """The commands; a run or sweep that a signal ends says where it stopped."""
+
+    def invoke(self, context: click.Context) -> object:
+        try:
+            return super().invoke(context)
+        except Stopped as stopped:
+            print(f"fedsuite: {stopped}", file=sys.stderr)
+            raise typer.Exit(stopped.code) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+app.add_typer(command_group(), name="analyse")
+app.add_typer(deploy_app, name="deploy")
+
+NodesOption = Annotated[
+    int, typer.Option(help="Nodes that the clients live on; 0 chooses a number.")
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(help=f"One of {', '.join(ENGINES)}; default: the file's, else local."),
+]
+
+
+def main() -> None:
+    """Run the command; errors that are meant for a person are one line and exit code 1."""
+    # Threads are a key of the experiment: what OpenMP starts beside them only contends.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        with outliving_readers():
+            app()
+    except FedsuiteError as error:
+        print(f"fedsuite: error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"fedsuite {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Say which this is."
+        ),
+    ] = False,
+) -> None:
+    """Federated learning methods for Flower, tested and measured."""
+
+
+@app.command()
+def init(
+    method: Annotated[str, typer.Argument(help="Method to begin with.")] = "fedavg",
+    own_app: Annotated[
+        bool,
+        typer.Option(
+            "--app", help="A Flower app with model, data and training of your own, instead."
+        ),
+    ] = False,
+) -> None:
+    """Write an experiment to begin with into this folder: METHOD.toml."""
+    from fedsuite.cli.beginnings import write_app, write_experiment
+
+    if own_app:
+        for path in write_app(method, Path()):
+            print(path)
+        print("run it: flwr run . --stream")
+    else:
+        path = write_experiment(method, Path())
+        print(f"{path}\nrun it: fedsuite run {path}")
+
+
+@app.command()
+def run(
+    file: FileArgument,
+    engine: EngineOption = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; overrides the file's.")] = None,
+    settings: SetOption = None,
+    num_supernodes: NodesOption = 0,
+    client_cpus: Annotated[int, typer.Option(help="CPUs a client at work (ray).")] = 1,
+    client_gpus: Annotated[float, typer.Option(help="GPUs a client at work (ray).")] = 0.0,
+) -> None:
+    """Run an experiment."""
+    from fedsuite.engines.api import run as start
+
+    start(
+        file,
+        engine=_engine(engine),
+        seed=seed,
+        overrides=overrides(settings),
+        num_supernodes=num_supernodes,
+        client_cpus=client_cpus,
+        client_gpus=client_gpus,
+    )
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    engine: EngineOption = None,
+    num_rounds: Annotated[
+        int | None, typer.Option(help="Another number of rounds.")
+    ] = None,
+    num_supernodes: NodesOption = 0,
+) -> None:
+    """Go on with a run from its last checkpoint."""
+    from fedsuite.engines.api import resume as go_on
+
+    go_on(run, engine=_engine(engine), num_rounds=num_rounds, num_supernodes=num_supernodes)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method: prints its keys.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also the keys that every experiment has.")
+    ] = False,
+) -> None:
+    """List the methods, or the keys of one."""
+    from fedsuite.cli.listings import method_keys_table, methods_table
+
+    _print(methods_table() if name is None else method_keys_table(name, every=every))
+
+
+@app.command()
+def datasets() -> None:
+    """List the data sets, and where their files belong."""
+    from fedsuite.cli.listings import datasets_table
+
+    _print(datasets_table())
+
+
+@app.command()
+def partition(
+    file: FileArgument,
+    settings: SetOption = None,
+    output: Annotated[Path, typer.Option(help="Folder for the plots.")] = Path(),
+) -> None:
+    """Show who holds what: a table, and plots of training and test part."""
+    from fedsuite.cli.listings import partition_listing, shift_listing
+    from fedsuite.experiment.experiment import Experiment
+    from fedsuite.experiment.parts import federated_data
+    from fedsuite.results.plots import plot_partition, plot_shift
+
+    data = federated_data(Experiment.load(file, overrides(settings)))
+    _print(partition_listing(data))
+    print(f"fingerprint {data.fingerprint}")
+    output.mkdir(parents=True, exist_ok=True)
+    for part, counts in (
+        ("train", data.class_counts()),
+        ("test", data.test_class_counts()),
+    ):
+        path = output / f"partition_{part}.png"
+        plot_partition(counts, path, part)
+        print(f"plot: {path}")
+    if data.partition.shifts:
+        _print(shift_listing(data.partition.shifts))
+        path = output / "partition_shift.png"
+        plot_shift(data.partition.shifts, path)
+        print(f"plot: {path}")
+
+
+@app.command()
+def compare(
+    runs: RunsArgument,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for table and curves.")
+    ] = None,
+    evaluations: Annotated[
+        int, typer.Option(min=1, help="Last evaluations that the numbers are means of.")
+    ] = 1,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="Label of the experiment to take away, pair by pair; default: the first."
+        ),
+    ] = None,
+    score: Annotated[
+        str,
+        typer.Option(help="Accuracy of clients to compare, such as whole_test_accuracy."),
+    ] = "accuracy",
+) -> None:
+    """Compare runs: mean and spread over seeds, paired differences, overlaid curves."""
+    from fedsuite.results import paired
+    from fedsuite.results.compare import compare as compare_runs
+
+    comparison = compare_runs(runs, evaluations, score)
+    for table in paired.tables(comparison, baseline):
+        _print(table)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        paired.write(comparison, output, baseline)
+        print(f"table and curves: {output}")
+
+
+@app.command()
+def fairness(
+    runs: RunsArgument,
+    standalone: StandaloneOption = None,
+    settings: SetOption = None,
+    evaluations: Annotated[
+        int, typer.Option(min=1, help="Last evaluations that accuracies are means of.")
+    ] = 1,
+    at_round: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL=N",
+            help="Let an experiment end at round N, for equal time; may be repeated. Give "
+            "--standalone too: one that is made has as many rounds as its run.",
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for tables and plot.")] = None,
+) -> None:
+    """Set clients' accuracies against those they reach alone; --set is for Standalone."""
+    from fedsuite.results.fairness import (
+        by_seed_table,
+        fairness_rows,
+        notes,
+        over_seeds_table,
+        write_fairness,
+    )
+    from fedsuite.results.reader import load_run
+    from fedsuite.sweeps.standalone_runs import standalone_runs
+
+    ends = _at_rounds(at_round)
+    loaded = [load_run(path) for path in runs]
+    given = [load_run(path) for path in standalone or []]
+    alone = standalone_runs(loaded, given, overrides(settings))
+    rows = fairness_rows(loaded, alone, evaluations, ends)
+    _print(_lines_table(over_seeds_table(rows), []))
+    _print(_lines_table(by_seed_table(rows), notes(rows)))
+    if output is not None:
+        write_fairness(rows, output)
+        print(f"tables and plot: {output}")
+
+
+@app.command()
+def sweep(
+    file: FileArgument,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid", metavar="KEY=A,B,C", help="Values of a key; may be repeated."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1 for each point.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Runs at a time; 0: one a core.", min=0)] = 0,
+    output: Annotated[Path, typer.Option(help="Folder of the sweep.")] = Path("sweep"),
+    settings: SetOption = None,
+) -> None:
+    """Run the product of values and seeds; started again, it does what is missing."""
+    from fedsuite.sweeps.sweep import run_sweep
+
+    run_sweep(
+        file,
+        grid=grid or [],
+        seeds=seeds,
+        workers=workers,
+        output=output,
+        overrides=overrides(settings),
+    )
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed, what will work, and what to mend."""
+    from fedsuite.cli.listings import doctor_report
+
+    table, healthy = doctor_report()
+    _print(table)
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _engine(name: str | None) -> Engine | None:
+    if name is None:
+        return None
+    for engine in ENGINES:
+        if engine == name:
+            return engine
+    raise ConfigError(f"--engine {name}: expected one of {', '.join(ENGINES)}")
+
+
+def _at_rounds(texts: list[str] | None) -> dict[str, int]:
+    """Return label and round of each ``LABEL=N``; a label may hold equals signs."""
+    ends = {}
+    for text in texts or []:
+        label, _, number = text.rpartition("=")
+        if not label or not number.isdecimal() or int(number) < 1:
+            raise ConfigError(f"--at-round {text}: expected LABEL=N, such as fedavg=80")
+        ends[label] = int(number)
+    return ends
+
+
+def _lines_table(lines: list[list[str]], notes: list[str]) -> "Table":
+    """Return a heading and cells as a table for a console, with notes below it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(caption=Text("\n".join(notes)), caption_justify="left")
+    for index, name in enumerate(lines[0]):
+        result.add_column(name, justify="right" if index > 1 else "left", overflow="fold")
+    for cells in lines[1:]:
+        result.add_row(*map(Text, cells))
+    return result
+
+
+def _print(table: "Table") -> None:
+    from rich.console import Console
+
+    # Output that goes to a file or a pipe has no width of its own.
+    Console(width=None if sys.stdout.isatty() else 140).print(table)

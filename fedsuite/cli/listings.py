@@ -1,0 +1,168 @@
+"""Tables that the command line prints: methods, keys, data sets, partitions, health."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import astuple
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from fedsuite.core.keys import Key, toml_text
+from fedsuite.core.registry import METHODS, find_method
+from fedsuite.data import (
+    DATASETS,
+    ClientShift,
+    FederatedData,
+    partition_table,
+)
+
+MANY_CLASSES = 12
+"""Tables of data sets with more classes show their number only."""
+
+SELECTORS_OF = {"model": ("model", "decomposition"), "data": ("dataset", "partitioner")}
+"""Keys of a group whose values bring keys of their own."""
+
+
+def methods_table() -> Table:
+    """Return the methods: what they need of clients, their own keys, and their papers."""
+    table = Table("method", "strategy", "needs of clients", "own keys", "paper")
+    for method in METHODS.values():
+        strategy = method.load_strategy()
+        keys = ", ".join(key.name for key in strategy.KEYS)
+        needs = strategy.NEEDS_OF_CLIENT.words
+        table.add_row(method.name, strategy.__name__, needs, keys, method.paper)
+    return table
+
+
+def method_keys_table(name: str, *, every: bool = False) -> Table:
+    """Return the keys that a method brings, and those whose defaults it changes.
+
+    Parameters
+    ----------
+    name
+        The method.
+    every
+        Also list all other keys that an experiment with it may set.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such method.
+    """
+    from fedsuite.experiment.key_catalog import shared_keys
+
+    strategy = find_method(name).load_strategy()
+    table = Table("key", "default", "allowed", "meaning", title=f"{name}: keys")
+    changed = [key for key in shared_keys().values() if key.name in strategy.DEFAULTS]
+    groups: list[tuple[str, Sequence[Key]]] = [(f"method {name}", strategy.KEYS)]
+    if every:
+        groups += _other_groups()
+    else:
+        groups.append(("keys of every method, with defaults of its own", changed))
+        more = f"`fedsuite methods {name} --all` lists the keys that every experiment has"
+        table.caption, table.caption_justify = more, "left"
+    for title, keys in groups:
+        if keys:
+            table.add_section()
+            table.add_row(f"[bold]{title}[/bold]")
+        for key in keys:
+            default = strategy.DEFAULTS.get(key.name, key.default)
+            cells = (key.name, toml_text(default), key.allowed(), key.help)
+            table.add_row(*(escape(cell) for cell in cells))
+    return table
+
+
+def _other_groups() -> list[tuple[str, Sequence[Key]]]:
+    """Return titles and keys of all that is no method's own."""
+    from fedsuite.experiment.key_catalog import keys_of, owners, shared_groups
+
+    shared = shared_groups()
+    groups: list[tuple[str, Sequence[Key]]] = []
+    for title in ("training", "extras", "model", "data", "run"):
+        groups.append((title, shared[title]))
+        for selector in SELECTORS_OF.get(title, ()):
+            groups += [
+                (f"{selector} {owner}", keys_of(selector, owner))
+                for owner in owners(selector)
+            ]
+    return groups
+
+
+def datasets_table() -> Table:
+    """Return the data sets, and the files that a local folder must hold for each."""
+    table = Table("dataset", "classes", "input", "files below data-dir", "hub", "what")
+    for spec in DATASETS.values():
+        shape = " x ".join(str(length) for length in spec.input_shape)
+        files = (
+            ", ".join(f"{spec.folder}/{pattern}" for pattern in spec.file_patterns)
+            if spec.folder
+            else "none: embedded or generated"
+        )
+        table.add_row(
+            spec.name, str(spec.num_classes), shape, files, spec.hub_id, spec.description
+        )
+    return table
+
+
+def partition_listing(data: FederatedData) -> Table:
+    """Return who holds what, one row a client."""
+    shown = range(data.num_classes) if data.num_classes <= MANY_CLASSES else range(0)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for heading in ("client", "train", "test", "classes", *(str(label) for label in shown)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in partition_table(data):
+        sizes = (row.client_id, row.train_size, row.test_size, row.num_classes)
+        counts = [str(row.class_counts[label] or "·") for label in shown]
+        table.add_row(*(str(size) for size in sizes), *counts)
+    return table
+
+
+def shift_listing(shifts: Sequence[ClientShift]) -> Table:
+    """Return how far each client's inputs are shifted, one row a client."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    headings = ("squared shift", "test", "variance", "effective size", "distinct rows")
+    for heading in ("client", *headings, "label drift", "KL divergence"):
+        table.add_column(heading, justify="right")
+    for client_id, shift in enumerate(shifts):
+        table.add_row(str(client_id), *map(_number, astuple(shift)))
+    return table
+
+
+def doctor_report() -> tuple[Table, bool]:
+    """Return the health of the installation, and whether everything will work."""
+    import torch
+
+    from fedsuite.engines.flower import PROGRAMS, flower_facts
+
+    facts = flower_facts()
+    checks = [
+        ("flwr", bool(facts["flwr-supported"]), "install flwr>=1.39,<1.43"),
+        ("torch", bool(facts["torch"]), "install torch"),
+        ("ray", bool(facts["ray"]), "install 'flwr[simulation]'"),
+        *(
+            (f"{name}-path", bool(facts[f"{name}-path"]), "install flwr into this venv")
+            for name in PROGRAMS
+        ),
+    ]
+    table = Table("what", "found", "advice")
+    for name, good, advice in checks:
+        found = str(facts[name]) or "missing"
+        # Escaped: 'flwr[simulation]' is no markup.
+        cells = (name.removesuffix("-path"), found, "" if good else advice)
+        table.add_row(*(escape(cell) for cell in cells))
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: cpu"
+    table.add_row("SuperNodes speak", str(facts["transport"]))
+    table.add_row("processor cores", str(facts["cpus"]))
+    table.add_row("GPU", gpu)
+    data = os.environ.get("FEDSUITE_DATA", "")
+    table.add_row(
+        "FEDSUITE_DATA", escape(data) or "not set", "" if data else "digits need no files"
+    )
+    return table, all(good for _, good, _ in checks)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if value >= 100 or isinstance(value, int) else f"{value:.3g}"

@@ -1,0 +1,7 @@
+"""Client of FedAvg: plain local training."""
+
+from fedsuite.training.base import FederatedClient
+
+
+class FedAvgClient(FederatedClient):
+    """Trains the received model on the client's data and sends it back."""

@@ -1,0 +1,14 @@
+"""Client of FedSGD: one step over all of its data."""
+
+from dataclasses import replace
+from typing import Any
+
+from fedsuite.training.base import FederatedClient
+
+
+class FedSGDClient(FederatedClient):
+    """Takes one full-batch step a round, whatever epochs, steps and batch size say."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.training = replace(self.training, local_steps=1, batch_size=0)

@@ -1,0 +1,291 @@
+"""Client side of filter decomposition: completes the model, and trains personal atoms."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.rng import torch_stream
+from fedsuite.messages.decomposition import SLOW, SLOW_VERSION, Orders
+from fedsuite.messages.records import (
+    ARRAYS,
+    EVALUATE,
+    TRAIN,
+    Arrays,
+    MetricValue,
+    Reply,
+    Request,
+)
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.groups import ParameterGroups
+from fedsuite.training.base import STORED_STATE, FederatedClient
+from fedsuite.training.loop import frozen_arrays, make_optimizer, mini_batches, run_steps
+
+_PARTS = ("inner", "slow", "drifted", "personal")
+
+
+@dataclass
+class _Memory:
+    """All that a client keeps between exchanges: one stored version.
+
+    Parameters
+    ----------
+    slow_version
+        Version of the slow arrays that are held; -1 for none.
+    inner
+        What the client inside keeps.
+    slow
+        The slow arrays as received.
+    drifted
+        The client's own slow arrays, trained from those.
+    personal
+        Personal atoms, and the head where that is personal too.
+    changed
+        Whether there is something new to store.
+    """
+
+    slow_version: int = -1
+    inner: Arrays = field(default_factory=dict)
+    slow: Arrays = field(default_factory=dict)
+    drifted: Arrays = field(default_factory=dict)
+    personal: Arrays = field(default_factory=dict)
+    changed: bool = False
+
+    @classmethod
+    def unpack(cls, arrays: Arrays) -> "_Memory":
+        """Read a stored version."""
+        memory = cls(int(arrays[SLOW_VERSION]))
+        for name, array in arrays.items():
+            part, slash, rest = name.partition("/")
+            if slash:
+                getattr(memory, part)[rest] = array
+        return memory
+
+    def pack(self) -> Arrays:
+        """Return what is stored."""
+        packed: Arrays = {SLOW_VERSION: np.array(self.slow_version)}
+        for part in _PARTS:
+            packed |= {f"{part}/{name}": a for name, a in getattr(self, part).items()}
+        return packed
+
+
+class _Compartment:
+    """The store that the client inside sees for the length of one exchange."""
+
+    def __init__(self, memory: _Memory) -> None:
+        self._memory = memory
+
+    def load(self, client_id: int, version: str) -> Arrays:
+        """Return what the client inside kept."""
+        return self._memory.inner
+
+    def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
+        """Keep something new for it."""
+        self._memory.inner = {name: array.copy() for name, array in arrays.items()}
+        self._memory.changed = True
+
+
+class DecomposedClient:
+    """Stands in front of a client whose strategy is in ``FilterDecomposition``.
+
+    The client inside gets and answers with a whole model, and knows nothing of fast and
+    slow arrays. What it keeps between rounds, the slow arrays and the personal atoms make
+    up one stored version. Privacy acts on what leaves, cut down already.
+
+    Parameters
+    ----------
+    client
+        The client inside, on a decomposed model. Personal atoms start from the model as
+        it is now.
+    groups
+        ``parameter_groups(model)``.
+    """
+
+    def __init__(self, client: FederatedClient, groups: ParameterGroups) -> None:
+        self.client = client
+        self._store = client.store
+        self._groups = groups
+        self._names = list(client.model.state_dict())
+        self._initial = model_arrays(client.model, (*groups.atoms, *groups.head))
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request.
+
+        Raises
+        ------
+        RunError
+            If the server is not that of filter decomposition, or counts on arrays that
+            the client does not hold.
+        """
+        orders = Orders.read(request.config)
+        version = request.start_version
+        memory = (
+            _Memory.unpack(self._store.load(request.client_id, version))
+            if version
+            else _Memory()
+        )
+        if ARRAYS not in request.arrays:
+            # A question about the client's data, say: nothing to complete or cut.
+            reply = self.client.protect(request, self._inside(request, memory))
+        elif request.message_type == EVALUATE:
+            reply = self._evaluate(request, orders, memory)
+        else:
+            reply = self._work(request, orders, memory)
+        metrics: dict[str, MetricValue] = {
+            **reply.metrics,
+            SLOW_VERSION: orders.slow_version,
+        }
+        if memory.changed and request.new_version:
+            needed = {request.start_version, request.keep_version}
+            packed = memory.pack()
+            self._store.save(request.client_id, request.new_version, packed, needed)
+            metrics[STORED_STATE] = 1
+        return Reply(reply.arrays, metrics)
+
+    # ------------------------------------------------------------------- the shared model
+
+    def _work(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
+        """Let the client inside train or measure the whole model; cut its reply down."""
+        slow = [name for name in self._names if name not in request.arrays[ARRAYS]]
+        self._take_slow(request, orders, memory, slow)
+        received = {**request.arrays[ARRAYS], **memory.slow}
+        whole = self._with_model(request, {**received, **memory.drifted})
+        frozen = set(self._groups.atoms) if orders.freeze_atoms else set()
+        if orders.local_coefficients == "freeze" and not orders.sync:
+            frozen |= set(slow)
+        with frozen_arrays(self.client.model, frozen):
+            reply = self._inside(whole, memory)
+        if request.message_type == TRAIN:
+            if orders.local_coefficients == "persist":
+                trained = reply.arrays[ARRAYS]
+                memory.drifted = {name: trained[name] for name in slow}
+                memory.changed |= bool(slow)
+            if orders.personal_atoms:
+                reply = self._train_personal(request, orders, memory, received, reply)
+        if not orders.sync:
+            reply = Reply(
+                {
+                    record: {n: a for n, a in arrays.items() if n not in slow}
+                    for record, arrays in reply.arrays.items()
+                },
+                reply.metrics,
+            )
+        return self.client.protect(whole, reply)
+
+    def _take_slow(
+        self, request: Request, orders: Orders, memory: _Memory, slow: Collection[str]
+    ) -> None:
+        """Keep the slow arrays that came, or see that the held ones are current."""
+        if SLOW in request.arrays:
+            memory.slow = dict(request.arrays[SLOW])
+            memory.slow_version = orders.slow_version
+            memory.drifted = {}
+            memory.changed = True
+        if not slow:
+            return
+        if memory.slow_version != orders.slow_version or set(memory.slow) != set(slow):
+            raise RunError(
+                f"client {request.client_id}: the server counts on version "
+                f"{orders.slow_version} of {len(slow)} slow arrays, held is version "
+                f"{memory.slow_version} of {len(memory.slow)}: server and client must "
+                "build the same model and belong to the same run"
+            )
+
+    def _inside(self, request: Request, memory: _Memory) -> Reply:
+        """Return the answer of the client inside, before privacy."""
+        self.client.store = _Compartment(memory)
+        version = request.start_version if memory.inner else ""
+        arrays = {name: a for name, a in request.arrays.items() if name != SLOW}
+        reply = self.client.act(replace(request, arrays=arrays, start_version=version))
+        metrics = {k: v for k, v in reply.metrics.items() if k != STORED_STATE}
+        return Reply(reply.arrays, metrics)
+
+    def _with_model(self, request: Request, model: Arrays) -> Request:
+        # In the model's order, so that noise falls on the same arrays in each round.
+        ordered = {name: model[name] for name in self._names if name in model}
+        return replace(request, arrays={**request.arrays, ARRAYS: ordered})
+
+    # ---------------------------------------------------------------------- personal atoms
+
+    def _train_personal(
+        self,
+        request: Request,
+        orders: Orders,
+        memory: _Memory,
+        received: Arrays,
+        reply: Reply,
+    ) -> Reply:
+        """Train the personal atoms against what was received; add their loss."""
+        epochs, start = orders.personal_epochs, self._personal(orders, memory)
+        memory.personal, loss = self._trained(request, received, start, epochs, "personal")
+        memory.changed = True
+        return Reply(reply.arrays, {**reply.metrics, "personal-loss": loss})
+
+    def _evaluate(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
+        """Score the shared model and, where there is one, the personal model."""
+        # Some methods tune a copy before they score it.
+        frozen = self._groups.atoms if orders.freeze_atoms else ()
+        with frozen_arrays(self.client.model, frozen):
+            shared = self.client.protect(request, self._inside(request, memory))
+        if not orders.personal_atoms:
+            return shared
+        metrics = dict(shared.metrics)
+        for name in ("loss", "accuracy"):
+            if name in metrics:
+                metrics[f"global-{name}"] = metrics.pop(name)
+        received, personal = request.arrays[ARRAYS], self._personal(orders, memory)
+        metrics |= self._scores(received, personal)
+        if orders.refresh_epochs:
+            epochs = orders.refresh_epochs
+            fresh, _ = self._trained(request, received, personal, epochs, "refresh")
+            scores = self._scores(received, fresh)
+            metrics |= {f"refreshed-{k}": scores[k] for k in ("loss", "accuracy")}
+        return Reply(shared.arrays, metrics)
+
+    def _scores(self, received: Arrays, personal: Arrays) -> dict[str, MetricValue]:
+        load_arrays(self.client.model, {**received, **personal})
+        return dict(self.client.evaluation(self.client.test_data).metrics)
+
+    def _personal(self, orders: Orders, memory: _Memory) -> Arrays:
+        """Return the personal arrays; the initial ones before the first training."""
+        head = self._groups.head if orders.personal_head == "local" else ()
+        names = (*self._groups.atoms, *head)
+        return {name: memory.personal.get(name, self._initial[name]) for name in names}
+
+    def _trained(
+        self, request: Request, received: Arrays, start: Arrays, epochs: int, purpose: str
+    ) -> tuple[Arrays, float]:
+        """Return personal arrays after training with all else frozen, and their loss.
+
+        The streams and the optimiser are its own, so that the shared model does not
+        depend on it.
+        """
+        client, server_round = self.client, request.server_round
+        options = client.training
+        if epochs:
+            options = replace(options, local_epochs=epochs, local_steps=0)
+        keys = (client.seed, f"{purpose}-batches", server_round, client.client_id)
+        batches = mini_batches(len(client.train_data), options, torch_stream(*keys))
+        model = client.model
+        load_arrays(model, {**received, **start})
+        with (
+            frozen_arrays(model, set(self._names) - set(start)),
+            client.layer_stream(purpose, server_round),
+        ):
+            optimizer = make_optimizer(model, options, server_round)
+            summary = run_steps(
+                model,
+                client.train_data,
+                batches,
+                optimizer,
+                client.training_loss(options, purpose, server_round),
+                clip_gradient_norm=options.clip_gradient_norm,
+            )
+        if not math.isfinite(summary.loss):
+            raise RunError(
+                f"client {client.client_id}, round {server_round}: the personal model's "
+                f"loss is {summary.loss}: lower learning-rate, or look at its data"
+            )
+        return model_arrays(model, start), summary.loss

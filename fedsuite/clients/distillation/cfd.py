@@ -1,0 +1,35 @@
+"""Client of CFD: imitates the server's network on public data."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
+from fedsuite.messages.quantisation import quantise
+from fedsuite.messages.records import LOGITS, PROBABILITIES, SERVER_OUTPUTS, Request
+from fedsuite.models.distillation import kl_divergence
+
+
+class CFDClient(PublicExchangeClient):
+    """Sends logits, or probabilities on a grid, and learns from the server's network.
+
+    See :class:`fedsuite.strategies.distillation.cfd.CFD`.
+    """
+
+    def transfer_loss(
+        self, request: Request, step: int, outputs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the divergence from what the server's network predicts."""
+        return kl_divergence(outputs[LOGITS], self.received(request, SERVER_OUTPUTS))
+
+    def outputs_without_trace(self, request: Request, step: int) -> dict[str, Tensor]:
+        """Return what is sent of a step's batch."""
+        outputs = super().outputs_without_trace(request, step)
+        bits = int(request.number("cfd-bits"))
+        if not bits:
+            return outputs
+        predicted = functional.softmax(outputs[LOGITS].double(), dim=1)
+        codes = quantise(predicted.cpu().numpy(), bits)
+        return {PROBABILITIES: torch.from_numpy(codes).float()}

@@ -1,0 +1,106 @@
+"""Client of FCCL+: FCCL's, and matches how similar samples are to each other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedsuite.clients.distillation.fccl import FCCLClient
+from fedsuite.messages.records import LOGITS, MEAN_OUTPUTS, SIMILARITIES, Request
+from fedsuite.models.distillation import kl_divergence
+from fedsuite.models.features import with_features
+
+
+def similarities(features: Tensor) -> Tensor:
+    """Return the cosines of each sample's features with all others', in order.
+
+    Parameters
+    ----------
+    features
+        Shape (batch, width); features that are all 0 are similar to nothing.
+
+    Returns
+    -------
+    Tensor
+        Shape (batch, batch - 1): row b is without the sample b itself.
+    """
+    unit = functional.normalize(features, dim=1)
+    others = ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    return (unit @ unit.T)[others].reshape(len(unit), -1)
+
+
+def non_target_loss(
+    logits: Tensor,
+    taught: Tensor,
+    labels: Tensor,
+    temperature: float = 3.0,
+    *,
+    renormalise: bool = False,
+) -> Tensor:
+    """Return T^2 sum_{k != label} p_k log(p_k / q_k), the mean of a batch.
+
+    q and p are the softmaxes of the logits and of a teacher's at T. No gradient flows
+    into the teacher.
+
+    Parameters
+    ----------
+    logits, taught
+        Shape (batch, classes).
+    labels
+        Shape (batch,).
+    temperature
+        T > 0.
+    renormalise
+        Whether q and p without the label's entry are made to sum to 1.
+    """
+    others = functional.one_hot(labels, logits.shape[1]) == 0
+    rows = len(logits)
+    log_q = functional.log_softmax(logits / temperature, dim=1)[others].reshape(rows, -1)
+    scaled = taught.detach() / temperature
+    log_p = functional.log_softmax(scaled, dim=1)[others].reshape(rows, -1)
+    if renormalise:
+        log_q, log_p = log_q.log_softmax(dim=1), log_p.log_softmax(dim=1)
+    return temperature**2 * (log_p.exp() * (log_p - log_q)).sum() / rows
+
+
+class FCCLPlusClient(FCCLClient):
+    """Sends similarities beside its logits.
+
+    See :class:`fedsuite.strategies.distillation.fccl_plus.FCCLPlus`.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._temperature = 3.0
+        self._renormalise = False
+
+    def before_local_phase(self, request: Request) -> None:
+        """Get the previous model ready."""
+        self._temperature = request.number("distillation-temperature")
+        self._renormalise = bool(request.config.get("fccl-plus-renormalise", False))
+        super().before_local_phase(request)
+
+    def teaching(self, logits: Tensor, taught: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of the previous model on classes other than the label's."""
+        return non_target_loss(
+            logits, taught, labels, self._temperature, renormalise=self._renormalise
+        )
+
+    def public_outputs(self, features: Tensor) -> dict[str, Tensor]:
+        """Return logits and similarities of one forward pass."""
+        inner, logits = with_features(self.model, features)
+        return {LOGITS: logits, SIMILARITIES: similarities(inner)}
+
+    def transfer_loss(
+        self, request: Request, step: int, outputs: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        """Return FCCL's loss, and the divergence from the mean similarities."""
+        loss = super().transfer_loss(request, step, outputs)
+        weight = request.number("fccl-plus-similarity-weight")
+        if loss is None or weight == 0:
+            return loss
+        mean = self.received(request, MEAN_OUTPUTS, SIMILARITIES)
+        temperature = request.number("fccl-plus-similarity-temperature")
+        return loss + weight * kl_divergence(outputs[SIMILARITIES], mean, temperature)

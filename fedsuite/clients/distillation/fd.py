@@ -1,0 +1,86 @@
+"""Client of federated distillation: imitates the others' mean output for each label."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsuite.clients.distillation.class_tables import ClassTableClient
+from fedsuite.messages.records import Request
+from fedsuite.training.evaluation import outputs_over
+
+
+class FDClient(ClassTableClient):
+    """Adds the distance to the others' mean output for the label to its loss.
+
+    See :class:`fedsuite.strategies.distillation.fd.FD`.
+    """
+
+    _weight = 0.0
+    _space = "prob"
+    _kind = "ce"
+    _online = True
+
+    def row_width(self, request: Request) -> int:
+        """Return the number of classes."""
+        return int(request.number("num-classes"))
+
+    def before_training(self, request: Request) -> None:
+        """Take in what the message says."""
+        self._weight = request.number("fd-weight")
+        self._space = str(request.config.get("fd-space", "prob"))
+        self._kind = str(request.config.get("fd-loss", "ce"))
+        self._online = request.config.get("fd-pass", "online") == "online"
+
+    def after_training(self, request: Request) -> None:
+        """Make a pass over all data, if that is how averages are taken."""
+        if not self._online:
+            for logits, labels in outputs_over(self.model, self.train_data):
+                self._gather(logits, labels)
+
+    def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the labels' loss and the regulariser; gather the outputs."""
+        logits = model(features)
+        loss = self.loss_of_logits(logits, labels)
+        if self._online:
+            self._gather(logits.detach(), labels)
+        if self.targets is None or self._weight == 0:
+            return loss
+        rows, present = self.targets
+        phi = regulariser(logits, rows[labels], present[labels], self._space, self._kind)
+        return loss + self._weight * phi
+
+    def _gather(self, logits: Tensor, labels: Tensor) -> None:
+        self.gathered.add(outputs(logits, self._space), labels)
+
+
+def outputs(logits: Tensor, space: str) -> Tensor:
+    """Return what is averaged: softmax outputs in space ``prob``, else the logits."""
+    return functional.softmax(logits, dim=1) if space == "prob" else logits
+
+
+def regulariser(
+    logits: Tensor, targets: Tensor, present: Tensor, space: str, kind: str
+) -> Tensor:
+    """Return phi, the mean of a batch, in which samples without a target count as 0.
+
+    Parameters
+    ----------
+    logits, targets
+        Shape (batch, classes); targets are mean outputs of ``space``.
+    present
+        Which samples have a target, (batch,).
+    space
+        ``prob`` or ``logit``.
+    kind
+        ``ce``, ``kl`` or ``mse``.
+    """
+    targets = targets.to(logits)
+    if kind == "mse":
+        terms = (outputs(logits, space) - targets).square().mean(dim=1)
+    else:
+        wanted = targets if space == "prob" else functional.softmax(targets, dim=1)
+        log_p = functional.log_softmax(logits, dim=1)
+        terms = -(wanted * log_p).sum(dim=1)
+        if kind == "kl":
+            terms = terms + torch.special.xlogy(wanted, wanted).sum(dim=1)
+    return torch.where(present, terms, 0.0).sum() / len(logits)

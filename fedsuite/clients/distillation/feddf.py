@@ -1,0 +1,38 @@
+"""Client of FedDF and FedDF-AL: FedAL's, whose model comes and goes with each round."""
+
+from fedsuite.clients.distillation.fedal import FedALClient
+from fedsuite.messages.records import ARRAYS, OUTPUTS, Reply, Request
+from fedsuite.models.arrays import load_arrays, model_arrays
+
+
+class FedDFClient(FedALClient):
+    """Begins a round with the received model and ends it by sending its own.
+
+    What it keeps between rounds is its optimiser's memory. Not black-box: parameters and
+    buffers leave it. See :class:`fedsuite.strategies.distillation.feddf.FedDF`; without
+    FedDF-AL's gradients there is no adversarial term.
+    """
+
+    def before_local_phase(self, request: Request) -> None:
+        """Take up the received model."""
+        load_arrays(self.model, request.arrays[ARRAYS])
+        super().before_local_phase(request)
+
+    def on_local_phase(self, request: Request) -> Reply:
+        """Train on the client's data; without transfer steps the round ends here."""
+        return self._completed(super().on_local_phase(request))
+
+    def on_transfer(self, request: Request) -> Reply:
+        """Take one step on the server's answer; send the model after the last."""
+        return self._completed(super().on_transfer(request))
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Evaluate the received model on the client's test data."""
+        load_arrays(self.model, request.arrays[ARRAYS])
+        return self.evaluation(self.test_data)
+
+    def _completed(self, reply: Reply) -> Reply:
+        """Add the model to a reply that asks for no answer, the last of a round."""
+        if OUTPUTS in reply.arrays:
+            return reply
+        return Reply({ARRAYS: model_arrays(self.model)}, reply.metrics)

@@ -1,0 +1,117 @@
+"""Client of FedMD and FedMD-LF: imitates the mean of the clients' outputs."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
+from fedsuite.core.errors import RunError
+from fedsuite.messages.records import LOGITS, MEAN_OUTPUTS, Request
+from fedsuite.models.distillation import kl_divergence, leave_one_out
+
+__all__ = ["FedMDClient", "kl_divergence", "leave_one_out"]
+
+REFERENCE = "reference"
+
+
+class FedMDClient(PublicExchangeClient):
+    """Learns from the others' mean logits; less-forgetting where the strategy asks for it.
+
+    See :class:`fedsuite.strategies.distillation.fedmd.FedMD`.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._reference: nn.Module | None = None
+        self._temperature = 1.0
+        self._steps_taken = 0
+
+    def before_local_phase(self, request: Request) -> None:
+        """Keep a copy of the model that local training should stay near to."""
+        self._reference, self._steps_taken = None, 0
+        if self._less_forgetting(request, "local"):
+            self._temperature = request.number("distillation-temperature")
+            self._reference = copy.deepcopy(self.model).requires_grad_(False).train()
+
+    def after_local_phase(self, request: Request) -> None:
+        """Remember the outputs on the round's public batches that transfer stays near to.
+
+        The first batch is left out: there model and reference are one.
+        """
+        self._reference = None
+        self.memory.pop(REFERENCE, None)
+        later = range(1, int(request.number("transfer-steps")))
+        if later and self._less_forgetting(request, "transfer"):
+            kept = [self.outputs_without_trace(request, step)[LOGITS] for step in later]
+            self.memory[REFERENCE] = np.stack([logits.cpu().numpy() for logits in kept])
+
+    def after_step(self, model: nn.Module, step: int) -> None:
+        """Count: at the first step the model is its reference."""
+        self._steps_taken = step
+
+    def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the labels' loss, and the divergence from the reference on top."""
+        if self._reference is None or not self._steps_taken:
+            return super().loss(model, features, labels)
+        logits = model(features)
+        with torch.no_grad():
+            kept = self._reference(features)
+        loss = self.loss_of_logits(logits, labels)
+        return loss + kl_divergence(logits, kept, self._temperature)
+
+    def transfer_loss(
+        self, request: Request, step: int, outputs: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        """Return the divergence from the others' mean, and from the reference."""
+        terms = self.transfer_terms(request, step, outputs[LOGITS])
+        return torch.stack(terms).sum() if terms else None
+
+    def transfer_terms(self, request: Request, step: int, logits: Tensor) -> list[Tensor]:
+        """Return the terms of the transfer loss."""
+        temperature = request.number("distillation-temperature")
+        terms = []
+        target = self._target(request, logits.detach())
+        if target is not None:
+            terms.append(self._match(request, logits, target, temperature))
+        if step and self._less_forgetting(request, "transfer"):
+            kept = torch.tensor(self._kept(step), device=logits.device)
+            terms.append(kl_divergence(logits, kept, temperature))
+        return terms
+
+    def _target(self, request: Request, logits: Tensor) -> Tensor | None:
+        """Return the logits to imitate; None where there is nobody else."""
+        num_clients = int(request.number("num-responders"))
+        if num_clients < 2:
+            return None
+        mean = self.received(request, MEAN_OUTPUTS)
+        if request.config.get("distillation-target") == "all":
+            return mean
+        return leave_one_out(mean, logits, num_clients)
+
+    def _match(
+        self, request: Request, logits: Tensor, target: Tensor, temperature: float
+    ) -> Tensor:
+        kind = request.config.get("distillation-loss", "kl")
+        if kind == "l1":
+            return functional.l1_loss(logits, target)
+        if kind == "mse":
+            return functional.mse_loss(logits, target)
+        return kl_divergence(logits, target, temperature)
+
+    def _kept(self, step: int) -> Any:
+        if REFERENCE not in self.memory or step > len(self.memory[REFERENCE]):
+            raise RunError(
+                f"client {self.client_id}: no reference for step {step} of the transfer: "
+                "the local phase of this round did not end here"
+            )
+        return self.memory[REFERENCE][step - 1]
+
+    def _less_forgetting(self, request: Request, phase: str) -> bool:
+        if request.server_round < request.number("less-forgetting-from"):
+            return False
+        return request.config.get("less-forgetting") in ("both", phase)

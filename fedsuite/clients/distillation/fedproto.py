@@ -1,0 +1,170 @@
+"""Clients of FedProto, native and on public data: draw features to others' means."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsuite.clients.distillation.class_tables import ClassTableClient
+from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
+from fedsuite.messages.records import (
+    FEATURE_WIDTH,
+    FEATURES,
+    MEAN_OUTPUTS,
+    MetricValue,
+    Reply,
+    Request,
+)
+from fedsuite.models.distillation import leave_one_out
+from fedsuite.models.features import check_trained, feature_width, with_features
+from fedsuite.training.evaluation import correct_predictions
+
+
+class FedProtoClient(ClassTableClient):
+    """Draws the features of a sample to the global prototype of its class.
+
+    See :class:`fedsuite.strategies.distillation.fedproto.FedProto`.
+    """
+
+    ACTIONS: ClassVar[Mapping[str, str]] = {
+        **ClassTableClient.ACTIONS,
+        FEATURE_WIDTH: "on_feature_width",
+    }
+
+    _weight = 0.0
+    _gathers_after = 0
+    _steps_taken = 0
+
+    def row_width(self, request: Request) -> int:
+        """Return the number of features."""
+        return feature_width(self.model)
+
+    def before_training(self, request: Request) -> None:
+        """Find out where the last epoch begins."""
+        self._weight = request.number("proto-weight")
+        options, count = self.training, len(self.train_data)
+        epoch = math.ceil(count / (options.batch_size or count)) if count else 0
+        steps = options.local_steps or options.local_epochs * epoch
+        self._steps_taken, self._gathers_after = 0, steps - epoch
+
+    def after_step(self, model: nn.Module, step: int) -> None:
+        """Count."""
+        self._steps_taken = step
+
+    def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the labels' loss and the distance to the prototypes."""
+        found, logits = with_features(model, features)
+        loss = self.loss_of_logits(logits, labels)
+        if self._steps_taken >= self._gathers_after:
+            self.gathered.add(found, labels)
+        if self.targets is None or self._weight == 0:
+            return loss
+        rows, present = self.targets
+        return loss + self._weight * prototype_loss(found, rows[labels], present[labels])
+
+    def told_counts(self, request: Request) -> Tensor:
+        """Return the examples of each class that has a row, where they are asked for."""
+        present = super().told_counts(request)
+        if request.config.get("proto-aggregation") != "count":
+            return present
+        return self._examples(len(present)) * present
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Score the own model, and the prototypes on its features."""
+        reply = super().on_evaluate(request)
+        return Reply(metrics={**reply.metrics, **self._prototype_scores(request)})
+
+    def _prototype_scores(self, request: Request) -> dict[str, MetricValue]:
+        """Return the nearest prototype's accuracy, among classes of the training data."""
+        targets = self.received_rows(request, feature_width(self.model))
+        if targets is None or not len(self.test_data):
+            return {}
+        rows, present = targets
+        candidates = present & (self._examples(len(present)) > 0).to(present.device)
+        if not candidates.any():
+            return {}
+        nearest = NearestPrototype(self.model, rows, candidates)
+        right = correct_predictions(nearest, self.test_data)
+        return {"prototype-accuracy": float(right.mean())}
+
+    def _examples(self, num_classes: int) -> Tensor:
+        return torch.bincount(self.train_data.labels.cpu(), minlength=num_classes)
+
+
+class FedProtoPublicClient(PublicExchangeClient):
+    """Draws features on public batches to their mean over clients.
+
+    See :class:`fedsuite.strategies.distillation.fedproto.FedProtoPublic`.
+    """
+
+    ACTIONS: ClassVar[Mapping[str, str]] = {
+        **PublicExchangeClient.ACTIONS,
+        FEATURE_WIDTH: "on_feature_width",
+    }
+
+    def on_feature_width(self, request: Request) -> Reply:
+        """Tell how many features the classifier is given, if training can move them."""
+        check_trained(self.model)
+        return super().on_feature_width(request)
+
+    def public_outputs(self, features: Tensor) -> dict[str, Tensor]:
+        """Return the features of a public batch."""
+        return {FEATURES: with_features(self.model, features)[0]}
+
+    def transfer_loss(
+        self, request: Request, step: int, outputs: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        """Return the distance to the mean; None where there is nobody else."""
+        num_clients = int(request.number("num-responders"))
+        weight = request.number("proto-weight")
+        if num_clients < 2 or weight == 0:
+            return None
+        found = outputs[FEATURES]
+        mean = self.received(request, MEAN_OUTPUTS, FEATURES)
+        if request.config.get("proto-target") == "others":
+            mean = leave_one_out(mean, found.detach(), num_clients)
+        return weight * functional.mse_loss(found, mean.to(found))
+
+
+class NearestPrototype(nn.Module):
+    """A classifier whose score of a class is minus the squared distance to its prototype.
+
+    Parameters
+    ----------
+    model
+        Gives the features.
+    prototypes
+        Shape (classes, features).
+    candidates
+        Which classes may be predicted, (classes,).
+    """
+
+    def __init__(self, model: nn.Module, prototypes: Tensor, candidates: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self._prototypes = prototypes
+        self._candidates = candidates
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return scores, minus infinity for classes that are no candidates."""
+        found, _ = with_features(self.model, inputs)
+        gaps = found.unsqueeze(1) - self._prototypes.to(found)
+        scores = -gaps.square().mean(dim=2)
+        return scores.masked_fill(~self._candidates, -torch.inf)
+
+
+def prototype_loss(features: Tensor, prototypes: Tensor, present: Tensor) -> Tensor:
+    """Return the mean squared distance of features to prototypes, over batch and width.
+
+    Parameters
+    ----------
+    features, prototypes
+        Shape (batch, width); a sample's prototype is that of its class.
+    present
+        Which samples have one, (batch,); the others count as 0.
+    """
+    gaps = (features - prototypes.to(features)) * present.unsqueeze(1)
+    return gaps.square().mean()

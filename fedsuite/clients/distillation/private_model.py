@@ -1,0 +1,109 @@
+"""Clients whose model stays at home, with its optimiser, from message to message."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsuite.core.errors import RunError
+from fedsuite.messages.records import (
+    LOGITS,
+    NUM_EXAMPLES,
+    Arrays,
+    MetricValue,
+    Reply,
+    Request,
+)
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.features import feature_width
+from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
+from fedsuite.training.base import FederatedClient
+from fedsuite.training.loop import TrainingOptions
+
+_PARTS = MODEL, OPTIMIZER, MEMORY = "model", "optimizer", "memory"
+
+
+class PrivateModelClient(FederatedClient):
+    """Stores model, optimiser and what its method remembers; is scored with the model.
+
+    The model handed to the constructor is where it starts. ``self.memory`` holds arrays
+    that a method needs again.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.memory: Arrays = {}
+        self._initial = model_arrays(self.model)
+        self._moments: Arrays = {}
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Evaluate the own model on the client's test data."""
+        self._load(request)
+        return self.evaluation(self.test_data)
+
+    def on_feature_width(self, request: Request) -> Reply:
+        """Tell how many features the classifier is given of a sample."""
+        width = feature_width(self.model)
+        return Reply(metrics={NUM_EXAMPLES: len(self.train_data), "feature-width": width})
+
+    def received(self, request: Request, record: str, name: str = LOGITS) -> Tensor:
+        """Return an array of the server's answer as a tensor on the model's device.
+
+        Raises
+        ------
+        RunError
+            If the message lacks it.
+        """
+        array = request.arrays.get(record, {}).get(name)
+        if array is None:
+            raise RunError(
+                f"client {self.client_id}: the message has no {record}/{name}: use the "
+                "strategy that belongs to this client"
+            )
+        # In memory that torch allocated: sums in it do not depend on its alignment.
+        return torch.tensor(array, device=self.train_data.features.device)
+
+    def make_optimizer(
+        self, training: TrainingOptions, server_round: int
+    ) -> torch.optim.Optimizer:
+        """Return an optimiser that goes on where the last one of this client stopped."""
+        optimizer = super().make_optimizer(training, server_round)
+        load_optimizer(self.model, optimizer, self._moments)
+        self._optimizer = optimizer
+        return optimizer
+
+    # --------------------------------------------------------------------------- machinery
+
+    def _load_for_training(self, request: Request) -> None:
+        """Take up where the last message left off, unless the optimiser begins anew."""
+        self._load(request)
+        if request.config.get("reset-optimizer", False):
+            self._moments = {}
+
+    def _load(self, request: Request) -> None:
+        """Take up where the last message left off."""
+        self._optimizer = None
+        state = self.load_state(request)
+        if state is None:
+            load_arrays(self.model, self._initial)
+            self._moments, self.memory = {}, {}
+            return
+        parts: dict[str, Arrays] = {part: {} for part in _PARTS}
+        for key, array in state.items():
+            part, _, name = key.partition("/")
+            parts[part][name] = array
+        load_arrays(self.model, parts[MODEL])
+        self._moments, self.memory = parts[OPTIMIZER], parts[MEMORY]
+
+    def _save(self, request: Request) -> dict[str, MetricValue]:
+        if self._optimizer is not None:
+            self._moments = optimizer_arrays(self.model, self._optimizer)
+        parts = zip(
+            _PARTS, (model_arrays(self.model), self._moments, self.memory), strict=True
+        )
+        state = {f"{part}/{n}": a for part, arrays in parts for n, a in arrays.items()}
+        for array in state.values():
+            # All are copies already: the store need not make another.
+            array.flags.writeable = False
+        return self.save_state(request, state)

@@ -1,0 +1,146 @@
+"""Clients of FedEBA, FedEBA+ and Prac-FedEBA+.
+
+Losses and gradients that they report are those of the training loss (the hook ``loss``)
+over the client's whole training set, in evaluation mode. Measuring leaves no trace, neither
+in parameters and buffers nor in the order of the mini-batches or another random stream.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsuite.core.errors import RunError
+from fedsuite.messages.records import (
+    ARRAYS,
+    GRADIENT,
+    LOSS_AFTER,
+    LOSS_BEFORE,
+    NUM_EXAMPLES,
+    NUM_STEPS,
+    PROBE,
+    Arrays,
+    Reply,
+    Request,
+)
+from fedsuite.models.arrays import load_arrays
+from fedsuite.training.base import FederatedClient
+from fedsuite.training.evaluation import probe_model
+
+
+class FedEBAClient(FederatedClient):
+    """Trains as FedAvg's client and reports the loss after it as ``loss-after``.
+
+    It reports the loss of the received model as ``loss-before`` where the message says
+    ``report-loss-before``. Client of FedEBA and of Prac-FedEBA+.
+    """
+
+    def on_train(self, request: Request) -> Reply:
+        """Train the received model; measure it afterwards, and before if asked."""
+        before = {}
+        if request.config.get("report-loss-before"):
+            load_arrays(self.model, request.arrays[ARRAYS])
+            before[LOSS_BEFORE] = self.full_loss(request)
+        reply = super().on_train(request)
+        after = {LOSS_AFTER: self.full_loss(request)}
+        return Reply(reply.arrays, {**reply.metrics, **before, **after})
+
+
+class FedEBAPlusClient(FedEBAClient):
+    """Answers the probe, and trains along the fair gradient where one is sent.
+
+    The message ``query.probe`` is answered with the loss of the received model, and with
+    its gradient if the message says ``report-gradient``. A training message with the
+    record ``fair-gradient`` and the number ``alpha`` asks for aligned steps; one that says
+    ``report-first-step`` asks for the record ``first-step`` beside the trained model: the
+    parameters after the first step, and the buffers as they are at the end.
+    """
+
+    ACTIONS: ClassVar[Mapping[str, str]] = {**FedEBAClient.ACTIONS, PROBE: "on_probe"}
+    TRAINED: ClassVar[frozenset[str]] = FedEBAClient.TRAINED | {"first-step"}
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._alpha = 0.0
+        self._fair_gradient: dict[str, Tensor] = {}
+        self._first_step: dict[str, Tensor] = {}
+
+    def on_probe(self, request: Request) -> Reply:
+        """Report loss and, if asked, gradient of the received model."""
+        load_arrays(self.model, request.arrays[ARRAYS])
+        count = {NUM_EXAMPLES: len(self.train_data)}
+        if not request.config.get("report-gradient"):
+            return Reply(metrics={**count, LOSS_BEFORE: self.full_loss(request)})
+        with self.layer_stream("probe", request.server_round):
+            loss, gradient = probe_model(self.model, self.train_data, self.known_loss())
+        # One entry for each array of the model: what is not trained has gradient 0.
+        whole = {
+            name: gradient.get(name, np.zeros_like(array))
+            for name, array in request.arrays[ARRAYS].items()
+        }
+        return Reply({GRADIENT: whole}, {**count, LOSS_BEFORE: loss})
+
+    def on_train(self, request: Request) -> Reply:
+        """Train with aligned steps, or plainly with a look at the first step."""
+        self._take_fair_gradient(request)
+        try:
+            reply = super().on_train(request)
+            if not request.config.get("report-first-step"):
+                return reply
+            steps = int(reply.metrics[NUM_STEPS])  # type: ignore[arg-type]
+            scale = steps if request.config.get("rescale-first-step") else 1
+            first = self._first_model(request.arrays[ARRAYS], reply.arrays[ARRAYS], scale)
+            return Reply({**reply.arrays, "first-step": first}, reply.metrics)
+        finally:
+            # Clients of one process live on between rounds: keep no copies of the model.
+            self._fair_gradient, self._first_step = {}, {}
+
+    @torch.no_grad()
+    def before_step(self, model: nn.Module) -> None:
+        """Mix the fair gradient in: h = (1 - alpha) g + alpha fair, Eq. (11)."""
+        if not self._fair_gradient:
+            return
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad.mul_(1.0 - self._alpha)
+            parameter.grad.add_(self._fair_gradient[name], alpha=self._alpha)
+
+    def after_step(self, model: nn.Module, step: int) -> None:
+        """Remember the parameters after the first step."""
+        if step == 1 and not self._fair_gradient:
+            self._first_step = {
+                name: value.detach().clone()
+                for name, value in model.state_dict(keep_vars=True).items()
+                if isinstance(value, nn.Parameter)
+            }
+
+    def _take_fair_gradient(self, request: Request) -> None:
+        arrays = request.arrays.get("fair-gradient")
+        self._fair_gradient = {}
+        if arrays is None:
+            return
+        alpha = request.config.get("alpha")
+        if not isinstance(alpha, int | float):
+            raise RunError(
+                f"client {self.client_id}: the message has a fair gradient but no number "
+                "alpha: use the strategy FedEBAPlus, or put it into the config"
+            )
+        self._alpha = float(alpha)
+        device = self.train_data.features.device
+        self._fair_gradient = {
+            name: torch.tensor(array, device=device) for name, array in arrays.items()
+        }
+
+    def _first_model(self, received: Arrays, trained: Arrays, scale: int) -> Arrays:
+        """Return the trained model with the parameters of the first step in it."""
+        first = dict(trained)
+        for name, tensor in self._first_step.items():
+            first[name] = tensor.cpu().numpy()
+            if scale != 1:
+                first[name] = received[name] + scale * (first[name] - received[name])
+        return first

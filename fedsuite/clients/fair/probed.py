@@ -1,0 +1,23 @@
+"""Client of the methods that ask for the loss before training; else FedAvg's."""
+
+from fedsuite.messages.records import ARRAYS, LEARNING_RATE, LOSS_BEFORE, Reply, Request
+from fedsuite.models.arrays import load_arrays
+from fedsuite.training.base import FederatedClient
+
+
+class ProbedClient(FederatedClient):
+    """Trains as FedAvg's client, and reports two facts more.
+
+    ``loss-before`` is the mean training loss of the received model over all of the
+    client's training data, in evaluation mode; ``learning-rate`` is the rate of this round.
+    The extra forward pass leaves no trace: the training is FedAvg's, bit for bit.
+    """
+
+    def on_train(self, request: Request) -> Reply:
+        """Measure the received model, then train it."""
+        load_arrays(self.model, request.arrays[ARRAYS])
+        before = self.full_loss(request)
+        reply = super().on_train(request)
+        rate = self.training.learning_rate_at(request.server_round)
+        metrics = {**reply.metrics, LOSS_BEFORE: before, LEARNING_RATE: rate}
+        return Reply(reply.arrays, metrics)

@@ -1,7 +1,0 @@
-"""Client of FedAvg: plain local training."""
-
-from fedsuite.clients.base import FederatedClient
-
-
-class FedAvgClient(FederatedClient):
-    """Trains the received model on the client's data and sends it back."""

@@ -1,0 +1,90 @@
+"""Client of CFFL: keeps its model, uploads the largest part of what it added to it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.vectors import Vector, largest, pack, unpack
+from fedsuite.messages.records import ARRAYS, STATISTICS, UPDATE, Arrays, Reply, Request
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.training.base import FederatedClient
+
+
+class CFFLClient(FederatedClient):
+    """Goes on from its own model, and from the reward that the server sends for it.
+
+    The first message holds the model to start from, later ones the reward, if there is any.
+    ``update-names`` says which arrays make the vector of parameters, ``upload-count`` how
+    many entries of its update are sent, and ``clip`` how far any of them moves; 0 is free.
+    """
+
+    def on_train(self, request: Request) -> Reply:
+        """Take the reward, train, clip what that added, keep all of it, upload a part."""
+        names = _names(request)
+        self._load_own(request, names)
+        start = model_arrays(self.model)
+        metrics = self.train_metrics(self.train_locally(request))
+        trained = model_arrays(self.model)
+        update = _flat(trained, names) - _flat(start, names)
+        clip = request.number("clip")
+        if clip > 0:
+            update = np.clip(update, -clip, clip)
+        own = _stepped(start, names, update)
+        statistics = {name: a for name, a in trained.items() if name not in set(names)}
+        stored = self.save_state(request, {**own, **statistics})
+        bits, values = pack(update, largest(update, int(request.number("upload-count"))))
+        dtype = np.result_type(*(start[name] for name in names))
+        upload: Arrays = {"kept": bits, "values": values.astype(dtype)}
+        records = {UPDATE: upload} | ({STATISTICS: statistics} if statistics else {})
+        return Reply(records, {**metrics, **stored})
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Score the own model with the reward."""
+        self._load_own(request, _names(request))
+        return self.evaluation(self.test_data)
+
+    def _load_own(self, request: Request, names: Sequence[str]) -> None:
+        """Load the model to start from, with the reward for it."""
+        own = self.load_state(request)
+        if own is None:
+            if ARRAYS not in request.arrays:
+                raise RunError(
+                    f"client {self.client_id}: the message holds no model to start from, "
+                    "and the client keeps none: use the strategy CFFL"
+                )
+            own = dict(request.arrays[ARRAYS])
+        reward = request.arrays.get(UPDATE)
+        if reward is not None:
+            size = sum(own[name].size for name in names)
+            own = _stepped(own, names, unpack(reward["kept"], reward["values"], size))
+        load_arrays(self.model, {**own, **request.arrays.get(STATISTICS, {})})
+
+
+def _names(request: Request) -> list[str]:
+    names = request.config.get("update-names")
+    if not isinstance(names, list) or not names:
+        raise RunError(
+            f"client {request.client_id}: the message does not say which arrays are "
+            "trained: use the strategy CFFL"
+        )
+    return [str(name) for name in names]
+
+
+def _flat(arrays: Arrays, names: Sequence[str]) -> Vector:
+    parts = [arrays[name].reshape(-1).astype(np.float64) for name in names]
+    return np.concatenate(parts)
+
+
+def _stepped(arrays: Arrays, names: Sequence[str], step: NDArray[Any]) -> Arrays:
+    """Return arrays after a step of those that are named."""
+    new = dict(arrays)
+    start = 0
+    for name in names:
+        array = arrays[name]
+        part = step[start : start + array.size].reshape(array.shape)
+        new[name] = (array + part).astype(array.dtype)
+        start += array.size
+    return new

@@ -1,0 +1,46 @@
+"""Client of FedAVE: tells its losses under the received model before it trains."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedsuite.data import Split
+from fedsuite.messages.records import ARRAYS, LOSSES, NUM_BATCHES, Reply, Request
+from fedsuite.models.arrays import load_arrays
+from fedsuite.models.evaluation_mode import evaluation_mode
+from fedsuite.training.base import FederatedClient
+
+
+class FedAVEClient(FederatedClient):
+    """Sends the loss of each mini-batch of its training data along with its model.
+
+    The message says how many samples a mini-batch has, ``loss-batch``, and how many losses
+    to send at most, ``num-batches``: zeros fill up what the client has no data for.
+    """
+
+    def on_train(self, request: Request) -> Reply:
+        """Measure the losses, in the order of the data, then train."""
+        load_arrays(self.model, request.arrays[ARRAYS])
+        size = int(request.number("loss-batch"))
+        losses = np.zeros(int(request.number(NUM_BATCHES)))
+        with self.layer_stream("loss-batches", request.server_round):
+            found = self.batch_losses(size, losses.size)
+        losses[: found.size] = found
+        reply = super().on_train(request)
+        return Reply(
+            {**reply.arrays, LOSSES: {"losses": losses}},
+            {**reply.metrics, NUM_BATCHES: found.size},
+        )
+
+    @torch.no_grad()
+    def batch_losses(self, size: int, most: int) -> NDArray[np.float64]:
+        """Return the loss of each of the first mini-batches, at most ``most``."""
+        data, model = self.train_data, self.model
+        starts = range(0, len(data), size)[:most]
+        with evaluation_mode(model):
+            found = [self._loss(model, data, slice(s, s + size)) for s in starts]
+        return np.array(found, dtype=np.float64)
+
+    def _loss(self, model: nn.Module, data: Split, part: slice) -> float:
+        return float(self.loss(model, data.features[part], data.labels[part]))

@@ -1,0 +1,66 @@
+"""Client of FedSAC: trains a submodel, and once the whole model alone."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedsuite.messages.records import ALONE, ARRAYS, HELD, Arrays, Reply, Request
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.training.base import FederatedClient
+
+
+class FedSACClient(FederatedClient):
+    """Trains the neurons that it was sent; absent ones get no gradient.
+
+    The record ``held`` says which rows of an array are there; arrays that it does not name
+    are there as a whole.
+    """
+
+    ACTIONS: ClassVar[Mapping[str, str]] = {**FederatedClient.ACTIONS, ALONE: "on_alone"}
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._held: dict[str, Tensor] = {}
+
+    def on_train(self, request: Request) -> Reply:
+        """Train the received submodel."""
+        self._held = self._tensors(request.arrays.get(HELD, {}))
+        try:
+            return super().on_train(request)
+        finally:
+            self._held = {}
+
+    def on_alone(self, request: Request) -> Reply:
+        """Train the received model for ``alone-epochs`` passes, at the first rate."""
+        received = request.arrays[ARRAYS]
+        load_arrays(self.model, received)
+        alone = replace(
+            self.training,
+            local_epochs=int(request.number("alone-epochs")),
+            local_steps=0,
+            learning_rate_decay=1.0,
+        )
+        summary = self.train_locally(request, "alone-batches", training=alone)
+        return Reply(
+            {ARRAYS: model_arrays(self.model, received)}, self.train_metrics(summary)
+        )
+
+    @torch.no_grad()
+    def before_step(self, model: nn.Module) -> None:
+        """Take the gradients of absent neurons away."""
+        for name, parameter in model.named_parameters():
+            if name in self._held and parameter.grad is not None:
+                parameter.grad.mul_(self._held[name])
+
+    def _tensors(self, held: Arrays) -> dict[str, Tensor]:
+        """Return the masks in a shape that fits the parameters."""
+        return {
+            name: torch.tensor(held[name])
+            .to(parameter.device, parameter.dtype)
+            .reshape(-1, *[1] * (parameter.dim() - 1))
+            for name, parameter in self.model.named_parameters()
+            if name in held
+        }

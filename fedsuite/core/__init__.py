@@ -1,0 +1,1 @@
+"""What everything stands on: errors, files, logs, keys, random streams, metrics."""

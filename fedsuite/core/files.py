@@ -1,0 +1,106 @@
+"""Files that are either the old one or the new one, whenever the process dies."""
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsuite.core.errors import RunError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TEMPORARY_PATTERN = ".*.tmp"
+"""Matches what :func:`atomic_write` leaves behind when its process is killed."""
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write a whole file so that a crash at any point leaves the old one or the new one.
+
+    The bytes go to a temporary file in the same folder, are flushed to the disk, and take
+    the file's name in one step; then the folder itself is flushed.
+
+    Parameters
+    ----------
+    path
+        File to write; its folder must exist. An existing file is replaced.
+    data
+        Contents of the file.
+
+    Raises
+    ------
+    RunError
+        Where the file cannot be written (full disk, missing permission). The old file is
+        then untouched, and no temporary file is left.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, so that a loss of power takes none of them back.
+
+    Raises
+    ------
+    RunError
+        Where it cannot be made.
+    """
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_folder(path.parent)
+    try:
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def sync_folder(path: Path) -> None:
+    """Flush a folder's list of names to the disk."""
+    # Windows cannot open a folder, and needs no such flush.
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def safetensors_bytes(
+    arrays: Mapping[str, "NDArray[Any]"], metadata: dict[str, str] | None = None
+) -> bytes:
+    """Return named arrays as the bytes of a safetensors file.
+
+    The library itself writes an array's memory as it lies there: one that is transposed,
+    or whose channels come last, would be read back as another.
+    """
+    import numpy as np
+    from safetensors.numpy import save
+
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    data: bytes = save(plain, metadata=metadata)
+    return data
+
+
+def write_error(path: Path, error: OSError) -> RunError:
+    """Return the one-line error for a file that could not be written."""
+    return RunError(f"cannot write {path}: {error.strerror or error}")
+
+
+def read_error(path: Path, error: OSError) -> RunError:
+    """Return the one-line error for a file that could not be read."""
+    return RunError(f"cannot read {path}: {error.strerror or error}")

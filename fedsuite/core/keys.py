@@ -1,0 +1,182 @@
+"""Declaration of experiment keys.
+
+A key is declared once, beside what it configures: a method's keys in its strategy file,
+a partitioner's beside the partitioner. :mod:`fedsuite.experiment.experiment` collects the
+declarations, checks an experiment against them, and generates the table that Flower
+wants in ``pyproject.toml``.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedsuite.core.errors import ConfigError
+
+Value = bool | int | float | str
+
+AUTO = "auto"
+"""Stands for a default that is known only once the rest of the experiment is."""
+
+
+def toml_text(value: object) -> str:
+    """Return a value as it stands in an experiment file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+@dataclass(frozen=True)
+class With:
+    """A key has an effect only with this value of another key."""
+
+    key: str
+    value: Value
+
+    def met(self, values: Mapping[str, Value]) -> bool:
+        """Return whether an experiment's values say so."""
+        return values.get(self.key, self.value) == self.value
+
+    @property
+    def advice(self) -> str:
+        """What to do where it is not met."""
+        return f"set {self.key} = {self.value!r}"
+
+
+@dataclass(frozen=True)
+class Unless:
+    """A key has an effect unless another key has this value."""
+
+    key: str
+    value: Value
+
+    def met(self, values: Mapping[str, Value]) -> bool:
+        """Return whether an experiment's values say so."""
+        return self.key not in values or values[self.key] != self.value
+
+    @property
+    def advice(self) -> str:
+        """What to do where it is not met."""
+        return f"set another {self.key}"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of an experiment.
+
+    Parameters
+    ----------
+    name
+        Kebab-case name, as it stands in TOML files and in ``--run-config``.
+    default
+        Default value. Unless ``kind`` is given its type is the type of the key.
+    help
+        One line: meaning, unit, and what the extremes mean.
+    choices
+        Allowed values of a string key; empty allows any string.
+    minimum, maximum
+        Inclusive bounds of a number.
+    above
+        Exclusive lower bound of a number.
+    kind
+        Type of the key, needed only where the default is ``"auto"``. A key whose
+        default is ``"auto"`` accepts ``"auto"`` beside values of its type.
+    needs
+        What other keys must say for this one to have an effect, one of them at least:
+        where none does, only its default is accepted. Empty has an effect by itself.
+    value_needs
+        Values that need one thing more to have an effect: refused without it.
+    """
+
+    name: str
+    default: Value
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    kind: type[bool] | type[int] | type[float] | type[str] | None = None
+    needs: tuple[With | Unless, ...] = ()
+    value_needs: tuple[tuple[Value, With | Unless], ...] = ()
+
+    @property
+    def type(self) -> type:
+        """Type of the key: bool, int, float or str."""
+        return self.kind if self.kind is not None else type(self.default)
+
+    @property
+    def argument(self) -> str:
+        """Name of the Python argument that the key sets, such as ``local_steps``."""
+        return self.name.replace("-", "_")
+
+    def parse(self, value: object) -> Value:
+        """Return ``value`` as the key's type, or raise :class:`ConfigError`.
+
+        An int is accepted for a float key, as TOML writers expect; nothing else is
+        converted. NaN and infinities are refused.
+        """
+        if value == AUTO and self.default == AUTO:
+            return AUTO
+        if self.type is float and isinstance(value, int) and type(value) is not bool:
+            value = float(value)
+        if type(value) is not self.type:
+            raise self.error(value)
+        assert isinstance(value, bool | int | float | str)
+        if isinstance(value, str) and self.choices and value not in self.choices:
+            raise self.error(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._check_bounds(value)
+        return value
+
+    def parse_text(self, text: str) -> Value:
+        """Read a value as typed on a command line (``true``, ``3``, ``0.1``, ``mlp``)."""
+        if text == AUTO and self.default == AUTO:
+            return AUTO
+        if self.type is bool:
+            if text not in ("true", "false"):
+                raise self.error(text)
+            return text == "true"
+        if self.type is str:
+            return self.parse(text)
+        try:
+            return self.parse(self.type(text))
+        except ValueError:
+            raise self.error(text) from None
+
+    def allowed(self) -> str:
+        """Describe in words which values the key takes."""
+        if self.choices:
+            words = "one of " + ", ".join(self.choices)
+        else:
+            words = {
+                bool: "true or false",
+                int: "a whole number",
+                float: "a number",
+                str: "a string",
+            }[self.type]
+        bounds = [
+            f"{sign} {bound:g}"
+            for sign, bound in (
+                (">=", self.minimum),
+                (">", self.above),
+                ("<=", self.maximum),
+            )
+            if bound is not None
+        ]
+        words = " ".join([words, " and ".join(bounds)]).strip()
+        return f'{words}, or "auto"' if self.default == AUTO else words
+
+    def error(self, value: object) -> ConfigError:
+        """Return the error that says what is wrong with ``value``."""
+        near = difflib.get_close_matches(str(value), self.choices, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return ConfigError(f"key {self.name} = {value!r}: {hint}expected {self.allowed()}")
+
+    def _check_bounds(self, value: int | float) -> None:
+        if (
+            not math.isfinite(value)
+            or (self.minimum is not None and value < self.minimum)
+            or (self.maximum is not None and value > self.maximum)
+            or (self.above is not None and value <= self.above)
+        ):
+            raise self.error(value)

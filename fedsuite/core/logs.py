@@ -1,0 +1,133 @@
+"""Logs: as one JSON object a line, where the environment variable FEDSUITE_LOG says json.
+
+Each line has time, level, logger and message, and what is known of ``run``, ``round``,
+``client`` and ``site``. Numbers, names and reasons are written, arrays and rows never are.
+Each process reads its own environment: what a site logs is for the site to say.
+
+A strategy in somebody else's Flower app logs through Flower: see :class:`ServerLogger`.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.output import print_line
+
+VARIABLE = "FEDSUITE_LOG"
+
+LONGEST = 2000
+"""Characters of a message that are written."""
+
+Facts = Mapping[str, str | int]
+
+_NOTHING: Facts = MappingProxyType({})
+_scope: ContextVar[Facts] = ContextVar("fedsuite_log_scope", default=_NOTHING)
+
+logger = logging.getLogger(__name__)
+_flower_logger = logging.getLogger("flwr")
+
+
+@contextmanager
+def log_scope(**facts: str | int) -> Iterator[None]:
+    """Add facts, such as ``round=3``, to every line that is logged inside the block.
+
+    Not for the body of a generator, whose block would end with somebody else's.
+    """
+    token = _scope.set({**_scope.get(), **facts})
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def in_own_run() -> bool:
+    """Return whether this is a run of fedsuite, and not somebody else's Flower app."""
+    return "run" in _scope.get()
+
+
+class ServerLogger:
+    """Logger of strategies, which run in other people's Flower apps too.
+
+    A run of fedsuite has its lines in ``logging.getLogger(name)``. In somebody else's
+    ServerApp nobody has set up that logger: there the lines go through Flower's logger, as
+    those of Flower's own strategies do.
+
+    Parameters
+    ----------
+    name
+        Name of the logger in a run of fedsuite.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._own = logging.getLogger(name)
+
+    def warning(self, message: str, *args: object) -> None:
+        """Log what somebody should know."""
+        logger = self._own if in_own_run() else _flower_logger
+        logger.warning(message, *args, stacklevel=2)
+
+    def tell(self, message: str, *args: object) -> None:
+        """Log what Flower's strategies tell of a run; a run of fedsuite tells it itself."""
+        if not in_own_run():
+            _flower_logger.info(message, *args, stacklevel=2)
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON, in ASCII: nothing in it can break a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        when = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, str | int] = {
+            "time": when.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            **_scope.get(),
+            "message": record.getMessage()[:LONGEST],
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            kind, error = record.exc_info[:2]
+            line["error"] = f"{kind.__name__}: {error}"[:LONGEST]
+        return json.dumps(line)
+
+
+def json_logs() -> bool:
+    """Return whether this process is to log JSON.
+
+    Raises
+    ------
+    ConfigError
+        If the variable says something else that is not known.
+    """
+    mode = os.environ.get(VARIABLE, "")
+    if mode not in ("", "text", "json"):
+        raise ConfigError(f"environment variable {VARIABLE} = {mode!r}: text or json")
+    return mode == "json"
+
+
+def configure_logs() -> None:
+    """Make fedsuite's loggers write JSON to standard error, if that is asked for."""
+    package = logging.getLogger("fedsuite")
+    if not json_logs() or any(
+        isinstance(handler.formatter, JsonFormatter) for handler in package.handlers
+    ):
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    package.propagate = False
+
+
+def write_line(line: str) -> None:
+    """Tell a person a line of progress, or the log where it is JSON."""
+    if json_logs():
+        logger.info(line)
+    else:
+        print_line(line)

@@ -1,0 +1,347 @@
+"""Fairness metrics over clients.
+
+Two questions are kept apart. *Performance fairness*, :func:`fairness_report`: how evenly
+does one model serve all clients? *Collaborative fairness*,
+:func:`collaborative_fairness`: does a client that brings more get more out?
+
+Accuracies here are **per cent**, since a variance is published in per cent squared; the
+rest of fedsuite holds fractions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsuite.core.rng import numpy_stream
+
+
+@dataclass(frozen=True)
+class FairnessReport:
+    """Fairness of one model over ``num_clients`` clients; accuracies in per cent.
+
+    Parameters
+    ----------
+    num_clients
+        Number of clients, m.
+    mean, minimum, maximum
+        Plain mean (each client counts once), lowest and highest accuracy.
+    variance, std
+        Population variance (divided by m) in per cent squared, and its root in per cent.
+    worst_5, worst_10, best_5, best_10
+        Mean accuracy of the ceil(p m) lowest or highest clients, p = 5 % or 10 %; never
+        fewer than one client.
+    coefficient_of_variation
+        ``std / mean``. 0 is perfectly even; at most ``sqrt(m - 1)``.
+    angle
+        Angle between the accuracies and the vector of ones, in degrees: 0 is perfectly
+        even; its tangent is the coefficient of variation.
+    kl
+        Kullback-Leibler divergence, in nats, of the normalised accuracies from the
+        uniform distribution. 0 is perfectly even, ``log(m)`` is one client with all.
+    jain
+        Jain's index: 1 is perfectly even, 1/m is one client with all.
+    gini
+        Gini coefficient: 0 is perfectly even, ``(m - 1) / m`` is one client with all.
+
+    Notes
+    -----
+    Equal accuracies, all zeros included, count as perfectly even: variance, angle, KL
+    and Gini are then exactly 0 and Jain's index exactly 1.
+    """
+
+    num_clients: int
+    mean: float
+    variance: float
+    std: float
+    worst_5: float
+    worst_10: float
+    best_5: float
+    best_10: float
+    minimum: float
+    maximum: float
+    coefficient_of_variation: float
+    angle: float
+    kl: float
+    jain: float
+    gini: float
+
+    def as_dict(self) -> dict[str, int | float]:
+        """Return the metrics by name, in the order above."""
+        return asdict(self)
+
+
+def fairness_report(accuracies: ArrayLike) -> FairnessReport:
+    """Return the fairness metrics of one accuracy per client.
+
+    Parameters
+    ----------
+    accuracies
+        Vector of shape (m,), one accuracy per client, in per cent (0 to 100).
+
+    Raises
+    ------
+    ValueError
+        Where the vector is empty, not one-dimensional, or holds a value that is not a
+        finite number between 0 and 100.
+    """
+    ascending = np.sort(_accuracy_vector(accuracies))
+    m = len(ascending)
+    mean = _mean(ascending)
+    above_lowest = ascending - ascending[0]
+    variance = float(np.mean((above_lowest - above_lowest.mean()) ** 2))
+    std = float(np.sqrt(variance))
+    variation = std / mean if mean > 0 else 0.0
+    ranks = 2 * np.arange(1, m + 1) - m - 1
+    return FairnessReport(
+        num_clients=m,
+        mean=mean,
+        variance=variance,
+        std=std,
+        worst_5=_mean(ascending[: _tail(5, m)]),
+        worst_10=_mean(ascending[: _tail(10, m)]),
+        best_5=_mean(ascending[-_tail(5, m) :]),
+        best_10=_mean(ascending[-_tail(10, m) :]),
+        minimum=float(ascending[0]),
+        maximum=float(ascending[-1]),
+        coefficient_of_variation=variation,
+        angle=float(np.degrees(np.arctan2(std, mean))),
+        kl=_kl_to_uniform(ascending, mean),
+        jain=1 / (1 + variation**2),
+        gini=float(ranks @ above_lowest) / (m * m * mean) if mean > 0 else 0.0,
+    )
+
+
+def collaborative_fairness(
+    standalone: Sequence[float] | NDArray[np.floating],
+    federated: Sequence[float] | NDArray[np.floating],
+) -> float | None:
+    """Return 100 times the Pearson correlation of two accuracies per client.
+
+    Parameters
+    ----------
+    standalone
+        Accuracy that each client reaches alone, shape (m,), in any unit.
+    federated
+        Accuracy that the same clients, in the same order, get from the federation.
+
+    Returns
+    -------
+    float or None
+        Between -100 (who brings most gets least) and 100 (benefit follows contribution).
+        None where the correlation is undefined: fewer than two clients, or a vector
+        whose values are all equal.
+
+    Raises
+    ------
+    ValueError
+        Where the lengths differ, or a vector is empty or holds a value that is not finite.
+    """
+    x, y = _finite_vector(standalone), _finite_vector(federated)
+    if len(x) != len(y):
+        raise ValueError(
+            f"standalone and federated accuracies of {len(x)} and {len(y)} clients: "
+            "expected the same clients in the same order"
+        )
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    x, y = x - x.mean(), y - y.mean()
+    x, y = x / np.abs(x).max(), y / np.abs(y).max()
+    return float(100 * np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A bootstrap interval of collaborative fairness.
+
+    Parameters
+    ----------
+    low, high
+        Its ends, between -100 and 100.
+    num_undefined
+        Resamples that were left out because their correlation is undefined.
+    """
+
+    low: float
+    high: float
+    num_undefined: int
+
+
+def interval_over_tests(
+    standalone: Sequence[float],
+    federated: Sequence[float],
+    sizes: Sequence[int],
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval | None:
+    """Return where CF would come to lie if the same clients were tested anew.
+
+    The ends are percentiles of :func:`collaborative_fairness` over resamples, in each of
+    which a client's accuracy is a share of ``sizes[k]`` samples, drawn around what was
+    measured (with half a hit and half a miss added, so that 100 % is not certain). Noise
+    lowers a correlation, that of the resamples once more than the measured one: where
+    clients differ by little more than their noise the interval lies low.
+
+    The two accuracies of a client are drawn independently. Where both were measured on the
+    same samples they share luck, which raises the measured value and is not in here.
+
+    Parameters
+    ----------
+    standalone, federated
+        Accuracies by client, fractions.
+    sizes
+        Test samples by client.
+    level
+        Share of the resamples within the interval.
+    resamples, seed
+        Number of bootstrap resamples, and the seed of their draws.
+
+    Returns
+    -------
+    Interval or None
+        None where the correlation, or that of every resample, is undefined.
+    """
+    stream = numpy_stream(seed, "bootstrap-tests")
+    counts = np.asarray(sizes, dtype=np.int64)
+    if (counts < 1).any():
+        raise ValueError(f"test sizes {counts.tolist()}: expected at least 1 each")
+    x, y = (
+        stream.binomial(counts, chance, (resamples, len(counts))) / counts
+        for chance in (
+            (_fractions(values) * counts + 0.5) / (counts + 1)
+            for values in (standalone, federated)
+        )
+    )
+    return _interval(collaborative_fairness(standalone, federated), x, y, level)
+
+
+def interval_over_clients(
+    standalone: Sequence[float],
+    federated: Sequence[float],
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval | None:
+    """Return an interval for other clients, drawn as these were.
+
+    Resamples clients with replacement. With ten clients it is wide, and says what can be
+    told from ten; where their sizes are fixed by design, they are no random draw, and
+    :func:`interval_over_tests` answers the narrower question. Parameters and result as
+    there.
+    """
+    stream = numpy_stream(seed, "bootstrap-clients")
+    x, y = _finite_vector(standalone), _finite_vector(federated)
+    chosen = stream.integers(len(x), size=(resamples, len(x)))
+    return _interval(collaborative_fairness(x, y), x[chosen], y[chosen], level)
+
+
+def critical_fairness(num_clients: int, level: float = 0.95) -> float:
+    """Return what unrelated accuracies exceed in size with probability ``1 - level``.
+
+    Parameters
+    ----------
+    num_clients
+        At least 3; of 10 it is 63.2.
+    level
+        Between 0 and 1.
+    """
+    from scipy.stats import t
+
+    if num_clients < 3:
+        raise ValueError(f"num_clients = {num_clients}: expected at least 3")
+    free = num_clients - 2
+    quantile = float(t.ppf((1 + level) / 2, free))
+    return 100 * quantile / float(np.sqrt(free + quantile**2))
+
+
+def participation_incentive(
+    standalone: Sequence[float], federated: Sequence[float]
+) -> float:
+    """Return the share of clients that the federation serves no worse than being alone.
+
+    Parameters
+    ----------
+    standalone, federated
+        Accuracies by client, in any unit.
+    """
+    x, y = _finite_vector(standalone), _finite_vector(federated)
+    if len(x) != len(y):
+        raise ValueError(f"accuracies of {len(x)} and {len(y)} clients: expected the same")
+    return float(np.mean(y >= x))
+
+
+def _interval(
+    measured: float | None,
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    level: float,
+) -> Interval | None:
+    """Return the percentile interval of the rows' correlations."""
+    found = _row_correlations(x, y)
+    defined = found[np.isfinite(found)]
+    if measured is None or not defined.size:
+        return None
+    low, high = 100 * np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high), len(found) - len(defined))
+
+
+def _row_correlations(
+    x: NDArray[np.float64], y: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return Pearson's correlation of each pair of rows, NaN where one is constant."""
+    constant = (np.ptp(x, axis=1) == 0) | (np.ptp(y, axis=1) == 0)
+    x = x - x.mean(axis=1, keepdims=True)
+    y = y - y.mean(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
+    return np.where(constant, np.nan, np.clip(found, -1, 1))
+
+
+def _fractions(values: ArrayLike) -> NDArray[np.float64]:
+    vector = _finite_vector(values)
+    if (vector < 0).any() or (vector > 1).any():
+        raise ValueError("an accuracy is outside 0 to 1: expected fractions")
+    return vector
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Return the mean, summed as distances from the first, exact where all are equal."""
+    return float(values[0] + (values - values[0]).mean())
+
+
+def _tail(percent: int, num_clients: int) -> int:
+    """Return ceil(percent of num_clients), in integers: 0.05 * 140 is 7.000000000000001."""
+    return -(-percent * num_clients // 100)
+
+
+def _kl_to_uniform(accuracies: NDArray[np.float64], mean: float) -> float:
+    ratios = accuracies[accuracies > 0] / mean if mean > 0 else np.ones(1)
+    # Rounding can leave a tiny negative sum; the divergence never is.
+    return max(0.0, float(np.sum(ratios * np.log(ratios))) / len(accuracies))
+
+
+def _finite_vector(values: ArrayLike) -> NDArray[np.float64]:
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.ndim != 1 or vector.size == 0:
+        raise ValueError(
+            f"accuracies of shape {vector.shape}: expected one number per client"
+        )
+    if not np.isfinite(vector).all():
+        client = int(np.flatnonzero(~np.isfinite(vector))[0])
+        raise ValueError(f"accuracy {vector[client]} at position {client} is not finite")
+    return vector
+
+
+def _accuracy_vector(values: ArrayLike) -> NDArray[np.float64]:
+    vector = _finite_vector(values)
+    outside = np.flatnonzero((vector < 0) | (vector > 100))
+    if outside.size:
+        client = int(outside[0])
+        raise ValueError(
+            f"accuracy {vector[client]:g} at position {client} is outside 0 to 100 per cent"
+        )
+    return vector

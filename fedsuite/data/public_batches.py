@@ -1,0 +1,46 @@
+"""Mini-batches of public data: clients and server come to the same rows by themselves."""
+
+from typing import TYPE_CHECKING
+
+from fedsuite.core.rng import numpy_stream
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def public_batch(
+    num_rows: int, batch_size: int, seed: int, server_round: int, step: int
+) -> "Tensor":
+    """Return the rows of one public mini-batch, a pure function of its arguments.
+
+    Parameters
+    ----------
+    num_rows
+        Number of public rows, at least 1.
+    batch_size
+        Rows to draw; 0, or as many as there are or more, takes all of them, in an order
+        that is as fresh as any batch.
+    seed
+        The experiment's seed, not one that a client has of its own.
+    server_round, step
+        Each pair has a draw of its own.
+
+    Returns
+    -------
+    Tensor
+        int64 numbers of rows, each at most once.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, or ``batch_size`` is negative.
+    """
+    import torch
+
+    if num_rows < 1 or batch_size < 0:
+        raise ValueError(
+            f"num_rows = {num_rows}, batch_size = {batch_size}: expected at least 1 row, "
+            "and a size of at least 0"
+        )
+    order = numpy_stream(seed, f"public-batch/{step}", server_round).permutation(num_rows)
+    return torch.from_numpy(order[: batch_size or num_rows])

@@ -1,0 +1,256 @@
+"""Run, resume: what the command line and Python programs call."""
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fedsuite.core.errors import ConfigError, RunError, Stopped
+from fedsuite.core.keys import AUTO, Value
+from fedsuite.core.logs import write_line
+
+if TYPE_CHECKING:
+    from fedsuite.experiment.experiment import Experiment
+    from fedsuite.results.reader import Run
+
+Engine = Literal["local", "ray", "deployment"]
+ENGINES: tuple[Engine, ...] = ("local", "ray", "deployment")
+
+
+def run(
+    experiment: str | Path | Mapping[str, Value],
+    *,
+    engine: Engine | None = None,
+    seed: int | None = None,
+    overrides: Mapping[str, Value] | None = None,
+    num_supernodes: int = 0,
+    client_cpus: int = 1,
+    client_gpus: float = 0.0,
+) -> "Run":
+    """Run an experiment and return what it wrote.
+
+    Parameters
+    ----------
+    experiment
+        An experiment file, or its keys and values.
+    engine
+        ``local`` (this process), ``ray`` (``flwr run`` in Flower's simulation) or
+        ``deployment`` (SuperLink and SuperNodes as processes on this machine); None takes
+        the experiment's own, which is ``local`` unless it says otherwise.
+    seed
+        Shorthand for ``overrides={"seed": ...}``.
+    overrides
+        Values that win over the file's.
+    num_supernodes
+        Nodes that the clients live on; 0 is one a client in the local engine, else as
+        many as there are cores, and never more than clients.
+    client_cpus, client_gpus
+        What Ray reserves for each client at work.
+
+    Returns
+    -------
+    Run
+        The run's folder, read: ``path``, ``rounds``, ``summary``, ...
+
+    Raises
+    ------
+    FedsuiteError
+        In one line, if the experiment is wrong or the run fails.
+    Stopped
+        If Ctrl-C ends the run: a ``KeyboardInterrupt`` that says where it stopped.
+    """
+    from fedsuite.experiment.experiment import Experiment
+
+    changes = dict(overrides or {})
+    if seed is not None:
+        changes["seed"] = seed
+    if engine is not None:
+        changes["engine"] = engine
+    if isinstance(experiment, Mapping):
+        chosen = Experiment.from_values({**experiment, **changes}, tuple(changes))
+    else:
+        chosen = Experiment.load(Path(experiment), changes)
+    if chosen.note:
+        write_line(chosen.note)
+    resolved = at_home(chosen)
+    folder = Path(resolved.text("output-dir")) / resolved.text("run-name")
+    return _start(resolved, folder, num_supernodes, client_cpus, client_gpus)
+
+
+def resume(
+    path: str | Path,
+    *,
+    engine: Engine | None = None,
+    num_rounds: int | None = None,
+    num_supernodes: int = 0,
+) -> "Run":
+    """Go on with a run from its last checkpoint, to the same bits as never stopping.
+
+    Parameters
+    ----------
+    path
+        The run's folder.
+    engine
+        As for :func:`run`; None takes the engine that the run had.
+    num_rounds
+        Another number of rounds, to make a finished run longer.
+    num_supernodes
+        As for :func:`run`.
+
+    Raises
+    ------
+    RunError
+        If the run is finished, or its checkpoint cannot be used.
+    Stopped
+        As for :func:`run`.
+    """
+    from fedsuite.experiment.experiment import Experiment
+    from fedsuite.results.layout import EXPERIMENT, read_manifest
+    from fedsuite.results.reader import load_run
+
+    folder = Path(path).resolve()
+    manifest = read_manifest(folder)
+    if manifest["status"] == "finished":
+        done = load_run(folder).rounds[-1]["round"]
+        if num_rounds is None or num_rounds <= done:
+            raise RunError(
+                f"run {folder} is finished after round {done}: give more rounds with "
+                "--num-rounds"
+            )
+    experiment = Experiment.load(folder / EXPERIMENT)
+    # The folder may have been moved since.
+    changes: dict[str, Value] = {
+        "output-dir": str(folder.parent),
+        "run-name": folder.name,
+        "resume": True,
+    }
+    if engine is not None:
+        changes["engine"] = engine
+    if num_rounds is not None:
+        changes["num-rounds"] = num_rounds
+    resumed = at_home(Experiment.from_values({**experiment.values, **changes}))
+    return _start(resumed, folder, num_supernodes, 1, 0.0)
+
+
+def at_home(experiment: "Experiment") -> "Experiment":
+    """Return the experiment with absolute folders, a name for the run, and an engine."""
+    values = dict(experiment.values)
+    output = str(values["output-dir"])
+    values["output-dir"] = os.path.abspath("runs" if output == AUTO else output)
+    if values["run-name"] == AUTO:
+        stem = f"{values['method']}-{values['dataset']}-s{values['seed']}"
+        values["run-name"] = _free_name(Path(str(values["output-dir"])), stem)
+    if values["state-dir"] != AUTO:
+        values["state-dir"] = os.path.abspath(str(values["state-dir"]))
+    if values["engine"] == AUTO:
+        values["engine"] = "local"
+    data = str(values["data-dir"])
+    if data == AUTO:
+        data = os.environ.get("FEDSUITE_DATA", "") or AUTO
+    values["data-dir"] = data if data == AUTO else os.path.abspath(os.path.expanduser(data))
+    if values["public-dir"] not in ("", AUTO):
+        public = os.path.expanduser(str(values["public-dir"]))
+        values["public-dir"] = os.path.abspath(public)
+    return type(experiment).from_values(values)
+
+
+def _free_name(output: Path, stem: str) -> str:
+    """Return a name with the time in it that no run folder has yet."""
+    name = f"{stem}-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
+    count = 2
+    unique = name
+    while (output / unique).exists():
+        unique, count = f"{name}-{count}", count + 1
+    return unique
+
+
+def _start(
+    experiment: "Experiment",
+    folder: Path,
+    num_supernodes: int,
+    client_cpus: int,
+    client_gpus: float,
+) -> "Run":
+    from fedsuite.results.reader import load_run
+    from fedsuite.results.writer import RunFolder
+
+    num_clients = experiment.integer("num-clients")
+    if not 0 <= num_supernodes <= num_clients:
+        raise ConfigError(
+            f"--num-supernodes {num_supernodes}: expected at most the {num_clients} clients"
+        )
+    try:
+        _drive(experiment, folder, num_supernodes, client_cpus, client_gpus)
+    except (KeyboardInterrupt, SystemExit) as error:
+        # Where it ran in other processes, these were killed.
+        RunFolder.stop(folder)
+        if isinstance(error, SystemExit):
+            raise
+        command = ["fedsuite", "resume", str(folder)]
+        raise Stopped(where_it_stopped(folder, command)) from None
+    return load_run(folder)
+
+
+def _drive(
+    experiment: "Experiment",
+    folder: Path,
+    num_supernodes: int,
+    client_cpus: int,
+    client_gpus: float,
+) -> None:
+    """Run an experiment by its engine."""
+    if experiment["engine"] == "local":
+        from fedsuite.engines.local import run_local
+
+        run_local(experiment, folder, num_supernodes=num_supernodes)
+        return
+    _check_folder(experiment, folder)
+    nodes = num_supernodes or min(experiment.integer("num-clients"), os.cpu_count() or 1)
+    config = dict(experiment.values)
+    if config["state-dir"] == AUTO:
+        # Flower's processes do not know the run's folder by themselves.
+        config["state-dir"] = str(folder.parent / ".state")
+    if experiment["engine"] == "ray":
+        from fedsuite.engines.ray import run_ray
+
+        run_ray(
+            config, num_supernodes=nodes, client_cpus=client_cpus, client_gpus=client_gpus
+        )
+    else:
+        from fedsuite.engines.deployment import run_deployment
+
+        run_deployment(config, num_supernodes=nodes)
+
+
+def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
+    """Return where a run was when it was stopped, and the command that goes on."""
+    from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
+    from fedsuite.results.layout import MANIFEST
+    from fedsuite.results.reader import load_run
+    from fedsuite.rounds.checkpoint import checkpoint_round, list_checkpoints
+
+    if not (folder / MANIFEST).exists():
+        return "stopped before the first round: nothing is lost"
+    run = load_run(folder)
+    done = run.rounds[-1]["round"] if run.rounds else 0
+    checkpoints = list_checkpoints(folder / CHECKPOINTS)
+    goes_on = (
+        f"goes on after round {checkpoint_round(checkpoints[-1])}"
+        if checkpoints
+        else "starts it again, for there is no checkpoint yet"
+    )
+    return (
+        f"stopped after round {done} of {run.experiment['num-rounds']}: "
+        f"`{shlex.join(command)}` {goes_on}"
+    )
+
+
+def _check_folder(experiment: "Experiment", folder: Path) -> None:
+    """Refuse a folder that is in the way before any process is started."""
+    if not experiment["resume"] and folder.exists() and any(folder.iterdir()):
+        raise RunError(
+            f"run folder {folder} exists and is not empty: choose another run-name or "
+            f"output-dir, or go on with its run by `fedsuite resume {folder}`"
+        )

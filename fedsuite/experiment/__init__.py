@@ -1,0 +1,1 @@
+"""An experiment: its keys, their checks, and what it is made of."""

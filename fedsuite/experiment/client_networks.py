@@ -1,0 +1,66 @@
+"""What an experiment may say of its clients' networks, and with which methods."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Value
+from fedsuite.core.registry import METHODS
+
+if TYPE_CHECKING:
+    from fedsuite.rounds.base import FederatedStrategy
+
+
+def check_networks(values: Mapping[str, Value]) -> None:
+    """Refuse keys about clients' models that cannot be kept together.
+
+    Parameters
+    ----------
+    values
+        Those of an experiment.
+
+    Raises
+    ------
+    ConfigError
+        In one line, with what to do.
+    """
+    from fedsuite.models.assignment import experiment_networks
+
+    method = str(values["method"])
+    strategy = METHODS[method].load_strategy()
+    different = bool(values["client-models"])
+    own = values["client-initialisation"] == "own"
+    if different and not _allows_different(strategy):
+        raise ConfigError(
+            f"key client-models: clients of method {method} share one model; those of "
+            f"{_methods(_allows_different)} may have different ones"
+        )
+    if own and not strategy.PRIVATE_MODELS:
+        raise ConfigError(
+            f"key client-initialisation = 'own': clients of method {method} start from "
+            f"what the server holds; those of {_methods(_keeps_private)} do not"
+        )
+    for name in ("decomposition", "fedpara"):
+        if values[name] and (different or own):
+            key = "client-models" if different else "client-initialisation = 'own'"
+            raise ConfigError(f"key {name} = true cannot go with {key}: choose one")
+    if values["best-model-metric"] and strategy.PRIVATE_MODELS:
+        raise ConfigError(
+            f"key best-model-metric: clients of method {method} keep their models, so the "
+            "server has none to write; leave it empty"
+        )
+    experiment_networks(values)
+
+
+def _allows_different(strategy: "type[FederatedStrategy]") -> bool:
+    one_model = strategy.NEEDS_GROUPS or strategy.NEEDS_VALIDATION
+    return (strategy.PRIVATE_MODELS or strategy.NEEDS_NETWORKS) and not one_model
+
+
+def _keeps_private(strategy: "type[FederatedStrategy]") -> bool:
+    return strategy.PRIVATE_MODELS
+
+
+def _methods(fits: Callable[["type[FederatedStrategy]"], bool]) -> str:
+    """Return the names of the methods whose strategies fit."""
+    return ", ".join(name for name, m in METHODS.items() if fits(m.load_strategy()))

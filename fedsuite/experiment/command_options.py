@@ -1,0 +1,30 @@
+"""Arguments and options that commands share; costs nothing to import."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsuite.core.keys import Value
+
+FileArgument = Annotated[Path, typer.Argument(help="Experiment file (TOML).")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key; may be repeated."),
+]
+RunsArgument = Annotated[list[Path], typer.Argument(help="Folders of runs.")]
+StandaloneOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Folder of a run of Standalone; may be repeated. Default: found beside the "
+        "run, or made."
+    ),
+]
+
+
+def overrides(settings: Sequence[str] | None) -> dict[str, Value]:
+    """Return what ``--set`` says."""
+    from fedsuite.experiment.experiment import parse_assignment
+
+    return dict(parse_assignment(setting) for setting in settings or [])

@@ -1,0 +1,345 @@
+"""An experiment: flat kebab-case keys, checked before anything starts.
+
+The same file serves ``fedsuite run FILE`` and ``flwr run . --run-config FILE``. Keys are
+declared where they belong (:mod:`fedsuite.experiment.key_catalog` collects them); here
+values are checked against the declarations, and defaults filled in.
+"""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tomli_w
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO, Key, Value
+from fedsuite.core.registry import METHODS
+from fedsuite.experiment.client_networks import check_networks
+from fedsuite.experiment.key_catalog import (
+    SELECTORS,
+    ambiguous_keys,
+    is_default,
+    keys_of,
+    known_keys,
+    shared_keys,
+    unknown_key,
+)
+from fedsuite.experiment.key_effects import check_value_needs, idle_keys
+from fedsuite.experiment.own_defaults import own_defaults, own_note
+from fedsuite.experiment.shipped import find_experiment
+from fedsuite.experiment.site_keys import check_sites, number_of_sites
+from fedsuite.strategies.decomposition.rules import refusal
+
+LOCAL_KEYS = frozenset(
+    {
+        "engine",
+        "workers",
+        "resume",
+        "output-dir",
+        "run-name",
+        "state-dir",
+        "client-memory",
+        "data-dir",
+        "public-dir",
+        "site-dirs",
+        "num-rounds",
+        "checkpoint-every",
+        "connect-timeout",
+        "round-timeout",
+        "plots",
+        "tensorboard",
+        "metrics-port",
+        "metrics-host",
+    }
+)
+"""Keys that say where or how long, not what: a run may be resumed with others."""
+
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment with all its values.
+
+    Parameters
+    ----------
+    values
+        Key to value: the keys that apply, no more and no less.
+    note
+        One line on what the method's own defaults change; empty if nothing.
+    """
+
+    values: Mapping[str, Value]
+    note: str = field(default="", compare=False)
+
+    @classmethod
+    def load(cls, path: Path, overrides: Mapping[str, Value] | None = None) -> "Experiment":
+        """Read an experiment file; ``overrides`` win over what it says.
+
+        What they leave without effect in the file falls to its default.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be read, or the experiment cannot be run.
+        """
+        with naming(path):
+            given = {**read_file(path), **(overrides or {})}
+            return cls.from_values(given, tuple(overrides or ()))
+
+    @classmethod
+    def from_values(
+        cls, given: Mapping[str, object], overridden: Collection[str] = ()
+    ) -> "Experiment":
+        """Check values and fill in defaults.
+
+        Parameters
+        ----------
+        given
+            Key to value.
+        overridden
+            Keys whose values win over a file's: other keys that these leave without
+            effect fall to their defaults, and are not refused.
+
+        Raises
+        ------
+        ConfigError
+            Naming the key, the value, and what is allowed.
+        """
+        values: dict[str, Value] = {}
+        defaults: dict[str, Value] = {}
+        keys: list[Key] = []
+        method, shared = _choice("method", given, {}), shared_keys()
+        own = own_defaults(method, given, shared)
+        for group in _groups(given, own):
+            keys += group.keys
+            for key in group.keys:
+                defaults[key.name] = group.defaults.get(key.name, key.default)
+                value = given.get(key.name, defaults[key.name])
+                if value == AUTO and key.name in group.defaults:
+                    value = group.defaults[key.name]
+                elif value == AUTO and key.default != AUTO and key.name in ambiguous_keys():
+                    value = key.default
+                values[key.name] = key.parse(value)
+        others = {n: value for n, value in given.items() if n not in values}
+        left_out = _foreign_keys(others, overridden)
+        strategy = METHODS[str(values["method"])].load_strategy()
+        while idle := idle_keys(values, defaults, keys, strategy, overridden):
+            left_out += idle
+            values.update({name: defaults[name] for name in idle})
+        values.update(number_of_sites(values))
+        notes = [own_note(method, own, given, values, shared)]
+        if left_out:
+            notes.append(f"left out, as they have no effect here: {', '.join(left_out)}")
+        experiment = cls(dict(sorted(values.items())), "; ".join(filter(None, notes)))
+        experiment.check()
+        return experiment
+
+    def check(self) -> None:
+        """Refuse combinations that cannot be run."""
+        num_clients, per_round = (
+            self.integer("num-clients"),
+            self.integer("clients-per-round"),
+        )
+        if per_round > num_clients:
+            raise ConfigError(
+                f"key clients-per-round = {per_round}: expected at most num-clients = "
+                f"{num_clients}, or 0 for all"
+            )
+        if self.integer("quorum") > (per_round or num_clients):
+            raise ConfigError(
+                f"key quorum = {self['quorum']}: expected at most the "
+                f"{per_round or num_clients} clients of a round"
+            )
+        if self.integer("local-epochs") == 0 and self.integer("local-steps") == 0:
+            raise ConfigError(
+                "keys local-epochs and local-steps are both 0: set one of them"
+            )
+        if self.number("drop-out") + self.number("straggler") > 1:
+            raise ConfigError(
+                f"keys drop-out = {self['drop-out']} and straggler = {self['straggler']}: "
+                "expected at most 1 together"
+            )
+        strategy = METHODS[self.text("method")].load_strategy()
+        reason = f": {strategy.FIXED_REASON}" if strategy.FIXED_REASON else ""
+        for key, value in strategy.FIXED.items():
+            if self[key] != value:
+                raise ConfigError(
+                    f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
+                    + reason
+                )
+        check_value_needs(self.values, strategy.KEYS)
+        if self["decomposition"] and (reason := refusal(strategy, self.values)):
+            raise ConfigError(f"key {reason}")
+        check_sites(self.values)
+        check_networks(self.values)
+        name = self.text("run-name")
+        if not _RUN_NAME.fullmatch(name):
+            raise ConfigError(
+                f"key run-name = {name!r}: expected letters, digits, dots, dashes and "
+                "underscores, 121 at most, starting with a letter or digit"
+            )
+
+    def __getitem__(self, name: str) -> Value:
+        return self.values[name]
+
+    def integer(self, name: str) -> int:
+        """Return the value of an integer key."""
+        value = self.values[name]
+        assert isinstance(value, int), name
+        return value
+
+    def number(self, name: str) -> float:
+        """Return the value of a float key."""
+        value = self.values[name]
+        assert isinstance(value, float), name
+        return value
+
+    def text(self, name: str) -> str:
+        """Return the value of a string key."""
+        value = self.values[name]
+        assert isinstance(value, str), name
+        return value
+
+    def arguments(self, keys: Sequence[Key]) -> dict[str, Value]:
+        """Return the values of some keys as keyword arguments."""
+        return {key.argument: self.values[key.name] for key in keys}
+
+    def replace(self, **changes: Value) -> "Experiment":
+        """Return an experiment with other values; arguments are keys in snake case."""
+        renamed = {name.replace("_", "-"): value for name, value in changes.items()}
+        return Experiment.from_values({**self.values, **renamed})
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the values that decide what is computed."""
+        decisive = {k: v for k, v in self.values.items() if k not in LOCAL_KEYS}
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    def to_toml(self) -> str:
+        """Return the experiment as a file that :meth:`load` reads back."""
+        return tomli_w.dumps(dict(self.values))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Keys that apply, with defaults that differ from their declarations."""
+
+    keys: Sequence[Key]
+    defaults: Mapping[str, Value]
+
+
+def read_file(path: Path) -> dict[str, object]:
+    """Read the flat keys of a TOML file.
+
+    Where it is looked for: :func:`fedsuite.experiment.shipped.find_experiment`.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, is not TOML, or is not flat.
+    """
+    try:
+        with open(find_experiment(path), "rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read experiment {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"experiment {path} is not valid TOML: {error}") from error
+    for name, value in content.items():
+        if isinstance(value, dict | list):
+            raise ConfigError(
+                f"experiment {path}: key {name} holds a {type(value).__name__}; keys are "
+                "flat, and a list is a comma-separated string"
+            )
+    return content
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let what is refused inside the block name the file, where the file alone is at fault.
+
+    What the command line says beside the file stands before its author's eyes.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if str(path) in str(error):
+            raise
+        try:
+            Experiment.from_values(read_file(path))
+        except ConfigError as alone:
+            if str(error).endswith(str(alone)):
+                raise ConfigError(f"{path}: {error}") from None
+        raise
+
+
+def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> list[str]:
+    """Return the keys of a file whose method, model or the like an override replaced.
+
+    Raises
+    ------
+    ConfigError
+        If another key does not apply, unless it says what stands there anyway.
+    """
+    for name in given:
+        if name not in known_keys():
+            raise unknown_key(name)
+    foreign = []
+    for name, value in given.items():
+        if is_default(name, value):
+            continue
+        owners = known_keys()[name].owners
+        replaced = {owner.split()[0] for owner in owners} & set(overridden)
+        if name in overridden or not replaced:
+            raise ConfigError(
+                f"key {name} = {value!r} does not apply here: it belongs to "
+                f"{', '.join(owners)}"
+            )
+        foreign.append(name)
+    return foreign
+
+
+def _groups(given: Mapping[str, object], defaults: Mapping[str, Value]) -> Iterator[_Group]:
+    yield _Group(tuple(shared_keys().values()), defaults)
+    for selector in SELECTORS:
+        yield _Group(keys_of(selector, _choice(selector, given, defaults)), defaults)
+
+
+def _choice(
+    selector: str, given: Mapping[str, object], defaults: Mapping[str, Value]
+) -> str:
+    """Return the checked value of a key that selects others."""
+    key = shared_keys()[selector]
+    value = given.get(selector, AUTO)
+    if value == AUTO:
+        value = defaults.get(selector, key.default)
+    return _selected(key.parse(value))
+
+
+def _selected(value: Value) -> str:
+    """Return a selector's value as it stands in TOML."""
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def parse_assignment(text: str) -> tuple[str, Value]:
+    """Read ``key=value`` as typed on a command line.
+
+    Raises
+    ------
+    ConfigError
+        If it is not of that form, or the key or value is not known.
+    """
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise ConfigError(f"{text!r}: expected key=value")
+    if name not in known_keys():
+        raise unknown_key(name)
+    if value == AUTO and name in ambiguous_keys():
+        return name, AUTO
+    return name, known_keys()[name].declarations[0].parse_text(value)

@@ -1,0 +1,236 @@
+"""All keys that an experiment may name: collected from where they are declared.
+
+What applies to one experiment is found without loading the methods that it does not use:
+between machines every message is answered by a new process.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO, Key, Unless, Value
+from fedsuite.core.registry import METHODS
+from fedsuite.experiment.own_defaults import TOGETHER
+
+KEYS: tuple[Key, ...] = (
+    Key("method", "fedavg", "method to run", choices=tuple(METHODS)),
+    Key("num-rounds", 10, "rounds of the federation", minimum=1),
+    Key("seed", 0, "seed of all random streams", minimum=0),
+    Key(
+        "clients-per-round",
+        0,
+        "clients sampled to train in a round; 0 is all",
+        minimum=0,
+    ),
+    Key("evaluate-every", 1, "rounds between evaluations on all clients", minimum=1),
+    Key("quorum", 1, "least good replies for a round to count", minimum=1),
+    Key(
+        "max-failed-rounds",
+        3,
+        "rounds in a row below the quorum before the run ends with an error",
+        minimum=1,
+    ),
+    Key("connect-timeout", 600.0, "seconds to wait for SuperNodes", above=0.0),
+    Key("round-timeout", 3600.0, "seconds to wait for the replies of a round", above=0.0),
+    Key(
+        "threads",
+        1,
+        "torch threads of each process; may change the last bits",
+        minimum=1,
+        maximum=256,
+    ),
+    Key("device", "auto", "where clients train", choices=("auto", "cpu", "cuda")),
+    Key(
+        "engine",
+        AUTO,
+        "what runs it under `fedsuite run`: auto is local",
+        choices=("local", "ray", "deployment"),
+        kind=str,
+    ),
+    Key(
+        "workers",
+        1,
+        "processes that clients of the local engine train in, the run's own among them, to "
+        "the same bits; 0 is one a core",
+        minimum=0,
+        maximum=1024,
+    ),
+    Key("resume", False, "go on from the last checkpoint in the run's folder"),
+    Key("output-dir", AUTO, "folder that run folders go into", kind=str),
+    Key("run-name", AUTO, "name of the run's folder", kind=str),
+    Key("state-dir", AUTO, "folder for what clients keep between rounds", kind=str),
+    Key(
+        "client-memory",
+        2048,
+        "MiB of what clients keep that stays in memory (local engine); the rest in files",
+        minimum=1,
+    ),
+    Key(
+        "checkpoint-every",
+        10,
+        "rounds between checkpoints; 0 writes none",
+        minimum=0,
+    ),
+    Key("plots", True, "draw the run's plots at its end"),
+    Key("tensorboard", False, "also write TensorBoard events into the run's folder"),
+    Key(
+        "metrics-port",
+        0,
+        "port of the server's Prometheus text, /metrics, while rounds go on; 0 is none",
+        minimum=0,
+        maximum=65535,
+    ),
+    Key(
+        "metrics-host",
+        "127.0.0.1",
+        "address that metrics-port is opened on",
+        needs=(Unless("metrics-port", 0),),
+    ),
+    Key(
+        "early-stop-metric",
+        "",
+        "metric of rounds.jsonl that ends the run when it stops improving; empty: never",
+    ),
+    Key(
+        "early-stop-patience",
+        20,
+        "evaluations without improvement to wait",
+        minimum=1,
+        needs=(Unless("early-stop-metric", ""),),
+    ),
+    Key(
+        "best-model-metric",
+        "",
+        "metric of rounds.jsonl whose best model is kept too; empty keeps none",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class KnownKey:
+    """A key name with all its declarations, and whom it belongs to.
+
+    Parameters
+    ----------
+    declarations
+        All declarations of the name; methods may share one.
+    owners
+        ``method fedprox``, ``partitioner shards``, ...; empty for keys of every experiment.
+    """
+
+    declarations: tuple[Key, ...]
+    owners: tuple[str, ...]
+
+
+def shared_groups() -> dict[str, tuple[Key, ...]]:
+    """Return the keys that every experiment has, by what they are about."""
+    from fedsuite import data, models
+    from fedsuite.rounds.server_step import KEYS as SERVER_KEYS
+    from fedsuite.training.fault_plan import KEYS as FAULT_KEYS
+    from fedsuite.training.loop import KEYS as TRAINING_KEYS
+    from fedsuite.training.privacy import KEYS as PRIVACY_KEYS
+    from fedsuite.training.scoring import KEYS as SCORE_KEYS
+    from fedsuite.training.self_regularisation import KEYS as LSR_KEYS
+
+    return {
+        "run": (*KEYS, *SCORE_KEYS),
+        "data": data.KEYS,
+        "model": (
+            models.MODEL,
+            *models.CLIENT_NETWORK_KEYS,
+            models.DECOMPOSITION,
+            *models.FEDPARA_KEYS,
+        ),
+        "training": TRAINING_KEYS,
+        "extras": (*SERVER_KEYS, *LSR_KEYS, *PRIVACY_KEYS, *FAULT_KEYS),
+    }
+
+
+@cache
+def shared_keys() -> dict[str, Key]:
+    """Return the keys that every experiment has, by name."""
+    return {key.name: key for keys in shared_groups().values() for key in keys}
+
+
+SELECTORS = ("dataset", "partitioner", "model", "decomposition", "method")
+"""Keys whose values bring keys of their own."""
+
+
+def owners(selector: str) -> tuple[str, ...]:
+    """Return the values of a selector that may bring keys."""
+    from fedsuite import data, models
+
+    found: dict[str, Iterable[str]] = {
+        "dataset": data.DATASETS,
+        "partitioner": data.PARTITIONERS,
+        "model": models.MODELS,
+        "decomposition": ("true",),
+        "method": METHODS,
+    }
+    return tuple(found[selector])
+
+
+def keys_of(selector: str, name: str) -> Sequence[Key]:
+    """Return the keys that apply where a selector has a value; loads that method alone."""
+    from fedsuite import data, models
+    from fedsuite.messages import decomposition
+
+    if selector == "dataset":
+        return data.DATASETS[name].keys
+    if selector == "partitioner":
+        return data.PARTITIONERS[name].keys
+    if selector == "model":
+        return models.MODELS[name].keys
+    if selector == "method":
+        return METHODS[name].load_strategy().KEYS
+    return (*models.DECOMPOSITION_KEYS, *decomposition.KEYS) if name == "true" else ()
+
+
+@cache
+def known_keys() -> dict[str, KnownKey]:
+    """Return every key that an experiment may name."""
+    known = {name: KnownKey((key,), ()) for name, key in shared_keys().items()}
+    for selector, name in ((s, n) for s in SELECTORS for n in owners(s)):
+        for key in keys_of(selector, name):
+            old = known.get(key.name, KnownKey((), ()))
+            known[key.name] = KnownKey(
+                (*old.declarations, key), (*old.owners, f"{selector} {name}")
+            )
+    return known
+
+
+@cache
+def ambiguous_keys() -> frozenset[str]:
+    """Return the keys whose default depends on what else the experiment says."""
+    differing = {
+        name
+        for name, known in known_keys().items()
+        if len({(type(key.default), key.default) for key in known.declarations}) > 1
+    }
+    overridden = {k for m in METHODS.values() for k in m.load_strategy().DEFAULTS}
+    # Whether one of these is named decides on others.
+    together = {name for group in TOGETHER for name in group}
+    return frozenset(differing | overridden | together)
+
+
+def table_default(name: str) -> Value:
+    """Return what stands for a key in ``[tool.flwr.app.config]``."""
+    return AUTO if name in ambiguous_keys() else known_keys()[name].declarations[0].default
+
+
+def is_default(name: str, value: object) -> bool:
+    """Return whether a value is what stands there when the user said nothing."""
+    return value == table_default(name)
+
+
+def unknown_key(name: str) -> ConfigError:
+    """Return the error for a key that nobody declares, with the nearest known one."""
+    near = difflib.get_close_matches(name.replace("_", "-"), known_keys(), 1, cutoff=0.5)
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else "`fedsuite methods NAME --all` lists the keys"
+    )
+    return ConfigError(f"unknown key {name!r}: {hint}")

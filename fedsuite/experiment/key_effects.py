@@ -1,0 +1,84 @@
+"""Keys that would have no effect: refused, so that none is taken in silence."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Value
+from fedsuite.rounds.declaration import MethodDeclaration
+
+
+def idle_keys(
+    values: Mapping[str, Value],
+    defaults: Mapping[str, Value],
+    keys: Iterable[Key],
+    strategy: type[MethodDeclaration],
+    overridden: Collection[str] = (),
+) -> list[str]:
+    """Return the keys of a file that what overrides it leaves without effect.
+
+    Parameters
+    ----------
+    values
+        Those of the experiment.
+    defaults
+        What stands there when a user says nothing, by key. These are always taken.
+    keys
+        Declarations of the keys.
+    strategy
+        Of the experiment's method.
+    overridden
+        Keys whose values win over a file's; empty where there is no file.
+
+    Raises
+    ------
+    ConfigError
+        If another key would change nothing in this experiment: naming it, what it lacks,
+        and what to do.
+    """
+    idle = []
+    for key in keys:
+        name, value = key.name, values[key.name]
+        if value == defaults[name]:
+            continue
+        start = f"key {name} = {value!r} has no effect with"
+        if name in strategy.WITHOUT_EFFECT:
+            causes = ["method"]
+            reason = (
+                f"{start} method {values['method']}: {strategy.WITHOUT_EFFECT[name]}; set "
+                f"{defaults[name]!r}, or leave it out"
+            )
+        elif key.needs and not any(need.met(values) for need in key.needs):
+            causes = [need.key for need in key.needs]
+            lacking = " and ".join(f"{cause} = {values[cause]!r}" for cause in causes)
+            advice = " or ".join(need.advice for need in key.needs)
+            reason = f"{start} {lacking}: {advice} too, or leave {name} out"
+        else:
+            continue
+        if name in overridden or not set(causes) & set(overridden):
+            raise ConfigError(reason)
+        idle.append(name)
+    return idle
+
+
+def check_value_needs(values: Mapping[str, Value], keys: Iterable[Key]) -> None:
+    """Refuse values that others leave without effect, where the default would have one.
+
+    Parameters
+    ----------
+    values
+        Those of the experiment.
+    keys
+        Declarations of keys that the experiment has.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, what its value lacks, and what to do.
+    """
+    for key in keys:
+        for value, need in key.value_needs:
+            if values[key.name] == value and not need.met(values):
+                raise ConfigError(
+                    f"key {key.name} = {value!r} has no effect with {need.key} = "
+                    f"{values[need.key]!r}: {need.advice} too, or another {key.name}"
+                )

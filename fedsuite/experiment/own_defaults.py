@@ -1,0 +1,131 @@
+"""A method's own defaults of shared keys, and where they give way.
+
+Some keys describe one thing together: the local work, and the optimiser. An experiment that
+names one key of such a group has named the whole group, and the method's own defaults of it
+do not apply. So a file means the same work whatever its method. Only an optimiser and its
+learning rate are never completed from two sources: what nobody can complete is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO, Key, Value, toml_text
+from fedsuite.core.registry import METHODS
+
+LOCAL_WORK = ("local-epochs", "local-steps", "batch-size")
+OPTIMISER = ("optimizer", "learning-rate", "learning-rate-decay")
+TOGETHER = (LOCAL_WORK, OPTIMISER)
+"""Keys that describe one thing; who names one of them has named them all."""
+
+
+def own_defaults(
+    method: str, given: Mapping[str, object], keys: Mapping[str, Key]
+) -> dict[str, Value]:
+    """Return the method's own defaults that apply beside what an experiment names.
+
+    Parameters
+    ----------
+    method
+        A registered method.
+    given
+        What the experiment names; ``"auto"`` names nothing.
+    keys
+        The keys that every experiment has, with the defaults of all methods.
+
+    Raises
+    ------
+    ConfigError
+        Where a learning rate or an optimiser is named alone and the method's pair and the
+        general pair leave open what belongs to it.
+    """
+    own = dict(METHODS[method].load_strategy().DEFAULTS)
+    rate = _completed_rate(method, own, given, keys)
+    for group in TOGETHER:
+        if any(given.get(name, AUTO) != AUTO for name in group):
+            own = {name: value for name, value in own.items() if name not in group}
+    if given.get("public-dir"):
+        # The number of rows is for a part that is held out; a folder gives all it has.
+        own.pop("public-size", None)
+    return own | rate
+
+
+def _completed_rate(
+    method: str,
+    own: Mapping[str, Value],
+    given: Mapping[str, object],
+    keys: Mapping[str, Key],
+) -> dict[str, Value]:
+    """Return the method's learning rate, where only its optimiser is named."""
+    usual = {name: keys[name].default for name in OPTIMISER}
+    pair = {**usual, **{name: own[name] for name in OPTIMISER if name in own}}
+    named = [name for name in OPTIMISER if given.get(name, AUTO) != AUTO]
+    if not named:
+        return {}
+    if "optimizer" not in named:
+        if pair["optimizer"] == usual["optimizer"]:
+            return {}
+        raise ConfigError(
+            f"key {named[0]} = {given[named[0]]!r} without optimizer: method {method} has "
+            f"{_words(pair)} by default, others {_words(usual)}; name the optimizer too"
+        )
+    optimizer = keys["optimizer"].parse(given["optimizer"])
+    if "learning-rate" in named or optimizer == usual["optimizer"]:
+        return {}
+    if optimizer == pair["optimizer"]:
+        return {"learning-rate": pair["learning-rate"]}
+    raise ConfigError(
+        f"key optimizer = {optimizer!r} without learning-rate: the default, "
+        f"{usual['learning-rate']}, is for {usual['optimizer']}; name the learning-rate too"
+    )
+
+
+def _words(pair: Mapping[str, Value]) -> str:
+    return f"{pair['optimizer']} at {pair['learning-rate']}"
+
+
+def own_note(
+    method: str,
+    applied: Mapping[str, Value],
+    given: Mapping[str, object],
+    values: Mapping[str, Value],
+    keys: Mapping[str, Key],
+) -> str:
+    """Return in one line what a method's own defaults change; empty if nothing.
+
+    Parameters
+    ----------
+    method, given, keys
+        As for :func:`own_defaults`.
+    applied
+        What :func:`own_defaults` returned.
+    values
+        The whole experiment.
+    """
+    strategy = METHODS[method].load_strategy()
+    unnamed = {name for name in values if given.get(name, AUTO) == AUTO}
+    brought = [
+        name
+        for name, value in applied.items()
+        if name in unnamed and (name not in keys or keys[name].default != value)
+    ]
+    left = [
+        name
+        for name, value in strategy.DEFAULTS.items()
+        if name in unnamed - {*applied, *strategy.UNUSED} and values[name] != value
+    ]
+    unused = [name for name in strategy.UNUSED if name not in unnamed]
+    parts = []
+    if brought:
+        parts.append(f"brings {_listed(brought, applied)}")
+    if left:
+        parts.append(
+            f"leaves out its own {_listed(left, strategy.DEFAULTS)}, as the experiment "
+            "describes that itself"
+        )
+    if unused:
+        parts.append(f"makes no use of {', '.join(unused)}")
+    return f"method {method} {'; '.join(parts)}" if parts else ""
+
+
+def _listed(names: Sequence[str], values: Mapping[str, Value]) -> str:
+    return ", ".join(f"{name} = {toml_text(values[name])}" for name in names)

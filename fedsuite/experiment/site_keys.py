@@ -1,0 +1,90 @@
+"""What an experiment may say of sites that bring data of their own."""
+
+from collections.abc import Mapping
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO, Value
+from fedsuite.core.registry import METHODS
+from fedsuite.data.experiment_keys import site_names
+
+_NUM_CLIENTS_DEFAULT = 10
+
+_ROWS_ON_SERVER: Mapping[str, tuple[Value, str]] = {
+    "partitioner": ("iid", "each site is a client with the rows that it has"),
+    "client-test-fraction": (0.0, "test-fraction is what a site holds out"),
+    "server-validation-fraction": (0.0, "the server has no rows to keep"),
+    "label-noise": (0.0, "the labels of a site are its own"),
+    "score-whole-test": (False, "there is no test part that all sites hold"),
+}
+"""Keys that need the whole data set in one place: what they must be, and why."""
+
+
+def number_of_sites(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the number of clients that the sites make, if there are sites.
+
+    Raises
+    ------
+    ConfigError
+        If another number is given.
+    """
+    names = site_names(values)
+    if not names:
+        return {}
+    given = values["num-clients"]
+    if given not in (len(names), _NUM_CLIENTS_DEFAULT):
+        raise ConfigError(
+            f"key num-clients = {given}: sites names {len(names)}, one client each; leave "
+            "num-clients out"
+        )
+    return {"num-clients": len(names)}
+
+
+def check_sites(values: Mapping[str, Value]) -> None:
+    """Refuse what cannot be done where no process has all rows.
+
+    Raises
+    ------
+    ConfigError
+        In one line, with what to do.
+    """
+    rehearsal = bool(values["site-dirs"])
+    if not site_names(values):
+        if rehearsal:
+            raise ConfigError('key site-dirs: name the sites too, with sites = "A, B"')
+        return
+    for key, (needed, reason) in _ROWS_ON_SERVER.items():
+        if values[key] != needed:
+            raise ConfigError(
+                f"key {key} = {values[key]!r} cannot go with sites: {reason}; set "
+                f"{needed!r}"
+            )
+    method = str(values["method"])
+    if METHODS[method].load_strategy().NEEDS_VALIDATION:
+        raise ConfigError(
+            f"method {method} validates on rows of the server, which has none where sites "
+            "bring their own: choose another method, or leave sites empty"
+        )
+    if values["dataset"] == "reddit":
+        raise ConfigError(
+            "key dataset = 'reddit' cannot go with sites: its rows have no class"
+        )
+    if values["public-size"] and not values["public-dir"]:
+        raise ConfigError(
+            f"key public-size = {values['public-size']}: with sites no rows can be held "
+            "out; give public-dir = 'auto', and FEDSUITE_PUBLIC at server and sites"
+        )
+    if values["engine"] == "ray" or (values["engine"] == "deployment" and rehearsal):
+        raise ConfigError(
+            f"key engine = {values['engine']!r}: sites are SuperNodes of their own; "
+            "rehearse with site-dirs and engine = 'local'"
+        )
+    if rehearsal:
+        return
+    # Which folder a node opens is for its operator to say, not for the wire.
+    for key, allowed in (("public-dir", ("", AUTO)), ("state-dir", (AUTO,))):
+        if values[key] not in allowed:
+            raise ConfigError(
+                f"key {key} = {values[key]!r} cannot go with sites, whose operators choose "
+                f"their folders: set {allowed[-1]!r}, and FEDSUITE_"
+                f"{key.partition('-')[0].upper()} at each node"
+            )

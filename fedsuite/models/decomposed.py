@@ -1,0 +1,375 @@
+"""Convolutions whose filters are sums of a few shared atoms.
+
+W. Chen, Q. Qiu: Extra Clients at No Extra Cost: Overcome Data Heterogeneity in Federated
+Learning with Filter Decomposition, ICML 2025, arXiv:2503.08652. Section 4: each filter of
+a layer, from input channel i to output channel o, is a combination of the layer's atoms,
+
+    F[o, i] = sum over q of coefficients[o, i, q] * atoms[q].
+
+The paper does not say which layers are decomposed, nor how factors start. Here:
+
+- Every convolution wider than 1 x 1 is, but for a 7 x 7 stem: the network's first
+  convolution, in the order in which its modules were registered, if its kernel is 7 x 7.
+- Factors that keep a trained network's function come from a singular value decomposition.
+  Drawn afresh, they follow Kaiming's rule for both factors, or the variance that torch
+  gives a dense filter.
+"""
+
+import copy
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.rng import torch_stream
+
+Initialisation = Literal["keep", "kaiming-both", "match-dense"]
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+
+SPARE_SCALE = 0.1
+"""Size of atoms that no filter uses yet, as a part of Kaiming's standard deviation."""
+
+
+class DecomposedConv2d(nn.Module):
+    """A convolution whose parameters are filter atoms and their coefficients.
+
+    Parameters
+    ----------
+    atoms
+        (m, kernel height, kernel width).
+    coefficients
+        (channels out, channels in / groups, m).
+    bias
+        (channels out), or None.
+    stride, padding, dilation, groups, padding_mode
+        As of ``torch.nn.Conv2d``.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        atoms: Tensor,
+        coefficients: Tensor,
+        bias: Tensor | None = None,
+        *,
+        stride: tuple[int, int] = (1, 1),
+        padding: tuple[int, int] | str = (0, 0),
+        dilation: tuple[int, int] = (1, 1),
+        groups: int = 1,
+        padding_mode: PaddingMode = "zeros",
+    ) -> None:
+        super().__init__()
+        self.atoms = _parameter(atoms)
+        self.coefficients = _parameter(coefficients)
+        self.register_parameter("bias", None if bias is None else _parameter(bias))
+        self.stride = stride
+        self.padding = padding
+        self.dilation = dilation
+        self.groups = groups
+        self.padding_mode = padding_mode
+
+    @classmethod
+    def like(
+        cls, conv: nn.Conv2d, atoms: Tensor, coefficients: Tensor
+    ) -> "DecomposedConv2d":
+        """Return a layer with these factors, and all else as in a dense convolution.
+
+        The bias is the same parameter. The factors take the dense weight's type and
+        device, and are trained if it was.
+        """
+        weight = conv.weight
+        layer = cls(
+            nn.Parameter(atoms.to(weight), requires_grad=weight.requires_grad),
+            nn.Parameter(coefficients.to(weight), requires_grad=weight.requires_grad),
+            conv.bias,
+            stride=_pair(conv.stride),
+            padding=conv.padding if isinstance(conv.padding, str) else _pair(conv.padding),
+            dilation=_pair(conv.dilation),
+            groups=conv.groups,
+            padding_mode=conv.padding_mode,
+        )
+        return layer.train(conv.training)
+
+    def filters(self) -> Tensor:
+        """Return the dense filters (channels out, channels in / groups, height, width)."""
+        filters: Tensor = torch.einsum("oiq,qxy->oixy", self.coefficients, self.atoms)
+        return filters
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Rebuild the filters and convolve once."""
+        inputs, padding = self._padded(inputs)
+        return functional.conv2d(
+            inputs,
+            self.filters(),
+            self.bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+        )
+
+    def forward_in_two(self, inputs: Tensor) -> Tensor:
+        """Convolve with the atoms, then combine what they answer by a 1 x 1 convolution.
+
+        This is the paper's wording. It equals :meth:`forward` and takes more memory.
+        """
+        inputs, padding = self._padded(inputs)
+        batch, channels, height, width = inputs.shape
+        answers = functional.conv2d(
+            inputs.reshape(batch * channels, 1, height, width),
+            self.atoms.unsqueeze(1),
+            None,
+            self.stride,
+            padding,
+            self.dilation,
+        )
+        # Channel j * m + q: what atom q makes of input channel j.
+        answers = answers.reshape(batch, -1, *answers.shape[-2:])
+        mixing = self.coefficients.flatten(1)[:, :, None, None]
+        return functional.conv2d(answers, mixing, self.bias, groups=self.groups)
+
+    def dense(self) -> nn.Conv2d:
+        """Return the ordinary convolution with these filters; the bias is the same one."""
+        channels_out, channels_in = self.coefficients.shape[:2]
+        # On the meta device no weights are drawn.
+        conv = nn.Conv2d(
+            channels_in * self.groups,
+            channels_out,
+            (self.atoms.shape[1], self.atoms.shape[2]),
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+            bias=False,
+            padding_mode=self.padding_mode,
+            device="meta",
+        )
+        trained = self.atoms.requires_grad or self.coefficients.requires_grad
+        conv.weight = nn.Parameter(self.filters().detach(), requires_grad=trained)
+        conv.bias = self.bias
+        return conv.train(self.training)
+
+    def extra_repr(self) -> str:
+        """Show the sizes when the layer is printed."""
+        channels_out, channels_in, count = self.coefficients.shape
+        return (
+            f"{channels_in * self.groups}, {channels_out}, "
+            f"kernel_size={tuple(self.atoms.shape[1:])}, atoms={count}, "
+            f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
+            f"groups={self.groups}, padding_mode={self.padding_mode}"
+        )
+
+    def _padded(self, inputs: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Return inputs and the zeros that a convolution is still to put around them."""
+        (top, bottom), (left, right) = self._margins()
+        if self.padding_mode == "zeros" and top == bottom and left == right:
+            return inputs, (top, left)
+        mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+        return functional.pad(inputs, (left, right, top, bottom), mode), (0, 0)
+
+    def _margins(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the padding (top, bottom), (left, right)."""
+        if not isinstance(self.padding, str):
+            vertical, horizontal = self.padding
+            return (vertical, vertical), (horizontal, horizontal)
+        if self.padding == "valid":
+            return (0, 0), (0, 0)
+        # As torch has it: of an odd number of pixels, the end gets one more.
+        height, width = (
+            step * (size - 1)
+            for step, size in zip(self.dilation, self.atoms.shape[1:], strict=True)
+        )
+        return (height // 2, height - height // 2), (width // 2, width - width // 2)
+
+
+def decompose(
+    model: nn.Module,
+    atoms: int = 9,
+    *,
+    initialisation: Initialisation = "keep",
+    decompose_stem: bool = False,
+    decompose_1x1: bool = False,
+    seed: int = 0,
+) -> nn.Module:
+    """Return a copy of a model with factored convolutions; linear layers stay dense.
+
+    Each ``Conv2d`` wider than 1 x 1 becomes a :class:`DecomposedConv2d`, with its bias,
+    stride, padding, dilation and groups.
+
+    Parameters
+    ----------
+    model
+        Any network; it is not changed.
+    atoms
+        Filter atoms of each layer, m >= 1. From the number of a kernel's pixels on, any
+        filters can be expressed.
+    initialisation
+        ``keep``: the factors of the nearest filters that m atoms can express; with m of at
+        least the kernel's pixels the function stays the same. ``kaiming-both``: atoms of
+        variance 2 / (m k^2), coefficients of 2 / (channels in x m).
+        ``match-dense``: atoms of variance 1 / k^2, coefficients of
+        1 / (3 x channels in x m), so that filters vary as torch's dense ones do.
+    decompose_stem
+        Whether the first convolution is decomposed even if its kernel is 7 x 7.
+    decompose_1x1
+        Whether 1 x 1 convolutions are decomposed too.
+    seed
+        Of the draws; torch's global generator is neither used nor changed.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such convolution, or one that cannot be replaced: a subclass of
+        ``Conv2d``, or one whose weight is computed, shared with another layer, or not
+        finite.
+    """
+    if atoms < 1:
+        raise ConfigError(f"atoms = {atoms}: expected at least 1")
+    if initialisation not in get_args(Initialisation):
+        raise ConfigError(
+            f"initialisation = {initialisation!r}: expected one of "
+            f"{', '.join(get_args(Initialisation))}"
+        )
+    chosen = factored_layers(model, stem=decompose_stem, pointwise=decompose_1x1)
+    if not chosen:
+        raise ConfigError(
+            f"a model without convolutions to decompose ({type(model).__name__}): choose "
+            "one with convolutions wider than 1 x 1, or do without decomposition"
+        )
+    _check_replaceable(model, chosen)
+    generator = torch_stream(seed, "decomposition")
+    result = copy.deepcopy(model)
+    new: dict[nn.Module, nn.Module] = {}
+    for name in chosen:
+        conv = result.get_submodule(name)
+        assert isinstance(conv, nn.Conv2d)
+        factors = _factors(conv.weight.detach().cpu(), atoms, initialisation, generator)
+        new[conv] = DecomposedConv2d.like(conv, *factors)
+    return _replaced(result, new)
+
+
+def recompose(model: nn.Module) -> nn.Module:
+    """Return a copy of a model with dense convolutions that computes the same outputs."""
+    result = copy.deepcopy(model)
+    layers = (m for m in result.modules() if isinstance(m, DecomposedConv2d))
+    return _replaced(result, {layer: layer.dense() for layer in layers})
+
+
+def factored_layers(model: nn.Module, *, stem: bool, pointwise: bool) -> list[str]:
+    """Return the names of the convolutions that :func:`decompose` replaces.
+
+    Parameters
+    ----------
+    stem, pointwise
+        Whether a 7 x 7 first convolution, and 1 x 1 ones, are among them.
+    """
+    found = []
+    first = True
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Conv2d):
+            continue
+        is_stem = first and module.kernel_size == (7, 7)
+        first = False
+        if (stem or not is_stem) and (pointwise or module.kernel_size != (1, 1)):
+            found.append(name)
+    return found
+
+
+def _check_replaceable(model: nn.Module, names: list[str]) -> None:
+    """Refuse convolutions that a factored one cannot stand for."""
+    owners: dict[int, str] = {}
+    for name, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            owners[id(parameter)] = "several" if id(parameter) in owners else name
+    for name in names:
+        conv = model.get_submodule(name)
+        weight = dict(conv.named_parameters(recurse=False)).get("weight")
+        if type(conv) is not nn.Conv2d:
+            reason = f"{type(conv).__name__} may compute something else than Conv2d"
+        elif weight is None:
+            reason = "its weight is computed from other parameters"
+        elif owners[id(weight)] == "several":
+            reason = "it shares its weight with another layer"
+        elif not bool(weight.isfinite().all()):
+            reason = "its weight is not finite"
+        else:
+            continue
+        raise ConfigError(f"convolution {name or 'model'} cannot be decomposed: {reason}")
+
+
+def _replaced(model: nn.Module, new: dict[nn.Module, nn.Module]) -> nn.Module:
+    """Put new modules in the places of old ones, wherever these stand."""
+    if model in new:
+        return new[model]
+    # A module that stands in several places is listed, and replaced, in each.
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if module in new:
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, new[module])
+    return model
+
+
+def _factors(
+    weight: Tensor, count: int, initialisation: str, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return atoms and coefficients, float64, for a layer with dense filters ``weight``."""
+    channels_out, channels_in, height, width = weight.shape
+
+    def normal(variance: float, *shape: int) -> Tensor:
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return values * math.sqrt(variance)
+
+    kaiming = 2 / (count * height * width)
+    if initialisation == "keep":
+        spare = normal(SPARE_SCALE**2 * kaiming, count, height, width)
+        return _nearest_factors(weight.double(), spare)
+    if initialisation == "kaiming-both":
+        variances = kaiming, 2 / (channels_in * count)
+    else:
+        variances = 1 / (height * width), 1 / (3 * channels_in * count)
+    atoms = normal(variances[0], count, height, width)
+    return atoms, normal(variances[1], channels_out, channels_in, count)
+
+
+def _nearest_factors(weight: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors of the nearest filters, in the sense of least squares.
+
+    Parameters
+    ----------
+    weight
+        (channels out, channels in, height, width).
+    spare
+        (m, height, width): atoms for the places that the filters do not need. They get
+        coefficients of 0, and can still be trained, which an atom of zeros could not.
+    """
+    channels_out = len(weight)
+    rows = weight.flatten(0, 1).flatten(1)
+    left, sizes, right = torch.linalg.svd(rows, full_matrices=False)
+    # A pair of singular vectors may come with either sign; the largest entry decides.
+    peaks = right.gather(1, right.abs().argmax(1, keepdim=True))
+    left, right = left * peaks.sign().T, right * peaks.sign()
+    needed = int((sizes > sizes[0] * torch.finfo(sizes.dtype).eps).sum())
+    rank = min(len(spare), needed)
+    roots = sizes[:rank].sqrt()
+    # With this scale the mean squares of atoms and coefficients are in Kaiming's ratio,
+    # channels in : kernel's pixels.
+    scale = channels_out**-0.25
+    atoms = spare.clone()
+    atoms[:rank] = (roots[:, None] * right[:rank]).unflatten(1, spare.shape[1:]) * scale
+    coefficients = weight.new_zeros(*weight.shape[:2], len(spare))
+    kept = (left[:, :rank] * roots).unflatten(0, weight.shape[:2])
+    coefficients[..., :rank] = kept / scale
+    return atoms, coefficients
+
+
+def _parameter(values: Tensor) -> nn.Parameter:
+    return values if isinstance(values, nn.Parameter) else nn.Parameter(values)
+
+
+def _pair(values: tuple[int, ...]) -> tuple[int, int]:
+    first, second = values
+    return first, second

@@ -1,0 +1,52 @@
+"""torchvision, the optional extra ``fedsuite[vision]``: imported only where it is used.
+
+It cannot be imported beside every build of torch, so nothing on the default path may need
+it.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from fedsuite.core.errors import ConfigError
+
+
+def import_torchvision(part: str, user: str) -> Any:
+    """Return a module of torchvision.
+
+    Parameters
+    ----------
+    part
+        Its name within torchvision, such as ``models``.
+    user
+        What needs it, for the error.
+
+    Raises
+    ------
+    ConfigError
+        If torchvision is not installed, or cannot be imported beside this torch.
+    """
+    try:
+        import_module("torchvision")
+        return import_module(f"torchvision.{part}")
+    except ModuleNotFoundError as error:
+        if error.name != "torchvision":
+            raise _broken(user, error) from error
+        raise ConfigError(
+            f"{user} needs torchvision: pip install 'fedsuite[vision]'"
+        ) from None
+    except (ImportError, RuntimeError, OSError) as error:
+        # Beside a torch that it was not built for, registering its operators fails.
+        raise _broken(user, error) from error
+
+
+def _broken(user: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{user}: torchvision is installed but cannot be imported ({first_line(error)}): "
+        "install builds of torch and torchvision that belong together"
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, or else its name."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__

@@ -1,0 +1,1 @@
+"""Machinery of a round on the server: base, exchange, checks, sums, checkpoints."""

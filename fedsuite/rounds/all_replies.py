@@ -1,0 +1,131 @@
+"""Base of methods that must see all replies of a round before they can weigh one.
+
+They hold the models of a round in memory, where FedAvg holds a sum. Replies without
+examples are left out, and a round below the quorum leaves the method's memory as it was.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Unpack
+
+import numpy as np
+
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import ARRAYS, LOSS_BEFORE, TRAIN, Arrays
+from fedsuite.rounds.aggregation import weighted_mean
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.validation import ClientReply
+
+
+class GatheredStrategy(FederatedStrategy):
+    """Collects the replies; a method overrides :meth:`combine`.
+
+    Takes the keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
+        """Return what a client must report: metric to its least and largest value."""
+        return {}
+
+    @abstractmethod
+    def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
+        """Return the new global arrays, or None to keep the old ones.
+
+        Parameters
+        ----------
+        arrays
+            Global arrays that were sent, read-only.
+        replies
+            Good replies with examples, in client-id order; at least one.
+        """
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send the model; expect a model and the needed metrics."""
+        exchange = super().train_exchange(arrays, client_ids)
+        expected = replace(exchange.expected, bounds=self.needed_metrics())
+        return replace(exchange, expected=expected)
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Combine the replies, if they make a round."""
+        taken = list(replies)
+        usable = [reply for reply in taken if reply.num_examples > 0]
+        if len(taken) < self.quorum.needed or not usable:
+            return None
+        return self.combine(arrays, usable)
+
+    def mean_of(self, replies: Sequence[ClientReply], weights: Vector) -> Arrays | None:
+        """Return the weighted mean of the clients' arrays, and record the weights.
+
+        Parameters
+        ----------
+        replies
+            Clients to average.
+        weights
+            One a client, >= 0; need not sum to 1. All 0 keeps the old arrays.
+        """
+        self.record_weights(replies, weights)
+        return weighted_mean((r.arrays[ARRAYS] for r in replies), weights.tolist())
+
+    def record_weights(self, replies: Sequence[ClientReply], weights: Vector) -> None:
+        """Put the weights, as shares of 1, into the round's report.
+
+        The row of each client gets ``weight``, the round ``effective_clients``,
+        1 / sum of squared shares: m for equal weights, 1 if one client has all.
+        """
+        shares = weights / weights.sum() if weights.any() else weights
+        for reply, share in zip(replies, shares, strict=True):
+            self.reports[TRAIN].annotate(reply.client_id, weight=float(share))
+        squares = float((shares**2).sum())
+        self.round_metrics["effective_clients"] = 1.0 / squares if squares else 0.0
+
+
+class LossStrategy(GatheredStrategy):
+    """Base of methods that need each client's loss under the model that was sent.
+
+    Parameters
+    ----------
+    loss_before_key
+        Metric that holds F_k(w_t), the mean loss over all of the client's training data
+        before training: finite and >= 0, else the reply is not used.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        metrics=(
+            NeededMetric(
+                LOSS_BEFORE,
+                "loss_before_key",
+                "the mean loss of the received model over the client's training data",
+            ),
+        )
+    )
+
+    def __init__(
+        self, *, loss_before_key: str = LOSS_BEFORE, **options: Unpack[StrategyOptions]
+    ) -> None:
+        super().__init__(**options)
+        self.loss_before_key = loss_before_key
+
+    def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
+        """Return the loss before training, which is never negative."""
+        return {self.loss_before_key: (0.0, math.inf)}
+
+    def losses_of(self, replies: Sequence[ClientReply]) -> Vector:
+        """Return the losses before training, in the order of the replies."""
+        return metric_of(replies, self.loss_before_key)
+
+
+def metric_of(replies: Sequence[ClientReply], name: str) -> Vector:
+    """Return one metric of all replies."""
+    return np.array([reply.metrics[name] for reply in replies], dtype=np.float64)
+
+
+def examples_of(replies: Sequence[ClientReply]) -> Vector:
+    """Return the numbers of examples n_k of all replies."""
+    return np.array([reply.num_examples for reply in replies], dtype=np.float64)

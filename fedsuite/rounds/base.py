@@ -1,0 +1,504 @@
+"""The strategy that all methods stand on.
+
+A method overrides :meth:`FederatedStrategy.train_exchange` (what is sent, what must come
+back) and :meth:`FederatedStrategy.aggregate` (what is made of the replies). Everything
+else is here once: identity of clients, waiting, sampling, checks, quorum, order of
+reduction, accounting, state for checkpoints.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.logs import ServerLogger, log_scope
+from fedsuite.messages.records import (
+    ARRAYS,
+    CONFIG,
+    EVALUATE,
+    NUM_EXAMPLES,
+    SERVER_ROUND,
+    TRAIN,
+    Arrays,
+    ConfigValue,
+    own_record,
+    to_arrays,
+    to_record,
+)
+from fedsuite.rounds.declaration import MethodDeclaration
+from fedsuite.rounds.exchange import (
+    FEDSUITE_KEYS,
+    Exchange,
+    RecordKeys,
+    Rejection,
+    ReplyReader,
+    Versions,
+    Wire,
+    build_messages,
+)
+from fedsuite.rounds.exchange_layer import ExchangeLayer
+from fedsuite.rounds.first_exchange import first_refusal
+from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
+from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
+from fedsuite.rounds.quorum import Quorum, QuorumMissed
+from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.server_step import ServerExtras
+from fedsuite.rounds.startable import StartableStrategy
+from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
+from fedsuite.rounds.validation import ClientReply, Expected, all_finite, spec_of
+
+logger = ServerLogger(__name__)
+
+
+class FederatedStrategy(MethodDeclaration, StartableStrategy):
+    """Base of all strategies.
+
+    Parameters
+    ----------
+    fraction_train, fraction_evaluate
+        Share of the clients that train, or are evaluated, in a round; 0 skips the phase.
+    min_train_nodes, min_evaluate_nodes, min_available_nodes
+        Least number of clients in a phase, of those that there are, and of nodes before a
+        round starts; the defaults are Flower's.
+    clients_per_round
+        Clients that train in a round; 0 leaves it to ``fraction_train``.
+    num_clients
+        Number of clients where nodes may host several (``identity="partition"``).
+    evaluate_every
+        Evaluate every so many rounds and after the last one, if ``num_rounds`` says
+        which that is; 1 is every round.
+    num_rounds
+        Number of rounds planned; 0 if not known. :meth:`start` sets it.
+    quorum
+        Least number of good replies; with fewer the round keeps the last model.
+    max_failed_rounds
+        Rounds in a row that may miss the quorum before the run ends with an error.
+    max_examples
+        Cap on the number of examples that a client may claim; None for no cap.
+    weighted_by_key
+        Metric that holds the number of examples.
+    arrayrecord_key, configrecord_key
+        Names of the model's record and of the settings' in messages, as in Flower; in
+        replies the model may have that name too. For clients of your own app: fedsuite's
+        clients and legacy ones have names of their own.
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn
+        Make the phase's MetricRecord of the good replies, as in Flower; None is the mean,
+        weighted by examples. They change no row that a client has in a report.
+    seed
+        Seed of sampling and of everything random on the server.
+    identity
+        What a client is: ``node``, ``partition`` or ``registered``; see
+        :class:`~fedsuite.rounds.membership.Directory`.
+    server_momentum, fedvarp
+        Extras on the server, off unless asked for; see :mod:`fedsuite.rounds.server_step`.
+    wire
+        ``message``, or ``numpy`` for apps made of legacy NumPyClients.
+    connect_timeout
+        Seconds to wait for nodes before the run ends with an error.
+    exchange_timeout
+        Seconds to wait for replies in exchanges that a method makes inside a round.
+    source_hash
+        Hash that nodes must report of their fedsuite code; None skips the check.
+    public_fingerprint
+        Fingerprint that nodes must report of their public data; None skips the check.
+    site_names
+        Names of the clients in order, where they have some; with ``registered`` those of
+        the nodes that take part, client k being the k-th. Empty takes all nodes.
+    """
+
+    def __init__(
+        self,
+        *,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
+        min_available_nodes: int = 2,
+        clients_per_round: int = 0,
+        num_clients: int | None = None,
+        evaluate_every: int = 1,
+        num_rounds: int = 0,
+        quorum: int = 1,
+        max_failed_rounds: int = 3,
+        max_examples: float | None = None,
+        weighted_by_key: str = NUM_EXAMPLES,
+        arrayrecord_key: str = ARRAYS,
+        configrecord_key: str = CONFIG,
+        train_metrics_aggr_fn: MetricsFn | None = None,
+        evaluate_metrics_aggr_fn: MetricsFn | None = None,
+        seed: int = 0,
+        identity: Identity = "node",
+        server_momentum: float = 0.0,
+        fedvarp: bool = False,
+        wire: Wire = "message",
+        connect_timeout: float = 600.0,
+        exchange_timeout: float = 3600.0,
+        source_hash: str | None = None,
+        public_fingerprint: str | None = None,
+        site_names: Sequence[str] = (),
+    ) -> None:
+        if evaluate_every < 1:
+            raise ValueError(f"evaluate_every = {evaluate_every}: expected at least 1")
+        if wire == "numpy" and identity == "partition":
+            raise ValueError(
+                "wire='numpy' cannot go with identity='partition': a legacy NumPyClient "
+                "does not answer the hello, and a node hosts one client"
+            )
+        hosts_clients = identity == "partition" or bool(site_names)
+        self.sampling = {
+            TRAIN: Sampling(
+                TRAIN, fraction_train, min_train_nodes, seed, clients_per_round
+            ),
+            EVALUATE: Sampling(EVALUATE, fraction_evaluate, min_evaluate_nodes, seed),
+        }
+        self.min_available_nodes = max(min_available_nodes, 1)
+        waits_for_all = f"all ({min_available_nodes} has no effect with {identity!r})"
+        self.nodes_awaited = waits_for_all if hosts_clients else str(min_available_nodes)
+        self.evaluate_every = evaluate_every
+        self.num_rounds = num_rounds
+        self.quorum = Quorum(max(quorum, 1), max_failed_rounds)
+        self.max_examples = max_examples
+        self.weighted_by_key = weighted_by_key
+        self.arrayrecord_key = arrayrecord_key
+        self.configrecord_key = configrecord_key
+        self._keys = RecordKeys(arrayrecord_key, configrecord_key)
+        if self._keys != FEDSUITE_KEYS and (wire == "numpy" or hosts_clients):
+            raise ValueError(
+                f"arrayrecord_key = {arrayrecord_key!r}, configrecord_key = "
+                f"{configrecord_key!r}: legacy NumPyClients (wire='numpy') and fedsuite's "
+                "clients on shared nodes have names of their own: leave both out"
+            )
+        functions = {TRAIN: train_metrics_aggr_fn, EVALUATE: evaluate_metrics_aggr_fn}
+        self._means = {
+            phase: MetricMeans(phase, function, weighted_by_key)
+            for phase, function in functions.items()
+        }
+        self.seed = seed
+        self.extras = ServerExtras(momentum=server_momentum, fedvarp=fedvarp)
+        self.layer = ExchangeLayer()
+        self.wire = wire
+        self.exchange_timeout = exchange_timeout
+        self.directory = Directory(
+            identity,
+            num_clients,
+            connect_timeout,
+            source_hash,
+            public_fingerprint,
+            site_names,
+        )
+        self.reports: dict[str, PhaseReport] = {}
+        self.client_versions: dict[int, str] = {}
+        self.kept_versions: dict[int, str] = {}
+        self.server_round = 0
+        self.round_metrics: dict[str, float] = {}
+        self._kinds_answered: set[str] = set()
+        self._exchange_index = 0
+        self._grid: Grid | None = None
+        self._members = Members([], {})
+        self._given = self._record = ArrayRecord()
+        self._arrays: Arrays = {}
+        self._pending: dict[str, ReplyReader] = {}
+        self._told_conversion = False
+
+    # ------------------------------------------------------------- for methods to override
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Return what is sent to train, and what must come back.
+
+        Called once a round, inside ``configure_train``; a method may call
+        :meth:`exchange` here for what it must know first.
+
+        Parameters
+        ----------
+        arrays
+            Global arrays, read-only.
+        client_ids
+            The clients sampled for this round, sorted.
+        """
+        return Exchange(
+            TRAIN,
+            client_ids,
+            shared={ARRAYS: arrays},
+            expected=Expected({ARRAYS: spec_of(arrays)}),
+        )
+
+    @abstractmethod
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Return the new global arrays, or None to keep the old ones.
+
+        Parameters
+        ----------
+        arrays
+            Global arrays that were sent, read-only.
+        replies
+            Good replies in client-id order. Taking them one at a time keeps the memory
+            of a mean flat; all must be taken before an exchange of the method's own.
+        """
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Return what is sent to evaluate, and what must come back."""
+        return Exchange(EVALUATE, client_ids, shared={ARRAYS: arrays})
+
+    def finish_round(self) -> None:
+        """Do what the method must do after a round, such as a decay; once a round."""
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return what the method must remember between rounds: arrays and scalars."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take back what :meth:`state` returned."""
+
+    # ------------------------------------------------------------------- for methods to use
+
+    def members(self) -> Sequence[int]:
+        """Return all clients of the federation as this round knows it, ascending."""
+        return self._members.client_ids
+
+    def exchange(self, exchange: Exchange) -> Iterator[ClientReply]:
+        """Make one more exchange inside the round; yields good replies in client order.
+
+        Usable inside :meth:`train_exchange` and :meth:`aggregate`. Bad and missing replies
+        are counted in the round's report as those to the training message are. With fewer
+        good replies than the quorum the round ends there and the model stays as it was.
+        """
+        grid = self._current_grid()
+        exchange = self.layer.outgoing(exchange)
+        reader, messages = self._open(exchange, TRAIN)
+        report = self.reports[TRAIN]
+        report.bytes_down += exchange.bytes_down()
+        good = 0
+        replies = grid.send_and_receive(messages, timeout=self.exchange_timeout)
+        for reply in reader.read(replies):
+            good += 1
+            yield reply
+        report.bytes_up += reader.bytes_up
+        tell_replies(exchange.message_type, good, len(exchange.client_ids))
+        self._judge_first(reader)
+        self.quorum.check(good, report)
+
+    # ------------------------------------------------------------------- Flower's contract
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample clients and return one message a node."""
+        self._begin_round(server_round, arrays, grid)
+        self.reports = {}
+        self.round_metrics = {}
+        if self.sampling[TRAIN].fraction == 0.0:
+            return []
+        try:
+            return self._configure(TRAIN, self._train_exchange, config)
+        except QuorumMissed as missed:
+            self.quorum.miss(server_round, missed.good, missed.reason)
+            return []
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies and reduce them in client-id order."""
+        if TRAIN not in self._pending:
+            self._refuse_foreign(TRAIN, server_round, replies)
+            return None, None
+        reader, report = self._pending.pop(TRAIN), self.reports[TRAIN]
+        counted = self._count(reader.read(replies), report)
+        corrected = self.extras.correct(counted, len(self._members.client_ids))
+        try:
+            arrays = self.aggregate(self._arrays, self.layer.incoming(corrected))
+        except QuorumMissed as missed:
+            self.quorum.miss(server_round, missed.good, missed.reason)
+            return None, None
+        finally:
+            report.bytes_up += reader.bytes_up
+        self._judge_first(reader)
+        tell_replies("aggregate_train", len(report.rows), report.num_asked)
+        if not self.quorum.met(server_round, report):
+            return None, None
+        if arrays is not None:
+            arrays = self._counted_step(arrays, report)
+        record = None if arrays is None else to_record(arrays)
+        return record, self._means[TRAIN].record(report)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one message a node, in the rounds that are evaluated."""
+        last = server_round == self.num_rounds
+        skipped = server_round % self.evaluate_every and not last
+        if self.sampling[EVALUATE].fraction == 0.0 or skipped:
+            return []
+        self._begin_round(server_round, arrays, grid)
+        return self._configure(EVALUATE, self.evaluate_exchange, config)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Check the replies and average their metrics, weighted by examples."""
+        if EVALUATE not in self._pending:
+            self._refuse_foreign(EVALUATE, server_round, replies)
+            return None
+        reader, report = self._pending.pop(EVALUATE), self.reports[EVALUATE]
+        for _ in self._count(reader.read(replies), report):
+            pass
+        report.bytes_up += reader.bytes_up
+        self._judge_first(reader)
+        tell_replies("aggregate_evaluate", len(report.rows), report.num_asked)
+        return self._means[EVALUATE].record(report)
+
+    def summary(self) -> None:
+        """Log the settings that matter for a reader of the log."""
+        tell_settings(self)
+
+    # --------------------------------------------------------------------------- machinery
+
+    def _begin_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> None:
+        if server_round != self.server_round:
+            self._exchange_index = 0
+        self.server_round = server_round
+        self._grid = grid
+        self._members = self.directory.wait(grid, self.min_available_nodes)
+        if arrays is not self._given:
+            self._given, self._record = arrays, own_record(arrays)
+            self._arrays = to_arrays(self._record)
+
+    def _refuse_foreign(
+        self, phase: str, server_round: int, replies: Iterable[Message]
+    ) -> None:
+        """Refuse replies to messages that an overridden configure_* made by itself."""
+        if any(True for _ in replies):
+            raise RunError(
+                f"round {server_round}: aggregate_{phase} of {type(self).__name__} got "
+                "replies to messages that it did not make: call "
+                f"super().configure_{phase}, and change the messages that it returns"
+            )
+
+    def _current_grid(self) -> Grid:
+        if self._grid is None:
+            raise RuntimeError("exchange() is for use inside a round")
+        return self._grid
+
+    def _counted_step(self, made: Arrays, report: PhaseReport) -> Arrays | None:
+        """Return the model after the server's step, None if it cannot be used."""
+        arrays = self.extras.step(self._arrays, made)
+        if all(map(all_finite, arrays.values())):
+            self.extras.commit()
+            return arrays
+        reason = "the new model holds NaN or infinity: the old one stays"
+        logger.warning("round %d: %s", self.server_round, reason)
+        report.rejections.append(Rejection(self.server_round, None, reason))
+        return None
+
+    def _train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        exchange = self.train_exchange(arrays, client_ids)
+        self.extras.begin(exchange)
+        return exchange
+
+    def _configure(
+        self,
+        phase: str,
+        make: Callable[[Arrays, Sequence[int]], Exchange],
+        config: ConfigRecord,
+    ) -> list[Message]:
+        self.reports[phase] = PhaseReport(phase, self._members.names)
+        sampling = self.sampling[phase]
+        client_ids = sampling.draw(self._members.client_ids, self.server_round)
+        exchange = make(self._arrays, client_ids)
+        exchange = replace(exchange, config={**config, **exchange.config})
+        exchange = self.layer.outgoing(exchange)
+        self._pending[phase], messages = self._open(exchange, phase)
+        self.reports[phase].bytes_down += exchange.bytes_down()
+        self.reports[phase].num_asked = len(exchange.client_ids)
+        tell_sampled(phase, len(exchange.client_ids), self._members)
+        return messages
+
+    def _open(self, exchange: Exchange, phase: str) -> tuple[ReplyReader, list[Message]]:
+        """Return the messages of an exchange and the reader for its replies."""
+        self._exchange_index += 1
+        group_id = f"{self.server_round}.{self._exchange_index}"
+        config = {**exchange.config, SERVER_ROUND: self.server_round}
+        exchange = replace(
+            exchange,
+            config=config,
+            expected=self._limited(exchange.expected),
+            expected_of={k: self._limited(e) for k, e in exchange.expected_of.items()},
+        )
+        versions = Versions(self.client_versions, self.kept_versions)
+        whole = exchange.shared.get(ARRAYS) is self._arrays
+        messages = build_messages(
+            exchange,
+            self._members,
+            self.wire,
+            versions,
+            group_id,
+            self._record if whole else None,
+            self._keys,
+        )
+        report = self.reports[phase]
+
+        extra = "" if exchange.message_type == phase else f"{exchange.message_type}: "
+
+        def reject(client_id: int | None, reason: str) -> None:
+            reason = extra + reason
+            report.rejections.append(Rejection(self.server_round, client_id, reason))
+            if client_id is None:
+                who, facts = "a client", dict[str, str | int]()
+            else:
+                name = self._members.names.get(client_id, client_id)
+                who, facts = f"client {name}", {"client": name}
+            with log_scope(**facts):
+                logger.warning("round %d: %s not used: %s", self.server_round, who, reason)
+
+        def accept(reply: ClientReply) -> None:
+            if reply.stored_state:
+                self.client_versions[reply.client_id] = group_id
+            if reply.converted and not self._told_conversion:
+                self._told_conversion = True
+                logger.warning(
+                    "round %d: a reply's floats are turned to the model's own: %s; later "
+                    "ones are too, without a word",
+                    self.server_round,
+                    reply.converted,
+                )
+            self.layer.accepted(exchange, reply)
+
+        reader = ReplyReader(
+            exchange, self._members, self.wire, group_id, accept, reject, self._keys
+        )
+        return reader, messages
+
+    def _judge_first(self, reader: ReplyReader) -> None:
+        """End the run where the first exchange of its kind shows that it cannot work.
+
+        After one good reply of a kind, replies are judged one by one.
+        """
+        kind = reader.exchange.message_type
+        if kind in self._kinds_answered:
+            return
+        if reader.num_good:
+            self._kinds_answered.add(kind)
+        needs = self.layer.needs() or self.NEEDS_OF_CLIENT
+        if reason := first_refusal(reader, needs, self._members.hosted):
+            raise RunError(f"round {self.server_round}: {type(self).__name__}: {reason}")
+
+    def _limited(self, expected: Expected) -> Expected:
+        return replace(
+            expected,
+            weight_key=self.weighted_by_key,
+            max_examples=self.max_examples,
+            advice=expected.advice or self.NEEDS_OF_CLIENT.advice,
+            advice_of={need.name: need.advice for need in self.NEEDS_OF_CLIENT.metrics},
+        )
+
+    def _count(
+        self, replies: Iterator[ClientReply], report: PhaseReport
+    ) -> Iterator[ClientReply]:
+        means = self._means[report.phase]
+        means.begin()
+        for reply in replies:
+            report.add(reply)
+            means.take(reply)
+            yield replace(reply, content={})

@@ -1,0 +1,160 @@
+"""What a method declares of itself: its keys, and what its constructor must be given."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fedsuite.core.keys import Key, Value
+
+ScoredModel = Literal["shared", "tuned", "private"]
+
+NO_COMMON_STEP: Mapping[str, str] = dict.fromkeys(
+    ("server-momentum", "fedvarp"),
+    "its clients do not all train one shared model and send it back",
+)
+"""The extras of the server, where it takes no step from one shared model to the next."""
+
+NO_WHOLE_MODEL: Mapping[str, str] = {
+    "score-training-data": "no client receives a whole model to score"
+}
+"""What needs a whole model in the message."""
+
+
+@dataclass(frozen=True)
+class NeededMetric:
+    """A metric that a method needs in each reply to its training message.
+
+    Parameters
+    ----------
+    name
+        Its name, unless the keyword says otherwise.
+    keyword
+        Keyword of the constructor that an app of other habits is served by.
+    meaning
+        What the metric holds.
+    gives
+        What the keyword gives.
+    """
+
+    name: str
+    keyword: str
+    meaning: str
+    gives: str = "the name that it has"
+
+    @property
+    def advice(self) -> str:
+        """What to do where replies lack it."""
+        report = f"report {self.meaning} as {self.name!r}"
+        return f"{report}, or give {self.gives} as {self.keyword}"
+
+
+@dataclass(frozen=True)
+class ClientNeeds:
+    """What a method needs of a client that sends back a model and its number of examples.
+
+    Parameters
+    ----------
+    client
+        The class of :mod:`fedsuite.clients` that does it; empty where any client will do.
+        A client of one's own may do the same.
+    does
+        What that class does, to follow "which".
+    metrics
+        Metrics that each reply must hold, where the class is not needed.
+    stores
+        Whether the client keeps something between rounds and says so, by the metric
+        ``stored-state``: the method is another one without.
+    """
+
+    client: str = ""
+    does: str = ""
+    metrics: tuple[NeededMetric, ...] = ()
+    stores: bool = False
+
+    @property
+    def words(self) -> str:
+        """The needs in a few words, for tables."""
+        if self.client:
+            return self.client
+        metrics = (f"metric {metric.name} ({metric.keyword})" for metric in self.metrics)
+        return ", ".join(metrics) or "nothing"
+
+    @property
+    def advice(self) -> str:
+        """What to do where replies lack something; empty where nothing is needed."""
+        if self.client:
+            return f"train with fedsuite.clients.{self.client}, which {self.does}"
+        return "; ".join(metric.advice for metric in self.metrics)
+
+
+class MethodDeclaration:
+    """Class variables that experiments, engines and analyses read before a run starts."""
+
+    KEYS: ClassVar[tuple[Key, ...]] = ()
+    """Keys of the method; each is a keyword of the constructor."""
+
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {}
+    """The method's own defaults of keys that are declared elsewhere; those of local work
+    and of the optimiser give way where an experiment names a key of the same group, see
+    :mod:`fedsuite.experiment.own_defaults`."""
+
+    UNUSED: ClassVar[Sequence[str]] = ()
+    """Keys declared elsewhere that the method by its definition makes no use of."""
+
+    FIXED: ClassVar[Mapping[str, Value]] = {}
+    """Keys declared elsewhere that the method needs at these values: others are refused."""
+
+    FIXED_REASON: ClassVar[str] = ""
+    """Why other values are refused, for the error; empty says nothing."""
+
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+    """Keys declared elsewhere that change nothing with the method, and why: other values
+    than their defaults are refused."""
+
+    FEATURE_WEIGHT: ClassVar[str] = ""
+    """Key that weighs a term on clients' features: above 0 it is refused where no client
+    has anything to train before its classifier. Empty has no such term."""
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds()
+    """What clients must do beside training the model that they got."""
+
+    NEEDS_GROUPS: ClassVar[bool] = False
+    """Whether the constructor takes ``groups``, the model's ParameterGroups."""
+
+    NEEDS_VALIDATION: ClassVar[bool] = False
+    """Whether the constructor takes ``validation``, a ServerValidation or its like."""
+
+    NEEDS_CLASSES: ClassVar[bool] = False
+    """Whether the constructor takes ``num_classes``."""
+
+    NEEDS_PUBLIC: ClassVar[bool] = False
+    """Whether the method needs public data at its clients; the constructor then takes
+    ``num_classes`` and ``public_rows``."""
+
+    NEEDS_PUBLIC_INPUTS: ClassVar[bool] = False
+    """Whether the constructor also takes ``public``, the PublicData itself."""
+
+    PRIVATE_MODELS: ClassVar[bool] = False
+    """Whether clients keep their models, which the server never sees and which may differ:
+    it starts with no arrays."""
+
+    NEEDS_NETWORKS: ClassVar[bool] = False
+    """Whether the constructor takes ``networks``, a ServerNetworks: clients' models may
+    differ, and the server's arrays are those of all networks. Different ones cannot go with
+    NEEDS_GROUPS or NEEDS_VALIDATION, which are of one model."""
+
+    OWN_MODELS: ClassVar[bool] = False
+    """Whether the server has a model for each client, in place of one for all."""
+
+    SCORED_MODEL: ClassVar[ScoredModel] = "shared"
+    """Which model clients are scored with where they train a shared one: that, a copy tuned
+    for the scoring, or a private one that each keeps and trains beside it."""
+
+    CORRECTS_GRADIENTS: ClassVar[bool] = False
+    """Whether clients correct their gradients by vectors, kept or received, of all that is
+    trained. What is trained and then thrown away would be in those vectors."""
+
+    @classmethod
+    def trains_one_model(cls) -> bool:
+        """Return whether the clients of a round all train the one model that is sent."""
+        return not (cls.PRIVATE_MODELS or cls.NEEDS_NETWORKS or cls.OWN_MODELS)

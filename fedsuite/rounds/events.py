@@ -1,0 +1,122 @@
+"""What a callback sees of a run, and when."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fedsuite.core.metrics import fairness_report
+from fedsuite.rounds.report import PhaseReport
+
+if TYPE_CHECKING:
+    from fedsuite.rounds.protocol import RoundStrategy
+
+
+@dataclass
+class RunState:
+    """Where a run is now.
+
+    A callback that sets ``stop_reason`` ends the run after the current round.
+    """
+
+    strategy: "RoundStrategy"
+    grid: Grid
+    num_rounds: int
+    arrays: ArrayRecord
+    server_round: int = 0
+    result: Result = field(default_factory=Result)
+    stop_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What happened in one round.
+
+    Parameters
+    ----------
+    train, evaluate
+        Reports of the two phases; None for a phase that the round did not have.
+    server_metrics
+        What the evaluation on the server returned.
+    method_metrics
+        Numbers that the method wants recorded.
+    seconds, cpu_seconds
+        Wall-clock time, and processor time of the server's process.
+    seconds_evaluate, cpu_seconds_evaluate
+        Of those, what evaluation took.
+    """
+
+    server_round: int
+    num_rounds: int
+    train: PhaseReport | None
+    evaluate: PhaseReport | None
+    server_metrics: Mapping[str, Any]
+    method_metrics: Mapping[str, float]
+    seconds: float
+    cpu_seconds: float
+    seconds_evaluate: float
+    cpu_seconds_evaluate: float
+
+    @property
+    def phases(self) -> list[PhaseReport]:
+        """The phases that the round had."""
+        return [phase for phase in (self.train, self.evaluate) if phase is not None]
+
+    @cached_property
+    def metrics(self) -> dict[str, float | int]:
+        """All numbers of the round by name: what ``rounds.jsonl`` holds.
+
+        Accuracies are fractions; ``accuracy_variance`` is of per cent.
+        """
+        values: dict[str, float | int] = {"round": self.server_round}
+        for phase in self.phases:
+            values.update({f"{phase.phase}_{k}": v for k, v in phase.means().items()})
+        if self.evaluate is not None:
+            values.update(accuracy_metrics(self.evaluate.column("accuracy")))
+        values.update({f"server_{k}": v for k, v in self.server_metrics.items()})
+        values.update(self.method_metrics)
+        values["clients_trained"] = len(self.train.rows) if self.train else 0
+        values["replies_rejected"] = sum(len(phase.rejections) for phase in self.phases)
+        values["bytes_down"] = sum(phase.bytes_down for phase in self.phases)
+        values["bytes_up"] = sum(phase.bytes_up for phase in self.phases)
+        # Evaluation is no part of what a method costs.
+        values["bytes_down_train"] = self.train.bytes_down if self.train else 0
+        values["seconds"] = self.seconds
+        values["cpu_seconds"] = self.cpu_seconds
+        values["seconds_evaluate"] = self.seconds_evaluate
+        values["cpu_seconds_evaluate"] = self.cpu_seconds_evaluate
+        return values
+
+
+def accuracy_metrics(accuracies: list[float]) -> dict[str, float]:
+    """Return mean, worst 10 % and variance over clients of accuracies in [0, 1].
+
+    What is no fraction (a client that reports per cent, or lies) is left out.
+    """
+    accuracies = [accuracy for accuracy in accuracies if 0.0 <= accuracy <= 1.0]
+    if not accuracies:
+        return {}
+    report = fairness_report(100.0 * np.asarray(accuracies))
+    return {
+        "accuracy_mean": report.mean / 100.0,
+        "accuracy_worst10": report.worst_10 / 100.0,
+        "accuracy_variance": report.variance,
+    }
+
+
+class Callback:
+    """Base of callbacks: each method does nothing until it is overridden."""
+
+    def on_start(self, state: RunState) -> None:
+        """Hear that the rounds are about to start."""
+
+    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+        """Hear that a round is over."""
+
+    def on_end(self, state: RunState, error: BaseException | None) -> None:
+        """Hear that the run is over; ``error`` is what ended it early, if anything did."""

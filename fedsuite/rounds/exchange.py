@@ -1,0 +1,377 @@
+"""One exchange with clients: requests out, checked replies back in client order."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.messages.legacy import from_legacy, to_legacy
+from fedsuite.messages.records import (
+    ARRAYS,
+    CLIENT_IDS,
+    CONFIG,
+    KEEP_VERSIONS,
+    START_VERSIONS,
+    AnyRecord,
+    Arrays,
+    ConfigValue,
+    RecordError,
+    client_record,
+    num_bytes,
+    split_replies,
+    to_record,
+)
+from fedsuite.rounds.membership import Members
+from fedsuite.rounds.validation import (
+    BadReply,
+    ClientReply,
+    Expected,
+    Missing,
+    check_reply,
+    one_line,
+    spec_of,
+    with_advice,
+)
+
+Wire = Literal["message", "numpy"]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What is sent to clients, and what must come back.
+
+    Parameters
+    ----------
+    message_type
+        Flower message type: ``train``, ``evaluate``, ``query.probe``, ...
+    client_ids
+        The clients asked, sorted.
+    shared
+        Record name to arrays that each client gets.
+    own
+        Client to records that only this client gets.
+    config
+        Settings for all clients.
+    expected
+        What a reply must hold.
+    expected_of
+        Client to what its reply must hold in place of that, as where models differ.
+    """
+
+    message_type: str
+    client_ids: Sequence[int]
+    shared: Mapping[str, Arrays] = field(default_factory=dict)
+    own: Mapping[int, Mapping[str, Arrays]] = field(default_factory=dict)
+    config: Mapping[str, ConfigValue] = field(default_factory=dict)
+    expected: Expected = field(default_factory=Expected)
+    expected_of: Mapping[int, Expected] = field(default_factory=dict)
+
+    def bytes_down(self) -> int:
+        """Payload sent, counted once a client, whatever node it lives on."""
+        shared = sum(num_bytes(arrays) for arrays in self.shared.values())
+        own = sum(num_bytes(a) for records in self.own.values() for a in records.values())
+        return shared * len(self.client_ids) + own
+
+
+@dataclass(frozen=True)
+class RecordKeys:
+    """What an app calls the records of the model and of the settings.
+
+    Only between the server and apps of one client a node: fedsuite's clients and legacy
+    ones have names of their own.
+    """
+
+    arrays: str = ARRAYS
+    config: str = CONFIG
+
+    def __post_init__(self) -> None:
+        if self.arrays == self.config:
+            raise ValueError(
+                f"arrayrecord_key and configrecord_key are both {self.arrays!r}: "
+                "they name two records"
+            )
+
+    def named(self, content: RecordDict) -> RecordDict:
+        """Return a request's content with the app's names.
+
+        Raises
+        ------
+        ConfigError
+            If another record of the method has such a name.
+        """
+        names = {ARRAYS: self.arrays, CONFIG: self.config}
+        renamed = RecordDict()
+        for name, record in content.items():
+            new = names.get(name, name)
+            if new in renamed:
+                raise ConfigError(
+                    f"the method sends a record {new!r} of its own: choose another "
+                    "arrayrecord_key or configrecord_key"
+                )
+            renamed[new] = record
+        return renamed
+
+    def understood(self, content: Mapping[str, AnyRecord]) -> Mapping[str, AnyRecord]:
+        """Return a reply's content with fedsuite's name of the model's record."""
+        if self.arrays not in content or ARRAYS in content:
+            return content
+        return {ARRAYS if k == self.arrays else k: v for k, v in content.items()}
+
+
+FEDSUITE_KEYS = RecordKeys()
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Which stored state clients start from, and which a checkpoint needs."""
+
+    start: Mapping[int, str] = field(default_factory=dict)
+    keep: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A reply that was not used: the audit line."""
+
+    server_round: int
+    client_id: int | None
+    reason: str
+
+
+def build_messages(
+    exchange: Exchange,
+    members: Members,
+    wire: Wire,
+    versions: Versions,
+    group_id: str,
+    shared_record: ArrayRecord | None = None,
+    keys: RecordKeys = FEDSUITE_KEYS,
+) -> list[Message]:
+    """Return one message a node, ordered by the node's first client.
+
+    Parameters
+    ----------
+    exchange, members, versions
+        What to send, and to whom.
+    wire
+        ``numpy`` translates to Flower's legacy records.
+    group_id
+        Mark that a reply must carry: round and exchange.
+    shared_record
+        Ready-made record of ``exchange.shared["arrays"]``, to save packing it again.
+    keys
+        What the app calls records.
+    """
+    by_node: dict[int, list[int]] = {}
+    for client_id in exchange.client_ids:
+        if client_id in members.nodes:
+            by_node.setdefault(members.nodes[client_id], []).append(client_id)
+    shared = {name: to_record(arrays) for name, arrays in exchange.shared.items()}
+    if shared_record is not None:
+        shared[ARRAYS] = shared_record
+    # Copied for each node: Flower checks all that is put into a record, but no copy.
+    same_content = RecordDict(dict(shared))
+    same_config = ConfigRecord(dict(exchange.config))
+    messages = []
+    for node_id, client_ids in by_node.items():
+        content, config = same_content.copy(), same_config.copy()
+        if members.hosted:
+            config[CLIENT_IDS] = client_ids
+        for key, known in (
+            (START_VERSIONS, versions.start),
+            (KEEP_VERSIONS, versions.keep),
+        ):
+            if any(client_id in known for client_id in client_ids):
+                config[key] = [known.get(client_id, "") for client_id in client_ids]
+        for client_id in client_ids:
+            for name, arrays in exchange.own.get(client_id, {}).items():
+                key = client_record(client_id, name) if members.hosted else name
+                content[key] = to_record(arrays)
+        content[CONFIG] = config
+        if wire == "numpy":
+            content = to_legacy(content, exchange.message_type)
+        elif keys != FEDSUITE_KEYS:
+            content = keys.named(content)
+        messages.append(Message(content, node_id, exchange.message_type, group_id=group_id))
+    return messages
+
+
+class Absent(BadReply):
+    """Nothing came."""
+
+
+HANDLER = "handler"
+"""What an app lacks that has no function for a message."""
+
+_NO_HANDLER = re.compile(r"No \w+ function registered with name")
+_LEGACY_APP = re.compile(r"(fit|evaluate)ins\.")
+
+
+def _likeness(failure: BadReply) -> str:
+    """Return what equal failures of different clients have in common."""
+    if isinstance(failure, Missing):
+        return failure.what
+    return re.sub(r"\d+", "0", str(failure))
+
+
+class ReplyReader:
+    """Reads the replies to one exchange.
+
+    Replies may come in any order; they are given out in client-id order, each client at
+    most once. A client is given out as soon as all clients before it are settled, so a
+    grid that answers in order keeps one reply in memory at a time.
+
+    Parameters
+    ----------
+    exchange, members, wire, group_id, keys
+        As for :func:`build_messages`.
+    accept
+        Called with each good reply as it is given out.
+    reject
+        Called with client (None if unknown) and reason for each reply not used.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        members: Members,
+        wire: Wire,
+        group_id: str,
+        accept: Callable[[ClientReply], None],
+        reject: Callable[[int | None, str], None],
+        keys: RecordKeys = FEDSUITE_KEYS,
+    ) -> None:
+        self.exchange = exchange
+        self._wire = wire
+        self._hosted = members.hosted
+        self._group_id = group_id
+        self._accept = accept
+        self._reject = reject
+        self._keys = keys
+        self._waiting = list(exchange.client_ids)
+        self._failures: list[BadReply] = []
+        self._settled: dict[int, ClientReply | None] = {}
+        self._clients_of: dict[int, list[int]] = {}
+        self.bytes_up = 0
+        self.num_good = 0
+        self.any_stored = False
+        for client_id in exchange.client_ids:
+            if client_id in members.nodes:
+                self._clients_of.setdefault(members.nodes[client_id], []).append(client_id)
+            else:
+                self._settle(client_id, Absent("its node is not connected"))
+
+    def read(self, replies: Iterable[Message]) -> Iterator[ClientReply]:
+        """Yield the good replies in client-id order."""
+        for message in replies:
+            self._take(message)
+            yield from self._ready()
+        for client_id in self._waiting:
+            if client_id not in self._settled:
+                self._settle(client_id, Absent("no reply before the deadline"))
+        yield from self._ready()
+
+    def _ready(self) -> Iterator[ClientReply]:
+        while self._waiting and self._waiting[0] in self._settled:
+            client_id = self._waiting.pop(0)
+            reply = self._settled[client_id]
+            self._settled[client_id] = None
+            if reply is not None:
+                self.num_good += 1
+                self.any_stored |= reply.stored_state
+                self._accept(reply)
+                yield reply
+
+    def common_failure(self) -> BadReply | None:
+        """Return why no client's answer can be used, where all that answered failed alike.
+
+        None if some answer was good, if nobody answered, or if reasons differ.
+        """
+        found = [failure for failure in self._failures if not isinstance(failure, Absent)]
+        alike = len({_likeness(failure) for failure in found}) == 1
+        return found[0] if alike and not self.num_good else None
+
+    def _settle(self, client_id: int, outcome: ClientReply | BadReply) -> None:
+        if isinstance(outcome, BadReply):
+            self._failures.append(outcome)
+            self._reject(client_id, one_line(outcome))
+            self._settled[client_id] = None
+        else:
+            self._settled[client_id] = outcome
+
+    def _take(self, message: Message) -> None:
+        node_id = message.metadata.src_node_id
+        client_ids = self._clients_of.get(node_id, [])
+        group_id = message.metadata.group_id
+        # An error made by the SuperLink may lack the group, and does not name the node
+        # that it is about.
+        if group_id != self._group_id and (group_id or not message.has_error()):
+            self._reject(None, f"node {node_id}: a reply to another round or exchange")
+            return
+        if message.has_error():
+            failure = self._node_failure(str(message.error.reason))
+            if not client_ids:
+                self._reject(None, one_line(failure))
+            for client_id in client_ids:
+                self._refuse(client_id, failure)
+            return
+        if not client_ids:
+            self._reject(None, f"node {node_id}: a reply that nobody asked for")
+            return
+        for client_id, outcome in self._entries(message.content, client_ids):
+            if client_id in self._settled:
+                self._reject(client_id, "a second reply to one request")
+            else:
+                self._settle(client_id, outcome)
+
+    def _node_failure(self, reason: str) -> BadReply:
+        """Return what a node's error means; some tell that it has another app."""
+        words = f"node failed: {one_line(reason)}"
+        if _NO_HANDLER.search(reason):
+            kind = self.exchange.message_type
+            words = with_advice(f"no handler for {kind}", self.exchange.expected.advice)
+            return Missing(HANDLER, words)
+        if self._wire == "message" and _LEGACY_APP.search(reason):
+            return Missing("legacy", f"{words}: give wire='numpy' for legacy NumPyClients")
+        return BadReply(words)
+
+    def _refuse(self, client_id: int, failure: BadReply) -> None:
+        if client_id in self._settled:
+            self._reject(client_id, one_line(failure))
+        else:
+            self._settle(client_id, failure)
+
+    def _entries(
+        self, content: RecordDict, client_ids: Sequence[int]
+    ) -> Iterator[tuple[int, ClientReply | BadReply]]:
+        if not self._hosted:
+            yield client_ids[0], self._check(client_ids[0], content)
+            return
+        entries = split_replies(content, client_ids)
+        for client_id in client_ids:
+            if client_id not in entries:
+                yield client_id, BadReply("the node's reply has no entry for it")
+            else:
+                yield client_id, self._check(client_id, entries[client_id])
+
+    def _check(
+        self, client_id: int, content: Mapping[str, AnyRecord]
+    ) -> ClientReply | BadReply:
+        try:
+            if self._wire == "numpy":
+                names = list(spec_of(self.exchange.shared.get(ARRAYS, {})))
+                content = from_legacy(content, self.exchange.message_type, names)
+            expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
+            named = self._keys.understood(content)
+            reply = check_reply(client_id, named, expected)
+            if named is not content:
+                reply = replace(reply, content=content)
+        except BadReply as bad:
+            return bad
+        except RecordError as error:
+            return BadReply(str(error))
+        self.bytes_up += reply.num_bytes
+        return reply

@@ -1,0 +1,385 @@
+"""Who takes part: clients, the nodes that they live on, and seeded sampling."""
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.logs import ServerLogger
+from fedsuite.core.rng import numpy_stream
+from fedsuite.messages.records import HELLO, ConfigValue, records_of
+from fedsuite.rounds.validation import one_line
+
+Identity = Literal["node", "partition", "registered"]
+
+logger = ServerLogger(__name__)
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Members:
+    """The clients of the federation and where they are now.
+
+    Parameters
+    ----------
+    client_ids
+        All clients, sorted, those whose node is away included.
+    nodes
+        Client to node, for clients whose node is connected.
+    hosted
+        Whether a node may host several clients (the *hosted* layout of the records).
+    names
+        Client to a name for reports, where it has one beside its number.
+    """
+
+    client_ids: Sequence[int]
+    nodes: dict[int, int]
+    hosted: bool = False
+    names: dict[int, str] = field(default_factory=dict)
+
+
+def sample_clients(
+    client_ids: Sequence[int], count: int, seed: int, server_round: int, purpose: str
+) -> list[int]:
+    """Draw clients uniformly without replacement, the same ones for the same seed.
+
+    Parameters
+    ----------
+    client_ids
+        All clients, sorted.
+    count
+        How many to draw; as many as there are, or more, takes all.
+    seed, server_round, purpose
+        Name of the random stream.
+
+    Returns
+    -------
+    list of int
+        Sorted.
+    """
+    if count >= len(client_ids):
+        return list(client_ids)
+    stream = numpy_stream(seed, purpose, server_round)
+    chosen = stream.choice(len(client_ids), size=count, replace=False)
+    return sorted(client_ids[index] for index in chosen)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How many clients a phase takes, and which random stream draws them.
+
+    Parameters
+    ----------
+    phase
+        ``train`` or ``evaluate``.
+    fraction
+        Share of the clients, 0 to 1; 0 skips the phase.
+    least
+        Least number of clients.
+    seed
+        Seed of the draws.
+    exactly
+        Number of clients; 0 leaves it to ``fraction`` and ``least``.
+    """
+
+    phase: str
+    fraction: float
+    least: int
+    seed: int
+    exactly: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.fraction <= 1.0:
+            raise ValueError(f"fraction_{self.phase} = {self.fraction}: expected 0 to 1")
+
+    def draw(self, client_ids: Sequence[int], server_round: int) -> list[int]:
+        """Return the clients of a round, sorted."""
+        count = self.exactly or max(int(len(client_ids) * self.fraction), self.least)
+        purpose = f"sample-{self.phase}"
+        return sample_clients(client_ids, count, self.seed, server_round, purpose)
+
+
+class Directory:
+    """Finds out which clients there are, and waits for them with a deadline.
+
+    Parameters
+    ----------
+    identity
+        What a client is: ``node`` (Flower's node id), ``partition`` (the node says its
+        partition id; client c lives on partition c modulo the number of partitions), or
+        ``registered`` (the name and key that the SuperLink knows).
+    num_clients
+        Number of clients, for ``partition``; None means one client a node.
+    connect_timeout
+        Seconds to wait for nodes.
+    source_hash
+        Hash of the code that this side runs; nodes that run other code end the run.
+        None skips the check.
+    public_fingerprint
+        Fingerprint of the public data that this side has; nodes with other data end the
+        run. None skips the check.
+    site_names
+        Names of the clients in order. With ``registered`` client k is the node that the
+        SuperLink knows by the k-th name; nodes of other names take no part.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        num_clients: int | None,
+        connect_timeout: float,
+        source_hash: str | None = None,
+        public_fingerprint: str | None = None,
+        site_names: Sequence[str] = (),
+    ) -> None:
+        if identity not in ("node", "partition", "registered"):
+            raise ValueError(
+                f"identity {identity!r}: expected node, partition or registered"
+            )
+        self._identity = identity
+        self._num_clients = num_clients
+        self._timeout = connect_timeout
+        self._source_hash = source_hash
+        self._public_fingerprint = public_fingerprint
+        self._names = dict(enumerate(site_names))
+        self._greeted: set[int] | None = None
+        self._partitions: dict[int, int] = {}
+        self._num_partitions = 0
+        self._known_nodes: list[int] = []
+        self._hosts: Members | None = None
+        self._told_connected = -1
+
+    def wait(self, grid: Grid, min_nodes: int) -> Members:
+        """Return the members once enough nodes are there.
+
+        Parameters
+        ----------
+        grid
+            Flower's grid.
+        min_nodes
+            Least number of nodes; at the first call all partitions or named sites.
+
+        Raises
+        ------
+        RunError
+            If they do not come before the deadline, run other code, or have other
+            public data.
+        """
+        if self._identity == "partition":
+            return self._wait_for_partitions(grid)
+        if self._names and self._identity == "registered":
+            return self._wait_for_sites(grid)
+        find = self._registered if self._identity == "registered" else self._by_node
+        members = find(grid)
+        deadline = time.monotonic() + self._timeout
+        while len(members.nodes) < max(min_nodes, 1):
+            self._pause(deadline, len(members.nodes), max(min_nodes, 1))
+            members = find(grid)
+        return members
+
+    def _pause(self, deadline: float, connected: int, needed: int) -> None:
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"only {connected} of {needed} SuperNodes connected within "
+                f"{self._timeout:g} s: start the others, or raise connect-timeout"
+            )
+        if connected != self._told_connected:
+            self._told_connected = connected
+            logger.tell(
+                "Waiting for nodes to connect: %d connected (minimum required: %d).",
+                connected,
+                needed,
+            )
+        time.sleep(_POLL_SECONDS)
+
+    @staticmethod
+    def _by_node(grid: Grid) -> Members:
+        nodes = sorted(grid.get_node_ids())
+        return Members(nodes, {node: node for node in nodes})
+
+    @staticmethod
+    def _registered(grid: Grid) -> Members:
+        nodes: dict[int, int] = {}
+        names: dict[int, str] = {}
+        for info in grid.get_nodes():
+            if not info.public_key:
+                raise RunError(
+                    f"node {info.node_id} has no registered key: start the SuperLink with "
+                    "--enable-supernode-auth, or use identity='node'"
+                )
+            digest = hashlib.sha256(bytes(info.public_key)).digest()
+            client_id = int.from_bytes(digest[:8], "big") >> 1
+            nodes[client_id] = info.node_id
+            if info.name:
+                names[client_id] = info.name
+        return Members(sorted(nodes), nodes, names=names)
+
+    def _wait_for_sites(self, grid: Grid) -> Members:
+        """Return the named nodes, those that are away too; the first call needs all."""
+        nodes = self._nodes_of_sites(grid)
+        deadline = time.monotonic() + self._timeout
+        while self._greeted is None and len(nodes) < len(self._names):
+            if time.monotonic() > deadline:
+                away = [name for k, name in self._names.items() if k not in nodes]
+                raise RunError(
+                    f"sites {', '.join(away)} did not connect within {self._timeout:g} s: "
+                    "start their SuperNodes, register them under these names, or raise "
+                    "connect-timeout"
+                )
+            time.sleep(_POLL_SECONDS)
+            nodes = self._nodes_of_sites(grid)
+        self._greet_sites(grid, nodes)
+        greeted = self._greeted or set()
+        nodes = {k: node for k, node in nodes.items() if node in greeted}
+        return Members(range(len(self._names)), nodes, hosted=True, names=self._names)
+
+    def _nodes_of_sites(self, grid: Grid) -> dict[int, int]:
+        """Return client to node, going by what the SuperLink says and the node cannot."""
+        by_name: dict[str, int] = {}
+        for info in grid.get_nodes():
+            # An unregistered node may call itself what it likes.
+            if not info.public_key or info.name not in self._names.values():
+                continue
+            if info.name in by_name:
+                raise RunError(
+                    f"two SuperNodes are registered as {info.name}: unregister one of them"
+                )
+            by_name[info.name] = info.node_id
+        return {k: by_name[name] for k, name in self._names.items() if name in by_name}
+
+    def _greet_sites(self, grid: Grid, nodes: Mapping[int, int]) -> None:
+        """Say hello to nodes that are new; one that fails is fatal only at the start."""
+        first = self._greeted is None
+        greeted = (self._greeted or set()) & set(nodes.values())
+        clients = {node: k for k, node in nodes.items() if node not in greeted}
+        for reply in self._hello(grid, list(clients)):
+            client_id = clients.get(reply.metadata.src_node_id)
+            if client_id is None:
+                logger.warning("a hello was answered by a node that was not asked")
+                continue
+            name = self._names[client_id]
+            try:
+                self._judge_site(name, reply)
+            except RunError as error:
+                if first:
+                    raise
+                logger.warning("%s", error)
+                continue
+            greeted.add(reply.metadata.src_node_id)
+        self._greeted = greeted
+
+    def _judge_site(self, name: str, reply: Message) -> None:
+        if reply.has_error():
+            raise RunError(
+                f"site {name} failed the hello ({one_line(reply.error.reason)}): its "
+                "operator finds the cause in its log"
+            )
+        facts = _facts(reply)
+        self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
+        self._check_public(reply.metadata.src_node_id, str(facts.get("public", "")))
+
+    def _hello(self, grid: Grid, nodes: Sequence[int]) -> Iterable[Message]:
+        if not nodes:
+            return []
+        hellos = [Message(RecordDict(), node, HELLO) for node in nodes]
+        return grid.send_and_receive(hellos, timeout=self._timeout)
+
+    def _wait_for_partitions(self, grid: Grid) -> Members:
+        connected = sorted(grid.get_node_ids())
+        # Most rounds nobody comes or goes, and clients may be very many.
+        if self._hosts is not None and connected == self._known_nodes:
+            return self._hosts
+        first = self._num_partitions == 0
+        deadline = time.monotonic() + self._timeout
+        self._greet(grid, connected)
+        while not self._partitions or (
+            first and len(self._by_partition()) < self._expected()
+        ):
+            self._pause(deadline, len(self._by_partition()), self._expected())
+            self._greet(grid, sorted(grid.get_node_ids()))
+        by_partition = self._by_partition()
+        num_clients = self._num_clients or self._num_partitions
+        nodes = {
+            client_id: by_partition[client_id % self._num_partitions]
+            for client_id in range(num_clients)
+            if client_id % self._num_partitions in by_partition
+        }
+        self._known_nodes = sorted(self._partitions)
+        self._hosts = Members(range(num_clients), nodes, hosted=True, names=self._names)
+        return self._hosts
+
+    def _expected(self) -> int:
+        return max(self._num_partitions, 1)
+
+    def _by_partition(self) -> dict[int, int]:
+        # A SuperNode that came back has a new node id.
+        return {partition: node for node, partition in self._partitions.items()}
+
+    def _greet(self, grid: Grid, connected: Sequence[int]) -> None:
+        """Ask nodes that are new for their partition; forget nodes that are gone."""
+        present = set(connected)
+        # In the order in which they came: the newest node of a partition wins.
+        self._partitions = {n: p for n, p in self._partitions.items() if n in present}
+        strangers = [node for node in connected if node not in self._partitions]
+        for reply in self._hello(grid, strangers):
+            if reply.has_error():
+                self._judge_error(reply)
+                continue
+            facts = _facts(reply)
+            self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
+            self._check_public(reply.metadata.src_node_id, str(facts.get("public", "")))
+            partition, total = facts.get("partition-id"), facts.get("num-partitions")
+            if not (isinstance(partition, int) and isinstance(total, int)) or not (
+                0 <= partition < total
+            ):
+                raise RunError(
+                    f"node {reply.metadata.src_node_id} names no partition: start it with "
+                    "--node-config 'partition-id=... num-partitions=...'"
+                )
+            if self._partitions and total != self._num_partitions:
+                raise RunError(
+                    f"node {reply.metadata.src_node_id} says {total} partitions, others "
+                    f"say {self._num_partitions}: start all with the same num-partitions"
+                )
+            self._num_partitions = total
+            self._partitions[reply.metadata.src_node_id] = partition
+
+    @staticmethod
+    def _judge_error(reply: Message) -> None:
+        reason = one_line(reply.error.reason)
+        if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+            raise RunError(
+                f"node {reply.metadata.src_node_id} failed the hello ({reason}): fix that "
+                "node, or use identity='node' where its app is not fedsuite's"
+            )
+        logger.warning("a node did not answer the hello: %s", reason)
+
+    def _check_source(self, node_id: int, source: str) -> None:
+        ours = self._source_hash
+        if ours is not None and source != ours:
+            raise RunError(
+                f"node {node_id} runs other fedsuite code than the ServerApp "
+                f"({one_line(source)[:12]} and {ours[:12]}): install the same version "
+                "on both and start SuperLink and SuperNodes from an empty folder"
+            )
+
+    def _check_public(self, node_id: int, fingerprint: str) -> None:
+        ours = self._public_fingerprint
+        if ours is not None and fingerprint != ours:
+            raise RunError(
+                f"node {node_id} has other public data than the ServerApp "
+                f"({one_line(fingerprint)[:12] or 'none'} and {ours[:12]}): give both the "
+                "same data set, or the same files in public-dir"
+            )
+
+
+def _facts(reply: Message) -> Mapping[str, ConfigValue]:
+    """Return what a node tells of itself."""
+    return records_of(reply.content, ConfigRecord).get("hello", {})

@@ -1,0 +1,155 @@
+"""What is made of the metrics of a phase: weighted means, or what a function makes of them.
+
+Flower's strategies take such functions as ``train_metrics_aggr_fn`` and
+``evaluate_metrics_aggr_fn``; here they mean the same.
+"""
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from flwr.app import MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedsuite.core.logs import ServerLogger
+from fedsuite.messages.records import records_of
+from fedsuite.rounds.aggregation import mean_metrics
+from fedsuite.rounds.report import RESERVED, PhaseReport
+from fedsuite.rounds.validation import ClientReply, one_line
+
+logger = ServerLogger(__name__)
+
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+"""Takes the contents of all good replies, in client-id order, and the weight's key."""
+
+
+class MetricMeans:
+    """Gathers the metrics of one phase and makes one record of them.
+
+    Numbers are in the report of the phase. Lists of numbers are averaged here, entry by
+    entry, where every reply has a list of that name and all are of one length.
+
+    Parameters
+    ----------
+    phase
+        ``train`` or ``evaluate``.
+    function
+        What to make of the replies instead; None is the weighted mean. With a function the
+        replies of a phase are held until all are there.
+    weight_key
+        Metric that holds the number of examples.
+    """
+
+    def __init__(self, phase: str, function: MetricsFn | None, weight_key: str) -> None:
+        self._phase = phase
+        self._function = function
+        self._weight_key = weight_key
+        self._told: set[str] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the last round."""
+        self._names: dict[str, str] = {}
+        self._weights: list[float] = []
+        self._lists: dict[str, list[list[float]]] = {}
+        self._reserved: dict[str, list[tuple[float, float]]] = {}
+        self._contents: list[RecordDict] = []
+
+    def take(self, reply: ClientReply) -> None:
+        """Take in a good reply."""
+        self._weights.append(reply.num_examples)
+        for name, number in reply.metrics.items():
+            column = name.replace("-", "_")
+            self._names.setdefault(column, name)
+            if column in RESERVED:  # no column of a report, but a metric all the same
+                self._reserved.setdefault(name, []).append((number, reply.num_examples))
+        for record in records_of(reply.content, MetricRecord).values():
+            for name, value in record.items():
+                if isinstance(value, list) and name not in reply.metrics:
+                    self._lists.setdefault(name, []).append(list(map(_float, value)))
+        if self._function is not None:
+            self._contents.append(_as_counted(reply, self._weight_key))
+
+    def record(self, report: PhaseReport) -> MetricRecord | None:
+        """Return the record of the phase; None of no replies.
+
+        A function that fails costs the run nothing but its metrics: the weighted means
+        stand in for them, and the log says why.
+        """
+        if not report.rows:
+            return None
+        if self._function is not None:
+            contents, self._contents = self._contents, []
+            try:
+                made = self._function(contents, self._weight_key)
+                if made is None or isinstance(made, MetricRecord):
+                    return made
+                raise TypeError(f"it returned {type(made).__name__}, not a MetricRecord")
+            except Exception as error:
+                logger.warning(
+                    "%s_metrics_aggr_fn failed: %s: the weighted means stand in for it",
+                    self._phase,
+                    _described(error),
+                )
+        means = report.means()
+        total = means.pop("num_examples")
+        named = {self._names.get(name, name): value for name, value in means.items()}
+        for name, held in self._reserved.items():
+            rows = [{"value": value, "weight": weight} for value, weight in held]
+            if len(rows) == len(self._weights):  # a mean is of all, as of other metrics
+                named[name] = mean_metrics(rows, "weight")["value"]
+        return MetricRecord({**named, **self._list_means(), self._weight_key: total})
+
+    def _list_means(self) -> dict[str, list[float]]:
+        weights = np.array(self._weights)
+        if weights.sum() == 0:
+            weights = np.ones(len(weights))
+        shares = weights / weights.sum()
+        means: dict[str, list[float]] = {}
+        for name, held in self._lists.items():
+            lengths = sorted({len(values) for values in held})
+            if len(held) == len(shares) and len(lengths) == 1:
+                means[name] = _mean(np.array(held), shares)
+            elif name not in self._told:
+                self._told.add(name)
+                logger.warning(
+                    "metric %r has no mean: %d of %d replies hold it as a list, of %s "
+                    "numbers",
+                    one_line(name, 60),
+                    len(held),
+                    len(shares),
+                    " or ".join(map(str, lengths[:4])),
+                )
+        return means
+
+
+def _mean(rows: NDArray[np.float64], shares: NDArray[np.float64]) -> list[float]:
+    # What is not finite in a list makes its entry of the mean so, and no more.
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean: list[float] = (shares[:, None] * rows).sum(axis=0).tolist()
+    return mean
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")
+
+
+def _as_counted(reply: ClientReply, weight_key: str) -> RecordDict:
+    """Return a reply's content, with as many examples as count."""
+    content = RecordDict(dict(reply.content))
+    for name, record in records_of(content, MetricRecord).items():
+        if record.get(weight_key, reply.num_examples) != reply.num_examples:
+            changed = {**dict(record), weight_key: reply.num_examples}
+            content[name] = MetricRecord(changed)
+    return content
+
+
+def _described(error: Exception) -> str:
+    """Return an error in one line, with the place where it was raised."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}, line {place.lineno}"
+    return f"{type(error).__name__}: {one_line(error)} ({where})"

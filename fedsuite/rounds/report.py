@@ -1,0 +1,86 @@
+"""What a phase of a round reports: one row a client, what was refused, bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedsuite.rounds.aggregation import mean_metrics
+from fedsuite.rounds.exchange import Rejection
+from fedsuite.rounds.validation import ClientReply
+
+Row = dict[str, float | int | str]
+
+RESERVED = frozenset({"client", "num_examples", "round", "phase"})
+"""Columns that the server fills; metrics of these names are left out."""
+
+OTHER_WEIGHTS = {
+    "received_training_loss": "training_examples",
+    **{
+        f"{model}whole_test_{score}": f"{model}whole_test_examples"
+        for model in ("", "global_", "trained_")
+        for score in ("loss", "accuracy")
+    },
+}
+"""Columns that were not measured on what ``num_examples`` counts, and what counts there."""
+
+
+@dataclass
+class PhaseReport:
+    """Report of the training or the evaluation of one round.
+
+    Parameters
+    ----------
+    phase
+        ``train`` or ``evaluate``.
+    names
+        Client to its registered name, where it has one.
+    """
+
+    phase: str
+    names: Mapping[int, str] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
+    num_asked: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    _row_of: dict[int, Row] = field(default_factory=dict, repr=False)
+
+    def add(self, reply: ClientReply) -> None:
+        """Take in the metrics of one good reply."""
+        row: Row = {
+            "client": self.names.get(reply.client_id, reply.client_id),
+            "num_examples": reply.num_examples,
+        }
+        for key, value in reply.metrics.items():
+            name = key.replace("-", "_")
+            if name not in RESERVED:
+                row[name] = value
+        self.rows.append(row)
+        self._row_of[reply.client_id] = row
+
+    def annotate(self, client_id: int, **values: float) -> None:
+        """Add columns to a client's row, such as the weight that the method gave it.
+
+        Nothing happens for a client without a row: one with no good reply.
+        """
+        self._row_of.get(client_id, {}).update(values)
+
+    def numeric_rows(self) -> list[dict[str, float]]:
+        """Return the rows without the clients' names."""
+        return [
+            {key: float(v) for key, v in row.items() if key != "client"}
+            for row in self.rows
+        ]
+
+    def column(self, name: str) -> list[float]:
+        """Return one metric of all clients that reported it, in client order."""
+        return [float(row[name]) for row in self.rows if name in row]
+
+    def means(self) -> dict[str, float]:
+        """Return the means of the metrics, weighted by examples; empty of no replies."""
+        rows = self.numeric_rows()
+        means = mean_metrics(rows, "num_examples")
+        for name, weight in OTHER_WEIGHTS.items():
+            if name in means and weight in means:
+                counted = [{**row, weight: max(row[weight], 0.0)} for row in rows]
+                means[name] = mean_metrics(counted, weight)[name]
+        return means

@@ -1,0 +1,233 @@
+"""Extras on the server that any method can take: server momentum and FedVARP.
+
+Server momentum (FedAvgM): T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of
+Non-Identical Data Distribution for Federated Visual Classification", arXiv:1909.06335.
+Equation used: v <- beta v + s, x_{t+1} = x_t + v, where s = x_{t+1} - x_t is the step that
+the method itself would take, whatever weights and server rate made it.
+
+FedVARP: D. Jhunjhunwala, P. Sharma, A. Nagarkatti, G. Joshi, "FedVARP: Tackling the
+Variance Due to Partial Client Participation in Federated Learning", UAI 2022,
+arXiv:2207.14130.
+Equation used: sum_{i in S_t} p_i (Delta_i - y_i) + (1/m) sum_j y_j, then y_i <- Delta_i for
+the clients of the round; y is 0 before a client's first. With p_i = 1/n it is the paper's.
+Here each client's update is corrected to Delta_i - y_i + mean(y) before the method sees it,
+so that any weights p that sum to 1 give the equation.
+
+Both leave statistics alone (:func:`is_statistic`): extrapolated, a variance may turn
+negative.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key
+from fedsuite.messages.records import ARRAYS, Arrays, num_bytes
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.validation import ClientReply
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "server-momentum",
+        0.0,
+        "share of the server's last step that is added to the next; 0 is none, 1 never "
+        "forgets",
+        minimum=0.0,
+        maximum=1.0,
+    ),
+    Key(
+        "fedvarp",
+        False,
+        "correct clients' updates by FedVARP's memory of their last ones; the server keeps "
+        "one model a client; false is off",
+    ),
+)
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def is_statistic(name: str, array: NDArray[Any]) -> bool:
+    """Return whether an array is counted or measured rather than trained.
+
+    These are integer arrays, and the statistics of normalisation layers by the names
+    that torch gives them.
+    """
+    return array.dtype.kind != "f" or name.rpartition(".")[2] in _STATISTICS
+
+
+class ServerMomentum:
+    """Heavy-ball momentum on the server's step.
+
+    Parameters
+    ----------
+    factor
+        Beta, 0 to 1; 0 returns what the method made, untouched.
+    """
+
+    def __init__(self, factor: float) -> None:
+        if not 0.0 <= factor <= 1.0:
+            raise ValueError(f"server_momentum = {factor}: expected 0 to 1")
+        self.factor = factor
+        self.velocity: Arrays = {}
+        self._next: Arrays = {}
+
+    def step(self, old: Arrays, new: Arrays) -> Arrays:
+        """Return the arrays after a step with momentum; :meth:`commit` makes it count.
+
+        Parameters
+        ----------
+        old, new
+            Global arrays before the round, and as the method would have them after it.
+        """
+        if self.factor == 0.0:
+            return new
+        moved: Arrays = {}
+        self._next = {}
+        for name, array in new.items():
+            if name not in old or is_statistic(name, array):
+                moved[name] = array
+                continue
+            velocity = np.subtract(array, old[name], dtype=np.float64)
+            if name in self.velocity:
+                velocity += self.factor * self.velocity[name]
+            self._next[name] = velocity
+            moved[name] = (old[name] + velocity).astype(array.dtype)
+        return moved
+
+    def commit(self) -> None:
+        """Remember the last step: the model took it."""
+        self.velocity |= self._next
+        self._next = {}
+
+
+class UpdateMemory:
+    """FedVARP's memory: each client's last update, and the sum of them."""
+
+    def __init__(self) -> None:
+        self.updates: dict[int, Arrays] = {}
+        self.total: Arrays = {}
+        self._fresh: dict[int, Arrays] = {}
+
+    def correct(
+        self, sent: Arrays, replies: Iterable[ClientReply], num_clients: int
+    ) -> Iterator[ClientReply]:
+        """Yield replies whose model is moved by mean(y) - y_i.
+
+        Parameters
+        ----------
+        sent
+            The model that all clients started from.
+        replies
+            Taken and given one at a time.
+        num_clients
+            Size m of the federation, over which the memory is averaged.
+        """
+        self._fresh = {}
+        mean = {name: total / num_clients for name, total in self.total.items()}
+        for reply in replies:
+            arrays = dict(reply.arrays[ARRAYS])
+            known = self.updates.get(reply.client_id, {})
+            fresh: Arrays = {}
+            for name, array in arrays.items():
+                if name not in sent or is_statistic(name, array):
+                    continue
+                fresh[name] = array - sent[name]
+                if name in mean:
+                    shift = mean[name] - known.get(name, 0.0)
+                    arrays[name] = (array + shift).astype(array.dtype)
+            self._fresh[reply.client_id] = fresh
+            yield replace(reply, arrays={**reply.arrays, ARRAYS: arrays})
+
+    def commit(self) -> None:
+        """Remember the updates of the round: it counted."""
+        for client_id, fresh in self._fresh.items():
+            known = self.updates.setdefault(client_id, {})
+            for name, update in fresh.items():
+                total = self.total.setdefault(name, np.zeros(update.shape))
+                total += np.subtract(update, known.get(name, 0.0), dtype=np.float64)
+                known[name] = update
+        self._fresh = {}
+
+    def num_bytes(self) -> int:
+        """Return how much memory the clients' updates take."""
+        return sum(num_bytes(update) for update in self.updates.values())
+
+
+class ServerExtras:
+    """What stands between the replies, the method, and the new model.
+
+    Parameters
+    ----------
+    momentum
+        Beta of :class:`ServerMomentum`; 0 is off.
+    fedvarp
+        Whether clients' updates are corrected by an :class:`UpdateMemory`.
+    """
+
+    def __init__(self, *, momentum: float = 0.0, fedvarp: bool = False) -> None:
+        self.momentum = ServerMomentum(momentum)
+        self.memory = UpdateMemory() if fedvarp else None
+        self._sent: Arrays = {}
+
+    def begin(self, exchange: Exchange) -> None:
+        """Note what is sent to train.
+
+        Raises
+        ------
+        ConfigError
+            If an extra is on, and the clients do not send back one shared model.
+        """
+        self._sent = exchange.shared.get(ARRAYS, {})
+        one_model = ARRAYS in exchange.shared and ARRAYS in exchange.expected.arrays
+        own_models = any(ARRAYS in records for records in exchange.own.values())
+        wanted = self.memory is not None or self.momentum.factor > 0
+        if wanted and (own_models or not one_model):
+            raise ConfigError(
+                "server-momentum and fedvarp need a method whose clients train a shared "
+                "model and send it back: leave them off, or choose another method"
+            )
+
+    def correct(
+        self, replies: Iterator[ClientReply], num_clients: int
+    ) -> Iterator[ClientReply]:
+        """Return the replies as the method is to see them; ``num_clients`` at least 1."""
+        if self.memory is None:
+            return replies
+        return self.memory.correct(self._sent, replies, num_clients)
+
+    def step(self, old: Arrays, new: Arrays) -> Arrays:
+        """Return the model after the server's step from ``old`` towards ``new``."""
+        return self.momentum.step(old, new)
+
+    def commit(self) -> None:
+        """Remember the round: it counted."""
+        self.momentum.commit()
+        if self.memory is not None:
+            self.memory.commit()
+
+    def state(self) -> Arrays:
+        """Return what must survive a restart."""
+        state = {f"velocity/{name}": a for name, a in self.momentum.velocity.items()}
+        if self.memory is not None:
+            state |= {f"total/{name}": a for name, a in self.memory.total.items()}
+            for client_id, update in self.memory.updates.items():
+                state |= {f"{client_id}/{name}": a for name, a in update.items()}
+        return state
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`state` returned."""
+        self.momentum = ServerMomentum(self.momentum.factor)
+        if self.memory is not None:
+            self.memory = UpdateMemory()
+        for key, array in state.items():
+            kind, _, name = key.partition("/")
+            if kind == "velocity":
+                self.momentum.velocity[name] = array.copy()
+            elif self.memory is not None and kind == "total":
+                self.memory.total[name] = array.copy()
+            elif self.memory is not None:
+                self.memory.updates.setdefault(int(kind), {})[name] = array

@@ -1,0 +1,89 @@
+"""What a run tells of itself in somebody else's Flower app: what Flower's strategies tell.
+
+A run of fedsuite has its own words for it (:mod:`fedsuite.callbacks.progress`), and logs
+one line of settings.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import Result
+
+from fedsuite.core.logs import ServerLogger, in_own_run
+from fedsuite.messages.records import EVALUATE, TRAIN, num_bytes, to_arrays
+from fedsuite.rounds.events import RunState
+from fedsuite.rounds.membership import Members
+
+if TYPE_CHECKING:
+    from fedsuite.rounds.base import FederatedStrategy
+
+logger = logging.getLogger(__name__)
+tell = ServerLogger(__name__).tell
+
+
+def tell_start(state: RunState, configs: Mapping[str, ConfigRecord | None]) -> None:
+    """Tell what is about to run; ``configs`` are those of the phases by name."""
+    tell("Starting %s strategy:", type(state.strategy).__name__)
+    tell("\t├── Number of rounds: %d", state.num_rounds)
+    tell("\t├── ArrayRecord (%.2f MB)", num_bytes(to_arrays(state.arrays)) / 2**20)
+    for phase, config in configs.items():
+        # Bytes may be anything, keys among them.
+        shown = {
+            k: "<bytes>" if isinstance(v, bytes) else v for k, v in (config or {}).items()
+        }
+        tell("\t├── ConfigRecord (%s): %s", phase, shown or "(empty!)")
+    if state.server_round:
+        tell("\t├── Going on after round %d", state.server_round)
+
+
+def tell_settings(strategy: "FederatedStrategy") -> None:
+    """Tell the settings of a strategy."""
+    name, needed = type(strategy).__name__, strategy.quorum.needed
+    if in_own_run():
+        logger.info("%s: seed %d, quorum %d", name, strategy.seed, needed)
+        return
+    train, evaluate = strategy.sampling[TRAIN], strategy.sampling[EVALUATE]
+    tell("\t├──> Sampling (seed %d):", strategy.seed)
+    shares = train.fraction, evaluate.fraction
+    tell("\t│\t├── Fraction: train (%.2f) | evaluate (%.2f)", *shares)
+    tell("\t│\t├── Minimum nodes: train (%d) | evaluate (%d)", train.least, evaluate.least)
+    tell("\t│\t└── Minimum available nodes: %s", strategy.nodes_awaited)
+    tell("\t├──> Needed of clients: %s", strategy.NEEDS_OF_CLIENT.words)
+    tell("\t├──> Least number of good replies: %d", needed)
+    tell("\t└──> Keys in records:")
+    tell("\t\t├── Weighted by: '%s'", strategy.weighted_by_key)
+    tell("\t\t├── ArrayRecord key: '%s'", strategy.arrayrecord_key)
+    tell("\t\t└── ConfigRecord key: '%s'", strategy.configrecord_key)
+
+
+def tell_sampled(phase: str, sampled: int, members: Members) -> None:
+    """Tell how many were asked."""
+    who = "clients" if members.hosted else "nodes"
+    total = len(members.client_ids)
+    tell("configure_%s: Sampled %d %s (out of %d)", phase, sampled, who, total)
+
+
+def tell_replies(name: str, good: int, asked: int) -> None:
+    """Tell how many of those who were asked gave a reply that was used."""
+    tell("%s: Received %d results and %d failures", name, good, asked - good)
+
+
+def tell_end(state: RunState, seconds: float) -> None:
+    """Tell the results."""
+    tell("")
+    if state.stop_reason is not None:
+        tell("Stopped after round %d: %s", state.server_round, state.stop_reason)
+    tell("Strategy execution finished in %.2fs", seconds)
+    tell("")
+    tell("Final results:")
+    tell("")
+    for line in _tables(state.result):
+        tell("\t%s", line)
+    tell("")
+
+
+def _tables(result: Result) -> list[str]:
+    """Return Flower's tables of a result; making them serialises its arrays."""
+    return [] if in_own_run() else str(result).splitlines()

@@ -1,0 +1,345 @@
+"""Checks that a reply must pass before anything in it is used."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from numpy.typing import NDArray
+
+from fedsuite.core.logs import ServerLogger
+from fedsuite.messages.records import (
+    ARRAYS,
+    ERROR,
+    AnyRecord,
+    Arrays,
+    RecordError,
+    array_header,
+    dtype_name,
+    records_of,
+    view_array,
+)
+
+logger = ServerLogger(__name__)
+
+ArraySpec = tuple[tuple[int, ...], str]
+"""Shape and dtype of one array."""
+
+RecordSpec = dict[str, ArraySpec]
+"""Array name to shape and dtype."""
+
+LARGEST_COUNT = 2.0**53
+"""No count of examples beyond this: products with it could leave float64's range."""
+
+MOST_METRICS = 1000
+"""No reply with more metrics than this: each becomes a column of a table."""
+
+LONGEST_NAME = 200
+"""No metric with a longer name, in characters."""
+
+STORED_STATE = "stored-state"
+"""Metric by which a client says that it stored a new version of its state."""
+
+
+_WEIGHT_ADVICE = (
+    "report the client's number of examples, or give the name that it has as "
+    "weighted_by_key"
+)
+
+
+class BadReply(Exception):
+    """A reply, or one client's entry in it, that is not used; the message says why."""
+
+
+class Missing(BadReply):
+    """A reply that lacks something that the exchange is about.
+
+    Parameters
+    ----------
+    what
+        What is missing, whoever's reply it is.
+    reason
+        As of any bad reply, with what to do about it.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(reason)
+        self.what = what
+
+
+@dataclass(frozen=True)
+class ClientReply:
+    """A reply that passed all checks.
+
+    Parameters
+    ----------
+    client_id
+        The client that it came from.
+    arrays
+        Record name to named arrays, read-only, in the order in which they were announced.
+    metrics
+        Finite numbers by name.
+    num_examples
+        Weight of the client: finite and not negative.
+    stored_state
+        Whether the client says that it stored a new version of its state.
+    content
+        The records as they came, by the client's own names.
+    num_bytes
+        Payload of the arrays as they came.
+    converted
+        Says which array came in another width or byte order than the model's and was
+        turned to it; empty of none.
+    stand_ins
+        Metric to the name of the one that stands for it, as :class:`Expected` allows.
+    """
+
+    client_id: int
+    arrays: Mapping[str, Arrays]
+    metrics: Mapping[str, float]
+    num_examples: float
+    stored_state: bool = False
+    content: Mapping[str, AnyRecord] = field(default_factory=dict, repr=False)
+    num_bytes: int = 0
+    converted: str = ""
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What replies to an exchange must hold.
+
+    Parameters
+    ----------
+    arrays
+        Record name to the arrays in it; exactly these.
+    metrics
+        Metrics that must be there, beside the weight.
+    bounds
+        Metrics that must be there too, each with its least and its largest value.
+    weight_key
+        Metric that holds the number of examples.
+    max_examples
+        Larger numbers of examples are lowered to this; None for no limit.
+    stand_ins
+        Metric to the name of another that stands for it where it is missing.
+    advice
+        What to tell an app's author whose replies lack a record or a metric.
+    advice_of
+        Metric to what to tell an author whose replies lack it.
+    largest
+        Largest magnitude of any number in the arrays; None for no limit.
+    check
+        Looks at a reply that passed all else, and raises :class:`BadReply` with a reason.
+    """
+
+    arrays: Mapping[str, RecordSpec] = field(default_factory=dict)
+    metrics: Sequence[str] = ()
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    weight_key: str = "num-examples"
+    max_examples: float | None = None
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
+    advice: str = ""
+    advice_of: Mapping[str, str] = field(default_factory=dict)
+    largest: float | None = None
+    check: Callable[[ClientReply], None] | None = None
+
+
+def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
+    """Return the shapes and dtypes of named arrays."""
+    return {name: (array.shape, dtype_name(array.dtype)) for name, array in arrays.items()}
+
+
+def check_reply(
+    client_id: int, content: Mapping[str, AnyRecord], expected: Expected
+) -> ClientReply:
+    """Check one client's records and return them unpacked.
+
+    Raises
+    ------
+    BadReply
+        With the reason, in words fit for a log: names and numbers, never the payload.
+    """
+    error = records_of(content, ConfigRecord).get(ERROR)
+    if error is not None:
+        raise BadReply(f"client failed: {one_line(error.get('reason', 'no reason given'))}")
+    arrays, size, converted = {}, 0, ""
+    for name, spec in expected.arrays.items():
+        found = _Found(_find_record(content, name, expected), spec, expected)
+        arrays[name] = found.arrays
+        size, converted = size + found.num_bytes, converted or found.converted
+    metrics, stand_ins = _check_metrics(content, expected)
+    stored = bool(metrics.pop(STORED_STATE, 0.0))
+    num_examples = _check_weight(client_id, metrics.pop(expected.weight_key), expected)
+    reply = ClientReply(
+        client_id,
+        arrays,
+        metrics,
+        num_examples,
+        stored,
+        content,
+        num_bytes=size,
+        converted=converted,
+        stand_ins=stand_ins,
+    )
+    if expected.check is not None:
+        expected.check(reply)
+    return reply
+
+
+def one_line(text: object, limit: int = 300) -> str:
+    """Return text from a client as one printable line, safe for a log."""
+    words = " ".join(str(text)[: 4 * limit].split())
+    return "".join(c if c.isprintable() else "?" for c in words)[:limit]
+
+
+def _find_record(
+    content: Mapping[str, AnyRecord], name: str, expected: Expected
+) -> ArrayRecord:
+    records = records_of(content, ArrayRecord)
+    if name in records:
+        extra = ", ".join(sorted(set(records) - set(expected.arrays)))
+        if extra:
+            raise BadReply(f"unexpected array record: {one_line(extra, 100)}")
+        return records[name]
+    # A stranger's app may call its only record as it likes.
+    if len(records) == len(expected.arrays) == 1 and name == ARRAYS:
+        return next(iter(records.values()))
+    advice = expected.advice
+    if name == ARRAYS and len(records) > 1:
+        advice = "give the name that the model's record has as arrayrecord_key"
+    came = one_line(", ".join(sorted(records)) or "none", 100)
+    raise Missing(
+        name, with_advice(f"array record {name!r} is missing (found: {came})", advice)
+    )
+
+
+def with_advice(reason: str, advice: str) -> str:
+    """Return a reason, and what to do about it if anything is known."""
+    return f"{reason}: {advice}" if advice else reason
+
+
+class _Found:
+    """The arrays of one record of a reply, checked, in the dtypes that were announced."""
+
+    def __init__(self, record: ArrayRecord, spec: RecordSpec, expected: Expected) -> None:
+        if set(record) != set(spec):
+            missing = sorted(set(spec) - set(record))
+            extra = sorted(set(record) - set(spec))
+            reason = (
+                f"array names differ: {len(missing)} missing {one_line(missing[:3], 80)}, "
+                f"{len(extra)} unexpected {one_line(extra[:3], 80)}"
+            )
+            if not missing:
+                raise BadReply(reason)
+            raise Missing("arrays of a record", with_advice(reason, expected.advice))
+        largest = expected.largest
+        self.arrays: Arrays = {}
+        self.num_bytes = 0
+        self.converted = ""
+        for name, (shape, dtype) in spec.items():
+            try:
+                array = self._take(name, record[name], shape, dtype)
+            except RecordError as error:
+                raise BadReply(f"array {name}: {one_line(error)}") from None
+            if not all_finite(array):
+                raise BadReply(f"array {name}: holds NaN or infinity")
+            if largest is not None and np.abs(array).max(initial=0) > largest:
+                raise BadReply(f"array {name}: holds a number beyond {largest:g}")
+            self.arrays[name] = array
+
+    def _take(
+        self, name: str, array: Array, shape: tuple[int, ...], dtype: str
+    ) -> NDArray[Any]:
+        found_shape, found = array_header(array)
+        if found_shape != shape:
+            raise BadReply(f"array {name}: shape {found_shape}, expected {shape}")
+        self.num_bytes += found.itemsize * math.prod(shape)
+        if dtype_name(found) == dtype:
+            return view_array(array)
+        # NumPy makes float64 of much that began as float32, and scikit-learn float32 of
+        # what began as float64: Flower's strategies take both.
+        if found.kind != "f" or np.dtype(dtype).kind != "f":
+            raise BadReply(f"array {name}: dtype {found}, expected {dtype}")
+        self.converted = self.converted or f"array {name} from {found} to {dtype}"
+        with np.errstate(over="ignore"):
+            made = view_array(array).astype(dtype)
+        made.flags.writeable = False
+        return made
+
+
+def all_finite(array: NDArray[Any]) -> bool:
+    """Return whether an array holds neither NaN nor infinity."""
+    if array.dtype.kind != "f" or array.size == 0:
+        return True
+    # A finite sum of squares proves finite entries in one pass without a mask; only
+    # an overflowing one needs the slow look.
+    flat = array.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(flat, flat))
+    return math.isfinite(square) or bool(np.isfinite(flat).all())
+
+
+def _check_weight(client_id: int, num_examples: float, expected: Expected) -> float:
+    key, limit = expected.weight_key, expected.max_examples
+    if num_examples < 0:
+        raise BadReply(f"{key} is {num_examples:g}: must be >= 0")
+    if num_examples > LARGEST_COUNT:
+        raise BadReply(f"{key} is {num_examples:g}: no data set is that large")
+    if limit is not None and num_examples > limit:
+        logger.warning(
+            "client %d: %s %g lowered to %g", client_id, key, num_examples, limit
+        )
+        return limit
+    return num_examples
+
+
+def _advice_on(missing: Sequence[str], expected: Expected) -> str:
+    """Return what to do about missing metrics, and nothing about those that came."""
+    if missing[0] == expected.weight_key:
+        return _WEIGHT_ADVICE
+    if not all(name in expected.advice_of for name in missing):
+        return expected.advice
+    return "; ".join(expected.advice_of[name] for name in missing)
+
+
+def _check_metrics(
+    content: Mapping[str, AnyRecord], expected: Expected
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the numbers among the metrics, and which of them stands for which."""
+    metrics: dict[str, float] = {}
+    records = records_of(content, MetricRecord).values()
+    count = sum(map(len, records))
+    if count > MOST_METRICS:
+        raise BadReply(f"{count} metrics: at most {MOST_METRICS} are taken")
+    for record in records:
+        for name, value in record.items():
+            if len(name) > LONGEST_NAME or not name.isprintable():
+                raise BadReply(f"metric {one_line(name, 60)!r}: the name is no plain word")
+            if isinstance(value, list):
+                continue
+            try:
+                metrics[name] = float(value)
+            except OverflowError:
+                metrics[name] = math.inf
+            if not math.isfinite(metrics[name]):
+                raise BadReply(f"metric {one_line(name, 60)} is {metrics[name]}")
+    stand_ins = {
+        name: other
+        for name, other in expected.stand_ins.items()
+        if name not in metrics and other in metrics
+    }
+    metrics.update((name, metrics[other]) for name, other in stand_ins.items())
+    wanted = (expected.weight_key, *expected.metrics, *expected.bounds)
+    if missing := [name for name in wanted if name not in metrics]:
+        came = ", ".join(sorted(set(metrics) - set(stand_ins))) or "none"
+        reason = f"metric {missing[0]!r} is missing (found: {one_line(came, 100)})"
+        raise Missing(missing[0], with_advice(reason, _advice_on(missing, expected)))
+    for name, (least, largest) in expected.bounds.items():
+        if not least <= metrics[name] <= largest:
+            raise BadReply(
+                f"metric {name} is {metrics[name]:g}: expected {least:g} to {largest:g}"
+            )
+    return metrics, stand_ins

@@ -1,0 +1,343 @@
+"""The ServerApp of fedsuite, and what every engine does around the rounds."""
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Result
+
+from fedsuite.callbacks.best_model import BestModel
+from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS, CheckpointWriter
+from fedsuite.callbacks.early_stop import EarlyStop
+from fedsuite.callbacks.progress import Progress
+from fedsuite.callbacks.recorder import Recorder
+from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
+from fedsuite.core.files import safetensors_bytes
+from fedsuite.core.keys import AUTO
+from fedsuite.core.logs import configure_logs, log_scope, write_line
+from fedsuite.core.registry import METHODS
+from fedsuite.data import FederatedData
+from fedsuite.data.experiment_keys import site_names
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.messages import decomposition
+from fedsuite.messages.records import to_arrays, to_record
+from fedsuite.models.server_networks import ServerNetworks
+from fedsuite.results.layout import EXPERIMENT, MANIFEST, MODEL, read_manifest
+from fedsuite.results.summary import draw_plots, finish_folder
+from fedsuite.results.writer import RunFolder
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.checkpoint import Checkpoint, load_latest
+from fedsuite.rounds.events import Callback
+from fedsuite.rounds.server_step import KEYS as SERVER_KEYS
+from fedsuite.rounds.wrapper import StrategyWrapper
+from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
+from fedsuite.running.worker import experiment_run_name
+from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
+from fedsuite.training.app import source_hash
+from fedsuite.workarounds.packed_grid import grid_for
+
+RUNS_VARIABLE = "FEDSUITE_RUNS"
+
+app = ServerApp()
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that is over: its folder, and what Flower's ``start`` returned."""
+
+    path: Path
+    result: Result
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment in the run config; Flower calls this."""
+    try:
+        experiment = Experiment.from_values(context.run_config)
+        if experiment.note:
+            write_line(experiment.note)
+        refuse_relative_paths(experiment)
+        folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
+        own = grid_for(grid)
+        run_experiment(experiment, own, folder, flwr_run_id=context.run_id)
+    except FedsuiteError as error:
+        # Flower logs a traceback; this line is what a person looks for.
+        write_line(f"fedsuite: error: {error}")
+        raise
+
+
+def refuse_relative_paths(experiment: Experiment) -> None:
+    """Raise where a path would mean something else than its author thinks.
+
+    A ServerApp runs in whatever folder its SuperLink was started in.
+    """
+    for name in ("output-dir", "state-dir", "data-dir", "public-dir"):
+        path = experiment.text(name)
+        if path not in (AUTO, "") and not Path(path).is_absolute():
+            raise ConfigError(
+                f"key {name} = {path!r}: expected an absolute path under `flwr run`, "
+                "because the ServerApp runs in the SuperLink's folder"
+            )
+
+
+def runs_folder(experiment: Experiment) -> Path:
+    """Return the folder that run folders go into, for a ServerApp."""
+    configured = experiment.text("output-dir")
+    if configured != AUTO:
+        return Path(configured)
+    default = Path.home() / ".fedsuite" / "runs"
+    return Path(os.environ.get(RUNS_VARIABLE, default))
+
+
+def run_experiment(
+    experiment: Experiment,
+    grid: Grid,
+    folder: Path,
+    *,
+    flwr_run_id: int | None = None,
+    write: Callable[[str], None] = write_line,
+) -> FinishedRun:
+    """Run an experiment on a grid, writing its folder as it goes.
+
+    Parameters
+    ----------
+    experiment, grid
+        What to run, and with whom.
+    folder
+        The run's folder. A folder that exists is an error, unless the key
+        ``resume`` is true or it was left by this same Flower run (a ServerApp that Flower
+        started again).
+    flwr_run_id
+        Flower's number of the run, where it has one.
+    write
+        Takes lines of progress.
+    """
+    configure_logs()
+    with log_scope(run=folder.name):
+        return _run_experiment(experiment, grid, folder, flwr_run_id, write)
+
+
+def _run_experiment(
+    experiment: Experiment,
+    grid: Grid,
+    folder: Path,
+    flwr_run_id: int | None,
+    write: Callable[[str], None],
+) -> FinishedRun:
+    import torch
+
+    torch.set_num_threads(experiment.integer("threads"))
+    again = bool(experiment["resume"]) or _is_retry(folder, flwr_run_id)
+    checkpoint = (
+        load_latest(folder / CHECKPOINTS, experiment.fingerprint) if again else None
+    )
+    if again:
+        _refuse_fewer_rounds(experiment, checkpoint)
+        run_folder = RunFolder.resume(folder, checkpoint.server_round if checkpoint else 0)
+        write(
+            f"resuming {folder} after round {checkpoint.server_round if checkpoint else 0}"
+        )
+        # It may have another number of rounds now, or lie elsewhere.
+        run_folder.write_text(EXPERIMENT, experiment.replace(resume=False).to_toml())
+    else:
+        run_folder = None
+    try:
+        data = federated_data(experiment)
+        if again:
+            _refuse_other_public(folder, data)
+        model = network_model(experiment, data)
+        parts = server_parts(experiment, data, model)
+        strategy = build_strategy(experiment, parts)
+        if run_folder is None:
+            run_folder = _new_folder(folder, experiment, data, parts.networks, flwr_run_id)
+        callbacks = build_callbacks(experiment, run_folder, checkpoint, write)
+        result = strategy.start(
+            grid,
+            to_record(initial_arrays(experiment, model, parts)),
+            num_rounds=experiment.integer("num-rounds"),
+            timeout=experiment.number("round-timeout"),
+            callbacks=callbacks,
+            resume=checkpoint,
+        )
+        finish_folder(run_folder, write)
+        if experiment["plots"]:
+            draw_plots(run_folder)
+        if len(result.arrays):
+            run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
+        run_folder.finish("finished")
+        write(f"run folder: {folder}")
+    except BaseException as error:
+        _note_failure(run_folder, error)
+        raise
+    return FinishedRun(folder, result)
+
+
+def build_strategy(
+    experiment: Experiment, parts: ServerParts
+) -> FederatedStrategy | StrategyWrapper:
+    """Return the experiment's strategy.
+
+    Parameters
+    ----------
+    parts
+        From :func:`~fedsuite.running.server_parts.server_parts`.
+
+    Raises
+    ------
+    ConfigError
+        If the strategy refuses values that their keys allow one by one.
+    """
+    try:
+        strategy = _make_strategy(experiment, parts)
+        if not decomposition.server_takes_part(experiment.values):
+            return strategy
+        assert parts.groups is not None
+        options = experiment.arguments(decomposition.KEYS)
+        return FilterDecomposition(strategy, parts.groups, **options)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise ConfigError(f"method {experiment['method']}: {error}") from error
+
+
+def _make_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrategy:
+    strategy = METHODS[experiment.text("method")].load_strategy()
+    return strategy(
+        **experiment.arguments((*strategy.KEYS, *SERVER_KEYS)),  # type: ignore[arg-type]
+        **parts.needed_by(strategy),  # type: ignore[arg-type]
+        num_clients=experiment.integer("num-clients"),
+        clients_per_round=experiment.integer("clients-per-round"),
+        min_available_nodes=1,
+        evaluate_every=experiment.integer("evaluate-every"),
+        quorum=experiment.integer("quorum"),
+        max_failed_rounds=experiment.integer("max-failed-rounds"),
+        seed=experiment.integer("seed"),
+        identity="registered" if _has_own_nodes(experiment) else "partition",
+        site_names=site_names(experiment.values),
+        connect_timeout=experiment.number("connect-timeout"),
+        source_hash=source_hash(),
+        public_fingerprint=parts.public.fingerprint if parts.public else None,
+    )
+
+
+def _has_own_nodes(experiment: Experiment) -> bool:
+    """Return whether clients are SuperNodes known by name; a rehearsal has none."""
+    return bool(experiment["sites"]) and not experiment["site-dirs"]
+
+
+def build_callbacks(
+    experiment: Experiment,
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    write: Callable[[str], None],
+) -> list[Callback]:
+    """Return the callbacks that the experiment asks for."""
+    callbacks: list[Callback] = [Recorder(folder)]
+    if experiment["early-stop-metric"]:
+        metric, patience = (
+            experiment.text("early-stop-metric"),
+            experiment.integer("early-stop-patience"),
+        )
+        callbacks.append(EarlyStop(metric, patience))
+    if experiment["best-model-metric"]:
+        callbacks.append(BestModel(experiment.text("best-model-metric"), folder))
+    if experiment["tensorboard"]:
+        from fedsuite.callbacks.tensorboard import TensorBoard
+
+        callbacks.append(TensorBoard(folder.path / "tensorboard"))
+    if experiment["metrics-port"]:
+        from fedsuite.callbacks.prometheus import Prometheus
+
+        host, port = experiment.text("metrics-host"), experiment.integer("metrics-port")
+        callbacks.append(Prometheus(host, port))
+    # After those that may stop the run, and after the recorder: a checkpoint must not be
+    # ahead of the lines of its round.
+    writer = CheckpointWriter(
+        folder,
+        experiment.fingerprint,
+        every=experiment.integer("checkpoint-every"),
+        others=callbacks,
+    )
+    if checkpoint is not None:
+        writer.recall(checkpoint)
+    return [*callbacks, writer, Progress(write)]
+
+
+def _refuse_fewer_rounds(experiment: Experiment, checkpoint: Checkpoint | None) -> None:
+    num_rounds = experiment.integer("num-rounds")
+    if checkpoint is not None and checkpoint.server_round > num_rounds:
+        raise RunError(
+            f"key num-rounds = {num_rounds}: the run is at round {checkpoint.server_round} "
+            "already; give more rounds"
+        )
+
+
+def _refuse_other_public(folder: Path, data: FederatedData) -> None:
+    """Refuse to go on with other public data, which no key tells apart."""
+    before = str(read_manifest(folder).get("data", {}).get("public-fingerprint", ""))
+    now = str(data.description.get("public-fingerprint", ""))
+    if before != now:
+        raise RunError(
+            f"{folder} began with other public data ({before[:12] or 'none'} then, "
+            f"{now[:12] or 'none'} now): give public-dir the files that it had"
+        )
+
+
+def _is_retry(folder: Path, flwr_run_id: int | None) -> bool:
+    if flwr_run_id is None or not (folder / MANIFEST).exists():
+        return False
+    return read_manifest(folder).get("flwr_run_id") == flwr_run_id
+
+
+def _new_folder(
+    folder: Path,
+    experiment: Experiment,
+    data: FederatedData,
+    networks: ServerNetworks | None,
+    flwr_run_id: int | None,
+) -> RunFolder:
+    manifest: dict[str, Any] = {
+        "method": experiment["method"],
+        "dataset": experiment["dataset"],
+        "seed": experiment["seed"],
+        "engine": "flower" if experiment["engine"] == AUTO else experiment["engine"],
+        "num_clients": experiment["num-clients"],
+        "data": data.description,
+        "data_fingerprint": data.fingerprint,
+        "experiment_fingerprint": experiment.fingerprint,
+        "flwr_run_id": flwr_run_id,
+    }
+    if networks is not None and experiment["client-models"]:
+        manifest["networks"] = networks.networks.labels
+        manifest["network_parameters"] = networks.num_parameters
+        manifest["client_networks"] = networks.networks.of_client
+    run_folder = RunFolder.create(folder, experiment.values, manifest)
+    if experiment["sites"]:
+        return run_folder
+    counts: dict[str, Any] = {
+        "train": data.class_counts().tolist(),
+        "test": data.test_class_counts().tolist(),
+    }
+    if data.partition.shifts:
+        counts["shift"] = [asdict(shift) for shift in data.partition.shifts]
+    try:
+        run_folder.write_json("partition.json", counts)
+    except RunError as error:
+        _note_failure(run_folder, error)
+        raise
+    return run_folder
+
+
+def _note_failure(folder: RunFolder | None, error: BaseException) -> None:
+    """Write into the manifest why the run ended; a full disk must not hide the cause."""
+    if folder is None:
+        return
+    stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+    reason = str(error) or type(error).__name__
+    try:
+        folder.finish("stopped" if stopped else "failed", None if stopped else reason)
+    except RunError as second:
+        error.add_note(str(second))

@@ -1,0 +1,191 @@
+"""What an experiment's strategy is given beside the values of its keys."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.registry import METHODS
+from fedsuite.data import FederatedData, Split
+from fedsuite.data.public import PublicData
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import network_model
+from fedsuite.messages.records import Arrays
+from fedsuite.models import count_parameters
+from fedsuite.models.arrays import model_arrays
+from fedsuite.models.assignment import experiment_networks
+from fedsuite.models.features import features_are_inputs
+from fedsuite.models.groups import ParameterGroups, parameter_groups
+from fedsuite.models.server_networks import ServerNetworks
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.running.server_validation import ServerValidation
+from fedsuite.training.loop import resolve_device
+
+
+@dataclass(frozen=True)
+class ServerParts:
+    """What strategies may ask for; which of it, their class says.
+
+    Parameters
+    ----------
+    groups
+        Those of the experiment's model.
+    validation
+        Scores models on rows that the server keeps.
+    networks
+        The clients' networks, where they differ or the method asks for them.
+    public
+        The public data that clients must have; None where there is none.
+    num_classes
+        Number of classes.
+    """
+
+    groups: ParameterGroups | None = None
+    validation: ServerValidation | None = None
+    networks: ServerNetworks | None = None
+    public: PublicData | None = None
+    num_classes: int = 0
+
+    def needed_by(self, strategy: type[FederatedStrategy]) -> dict[str, object]:
+        """Return the keywords by which a strategy's constructor takes what it needs."""
+        needed: dict[str, object] = {}
+        if strategy.NEEDS_GROUPS:
+            needed["groups"] = self.groups
+        if strategy.NEEDS_VALIDATION:
+            needed["validation"] = self.validation
+        if strategy.NEEDS_NETWORKS:
+            needed["networks"] = self.networks
+        if strategy.NEEDS_CLASSES:
+            needed["num_classes"] = self.num_classes
+        if strategy.NEEDS_PUBLIC:
+            needed["num_classes"] = self.num_classes
+            needed["public_rows"] = len(self.public) if self.public else 0
+        if strategy.NEEDS_PUBLIC_INPUTS:
+            needed["public"] = self.public
+        return needed
+
+
+def server_parts(
+    experiment: Experiment, data: FederatedData, model: nn.Module
+) -> ServerParts:
+    """Return what the experiment's strategy may need.
+
+    Parameters
+    ----------
+    model
+        The network that the key ``model`` names, with its initial parameters.
+
+    Raises
+    ------
+    ConfigError
+        If something that the method needs is not there, a network cannot take the data, or
+        a term on features would have no effect.
+    """
+    _check_feature_term(experiment, data, model)
+    return ServerParts(
+        parameter_groups(model),
+        server_validation(experiment, data, model),
+        server_networks(experiment, data),
+        public_data(experiment, data),
+        data.num_classes,
+    )
+
+
+def _check_feature_term(
+    experiment: Experiment, data: FederatedData, model: nn.Module
+) -> None:
+    """Refuse a term on features that no client's training moves."""
+    key = METHODS[experiment.text("method")].load_strategy().FEATURE_WEIGHT
+    if not key or experiment[key] == 0:
+        return
+    models = [model]
+    if experiment["client-models"]:
+        distinct = experiment_networks(experiment.values).distinct
+        models = [network_model(experiment, data, index) for index in range(len(distinct))]
+    if all(map(features_are_inputs, models)):
+        raise ConfigError(
+            f"key {key} = {experiment[key]!r} has no effect: no client has anything to "
+            "train before its classifier, so that features are inputs: choose another "
+            "model, or set 0"
+        )
+
+
+def initial_arrays(experiment: Experiment, model: nn.Module, parts: ServerParts) -> Arrays:
+    """Return what the server starts with: nothing where clients keep their models."""
+    strategy = METHODS[experiment.text("method")].load_strategy()
+    if strategy.PRIVATE_MODELS:
+        return {}
+    if strategy.NEEDS_NETWORKS:
+        assert parts.networks is not None
+        return parts.networks.join(parts.networks.initial)
+    return model_arrays(model)
+
+
+def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetworks | None:
+    """Return the clients' networks, None where all share one and the method asks for none.
+
+    Raises
+    ------
+    ConfigError
+        If a network cannot take the data.
+    """
+    strategy = METHODS[experiment.text("method")].load_strategy()
+    if not experiment["client-models"] and not strategy.NEEDS_NETWORKS:
+        return None
+    networks = experiment_networks(experiment.values)
+    build = partial(network_model, experiment, data)
+    models = [build(index) for index in range(len(networks.distinct))]
+    return ServerNetworks(
+        networks,
+        initial=tuple(model_arrays(model) for model in models),
+        num_parameters=tuple(count_parameters(model) for model in models),
+        build=build,
+        standardisation=data.standardisation,
+    )
+
+
+def server_validation(
+    experiment: Experiment, data: FederatedData, model: nn.Module
+) -> ServerValidation | None:
+    """Return what the method scores models with on the server, None if it does not.
+
+    Raises
+    ------
+    ConfigError
+        If it does, and no rows are held out for it.
+    """
+    method = experiment.text("method")
+    if not METHODS[method].load_strategy().NEEDS_VALIDATION:
+        return None
+    split = data.validation_set()
+    if not len(split):
+        raise ConfigError(
+            f"method {method} validates on the server: set server-validation-fraction "
+            "above 0, such as 0.1"
+        )
+    # The key names the clients' device; the server takes the same kind where it has one.
+    device = resolve_device("cpu" if experiment["device"] == "cpu" else "auto")
+    on_device = Split(split.features.to(device), split.labels.to(device))
+    return ServerValidation(deepcopy(model).to(device), on_device)
+
+
+def public_data(experiment: Experiment, data: FederatedData) -> PublicData | None:
+    """Return the public data that clients must have, None without any.
+
+    Raises
+    ------
+    ConfigError
+        If the method needs public data, and there is none.
+    """
+    public = data.public_set()
+    if len(public):
+        return public
+    method = experiment.text("method")
+    if METHODS[method].load_strategy().NEEDS_PUBLIC:
+        raise ConfigError(
+            f"method {method} needs public data: set public-size, such as 200, or "
+            "public-dir"
+        )
+    return None

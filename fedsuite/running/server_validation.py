@@ -1,0 +1,66 @@
+"""Scores of models on rows that the server keeps and no client holds."""
+
+from statistics import fmean
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedsuite.data import Split
+from fedsuite.messages.records import Arrays
+from fedsuite.models.arrays import load_arrays
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
+from fedsuite.training.evaluation import evaluate_model
+
+
+class ServerValidation:
+    """Scores models, given as arrays, on validation data.
+
+    A strategy whose class says ``NEEDS_VALIDATION = True`` gets one of these as the keyword
+    ``validation``, on the share of the training part that the key
+    ``server-validation-fraction`` holds out.
+
+    Parameters
+    ----------
+    model
+        Takes the arrays; what it held is lost.
+    data
+        On the model's device, not empty.
+    """
+
+    def __init__(self, model: nn.Module, data: Split) -> None:
+        if not len(data):
+            raise ValueError(
+                "no validation data: set server-validation-fraction above 0, such as 0.1"
+            )
+        self._model = model
+        self._data = data
+
+    def accuracy(self, arrays: Arrays) -> float:
+        """Return a model's accuracy, a fraction."""
+        load_arrays(self._model, arrays)
+        return evaluate_model(self._model, self._data)[1]
+
+    def loss(self, arrays: Arrays) -> float:
+        """Return a model's mean cross-entropy; not finite for a model that is broken."""
+        load_arrays(self._model, arrays)
+        return evaluate_model(self._model, self._data)[0]
+
+    @torch.no_grad()
+    def batch_losses(self, arrays: Arrays, batch_size: int) -> list[float]:
+        """Return a model's mean cross-entropy on each mini-batch, in the data's order.
+
+        The last mini-batch may be smaller.
+        """
+        load_arrays(self._model, arrays)
+        data, size = self._data, EVALUATION_BATCH
+        with evaluation_mode(self._model):
+            logits = torch.cat(
+                [
+                    self._model(data.features[i : i + size])
+                    for i in range(0, len(data), size)
+                ]
+            )
+        each = functional.cross_entropy(logits, data.labels, reduction="none").tolist()
+        starts = range(0, len(each), batch_size)
+        return [fmean(each[start : start + batch_size]) for start in starts]

@@ -1,0 +1,1 @@
+"""Weighted averages of the clients' models."""

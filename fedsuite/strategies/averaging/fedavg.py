@@ -1,0 +1,70 @@
+"""FedAvg: federated averaging.
+
+B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-Efficient
+Learning of Deep Networks from Decentralized Data", AISTATS 2017, arXiv:1602.05629.
+
+Equation used (Algorithm 1): w_{t+1} = sum_k (n_k / n) w_{t+1}^k over the sampled clients,
+with n the examples of those that answered. Deviation: a server learning rate eta, as later
+papers have it: w_{t+1} = w_t + eta (mean - w_t); eta = 1 is FedAvg as published.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar, Unpack
+
+from fedsuite.core.keys import Key
+from fedsuite.core.logs import ServerLogger
+from fedsuite.messages.records import ARRAYS, Arrays
+from fedsuite.rounds.aggregation import WeightedMean, step_towards
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.validation import ClientReply
+
+logger = ServerLogger(__name__)
+
+
+class FedAvg(FederatedStrategy):
+    """Average of the clients' models, weighted by their numbers of examples.
+
+    Replies without examples only keep the model as it was.
+
+    Parameters
+    ----------
+    server_learning_rate
+        Step eta towards the mean; 1 is FedAvg as published: the mean itself, bit for bit.
+        Integer arrays take the mean whatever the rate.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key(
+            "server-learning-rate",
+            1.0,
+            "step of the server towards what it aggregated; 1 takes it whole",
+            above=0.0,
+        ),
+    )
+
+    def __init__(
+        self, *, server_learning_rate: float = 1.0, **options: Unpack[StrategyOptions]
+    ) -> None:
+        if not 0 < server_learning_rate < math.inf:
+            raise ValueError(
+                f"server_learning_rate = {server_learning_rate}: expected a number > 0"
+            )
+        super().__init__(**options)
+        self.server_learning_rate = server_learning_rate
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Step towards the mean of the clients' arrays, taking one client at a time."""
+        mean, answered = WeightedMean(), False
+        for reply in replies:
+            answered = True
+            mean.add(reply.arrays[ARRAYS], reply.num_examples)
+        target = mean.result()
+        if target is None:
+            if answered:
+                logger.warning("no client has examples: the model stays as it was")
+            return None
+        return step_towards(arrays, target, self.server_learning_rate)

@@ -1,0 +1,30 @@
+"""FedSGD: one gradient step over all of a client's data in a round.
+
+B. McMahan et al., AISTATS 2017, arXiv:1602.05629, section 2: w <- w - eta sum_k (n_k / n)
+grad F_k(w), with F_k the loss over all data of client k.
+
+Deviation: clients take the step themselves and the server averages models. It is the same
+update, since the step is linear in the gradient, and it gives layers with running
+statistics (batch normalisation) a defined meaning.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from fedsuite.core.keys import Value
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.strategies.averaging.fedavg import FedAvg
+
+
+class FedSGD(FedAvg):
+    """FedAvg of one full-batch step; the client ignores epochs, steps and batch size."""
+
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        "momentum": "its one step a round begins with none"
+    }
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedSGDClient", "takes one step over all its rows"
+    )
+
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {"local-steps": 1, "batch-size": 0}
+    UNUSED: ClassVar[Sequence[str]] = ("local-epochs", "local-steps", "batch-size")

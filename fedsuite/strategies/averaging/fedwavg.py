@@ -1,0 +1,119 @@
+"""FedwAvg (our reading): clients whose examples are forgotten more count more.
+
+M. Hong, S.-K. Kang, J.-H. Lee, "Weighted Averaging Federated Learning Based on Example
+Forgetting Events in Label Imbalanced Non-IID", Applied Sciences 12(12):5806, 2022.
+
+A forgetting event of a training example is a change from right to wrong between two looks
+at it under the received model. With f_k the number of a client's examples with at least one
+event so far:
+
+    omega_k = (1 - alpha) n_k / sum n + alpha f_k / sum f   over the clients of the round.
+
+Deviations: only the abstract was at hand, which says that forgettable examples are found at
+each client and that clients with more of them get a larger weight. The formula is ours,
+with alpha = 0.3 and a look every few rounds as FedEBA+ names them; report results as "our
+reading". Examples never learnt have no event: they are counted apart, as ``never-learned``,
+and give no weight. Where nothing was forgotten the weights are FedAvg's.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Unpack
+
+import numpy as np
+
+from fedsuite.core.keys import Key
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import Arrays
+from fedsuite.rounds.all_replies import GatheredStrategy, examples_of, metric_of
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.validation import ClientReply
+
+FORGOTTEN = "forgotten"
+
+
+def forgetting_weights(examples: Vector, forgotten: Vector, alpha: float) -> Vector:
+    """Return omega_k times sum n, ``[clients]``.
+
+    Parameters
+    ----------
+    examples
+        n_k, ``[clients]``, > 0.
+    forgotten
+        f_k, ``[clients]``, >= 0; more than n_k counts as n_k.
+    alpha
+        Share of the weight that goes by f_k, 0 to 1; 0 returns n_k.
+    """
+    counted = np.minimum(forgotten, examples)
+    if alpha == 0 or not counted.any():
+        return examples
+    by_events = counted / counted.sum() * examples.sum()
+    weights: Vector = (1.0 - alpha) * examples + alpha * by_events
+    return weights
+
+
+class FedwAvg(GatheredStrategy):
+    """FedAvg with a part of the weights given by forgetting events.
+
+    Parameters
+    ----------
+    fedwavg_alpha
+        Share of the weight that goes by forgotten examples; 0 is FedAvg.
+    fedwavg_every
+        Rounds between two looks at a client's examples; 1 looks whenever it trains. Sent
+        to clients as ``fedwavg-every``.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedwAvgClient", "counts forgotten examples"
+    )
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key(
+            "fedwavg-alpha",
+            0.3,
+            "share alpha of FedwAvg's weights that goes by forgotten examples; 0 is FedAvg",
+            minimum=0.0,
+            maximum=1.0,
+        ),
+        Key(
+            "fedwavg-every",
+            1,
+            "rounds between two looks of FedwAvg's clients at their examples",
+            minimum=1,
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        fedwavg_alpha: float = 0.3,
+        fedwavg_every: int = 1,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        if not 0 <= fedwavg_alpha <= 1:
+            raise ValueError(f"fedwavg_alpha = {fedwavg_alpha}: expected 0 to 1")
+        if fedwavg_every < 1:
+            raise ValueError(f"fedwavg_every = {fedwavg_every}: expected >= 1")
+        super().__init__(**options)
+        self.alpha = fedwavg_alpha
+        self.every = fedwavg_every
+
+    def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
+        """Return the number of forgotten examples."""
+        return {FORGOTTEN: (0.0, math.inf)}
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send along how often to look."""
+        exchange = super().train_exchange(arrays, client_ids)
+        return replace(exchange, config={"fedwavg-every": self.every})
+
+    def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
+        """Return the mean of the clients' models."""
+        examples, forgotten = examples_of(replies), metric_of(replies, FORGOTTEN)
+        return self.mean_of(replies, forgetting_weights(examples, forgotten, self.alpha))

@@ -1,0 +1,56 @@
+"""FedPara and pFedPara: low-rank factors travel, not weights.
+
+N. Hyeon-Woo, M. Ye-Bin, T.-H. Oh, "FedPara: Low-rank Hadamard Product for
+Communication-Efficient Federated Learning", ICLR 2022, arXiv:2108.06098.
+
+The network's layers are those of :mod:`fedsuite.models.fedpara`. FedPara is FedAvg on their
+factors; pFedPara averages the first product's factors, biases, statistics and the dense
+layers, and leaves the second product's factors with the clients.
+
+Deviation: no Jacobian correction, an optional regulariser of the paper.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Unpack
+
+from fedsuite.core.keys import Value
+from fedsuite.models.groups import ParameterGroups
+from fedsuite.rounds.options import FedAvgOptions
+from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.strategies.personal.partial import PartialAverage
+
+
+class FedPara(FedAvg):
+    """FedAvg on a network with FedPara's layers, which its keys ask for.
+
+    Takes the keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
+    """
+
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True}
+    FIXED: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": False}
+
+
+class PFedPara(PartialAverage):
+    """Averages all but the second factors, weighted by examples.
+
+    Parameters
+    ----------
+    groups
+        Groups of a model with FedPara's layers.
+    options
+        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
+    """
+
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": True}
+    FIXED: ClassVar[Mapping[str, Value]] = DEFAULTS
+
+    def __init__(
+        self, *, groups: ParameterGroups, **options: Unpack[FedAvgOptions]
+    ) -> None:
+        if not groups.personal:
+            raise ValueError("the model has no second factors: make it with fedpara()")
+        super().__init__(groups=groups, **options)
+
+    def shares(self, groups: ParameterGroups) -> frozenset[str]:
+        """Return all but the second factors."""
+        return frozenset(groups.names) - frozenset(groups.personal)

@@ -1,0 +1,86 @@
+"""What filter decomposition cannot be combined with, known before anything starts."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fedsuite.core.keys import Value
+from fedsuite.messages.decomposition import CLIENT_KEYS, KEYS
+
+if TYPE_CHECKING:
+    from fedsuite.rounds.declaration import MethodDeclaration
+
+_WITHOUT_EFFECT: Mapping[str, str] = {
+    "fast-set": "coefficient-period",
+    "local-coefficients": "coefficient-period",
+    "personal-epochs": "personal-atoms",
+    "personal-head": "personal-atoms",
+    "refresh-epochs": "personal-atoms",
+}
+"""Key to the key without which it does nothing."""
+
+
+def refusal(strategy: "type[MethodDeclaration]", values: Mapping[str, Value]) -> str:
+    """Return why a method cannot go with values of the decomposition's keys.
+
+    Parameters
+    ----------
+    strategy
+        The method's class: what it declares of itself decides.
+    values
+        Key to value, for all of :data:`~fedsuite.messages.decomposition.KEYS`.
+
+    Returns
+    -------
+    str
+        One line that begins with a key, its value, and what to do; empty if they can go
+        together.
+    """
+    changed = {k.name: values[k.name] for k in KEYS if values[k.name] != k.default}
+    for name, needed in _WITHOUT_EFFECT.items():
+        if name in changed and needed not in changed:
+            default = next(key.default for key in KEYS if key.name == needed)
+            return (
+                f"{_said(name, changed)} has no effect with {needed} = {default!r}: set "
+                "that too, or leave this out"
+            )
+    acting = [name for name in CLIENT_KEYS if name in changed]
+    if not acting:
+        return ""
+    if str(values["decomposition-average"]).endswith("-regauged"):
+        return (
+            f"{_said(acting[0], changed)} cannot go with decomposition-average = "
+            f"{values['decomposition-average']!r}, which changes atoms and coefficients "
+            "together in each round: leave one of them out"
+        )
+    first, method = _said(acting[0], changed), strategy.__name__
+    if strategy.NEEDS_GROUPS:
+        return f"{first}: {method} divides the model itself: leave it out"
+    if not strategy.trains_one_model():
+        return (
+            f"{first} needs a method whose clients train one shared model and send it "
+            f"back, and {method} is none: leave it out, or choose another method"
+        )
+    if "personal-atoms" in changed and strategy.SCORED_MODEL != "shared":
+        return (
+            f"{_said('personal-atoms', changed)}: {method} scores clients with a "
+            f"{strategy.SCORED_MODEL} model already: leave it out, or choose another method"
+        )
+    if "coefficient-period" not in changed:
+        return ""
+    freezes = values["local-coefficients"] == "freeze"
+    if freezes and strategy.SCORED_MODEL == "private":
+        return (
+            f"{_said('local-coefficients', changed)} would also freeze the private models "
+            f"of {method}, which never travel: set 'discard' or 'persist'"
+        )
+    if not freezes and strategy.CORRECTS_GRADIENTS:
+        return (
+            f"{_said('coefficient-period', changed)}: {method} corrects gradients by "
+            "vectors of all that is trained, and needs local-coefficients = 'freeze', "
+            "which trains what travels and nothing else"
+        )
+    return ""
+
+
+def _said(name: str, values: Mapping[str, Value]) -> str:
+    return f"{name} = {values[name]!r}"

@@ -1,0 +1,1 @@
+"""Clients that learn from each other's outputs."""

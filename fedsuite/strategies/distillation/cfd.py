@@ -1,0 +1,301 @@
+"""CFD: a network on the server learns from all clients, and they from it.
+
+F. Sattler, A. Marban, R. Rischke, W. Samek, "Communication-Efficient Federated
+Distillation", arXiv:2012.00632; in the form in which P. Han, X. Shi, J. Huang, "FedAL:
+Black-Box Federated Knowledge Distillation Enabled by Adversarial Learning",
+arXiv:2311.16584, compares with it. That form is MHAT's as well: L. Hu et al., "MHAT: An
+efficient model-heterogenous aggregation training scheme for federated learning",
+Information Sciences 560, 2021.
+
+Equations. With F_n client n's logits, F their mean over clients and f_s the server's on
+one public batch, KL(a, b) = sum a log(a / b), and the mean over the batch throughout:
+
+1. the server takes ``cfd-server-steps`` Adam steps on KL(softmax(F), softmax(f_s)), or
+   with ``cfd-target`` prob-mean on KL(mean_n softmax(F_n), softmax(f_s));
+2. it sends all clients the same logits f_s, as they are after the step (``cfd-emit``);
+3. client n takes one step on KL(softmax(f_s), softmax(f_n)).
+
+The local phase is plain training. The quantiser of CFD's own paper is there too: with
+``cfd-bits`` b above 0 clients send the nearest point of the grid of multiples of
+1 / (2^b - 1) in place of logits.
+
+Known to hold: a server whose network reaches its target is FedMD with the mean over all
+clients; with clients and server all equal every loss is 0.
+
+Deviations. CFD's own paper exchanges once a round on all public data, weighs clients by
+their examples, quantises what is sent down too, and codes the change since the last
+round. Here an exchange is a mini-batch, as in FedAL's comparison, clients weigh alike,
+and the answer is float32. Quantised rows travel as float32 too, so that the bytes that a
+run reports are not those that the paper counts. ``coded_bits_up`` tells these of each
+round: what an ideal coder needs for the round's codes of each client, given the last code
+that the client told of the same row (:class:`fedsuite.messages.quantisation.DeltaLedger`).
+A coder needs a little more, and the table of frequencies. The papers leave the server's
+network open: here the largest of the clients', from the initial parameters that clients
+share. It stays on the CPU. Its optimiser steps are work beyond that of other methods. A
+client that is alone in an exchange learns from the server all the same.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Value
+from fedsuite.data.public_batches import public_batch
+from fedsuite.messages.quantisation import LARGEST_BITS, DeltaLedger
+from fedsuite.messages.records import (
+    LOGITS,
+    PROBABILITIES,
+    SERVER_OUTPUTS,
+    Arrays,
+    ConfigValue,
+)
+from fedsuite.models import build_model
+from fedsuite.models.assignment import Network, parse_networks
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.validation import RecordSpec
+from fedsuite.strategies.distillation.public_exchange import (
+    DEFAULTS,
+    ExchangeOptions,
+    Feedback,
+    PublicExchange,
+    mean_outputs,
+    output_divergence,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedsuite.data.public import PublicData
+    from fedsuite.models.server_networks import ServerNetworks
+    from fedsuite.strategies.distillation.server_student import ServerStudent
+
+Target = Literal["logit-mean", "prob-mean"]
+Emit = Literal["after", "before"]
+
+_CODES = "codes/"
+
+SERVER_MODEL = Key(
+    "cfd-server-model",
+    "",
+    "network of CFD's server, as an entry of client-models; empty is the largest of the "
+    "clients'",
+)
+
+
+class CFD(PublicExchange):
+    """A network on the server stands between the clients.
+
+    Parameters
+    ----------
+    networks, public
+        The clients' networks, and the public data: the server's network learns on it.
+    cfd_server_model
+        Network of the server, such as ``"lenet-5"``; empty is the largest that a client
+        has.
+    cfd_target
+        ``logit-mean`` or ``prob-mean``: what it learns.
+    cfd_emit
+        Whether clients get its outputs ``after`` or ``before`` the steps of an exchange.
+    cfd_server_steps
+        Its steps in an exchange; 0 leaves it as it was drawn.
+    cfd_learning_rate
+        Of its Adam.
+    cfd_bits
+        Bits of the grid that clients round probabilities to; 0 sends logits.
+    options
+        Keywords of
+        :class:`~fedsuite.strategies.distillation.public_exchange.PublicExchange`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "CFDClient", "answers with its outputs on public data"
+    )
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        *PublicExchange.KEYS,
+        SERVER_MODEL,
+        Key(
+            "cfd-target",
+            "logit-mean",
+            "what CFD's server learns: the softmax of the mean logits, or the mean of the "
+            "softmaxes",
+            choices=get_args(Target),
+        ),
+        Key(
+            "cfd-emit",
+            "after",
+            "whether clients get the outputs of CFD's server after its step or before it",
+            choices=get_args(Emit),
+        ),
+        Key(
+            "cfd-server-steps",
+            1,
+            "steps of CFD's server in an exchange; 0 leaves it as it was drawn",
+            minimum=0,
+        ),
+        Key("cfd-learning-rate", 0.001, "step size of the server's Adam in CFD", above=0.0),
+        Key(
+            "cfd-bits",
+            0,
+            "bits of the grid that CFD's clients round probabilities to, 1 being one-hot; "
+            "0 sends logits",
+            minimum=0,
+            maximum=LARGEST_BITS,
+        ),
+    )
+    DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
+    NEEDS_PUBLIC_INPUTS: ClassVar[bool] = True
+    NEEDS_NETWORKS: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        networks: "ServerNetworks",
+        public: "PublicData",
+        cfd_server_model: str = "",
+        cfd_target: Target = "logit-mean",
+        cfd_emit: Emit = "after",
+        cfd_server_steps: int = 1,
+        cfd_learning_rate: float = 0.001,
+        cfd_bits: int = 0,
+        **options: Unpack[ExchangeOptions],
+    ) -> None:
+        if not cfd_learning_rate > 0 or cfd_server_steps < 0:
+            raise ValueError(
+                f"cfd_learning_rate = {cfd_learning_rate}, cfd_server_steps = "
+                f"{cfd_server_steps}: expected above 0, and at least 0"
+            )
+        if not 0 <= cfd_bits <= LARGEST_BITS:
+            raise ValueError(f"cfd_bits = {cfd_bits}: expected 0 to {LARGEST_BITS}")
+        if cfd_bits and cfd_target != "prob-mean":
+            raise ValueError(
+                f"cfd_bits = {cfd_bits}: what is rounded are probabilities, which have no "
+                "mean of logits: set cfd-target to 'prob-mean'"
+            )
+        super().__init__(**options)
+        if len(public) != self.public_rows:
+            raise ValueError(
+                f"public_rows = {self.public_rows}, and public has {len(public)}: expected "
+                "the same"
+            )
+        self.settings["cfd-bits"] = cfd_bits
+        self._bits = cfd_bits
+        self._public = public
+        self._networks = networks
+        self._server_network = _parse(cfd_server_model)
+        self._by_logits = cfd_target == "logit-mean"
+        self._emits_after = cfd_emit == "after"
+        self._server_steps = cfd_server_steps
+        self._learning_rate = cfd_learning_rate
+        self._student: ServerStudent | None = None
+        self._coded = DeltaLedger(self.public_rows)
+
+    @property
+    def student(self) -> "ServerStudent":
+        """The server's network with its optimiser, made on first use."""
+        # At the top it would cost every command the time that importing torch takes.
+        from fedsuite.strategies.distillation.server_student import ServerStudent
+
+        if self._student is None:
+            self._student = ServerStudent(self._build(), self._learning_rate, self.seed)
+        return self._student
+
+    def output_spec(self) -> RecordSpec:
+        """Return what clients send of a batch: logits, or probabilities on the grid."""
+        if not self._bits:
+            return super().output_spec()
+        return {PROBABILITIES: ((self.batch_size, self.num_classes), "float32")}
+
+    def begin_transfer(self) -> None:
+        """Count the bits of this round's codes from 0."""
+        self._coded.begin_round()
+
+    def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
+        """Step the server's network towards the clients; return what it says."""
+        rows = public_batch(
+            self.public_rows, self.batch_size, self.seed, self.server_round, step
+        )
+        inputs = self._public.features[rows]
+        target = self._target(outputs)
+        when = self.server_round, step
+        emitted = self.student.logits(inputs, *when)
+        for _ in range(self._server_steps):
+            self.note(server_loss=self.student.step(inputs, target, *when))
+        if self._emits_after:
+            emitted = self.student.logits(inputs, *when)
+        if not self._bits:
+            self.note(output_divergence=output_divergence(outputs))
+        else:
+            for client_id, arrays in outputs.items():
+                self._coded.add(client_id, rows.numpy(), arrays[PROBABILITIES])
+            self.round_metrics["coded_bits_up"] = self._coded.bits()
+        return Feedback({SERVER_OUTPUTS: {LOGITS: emitted}})
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return the server's network, its optimiser's memory, and the last codes."""
+        codes = {f"{_CODES}{name}": array for name, array in self._coded.state().items()}
+        return {**(self._student.state() if self._student else {}), **codes}, {}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take back what :meth:`state` returned."""
+        self._student = None
+        codes = {name: array for name, array in arrays.items() if name.startswith(_CODES)}
+        self._coded.restore({name[len(_CODES) :]: a for name, a in codes.items()})
+        if student := {name: a for name, a in arrays.items() if name not in codes}:
+            self.student.restore(student)
+
+    def _target(self, outputs: Mapping[int, Arrays]) -> NDArray[np.float64]:
+        """Return the probabilities that the server's network is to learn."""
+        if self._by_logits:
+            return softmax(mean_outputs(outputs)[LOGITS])
+        held = [
+            _rows(arrays[PROBABILITIES]) if self._bits else softmax(arrays[LOGITS])
+            for arrays in outputs.values()
+        ]
+        mean: NDArray[np.float64] = np.mean(held, axis=0)
+        return mean
+
+    def _build(self) -> "nn.Module":
+        network = self._server_network
+        if network is not None:
+            shape = tuple(self._public.features.shape[1:])
+            return build_model(
+                network.name,
+                shape,
+                self.num_classes,
+                self.seed,
+                client_id=0,
+                standardisation=self._networks.standardisation,
+                **network.options,
+            )
+        networks, sizes = self._networks.networks, self._networks.num_parameters
+        held = [index for index in range(len(sizes)) if networks.clients_of(index)]
+        return self._networks.build(max(held, key=sizes.__getitem__))
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the softmax of each row."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    found: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    return found
+
+
+def _rows(received: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a client's rows as distributions, which noise or a liar may have undone."""
+    rows = np.clip(received.astype(np.float64), 0.0, 1.0)
+    total = rows.sum(axis=1, keepdims=True)
+    uniform = np.full_like(rows, 1 / rows.shape[1])
+    found: NDArray[np.float64] = np.divide(rows, total, out=uniform, where=total > 0)
+    return found
+
+
+def _parse(text: str) -> Network | None:
+    if not text.strip():
+        return None
+    found = parse_networks(text, SERVER_MODEL.name)
+    if len(found) != 1:
+        raise ConfigError(f"key {SERVER_MODEL.name} = {text!r}: expected one network")
+    return found[0]

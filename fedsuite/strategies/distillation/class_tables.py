@@ -1,0 +1,189 @@
+"""Exchanges of one row a class: what clients found of each class goes up, and means down.
+
+The mechanism of the distillation methods that need labels and no public data. A round is
+one exchange: the message holds rows of classes, clients train on their own data with them,
+and answer with rows of theirs. What goes down holds the rows that exist and no other. What
+comes up has a fixed shape, which is announced, so a class that a client does not have costs
+a row of zeros; such a row is never used, and a reply with anything else in it is refused.
+
+Rows are those of the last round that counted. No array of the shape of a model leaves a
+client.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Required, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.core.keys import Key, Value
+from fedsuite.messages.records import (
+    CLASS_TABLE,
+    CLASSES,
+    COUNTS,
+    EVALUATE,
+    ROWS,
+    TRAIN,
+    Arrays,
+    ConfigValue,
+)
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.validation import BadReply, ClientReply, Expected
+from fedsuite.strategies.distillation.public_exchange import (
+    COMMON,
+    LARGEST_OUTPUT,
+    RESET_OPTIMIZER,
+)
+
+Floats = NDArray[np.float64]
+
+
+class TableOptions(StrategyOptions, total=False):
+    """Keywords of :class:`ClassTables` that its sub-classes hand on."""
+
+    num_classes: Required[int]
+    reset_optimizer: bool
+
+
+class ClassTables(FederatedStrategy):
+    """Base of the methods that exchange a row a class.
+
+    Parameters
+    ----------
+    num_classes
+        Rows of a table.
+    reset_optimizer
+        Whether clients make their optimiser anew in each round.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = (RESET_OPTIMIZER,)
+    DEFAULTS: ClassVar[Mapping[str, Value]] = COMMON
+    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0, "dp-noise-multiplier": 0.0}
+    FIXED_REASON: ClassVar[str] = (
+        "its loss looks at one view of a sample, and its uploads tell which classes a "
+        "client has, which noise cannot hide"
+    )
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**NO_COMMON_STEP, **NO_WHOLE_MODEL}
+    PRIVATE_MODELS: ClassVar[bool] = True
+    NEEDS_CLASSES: ClassVar[bool] = True
+
+    LARGEST: ClassVar[float] = LARGEST_OUTPUT
+    """Largest magnitude of a number that a client may send."""
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        reset_optimizer: bool = False,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(**options)
+        if self.wire == "numpy":
+            raise ValueError(
+                "wire='numpy' cannot go with exchanges of class tables: a legacy "
+                "NumPyClient has none"
+            )
+        if num_classes < 1:
+            raise ValueError(f"num_classes = {num_classes}: expected at least 1")
+        self.num_classes = num_classes
+        self.settings: dict[str, ConfigValue] = {
+            "num-classes": num_classes,
+            "reset-optimizer": reset_optimizer,
+        }
+
+    # ------------------------------------------------------------- for methods to override
+
+    @abstractmethod
+    def row_width(self) -> int:
+        """Return the length of a row; may ask the clients."""
+
+    @abstractmethod
+    def take(self, replies: Sequence[ClientReply]) -> None:
+        """Take in the tables of a round that counts, in client order; at least one."""
+
+    def shared_rows(self) -> Arrays:
+        """Return rows that all clients get, packed; empty sends none."""
+        return {}
+
+    def own_rows(self, client_ids: Sequence[int]) -> dict[int, Arrays]:
+        """Return rows that only one client gets, packed, by client; empty sends none."""
+        return {}
+
+    def check(self, reply: ClientReply) -> None:
+        """Raise :class:`~fedsuite.rounds.validation.BadReply` at a senseless table."""
+        rows, counts = table_of(reply)
+        if rows[counts == 0].any():
+            raise BadReply("the table has rows of classes that it says it does not have")
+
+    # ---------------------------------------------------------------------------- a round
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send rows, expect a table."""
+        width = self.row_width()
+        spec = {
+            ROWS: ((self.num_classes, width), "float32"),
+            # Whole numbers that cannot be negative, by their dtype.
+            COUNTS: ((self.num_classes,), "uint32"),
+        }
+        shared, own = self._rows(client_ids)
+        expected = Expected({CLASS_TABLE: spec}, largest=self.LARGEST, check=self.check)
+        return Exchange(TRAIN, client_ids, shared, own, self.settings, expected)
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Take in the tables, if they make a round; there is no model to aggregate."""
+        taken = list(replies)
+        if taken and len(taken) >= self.quorum.needed:
+            self.take(taken)
+        return None
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send no arrays: each client scores its own model."""
+        return Exchange(EVALUATE, client_ids)
+
+    def _rows(
+        self, client_ids: Sequence[int]
+    ) -> tuple[dict[str, Arrays], dict[int, dict[str, Arrays]]]:
+        shared, own = self.shared_rows(), self.own_rows(client_ids)
+        return (
+            {CLASS_TABLE: shared} if shared else {},
+            {k: {CLASS_TABLE: rows} for k, rows in own.items() if rows},
+        )
+
+
+def table_of(reply: ClientReply) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return rows ``[classes, width]`` and counts ``[classes]`` of a reply."""
+    table = reply.arrays[CLASS_TABLE]
+    return table[ROWS], table[COUNTS]
+
+
+def packed(rows: NDArray[Any], present: NDArray[Any]) -> Arrays:
+    """Return the rows of the classes that are present, and which these are; {} of none."""
+    classes = np.flatnonzero(present)
+    if not len(classes):
+        return {}
+    return {ROWS: rows[classes].astype(np.float32), CLASSES: classes.astype(np.int64)}
+
+
+def mean_rows(
+    tables: Sequence[NDArray[Any]], weights: Sequence[NDArray[Any]]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the mean of each row over the clients that have it, and whether any does.
+
+    Parameters
+    ----------
+    tables
+        One a client, ``[classes, width]``.
+    weights
+        Weight of each row, ``[classes]``, >= 0; 0 where the client does not have it.
+    """
+    sums, total = np.zeros(tables[0].shape), np.zeros(len(tables[0]))
+    for table, weight in zip(tables, weights, strict=True):
+        sums += np.multiply(table, weight[:, np.newaxis], dtype=np.float64)
+        total += weight
+    return sums / np.where(total > 0, total, 1.0)[:, np.newaxis], total > 0

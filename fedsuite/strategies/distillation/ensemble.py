@@ -1,0 +1,134 @@
+"""Ensemble distillation on a server: a student learns what many models say on average.
+
+Equations of T. Lin, L. Kong, S. U. Stich, M. Jaggi, arXiv:2006.07242, section 3, with f_j
+the teachers' logits, f the student's and KL(a, b) = sum a log(a / b), target first:
+
+- ``avg-logits``: KL(softmax(mean_j f_j), softmax(f)), the paper's;
+- ``avg-probs``: KL(mean_j softmax(f_j), softmax(f));
+- ``avg-losses``: mean_j KL(softmax(f_j), softmax(f)). Its gradient is that of
+  ``avg-probs``; its value is larger by the teachers' Jensen-Shannon divergence.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsuite.core.rng import stream_seed
+from fedsuite.data.public_batches import public_batch
+from fedsuite.messages.records import Arrays
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.distillation import kl_divergence
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
+
+Combination = Literal["avg-logits", "avg-probs", "avg-losses"]
+
+LARGEST_NORM = 5.0
+"""To which the gradient of a step is clipped, as in the authors' code."""
+
+
+def ensemble_loss(student: Tensor, teachers: Tensor, combination: Combination) -> Tensor:
+    """Return the divergence of a student from its teachers, the mean of a batch.
+
+    Parameters
+    ----------
+    student
+        Logits, shape (batch, classes).
+    teachers
+        Logits, shape (teachers, batch, classes); no gradient flows into them.
+    combination
+        What is averaged; see the module.
+    """
+    if combination == "avg-losses":
+        return torch.stack([kl_divergence(student, one) for one in teachers]).mean()
+    if combination == "avg-probs":
+        # The logarithm of the mean; a softmax leaves it as it is.
+        logarithms = functional.log_softmax(teachers, dim=2)
+        return kl_divergence(student, logarithms.logsumexp(dim=0))
+    return kl_divergence(student, teachers.mean(dim=0))
+
+
+@dataclass(frozen=True)
+class EnsembleDistillation:
+    """Distils models that a server received into models that it holds.
+
+    Parameters
+    ----------
+    build
+        Makes the module of a network, by index.
+    features
+        Public inputs.
+    combination
+        Loss; see :func:`ensemble_loss`.
+    steps
+        Steps of Adam, made anew for each student, at least 1.
+    learning_rate
+        Of the first step; it falls to 0 by a half cosine over the steps.
+    batch_size
+        Public rows of a step.
+    seed
+        Of batches and of layers such as dropout.
+    """
+
+    build: Callable[[int], nn.Module]
+    features: Tensor
+    combination: Combination
+    steps: int
+    learning_rate: float
+    batch_size: int
+    seed: int
+
+    @torch.no_grad()
+    def outputs(self, index: int, arrays: Mapping[str, NDArray[Any]]) -> Tensor:
+        """Return a model's logits of all public rows, in evaluation mode."""
+        model = self.build(index)
+        load_arrays(model, arrays)
+        with evaluation_mode(model):
+            parts = torch.split(self.features, EVALUATION_BATCH)
+            return torch.cat([model(part) for part in parts])
+
+    def distil(
+        self,
+        index: int,
+        start: Mapping[str, NDArray[Any]],
+        teachers: Tensor,
+        server_round: int,
+    ) -> tuple[Arrays, float]:
+        """Return a student's arrays after training, and its mean loss over the steps.
+
+        Parameters
+        ----------
+        index, start
+            The student's network, and where it starts.
+        teachers
+            Their :meth:`outputs`, one above the other.
+        server_round
+            Names the draws.
+        """
+        student = self.build(index)
+        load_arrays(student, start)
+        student.train()
+        optimizer = torch.optim.Adam(student.parameters(), lr=self.learning_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
+        total = 0.0
+        with torch.random.fork_rng(devices=[]):
+            purpose = f"ensemble-layers/{index}"
+            layers = stream_seed(self.seed, purpose, server_round)
+            torch.default_generator.manual_seed(layers)
+            for step in range(self.steps):
+                rows = public_batch(
+                    len(self.features), self.batch_size, self.seed, server_round, step
+                )
+                logits = student(self.features[rows])
+                loss = ensemble_loss(logits, teachers[:, rows], self.combination)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(student.parameters(), LARGEST_NORM)
+                optimizer.step()
+                schedule.step()
+                total += float(loss.detach())
+        return model_arrays(student), total / self.steps

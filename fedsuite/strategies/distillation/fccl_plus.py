@@ -1,0 +1,138 @@
+"""FCCL+: FCCL, with how similar samples are to each other beside their classes.
+
+W. Huang, M. Ye, Z. Shi, B. Du, "Generalizable Heterogeneous Federated Cross-Correlation
+and Instance Similarity Learning", IEEE TPAMI 2024, arXiv:2309.16286; the code is
+WenkeHuang/FCCL, folder ``fccl+``.
+
+Equations, beside those of FCCL. With h_n client n's features, what comes into the
+classifier of its model, on a public batch,
+
+- S_n: cosines of h_n of each sample with each other one, ``[batch, batch - 1]``;
+- transfer: FCCL's loss + omega KL(softmax(mean_n S_n / mu), softmax(S_n / mu)), the mean
+  over samples;
+- local phase: cross-entropy + T^2 sum_{k != y} p_k log(p_k / q_k), the mean over samples,
+  with q and p the softmaxes at T of the model's logits and of those of the client's model
+  as its last local phase left it; y is the label.
+
+Known to hold: with omega 0 a transfer step is FCCL's; the scale of features changes
+nothing.
+
+Deviations, beside those of FCCL. p and q over the other classes do not sum to 1, as in the
+code, so that the term may be negative, and where the two models agree it is 0 but its slope
+is not: it takes probability from the label. ``fccl-plus-renormalise`` makes them sum to
+1, and the slope there 0. Cosines
+travel, and mu divides them on arrival, where the code divides first: the bound of 1 can be
+checked, and the server holds whatever comes to it. The teacher is in evaluation mode, in
+the code its running statistics drift. Features and logits are of one forward pass, in the
+code of two. Clients with equal networks do not average their parameters, as they do in
+the code: no model leaves a client. There is no pre-training.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, Unpack
+
+import numpy as np
+
+from fedsuite.core.keys import Key, Unless
+from fedsuite.messages.records import LOGITS, SIMILARITIES, Arrays
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.validation import RecordSpec
+from fedsuite.strategies.distillation.fccl import (
+    FCCL,
+    OFF_DIAGONAL,
+    SPREAD,
+    CorrelationOptions,
+)
+from fedsuite.strategies.distillation.fedmd import TEMPERATURE
+from fedsuite.strategies.distillation.public_exchange import Feedback, PublicExchange
+
+
+class FCCLPlus(FCCL):
+    """Mean logits and mean similarities come back.
+
+    Parameters
+    ----------
+    fccl_plus_similarity_weight
+        omega, the weight of the similarities; 0 is FCCL's transfer.
+    fccl_plus_similarity_temperature
+        mu that cosines are divided by.
+    fccl_plus_renormalise
+        Whether predictions for classes other than the label's are made to sum to 1.
+    distillation_temperature
+        T of the local phase.
+    options
+        Keywords of
+        :class:`~fedsuite.strategies.distillation.public_exchange.PublicExchange`, and
+        ``fccl_off_diagonal`` and ``fccl_std`` of
+        :class:`~fedsuite.strategies.distillation.fccl.FCCL`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FCCLPlusClient", "answers with its outputs on public data"
+    )
+    FEATURE_WEIGHT: ClassVar[str] = "fccl-plus-similarity-weight"
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        *PublicExchange.KEYS,
+        OFF_DIAGONAL,
+        SPREAD,
+        replace(TEMPERATURE, default=3.0),
+        Key(
+            "fccl-plus-similarity-weight",
+            3.0,
+            "weight of the similarities of samples in FCCL+; 0 leaves them out",
+            minimum=0.0,
+        ),
+        Key(
+            "fccl-plus-similarity-temperature",
+            0.02,
+            "temperature at which FCCL+ compares similarities",
+            above=0.0,
+            needs=(Unless("fccl-plus-similarity-weight", 0.0),),
+        ),
+        Key(
+            "fccl-plus-renormalise",
+            False,
+            "make predictions for classes other than the label's sum to 1 in FCCL+",
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        distillation_temperature: float = 3.0,
+        fccl_plus_similarity_weight: float = 3.0,
+        fccl_plus_similarity_temperature: float = 0.02,
+        fccl_plus_renormalise: bool = False,
+        **options: Unpack[CorrelationOptions],
+    ) -> None:
+        if not distillation_temperature > 0 or not fccl_plus_similarity_temperature > 0:
+            raise ValueError(
+                f"distillation_temperature = {distillation_temperature}, "
+                "fccl_plus_similarity_temperature = "
+                f"{fccl_plus_similarity_temperature}: expected above 0"
+            )
+        super().__init__(**options)
+        self.settings |= {
+            "distillation-temperature": distillation_temperature,
+            "fccl-plus-similarity-weight": fccl_plus_similarity_weight,
+            "fccl-plus-similarity-temperature": fccl_plus_similarity_temperature,
+            "fccl-plus-renormalise": fccl_plus_renormalise,
+        }
+
+    def output_spec(self) -> RecordSpec:
+        """Return what clients send of a batch: logits and similarities."""
+        shape = self.batch_size, self.batch_size - 1
+        return {**super().output_spec(), SIMILARITIES: (shape, "float32")}
+
+    def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
+        """Return the means of logits and of similarities."""
+        held = {
+            client_id: {
+                LOGITS: arrays[LOGITS],
+                SIMILARITIES: np.clip(arrays[SIMILARITIES], -1, 1),
+            }
+            for client_id, arrays in outputs.items()
+        }
+        return super().feedback(held, step)

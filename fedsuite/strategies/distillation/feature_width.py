@@ -1,0 +1,52 @@
+"""The width of features, which methods that average them need all clients to share."""
+
+from fedsuite.core.errors import RunError
+from fedsuite.messages.records import FEATURE_WIDTH
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.validation import Expected
+
+WIDTH = "feature-width"
+
+LARGEST_WIDTH = 2.0**20
+"""No classifier has more inputs."""
+
+LISTED = 5
+"""Clients of one width that an error names."""
+
+
+def agreed_feature_width(strategy: FederatedStrategy) -> int:
+    """Ask all clients how wide their features are, and return what they agree on.
+
+    To be called inside a round, before anyone trains. Of clients that do not answer it says
+    nothing: the shape of what they send later is checked as anyone's is.
+
+    Raises
+    ------
+    RunError
+        If they do not agree.
+    """
+    asked = Exchange(
+        FEATURE_WIDTH,
+        strategy.members(),
+        expected=Expected(bounds={WIDTH: (1.0, LARGEST_WIDTH)}),
+    )
+    clients: dict[float, list[int]] = {}
+    for reply in strategy.exchange(asked):
+        clients.setdefault(reply.metrics[WIDTH], []).append(reply.client_id)
+    if len(clients) != 1:
+        found = "; ".join(
+            f"{width:g} at {_named(clients[width])}" for width in sorted(clients)
+        )
+        raise RunError(
+            "clients have features of different widths, which this method cannot average: "
+            f"{found}: give client-models networks that are equally wide before their last "
+            "layer, or choose another method"
+        )
+    return int(next(iter(clients)))
+
+
+def _named(clients: list[int]) -> str:
+    more = f" and {len(clients) - LISTED} more" if len(clients) > LISTED else ""
+    what = "client" if len(clients) == 1 else "clients"
+    return f"{what} {', '.join(map(str, clients[:LISTED]))}{more}"

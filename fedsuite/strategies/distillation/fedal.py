@@ -1,0 +1,224 @@
+"""FedAL: clients of different networks learn from each other through a discriminator.
+
+P. Han, X. Shi, J. Huang, "FedAL: Black-Box Federated Knowledge Distillation Enabled by
+Adversarial Learning", arXiv:2311.16584.
+
+Equations used (Algorithm 1), beside those of FedMD-LF. In each exchange the server, with
+the logits F_n of all clients on one public batch,
+
+1. takes one step of the discriminator h on the mean of -log h(softmax(F_n / E_d))_n over
+   clients and samples (8, 15);
+2. sends client n, beside the mean logits, the gradient G_n(x) by F_n(x) of
+   log h(softmax(F_n(x) / E_d))_n, under the h just made (21), of each sample alone,
+   unscaled.
+
+The client adds the batch mean of <G_n(x), f_n(x)> to its loss: it descends the log
+likelihood that the discriminator knows it (18, 19).
+
+Known to hold: ``adversarial`` false is FedMD-LF, bit for bit, and so is a discriminator
+whose last layer is 0; with ``less-forgetting`` none beside it, FedMD.
+
+Deviations, and what the paper leaves open. Line 13 of Algorithm 1 has no mean over
+clients, equations 8 and 15 do: one step on the mean. The discriminator's optimiser is not
+named; plain gradient steps of 1e-4 do not train it, so Adam. "Two fully connected layers
+with 32 and 265 neurons" are its hidden layers, the output layer has one unit a client. E is
+2 before the discriminator and 1 in the divergences, as in the paper's experiments, where
+its equations have one symbol. A client that is absent has no part in the mean, in the
+discriminator's step, or in what follows in the round; one that was not there when the run
+began has no label: it gets the mean alone. No weight is put before any term: the paper has
+none.
+
+Logits and their gradients tell of private data: nothing here is a promise of privacy.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal, Unpack, cast, get_args
+
+import numpy as np
+
+from fedsuite.core.keys import Key, With
+from fedsuite.messages.records import ADVERSARIAL_GRADIENT, LOGITS, Arrays, ConfigValue
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.strategies.distillation.fedmd import (
+    DistillationOptions,
+    FedMDLF,
+    LessForgetting,
+)
+from fedsuite.strategies.distillation.public_exchange import Feedback
+
+if TYPE_CHECKING:
+    from fedsuite.strategies.distillation.discriminator import Discriminator
+
+DiscriminatorOptimizer = Literal["adam", "sgd"]
+
+_DISCRIMINATOR = (With("adversarial", True),)
+
+LABELS = "labels"
+
+
+class FedALOptions(DistillationOptions, total=False):
+    """Keywords of ``FedMDLF`` that FedAL hands on."""
+
+    transfer_steps: int
+    less_forgetting: LessForgetting
+
+
+class FedAL(FedMDLF):
+    """FedMD-LF, and a discriminator on the server that clients learn to deceive.
+
+    Parameters
+    ----------
+    adversarial
+        Whether there is a discriminator; false is FedMD-LF.
+    discriminator_learning_rate, discriminator_optimizer
+        Step of the discriminator; 0 leaves it as it was drawn.
+    discriminator_temperature
+        E_d at which it sees outputs.
+    discriminator_widths
+        Units of its hidden layers, comma-separated; empty is a linear one.
+    options
+        Keywords of :class:`~fedsuite.strategies.distillation.fedmd.FedMDLF`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedALClient", "answers with its outputs on public data"
+    )
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        *FedMDLF.KEYS,
+        Key(
+            "adversarial",
+            True,
+            "whether a discriminator tells FedAL's clients apart; false is FedMD-LF",
+        ),
+        Key(
+            "discriminator-learning-rate",
+            1e-4,
+            "step size of FedAL's discriminator; 0 leaves it as it was drawn",
+            minimum=0.0,
+            needs=_DISCRIMINATOR,
+        ),
+        Key(
+            "discriminator-optimizer",
+            "adam",
+            "optimiser of FedAL's discriminator",
+            choices=get_args(DiscriminatorOptimizer),
+            needs=_DISCRIMINATOR,
+        ),
+        Key(
+            "discriminator-temperature",
+            2.0,
+            "temperature at which FedAL's discriminator sees outputs",
+            above=0.0,
+            needs=_DISCRIMINATOR,
+        ),
+        Key(
+            "discriminator-widths",
+            "32,265",
+            "units of the discriminator's hidden layers; empty has none",
+            needs=_DISCRIMINATOR,
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        adversarial: bool = True,
+        discriminator_learning_rate: float = 1e-4,
+        discriminator_optimizer: DiscriminatorOptimizer = "adam",
+        discriminator_temperature: float = 2.0,
+        discriminator_widths: str = "32,265",
+        **options: Unpack[FedALOptions],
+    ) -> None:
+        if not discriminator_temperature > 0 or not discriminator_learning_rate >= 0:
+            raise ValueError(
+                f"discriminator_temperature = {discriminator_temperature}, "
+                f"discriminator_learning_rate = {discriminator_learning_rate}: expected "
+                "above 0, and not below it"
+            )
+        super().__init__(**options)
+        self.adversarial = adversarial
+        self._labels: dict[int, int] = {}
+        self._discriminator: Discriminator | None = None
+        self._widths = parse_widths(discriminator_widths)
+        self._optimizer = discriminator_optimizer
+        self._learning_rate = discriminator_learning_rate
+        self._temperature = discriminator_temperature
+
+    @property
+    def discriminator(self) -> "Discriminator":
+        """The discriminator, made for the clients of the federation on first use."""
+        # At the top it would cost every command the time that importing torch takes.
+        from fedsuite.strategies.distillation.discriminator import Discriminator
+
+        if self._discriminator is None:
+            self._labels = self._labels or {
+                client_id: label for label, client_id in enumerate(self.members())
+            }
+            self._discriminator = Discriminator(
+                self.num_classes,
+                len(self._labels),
+                widths=self._widths,
+                optimizer=self._optimizer,
+                learning_rate=self._learning_rate,
+                temperature=self._temperature,
+                seed=self.seed,
+            )
+        return self._discriminator
+
+    def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
+        """Step the discriminator; return the mean, and to each client its gradient."""
+        mean = super().feedback(outputs, step)
+        if not self.adversarial:
+            return mean
+        discriminator = self.discriminator
+        known = [client_id for client_id in outputs if client_id in self._labels]
+        if not known:
+            return mean
+        logits = np.stack([outputs[client_id][LOGITS] for client_id in known])
+        labels = [self._labels[client_id] for client_id in known]
+        loss, accuracy = discriminator.step(logits, labels)
+        self.note(
+            discriminator_loss=loss,
+            discriminator_accuracy=accuracy,
+            # What chance would reach.
+            log_clients=float(np.log(len(known))),
+        )
+        gradients = discriminator.gradient(logits, labels)
+        own = {
+            client_id: {ADVERSARIAL_GRADIENT: {LOGITS: gradient}}
+            for client_id, gradient in zip(known, gradients, strict=True)
+        }
+        return Feedback(mean.shared, own)
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return the discriminator, and which client has which label."""
+        if self._discriminator is None:
+            return {}, {}
+        by_label = sorted(self._labels, key=self._labels.__getitem__)
+        return self._discriminator.state(), {LABELS: by_label}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take back what :meth:`state` returned."""
+        by_label = cast(list[int], scalars.get(LABELS, []))
+        self._labels = {client_id: label for label, client_id in enumerate(by_label)}
+        self._discriminator = None
+        if arrays:
+            self.discriminator.restore(arrays)
+
+
+def parse_widths(text: str) -> tuple[int, ...]:
+    """Return the widths in ``"32,265"``.
+
+    Raises
+    ------
+    ValueError
+        If one is no whole number above 0.
+    """
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(
+            f"discriminator_widths = {text!r}: expected whole numbers above 0, such as "
+            "'32,265'"
+        )
+    return tuple(map(int, parts))

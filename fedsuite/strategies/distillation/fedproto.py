@@ -1,0 +1,254 @@
+"""FedProto: features are drawn to the mean feature of their class over all clients.
+
+Y. Tan, G. Long, L. Liu, T. Zhou, Q. Lu, J. Jiang, C. Zhang, "FedProto: Federated Prototype
+Learning across Heterogeneous Clients", AAAI 2022, arXiv:2105.00243; authors' code
+yuetan031/FedProto. Features z are what enters the classifier, the last linear layer; all
+clients need the same number of them.
+
+``fedproto``, native. With global prototypes C, and d features,
+
+    loss = CE + lambda (1 / (B d)) sum over the batch of ||C[y] - z||^2  at each local step,
+    C_n[k] = mean of z over the samples of class k in the last local epoch,
+    C[k] = mean of C_n[k] over the clients that have class k           at the server.
+
+A sample whose class has no prototype adds 0; in the first round none has one. Clients are
+scored with their own classifier; ``prototype_accuracy`` beside it is that of the nearest
+prototype among the classes of the client's training data.
+
+``fedproto-public``, as P. Han, X. Shi, J. Huang, "FedAL", arXiv:2311.16584 compare with it:
+no labels, but features on public batches; a transfer step on
+
+    lambda (1 / (B d)) sum over x of ||z_n(x) - mean z(x)||^2.
+
+The classifier learns in the local phase alone. The mean is over all clients, the own one
+included; ``proto-target`` others leaves it out, which makes the loss (N / (N - 1))^2 times
+that.
+
+Known to hold: lambda = 0 is local training, bit for bit in ``fedproto``.
+
+Deviations. The paper's aggregation divides by counts and by the number of clients, which
+would shrink the prototypes; its code takes the plain mean (``proto-aggregation`` uniform),
+and ``count`` weighs by examples. The regulariser is the code's, of each sample, where the
+paper has distances of prototypes. The last epoch is the last ceil(n / batch-size) steps, or
+all where ``local-steps`` takes fewer. Prototypes are those of the last round that counted.
+FedAL does not print its loss: the form above is ours. Authors train one epoch of SGD of
+rate 0.01 and momentum 0.5, made anew in each round; defaults here are FedAL's.
+
+What leaves a client tells mean features of its classes; means of few examples tell much,
+and of a class with one row the mean is that row's features.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Unpack, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.core.keys import Key, Value
+from fedsuite.messages.records import (
+    CLASS_TABLE,
+    FEATURES,
+    MEAN_OUTPUTS,
+    Arrays,
+    ConfigValue,
+)
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.validation import ClientReply, RecordSpec
+from fedsuite.strategies.distillation.class_tables import (
+    ClassTables,
+    TableOptions,
+    mean_rows,
+    packed,
+    table_of,
+)
+from fedsuite.strategies.distillation.feature_width import WIDTH, agreed_feature_width
+from fedsuite.strategies.distillation.public_exchange import (
+    DEFAULTS,
+    PUBLIC_BATCH_SIZE,
+    RESET_OPTIMIZER,
+    TRANSFER_STEPS,
+    Feedback,
+    OutputOptions,
+    PublicExchange,
+    mean_outputs,
+)
+
+Aggregation = Literal["uniform", "count"]
+Target = Literal["all", "others"]
+
+WEIGHT = Key(
+    "proto-weight",
+    1.0,
+    "weight lambda of the distance of features to their mean; 0 is local training",
+    minimum=0.0,
+)
+
+
+class FedProto(ClassTables):
+    """Mean features, a row a class, go up and their means over clients come down.
+
+    Parameters
+    ----------
+    proto_weight
+        lambda, the weight of the distance to the prototypes.
+    proto_aggregation
+        ``uniform`` weighs clients alike, ``count`` by their examples of the class.
+    options
+        Keywords of :class:`~fedsuite.strategies.distillation.class_tables.ClassTables`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedProtoClient", "answers with the prototypes of its classes"
+    )
+    FEATURE_WEIGHT: ClassVar[str] = WEIGHT.name
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        *ClassTables.KEYS,
+        WEIGHT,
+        Key(
+            "proto-aggregation",
+            "uniform",
+            "how FedProto's server weighs clients: alike, or by examples of the class",
+            choices=get_args(Aggregation),
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        proto_weight: float = 1.0,
+        proto_aggregation: Aggregation = "uniform",
+        **options: Unpack[TableOptions],
+    ) -> None:
+        refuse_weight(proto_weight)
+        super().__init__(**options)
+        self.settings |= {
+            "proto-weight": proto_weight,
+            "proto-aggregation": proto_aggregation,
+        }
+        self.aggregation = proto_aggregation
+        self.prototypes: Arrays = {}
+        self.width = 0
+
+    def row_width(self) -> int:
+        """Return the number of features; asks the clients in the first round."""
+        self.width = self.width or agreed_feature_width(self)
+        return self.width
+
+    def take(self, replies: Sequence[ClientReply]) -> None:
+        """Make the prototypes of this round's tables."""
+        rows = [table_of(reply)[0] for reply in replies]
+        means, present = mean_rows(rows, [self.weights_of(reply) for reply in replies])
+        self.prototypes = packed(means, present)
+        self.round_metrics["classes_covered"] = float(present.sum())
+
+    def weights_of(self, reply: ClientReply) -> NDArray[Any]:
+        """Return the weight of each row: counts, at most the examples that it has."""
+        _, counts = table_of(reply)
+        if self.aggregation == "uniform":
+            return counts > 0
+        claimed = float(counts.sum(dtype=np.float64))
+        weights: NDArray[Any] = counts * min(1.0, reply.num_examples / max(claimed, 1.0))
+        return weights
+
+    def shared_rows(self) -> Arrays:
+        """Return the prototypes."""
+        return self.prototypes
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send the prototypes: each client scores its own model, and them with it."""
+        exchange = super().evaluate_exchange(arrays, client_ids)
+        shared = {CLASS_TABLE: self.prototypes} if self.prototypes else {}
+        return replace(exchange, shared=shared, config=self.settings)
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return the prototypes and the width of features."""
+        return dict(self.prototypes), {WIDTH: self.width}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take them back."""
+        self.prototypes = dict(arrays)
+        self.width = cast(int, scalars.get(WIDTH, 0))
+
+
+class FedProtoPublic(PublicExchange):
+    """Features on public data go up and their means come down.
+
+    Parameters
+    ----------
+    transfer_steps
+        Exchanges after each local phase.
+    proto_weight
+        lambda, the weight of the distance to the mean.
+    proto_target
+        ``all`` clients' mean, or the ``others``' alone.
+    options
+        Keywords of
+        :class:`~fedsuite.strategies.distillation.public_exchange.PublicExchange`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedProtoPublicClient", "answers with its features on public data"
+    )
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        replace(TRANSFER_STEPS, default=1),
+        PUBLIC_BATCH_SIZE,
+        RESET_OPTIMIZER,
+        WEIGHT,
+        Key(
+            "proto-target",
+            "all",
+            "whose mean features a client imitates: all clients', or the others'",
+            choices=get_args(Target),
+        ),
+    )
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {**DEFAULTS, "local-steps": 1}
+
+    def __init__(
+        self,
+        *,
+        transfer_steps: int = 1,
+        proto_weight: float = 1.0,
+        proto_target: Target = "all",
+        **options: Unpack[OutputOptions],
+    ) -> None:
+        refuse_weight(proto_weight)
+        super().__init__(transfer_steps=transfer_steps, **options)
+        self.settings |= {"proto-weight": proto_weight, "proto-target": proto_target}
+        self.width = 0
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Ask in the first round how wide features are; then a round as usual."""
+        self.width = self.width or agreed_feature_width(self)
+        return super().train_exchange(arrays, client_ids)
+
+    def output_spec(self) -> RecordSpec:
+        """Return the shape of features of a batch."""
+        return {FEATURES: ((self.batch_size, self.width), "float32")}
+
+    def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
+        """Return the mean of the features."""
+        mean = mean_outputs(outputs)
+        distances = [
+            np.square(held[FEATURES] - mean[FEATURES], dtype=np.float64).mean()
+            for held in outputs.values()
+        ]
+        self.note(feature_distance=float(np.mean(distances)))
+        return Feedback({MEAN_OUTPUTS: mean})
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return the width of features."""
+        return {}, {WIDTH: self.width}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take it back."""
+        self.width = cast(int, scalars.get(WIDTH, 0))
+
+
+def refuse_weight(proto_weight: float) -> None:
+    """Raise ``ValueError`` where the weight is no number of at least 0."""
+    if not 0 <= proto_weight < np.inf:
+        raise ValueError(f"proto_weight = {proto_weight}: expected a number >= 0")

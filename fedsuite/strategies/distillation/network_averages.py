@@ -1,0 +1,115 @@
+"""Exchanges on public data, and an average of the clients' models within each network."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Value
+from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays
+from fedsuite.rounds.aggregation import WeightedMean
+from fedsuite.rounds.declaration import NO_COMMON_STEP
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.strategies.distillation.public_exchange import PublicExchange
+
+if TYPE_CHECKING:
+    from fedsuite.models.server_networks import ServerNetworks
+
+Average = Literal["size", "uniform"]
+
+AVERAGE = Key(
+    "feddf-average",
+    "size",
+    "weights of clients' models in the average of their network: their examples, or alike",
+    choices=("size", "uniform"),
+)
+
+
+class NetworkAverages(PublicExchange):
+    """Put before a method of outputs: parameters go down before its round, and up after it.
+
+    The local phase's message holds the model of the client's network, and the replies to
+    the last exchange the clients' models, parameters and buffers. The constructor of a
+    method sets ``networks`` and ``average``.
+    """
+
+    FIXED: ClassVar[Mapping[str, Value]] = {
+        **PublicExchange.FIXED,
+        "dp-noise-multiplier": 0.0,
+    }
+    FIXED_REASON: ClassVar[str] = (
+        "it distils on one view of a sample, and the message that a client answers with "
+        "its model does not hold the one that noise is measured from"
+    )
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP
+    PRIVATE_MODELS: ClassVar[bool] = False
+    NEEDS_NETWORKS: ClassVar[bool] = True
+
+    networks: "ServerNetworks"
+    average: Average
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Make all exchanges but the last, which asks for the models."""
+        own = self.models_of(arrays, client_ids)
+        last = self.transfers(replace(self.local_phase(client_ids), own=own))
+        return replace(last, expected_of=self.models_expected(last.client_ids))
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Average the clients' models within each network, taking one client at a time."""
+        return self.updated(arrays, self.averages(self.noted(replies)))
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Have each client score the model of its network."""
+        return Exchange(EVALUATE, client_ids, own=self.models_of(arrays, client_ids))
+
+    # ------------------------------------------------------------------ for methods to use
+
+    def network_of(self, client_id: int) -> int:
+        """Return the index of a client's network.
+
+        Raises
+        ------
+        ConfigError
+            If no network is known for a client of that number.
+        """
+        networks = self.networks.networks.of_client
+        if client_id >= len(networks):
+            raise ConfigError(
+                f"{type(self).__name__} knows the networks of clients 0 to "
+                f"{len(networks) - 1}, and client {client_id} is none of them: give "
+                "identity='partition', with clients that are "
+                f"fedsuite.clients.{self.NEEDS_OF_CLIENT.client}"
+            )
+        return networks[client_id]
+
+    def models_of(
+        self, arrays: Arrays, client_ids: Sequence[int]
+    ) -> dict[int, dict[str, Arrays]]:
+        """Return for each client the record with the model of its network."""
+        parts = self.networks.split(arrays)
+        return {k: {ARRAYS: parts[self.network_of(k)]} for k in client_ids}
+
+    def models_expected(self, client_ids: Sequence[int]) -> dict[int, Expected]:
+        """Return for each client the reply that holds a model of its network."""
+        specs = [spec_of(initial) for initial in self.networks.initial]
+        return {k: Expected({ARRAYS: specs[self.network_of(k)]}) for k in client_ids}
+
+    def averages(self, replies: Iterator[ClientReply]) -> dict[int, Arrays]:
+        """Return by network the mean of its clients' models.
+
+        Networks of which no client with examples answered are not there.
+        """
+        means = [WeightedMean() for _ in self.networks.initial]
+        for reply in replies:
+            weight = reply.num_examples
+            if self.average == "uniform":
+                weight = float(weight > 0)
+            means[self.network_of(reply.client_id)].add(reply.arrays[ARRAYS], weight)
+        found = ((index, mean.result()) for index, mean in enumerate(means))
+        return {index: mean for index, mean in found if mean is not None}
+
+    def updated(self, arrays: Arrays, models: Mapping[int, Arrays]) -> Arrays:
+        """Return the global arrays with new models of some networks in them."""
+        parts = self.networks.split(arrays)
+        return self.networks.join([models.get(k, part) for k, part in enumerate(parts)])

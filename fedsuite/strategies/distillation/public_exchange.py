@@ -1,0 +1,291 @@
+"""Exchanges on public data: outputs go up, what the server makes of them comes back.
+
+The one mechanism of the black-box distillation methods. A round is a local phase, and then
+``transfer-steps`` exchanges, each on a public mini-batch that all clients draw alike from
+(seed, round, step): clients send their outputs, the server answers, and each client takes
+one step. The message that asks for the first batch's outputs is that of the local phase,
+and each answer asks for the next batch's, so a round has transfer-steps + 1 exchanges.
+
+No array of the shape of a model leaves a client. A client that misses an exchange is left
+out of the rest of the round and takes part in the next, from where it stopped.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Required, Unpack
+
+import numpy as np
+
+from fedsuite.core.keys import Key, Value
+from fedsuite.messages.records import (
+    EVALUATE,
+    LOCAL_PHASE,
+    LOGITS,
+    OUTPUTS,
+    TRAIN,
+    TRANSFER,
+    Arrays,
+    ConfigValue,
+)
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.report import RESERVED
+from fedsuite.rounds.validation import ClientReply, Expected, RecordSpec
+
+TRANSFER_STEPS = Key(
+    "transfer-steps",
+    5,
+    "exchanges on public data after the local phase of a round, one step each",
+    minimum=1,
+)
+PUBLIC_BATCH_SIZE = Key(
+    "public-batch-size",
+    32,
+    "public samples of an exchange; 0 is all of them",
+    minimum=0,
+)
+RESET_OPTIMIZER = Key(
+    "reset-optimizer",
+    False,
+    "make the client's optimiser anew in each round; false keeps its moments for ever",
+)
+KEYS = (TRANSFER_STEPS, PUBLIC_BATCH_SIZE, RESET_OPTIMIZER)
+
+COMMON: Mapping[str, Value] = {
+    "optimizer": "adam",
+    "learning-rate": 0.001,
+    "batch-size": 32,
+    "local-steps": 5,
+    "client-initialisation": "own",
+}
+"""What the comparison in FedAL's paper has in common."""
+
+DEFAULTS: Mapping[str, Value] = {**COMMON, "public-size": 200}
+"""The same, with public rows for the methods that need some."""
+
+LARGEST_OUTPUT = 1e6
+"""No network that trains has outputs beyond this; products with them stay finite."""
+
+
+class OutputOptions(StrategyOptions, total=False):
+    """Keywords of :class:`PublicExchange` that its sub-classes hand on."""
+
+    num_classes: Required[int]
+    public_rows: Required[int]
+    public_batch_size: int
+    reset_optimizer: bool
+
+
+class ExchangeOptions(OutputOptions, total=False):
+    """All keywords of :class:`PublicExchange`."""
+
+    transfer_steps: int
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """What the server answers to outputs.
+
+    Parameters
+    ----------
+    shared
+        Record name to arrays that each client gets.
+    own
+        Client to records that only this client gets.
+    """
+
+    shared: Mapping[str, Arrays] = field(default_factory=dict)
+    own: Mapping[int, Mapping[str, Arrays]] = field(default_factory=dict)
+
+
+class PublicExchange(FederatedStrategy):
+    """Base of the methods that exchange outputs on public data.
+
+    A method says in :meth:`feedback` what the server makes of the clients' outputs, and in
+    :meth:`output_spec` what these are.
+
+    Parameters
+    ----------
+    num_classes, public_rows
+        Classes, and rows of the public data: with them the shape of outputs is known. The
+        public data itself is not needed here.
+    transfer_steps
+        Exchanges after each local phase.
+    public_batch_size
+        Rows of a public mini-batch; 0, or more than there are, is all.
+    reset_optimizer
+        Whether clients make their optimiser anew in each round.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = KEYS
+    DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
+    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
+    FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**NO_COMMON_STEP, **NO_WHOLE_MODEL}
+    PRIVATE_MODELS: ClassVar[bool] = True
+    NEEDS_PUBLIC: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        public_rows: int,
+        transfer_steps: int = 5,
+        public_batch_size: int = 32,
+        reset_optimizer: bool = False,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        super().__init__(**options)
+        if self.wire == "numpy":
+            raise ValueError(
+                "wire='numpy' cannot go with exchanges of outputs: a legacy NumPyClient "
+                "has none"
+            )
+        if public_rows < 1 or num_classes < 1:
+            raise ValueError(
+                f"public_rows = {public_rows}, num_classes = {num_classes}: expected at "
+                "least 1 of each"
+            )
+        self.num_classes = num_classes
+        self.public_rows = public_rows
+        self.transfer_steps = transfer_steps
+        self.batch_size = min(public_batch_size or public_rows, public_rows)
+        self.settings: dict[str, ConfigValue] = {
+            "transfer-steps": transfer_steps,
+            "public-batch-size": self.batch_size,
+            "public-seed": self.seed,
+            "reset-optimizer": reset_optimizer,
+        }
+        self._local: dict[int, Mapping[str, float]] = {}
+        self._figures: dict[str, list[float]] = {}
+
+    # ------------------------------------------------------------- for methods to override
+
+    @abstractmethod
+    def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
+        """Return what clients get for their outputs on a step's batch.
+
+        Parameters
+        ----------
+        outputs
+            Client, in ascending order, to arrays of :meth:`output_spec`, read-only.
+        step
+            Number of the exchange within the round, from 0.
+        """
+
+    def output_spec(self) -> RecordSpec:
+        """Return name, shape and dtype of the arrays that clients send of a batch."""
+        return {LOGITS: ((self.batch_size, self.num_classes), "float32")}
+
+    def begin_transfer(self) -> None:
+        """Do something between the local phase and the first exchange."""
+
+    # ---------------------------------------------------------------------------- a round
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Make the local phase and all exchanges but the last, which is returned."""
+        return self.transfers(self.local_phase(client_ids))
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Take in the metrics of both phases; there is no model to aggregate."""
+        for _ in self.noted(replies):
+            pass
+        return None
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send no arrays: each client scores its own model."""
+        return Exchange(EVALUATE, client_ids)
+
+    # ----------------------------------------------------------------- for methods to use
+
+    def note(self, **figures: float) -> None:
+        """Record figures of an exchange: a round tells the means over its exchanges."""
+        for name, value in figures.items():
+            found = self._figures.setdefault(name, [])
+            found.append(value)
+            self.round_metrics[name] = sum(found) / len(found)
+
+    def local_phase(self, client_ids: Sequence[int]) -> Exchange:
+        """Return the message of the local phase."""
+        return Exchange(
+            LOCAL_PHASE, client_ids, config=self.settings, expected=self._expected()
+        )
+
+    def transfers(self, asked: Exchange) -> Exchange:
+        """Make the local phase and all exchanges but the last, which is returned.
+
+        Parameters
+        ----------
+        asked
+            The message of the local phase.
+        """
+        replies = list(self.exchange(asked))
+        self._local = {reply.client_id: reply.metrics for reply in replies}
+        self._figures = {}
+        self.begin_transfer()
+        for step in range(self.transfer_steps - 1):
+            replies = list(self.exchange(self._transfer(replies, step, self._expected())))
+        return self._transfer(replies, self.transfer_steps - 1, Expected())
+
+    def noted(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
+        """Yield the round's replies, each with its metrics of the local phase recorded."""
+        for reply in replies:
+            local = {
+                key.replace("-", "_"): value
+                for key, value in self._local.get(reply.client_id, {}).items()
+            }
+            kept = {key: value for key, value in local.items() if key not in RESERVED}
+            self.reports[TRAIN].annotate(reply.client_id, **kept)
+            yield reply
+
+    # --------------------------------------------------------------------------- machinery
+
+    def _expected(self) -> Expected:
+        return Expected({OUTPUTS: self.output_spec()}, largest=LARGEST_OUTPUT)
+
+    def _transfer(
+        self, replies: Sequence[ClientReply], step: int, expected: Expected
+    ) -> Exchange:
+        outputs = {reply.client_id: reply.arrays[OUTPUTS] for reply in replies}
+        feedback = self.feedback(outputs, step)
+        config = {
+            **self.settings,
+            "public-step": step,
+            "num-responders": len(outputs),
+        }
+        return Exchange(
+            TRANSFER, list(outputs), feedback.shared, feedback.own, config, expected
+        )
+
+
+def mean_outputs(outputs: Mapping[int, Arrays]) -> Arrays:
+    """Return the unweighted mean over clients of each array, rounded once."""
+    first = next(iter(outputs.values()))
+    return {
+        name: np.mean(
+            [held[name] for held in outputs.values()], axis=0, dtype=np.float64
+        ).astype(array.dtype)
+        for name, array in first.items()
+    }
+
+
+def output_divergence(outputs: Mapping[int, Arrays]) -> float:
+    """Return how much clients disagree: the Jensen-Shannon divergence of their softmaxes.
+
+    The mean over samples of mean_n KL(p_n || mean p), in nats: 0 where all agree, log N at
+    most.
+    """
+    logits = np.stack([held[LOGITS] for held in outputs.values()]).astype(np.float64)
+    logits -= logits.max(axis=2, keepdims=True)
+    log_p = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
+    p = np.exp(log_p)
+    mean = p.mean(axis=0, keepdims=True)
+    # Where p is 0 so is its term; the mean is 0 only where all p are.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(p > 0, p * (log_p - np.log(mean)), 0.0)
+    return float(terms.sum(axis=2).mean())

@@ -1,0 +1,111 @@
+"""A network on the server that learns from what clients say of public data."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.rng import stream_seed
+from fedsuite.messages.records import Arrays
+from fedsuite.models.distillation import probability_divergence
+from fedsuite.models.optimizer_state import load_training_state, training_state
+
+
+class ServerStudent:
+    """Network and Adam on the server, with what a checkpoint must keep of them.
+
+    It is in training mode throughout, as clients are on public data: its normalisation
+    layers know public inputs alone.
+
+    Parameters
+    ----------
+    network
+        With its initial parameters, on the CPU.
+    learning_rate
+        Of Adam.
+    seed
+        Of the draws of layers such as dropout.
+    """
+
+    def __init__(self, network: nn.Module, learning_rate: float, seed: int) -> None:
+        self.network = network.train()
+        self.optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+        self.seed = seed
+
+    def step(
+        self, inputs: Tensor, target: NDArray[Any], server_round: int, exchange: int
+    ) -> float:
+        """Take one step on KL(target || prediction); return the loss before it.
+
+        Parameters
+        ----------
+        inputs
+            A public batch.
+        target
+            Probabilities, ``[batch, classes]``.
+        server_round, exchange
+            Name the draws of layers.
+
+        Raises
+        ------
+        RunError
+            If the loss is not finite.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        with self._layers(server_round, exchange):
+            logits = self.network(inputs)
+        wanted = torch.from_numpy(target).to(logits.dtype)
+        loss = probability_divergence(logits, wanted)
+        _check(loss.detach(), server_round)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def logits(
+        self, inputs: Tensor, server_round: int, exchange: int
+    ) -> NDArray[np.float32]:
+        """Return the outputs on a batch, ``[batch, classes]``, and leave no trace.
+
+        Raises
+        ------
+        RunError
+            If they are not finite.
+        """
+        # A copy takes what the pass does to running statistics.
+        passing = copy.deepcopy(self.network)
+        with torch.no_grad(), self._layers(server_round, exchange):
+            found = passing(inputs)
+        _check(found, server_round)
+        outputs: NDArray[np.float32] = found.numpy()
+        return outputs
+
+    def state(self) -> Arrays:
+        """Return parameters, buffers and the optimiser's memory."""
+        return training_state(self.network, self.optimizer)
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`state` returned."""
+        load_training_state(self.network, self.optimizer, state)
+
+    @contextmanager
+    def _layers(self, server_round: int, exchange: int) -> Iterator[None]:
+        """Give layers such as dropout a stream of their own, an exchange the same draws."""
+        with torch.random.fork_rng(devices=[]):
+            purpose = f"server-student-layers/{exchange}"
+            seed = stream_seed(self.seed, purpose, server_round)
+            torch.default_generator.manual_seed(seed)
+            yield
+
+
+def _check(values: Tensor, server_round: int) -> None:
+    if not torch.isfinite(values).all():
+        raise RunError(
+            f"round {server_round}: the server's network gives NaN or infinity: lower "
+            "cfd-learning-rate"
+        )

@@ -1,0 +1,1 @@
+"""Local training that is kept from drifting apart."""

@@ -1,0 +1,101 @@
+"""FedDC: local drift decoupling and correction.
+
+L. Gao, H. Fu, L. Li, Y. Chen, M. Xu, C.-Z. Xu, "FedDC: Federated Learning with Non-IID Data
+via Local Drift Decoupling and Correction", CVPR 2022, arXiv:2203.11751.
+
+Equations used, with m clients of M in the round and Delta_k = w_k - w_t:
+client: SGD from w_t, K_k steps of rate eta, on
+F_k(w) + alpha/2 ||w - (w_t - h_k)||^2 + <w, g - g_k>, then h_k <- h_k + Delta_k and
+g_k+ = g_k - g - Delta_k / (K_k eta);
+server: w_{t+1} = (1/m) sum_S w_k + (1/M) sum_k h_k, over all clients in the last sum,
+g <- g + (1/M) sum_S (g_k+ - g_k).
+
+Known to hold: g = (1/M) sum_k g_k; without the g terms this is FedDyn, with
+lambda_k = -alpha h_k. The server works out h_k itself; models and the change of g_k travel.
+
+Deviations. All clients count alike, as in the equations. The authors' code divides alpha
+and g by omega_k = n_k / mean(n) and multiplies a client's change of g_k by it: the key
+size-scaled, off by default. Each client uses its own K_k. Momentum and Adam are refused:
+-Delta_k / (K_k eta) is the mean gradient of plain SGD alone. FedVARP and noise on uploads
+are refused: the server could not work out Delta_k.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar, Unpack
+
+from fedsuite.core.keys import Key
+from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, Arrays
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.strategies.drift.corrected import DriftOptions, DriftStrategy
+
+
+class FedDC(DriftStrategy):
+    """Plain averaging of models, corrected by the clients' drift.
+
+    Parameters
+    ----------
+    feddc_alpha
+        Weight alpha of the pull towards w_t - h_k; 0 leaves the g terms, and the mean drift
+        that the server adds.
+    feddc_gradient_terms
+        Whether clients correct by g - g_k; without, this is FedDyn.
+    options
+        Keywords of :class:`~fedsuite.strategies.drift.corrected.DriftStrategy`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedDCClient", "keeps its drift", stores=True
+    )
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        *DriftStrategy.KEYS,
+        Key(
+            "feddc-alpha",
+            0.01,
+            "weight alpha of FedDC's pull towards the drift-corrected model; 0 is none",
+            minimum=0.0,
+        ),
+        Key(
+            "feddc-gradient-terms",
+            True,
+            "correct gradients by g - g_k, which doubles the traffic; false is FedDyn",
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        feddc_alpha: float = 0.01,
+        feddc_gradient_terms: bool = True,
+        **options: Unpack[DriftOptions],
+    ) -> None:
+        if not feddc_alpha >= 0:
+            raise ValueError(f"feddc_alpha = {feddc_alpha}: expected a number >= 0")
+        super().__init__(**options)
+        self.feddc_alpha = feddc_alpha
+        self.feddc_gradient_terms = feddc_gradient_terms
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send alpha and g along with the model; expect the change of g_k too."""
+        exchange = super().train_exchange(arrays, client_ids)
+        config = {**exchange.config, "feddc-alpha": self.feddc_alpha}
+        if not self.feddc_gradient_terms:
+            return replace(exchange, config=config)
+        control = self.mean_vector(CONTROL, arrays)
+        spec = {ARRAYS: spec_of(arrays), CONTROL_CHANGE: spec_of(control)}
+        return replace(
+            exchange,
+            shared={**exchange.shared, CONTROL: control},
+            config=config,
+            expected=Expected(spec),
+        )
+
+    def take_in(self, reply: ClientReply) -> None:
+        """Add a client's change of g_k to the sum."""
+        if self.feddc_gradient_terms:
+            factor = self.size_factor(reply)
+            change = reply.arrays[CONTROL_CHANGE].items()
+            self.add_to_sum(CONTROL, {name: factor * array for name, array in change})

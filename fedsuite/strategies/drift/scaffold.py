@@ -1,0 +1,118 @@
+"""SCAFFOLD: stochastic controlled averaging.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD:
+Stochastic Controlled Averaging for Federated Learning", ICML 2020, arXiv:1910.06378.
+
+Equations used (Algorithm 1), with m clients of M in the round, K_k steps of rate eta:
+client, K_k times: y <- y - eta (g(y) - c_k + c), from y = w_t, so that w_k = y;
+c_k+ = c_k - c + (w_t - w_k) / (K_k eta) (option II), or grad F_k(w_t) (option I);
+server: w_{t+1} = w_t + eta_g (1/m) sum_S (w_k - w_t), c <- c + (1/M) sum_S (c_k+ - c_k).
+
+Known to hold: c = (1/M) sum_k c_k; the first round is FedAvg with equal weights.
+
+Deviations. The mean is plain, as in the paper, whatever the clients' numbers of examples.
+Each client uses its own number of steps K_k. Weight decay and clipping of gradients act on
+the corrected gradient, and are thereby in c_k of option II, as in the ports that we read;
+option I adds the weight decay's part and does not clip. Its gradient is taken in evaluation
+mode. Momentum and Adam are refused: (w_t - w_k) / (K_k eta) is the mean gradient of plain
+SGD alone. Noise on uploads is refused: c would no longer be the mean of the c_k.
+Statistics of normalisation layers get the plain mean at any server rate.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal, Unpack
+
+from fedsuite.core.keys import Key
+from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, Arrays
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.strategies.drift.corrected import (
+    CorrectedStrategy,
+    PlainMean,
+    moved_mean,
+    steps_to,
+    with_examples,
+)
+
+OPTIONS = ("gradient", "steps")
+
+
+class Scaffold(CorrectedStrategy):
+    """Plain averaging of models whose clients' drift is corrected by control variates.
+
+    Parameters
+    ----------
+    scaffold_option
+        Where a client's control variate comes from: ``steps`` (the paper's option II, the
+        mean gradient of the steps taken) or ``gradient`` (option I, one more pass for the
+        full gradient of the received model).
+    server_learning_rate
+        Step eta_g towards the mean; 1 takes it whole.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "ScaffoldClient", "keeps a control variate"
+    )
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        *FedAvg.KEYS,
+        Key(
+            "scaffold-option",
+            "steps",
+            "a client's control variate: steps (option II, the mean gradient of its steps) "
+            "or gradient (option I, the full gradient of the received model)",
+            choices=OPTIONS,
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        scaffold_option: Literal["gradient", "steps"] = "steps",
+        server_learning_rate: float = 1.0,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        if not 0 < server_learning_rate < math.inf:
+            raise ValueError(
+                f"server_learning_rate = {server_learning_rate}: expected a number > 0"
+            )
+        if scaffold_option not in OPTIONS:
+            raise ValueError(
+                f"scaffold_option {scaffold_option!r}: expected steps or gradient"
+            )
+        super().__init__(**options)
+        self.scaffold_option = scaffold_option
+        self.server_learning_rate = server_learning_rate
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send c along with the model; expect the change of c_k along with w_k."""
+        exchange = super().train_exchange(arrays, client_ids)
+        control = self.mean_vector(CONTROL, arrays)
+        spec = {ARRAYS: spec_of(arrays), CONTROL_CHANGE: spec_of(control)}
+        return replace(
+            exchange,
+            shared={**exchange.shared, CONTROL: control},
+            config={"scaffold-option": self.scaffold_option},
+            expected=Expected(spec),
+        )
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Step towards the plain mean, and take in the changes of the c_k."""
+        models = PlainMean()
+        for reply in with_examples(replies):
+            models.add(reply.arrays[ARRAYS])
+            self.add_to_sum(CONTROL, reply.arrays[CONTROL_CHANGE])
+        mean = models.result()
+        if mean is None:
+            return None
+        if self.server_learning_rate == 1.0:
+            return moved_mean(mean, {}, arrays)
+        beyond = steps_to(mean, arrays, self.server_learning_rate - 1.0)
+        return moved_mean(mean, beyond, arrays)

@@ -1,0 +1,1 @@
+"""Results that are alike over clients."""

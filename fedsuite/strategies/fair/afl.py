@@ -1,0 +1,123 @@
+"""AFL: agnostic federated learning, the worst mixture of clients is minimised.
+
+M. Mohri, G. Sivek, A. T. Suresh, "Agnostic Federated Learning", ICML 2019,
+arXiv:1902.00146.
+
+Objective (4): min_w max_lambda sum_k lambda_k F_k(w), lambda in the simplex over all
+clients. Stochastic-AFL (Algorithm 1) ascends in lambda and descends in w at once:
+
+    lambda <- Pi(lambda + gamma F(w_t)),   w_{t+1} = sum_k lambda_k w_k,
+
+Pi the Euclidean projection onto the simplex.
+
+Deviations: local training takes the place of one gradient step. The new lambda weights the
+models of its own round. The result is the last model; the paper's guarantee is for the mean
+of all. When only some clients answer, the others keep their lambda, and those that answer
+share among themselves what they had: with s the sum of their lambda,
+lambda <- s Pi(lambda / s + gamma F). With everybody this is the paper's step, and gamma
+means the same whatever the share of clients in a round.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Unpack
+
+import numpy as np
+
+from fedsuite.core.keys import Key
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import LOSS_BEFORE, Arrays, ConfigValue
+from fedsuite.rounds.all_replies import LossStrategy
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.simplex import project_to_simplex
+from fedsuite.rounds.validation import ClientReply
+
+
+def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
+    """Return the weights after one step of projected ascent; their sum stays.
+
+    Parameters
+    ----------
+    weights
+        lambda of the clients that answered, ``[clients]``, >= 0.
+    losses
+        F_k before training, ``[clients]``.
+    step
+        gamma >= 0; 0 returns the weights as they are.
+    """
+    total = float(weights.sum())
+    if step == 0 or total == 0:
+        return weights
+    # Only differences count, and behind the worst by more than 1 a client has no weight
+    # left: what would overflow may as well be -1e12.
+    with np.errstate(over="ignore"):
+        raised = np.maximum(step * (losses - losses.max()), -1e12)
+    return total * project_to_simplex(weights / total + raised)
+
+
+class AFL(LossStrategy):
+    """Mean of the models with weights that chase the worst client.
+
+    Parameters
+    ----------
+    afl_step
+        gamma, the step size of lambda: 0 is FedAvg with equal weights, large gives a
+        round to its worst client alone.
+    loss_before_key
+        See :class:`~fedsuite.rounds.all_replies.LossStrategy`.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key(
+            "afl-step",
+            0.1,
+            "step size gamma of AFL's weights lambda; 0 is FedAvg with equal weights",
+            minimum=0.0,
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        afl_step: float = 0.1,
+        loss_before_key: str = LOSS_BEFORE,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        if not 0 <= afl_step < np.inf:
+            raise ValueError(f"afl_step = {afl_step}: expected a number >= 0")
+        super().__init__(loss_before_key=loss_before_key, **options)
+        self.step = afl_step
+        self._lambda: dict[int, float] = {}
+
+    def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
+        """Return the mean of the models with the new lambda of those that answered."""
+        self._admit(self._members.client_ids)
+        answered = [reply.client_id for reply in replies]
+        old = np.array([self._lambda[client_id] for client_id in answered])
+        new = ascend(old, self.losses_of(replies), self.step)
+        self._lambda.update(zip(answered, new.tolist(), strict=True))
+        self.round_metrics["largest_lambda"] = max(self._lambda.values())
+        # Clients that all lost their weight count alike; equal weights are exactly 1.
+        largest = new.max()
+        return self.mean_of(replies, new / largest if largest else np.ones(len(new)))
+
+    def _admit(self, client_ids: Sequence[int]) -> None:
+        """Give clients that are new 1 / M each, taken from the others in proportion."""
+        new = [client_id for client_id in client_ids if client_id not in self._lambda]
+        if not new:
+            return
+        share = 1.0 / (len(self._lambda) + len(new))
+        rest = 1.0 - share * len(new)
+        self._lambda = {client_id: rest * v for client_id, v in self._lambda.items()}
+        self._lambda.update(dict.fromkeys(new, share))
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return lambda."""
+        clients = np.array(list(self._lambda), dtype=np.uint64)
+        return {"clients": clients, "lambda": np.array(list(self._lambda.values()))}, {}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take back lambda."""
+        clients, weights = arrays["clients"].tolist(), arrays["lambda"].tolist()
+        self._lambda = dict(zip(clients, weights, strict=True))

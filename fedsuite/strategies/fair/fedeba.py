@@ -1,0 +1,342 @@
+"""FedEBA: fair aggregation by entropy; FedEBA+'s paper, equations and deviations.
+
+FedEBA+ and Prac-FedEBA+ stand in :mod:`fedsuite.strategies.fair.fedeba_plus`.
+
+L. Wang, Z. Wang, Y. Shi, S. P. Karimireddy, X. Tang, "Entropy-driven Fair and Effective
+Federated Learning", arXiv:2301.12407. No official code is known.
+
+Equations used, for the sampled clients i with losses F_i(x_t) before and F_i(x_{t,K}) after
+local training, each on the client's own model and training data:
+
+- weights p = softmax(F(x_{t,K}) / tau), Eq. (4); p~ the same of F(x_t);
+- angle between (F_i(x_t))_i and the all-ones vector; above theta the round is unfair;
+- unfair, FedEBA+: fair gradient g~ = sum_i p~_i grad F_i(x_t), Eq. (10); local steps along
+  (1 - alpha) g + alpha g~, Eq. (11); Delta = sum_i p_i Delta_i;
+- fair, FedEBA+: plain local steps; Delta = (1 - alpha) sum_i p_i Delta_i + alpha mean_i
+  delta_i, with delta_i the update of the first step, Eqs. (8) and (9);
+- unfair, Prac-FedEBA+: Delta = sum_i [(1 - alpha) p_i + alpha p~_i] Delta_i, Algorithm 3;
+  fair: as above with delta_i = Delta_i / K_i;
+- x_{t+1} = x_t + eta Delta, Algorithm 1 line 25.
+
+Deviations and readings, each where the paper is silent or contradicts itself:
+
+- Losses after training weight the aggregate, as in Algorithms 1 and 3 (Eq. (22) has those
+  before); ``aggregation_losses`` chooses.
+- Updates are model differences and the server adds them (Algorithm 1; section 4.3 has the
+  other sign). Alpha and tau are independent (Eq. (7) ties them through beta, but does not
+  follow from Eq. (6)).
+- Losses and gradients are of the full training set (the algorithms omit the mini-batch
+  exactly there), in evaluation mode, so that they leave no trace and the gradient is that
+  of the loss reported.
+- The angle is an arc tangent, exactly 0 for equal losses; all-zero losses are fair.
+- The mean of the first steps is weighted by examples, Eq. (9)'s form for unequal sizes.
+- Prac-FedEBA+ divides by K the whole update; line 18 prints x_{t,K-1}, which would be one
+  more upload. The paper names no alpha for it. FedEBA+'s 0.9 at temperature 0.1 would give
+  0.9 of the weight to the losses of the received model, which is close to taking the
+  drifted update of one client: on synthetic data that was worse than FedAvg, while 0.1 was
+  better than FedEBA. Hence 0.1 here. Theta 15 is the paper's.
+- FedEBA+ has alpha 0.1 by default too: the paper's 0.9 does not learn on handwritten digits
+  with 18 local steps, and 0.1 was the best of six values on rows held out of training.
+- Temperature schedules count the current round; Eq. (188) prints the number of rounds. The
+  paper has no value of their decay.
+- Clients without examples, or that did not answer the probe, have no weight; the weights
+  are renormalised over the others. Negative losses count as 0.
+- Running statistics of batch normalisation are averaged with the parameters' weights.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Unpack
+
+import numpy as np
+
+from fedsuite.core.keys import Key, Unless, Value
+from fedsuite.core.logs import ServerLogger
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import (
+    ARRAYS,
+    LOSS_AFTER,
+    LOSS_BEFORE,
+    TRAIN,
+    Arrays,
+    num_bytes,
+)
+from fedsuite.rounds.aggregation import apply_update, update_of, weighted_sum
+from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.options import FedAvgOptions
+from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.strategies.fair.fedeba_equations import (
+    SCHEDULES,
+    effective_clients,
+    entropy_weights,
+    fair_gradient,
+    fairness_angle,
+    limit_to_median,
+    model_alignment,
+    practical_alignment,
+    temperature_at,
+    temperature_for_target,
+)
+
+__all__ = [
+    "FedEBA",
+    "effective_clients",
+    "entropy_weights",
+    "fair_gradient",
+    "fairness_angle",
+    "limit_to_median",
+    "model_alignment",
+    "practical_alignment",
+    "temperature_at",
+    "temperature_for_target",
+]
+
+
+FLOWERS_LOSS = "train_loss"
+"""What apps in the form of Flower's examples call the loss of local training."""
+
+logger = ServerLogger(__name__)
+
+
+class FedEBAOptions(FedAvgOptions, total=False):
+    """Keywords of :class:`FedEBA`."""
+
+    temperature: float
+    temperature_schedule: str
+    temperature_decay: float
+    aggregation_losses: str
+    size_prior: bool
+    loss_clip: float
+    max_loss_ratio: float
+    loss_key: str
+    loss_before_key: str
+
+
+class FedEBA(FedAvg):
+    """Entropy-based aggregation alone: FedEBA+ with alpha 0.
+
+    Needs of a client's reply, beside the model, its number of examples and its training
+    loss. The replies of a round are held until their losses are known.
+
+    Parameters
+    ----------
+    temperature
+        tau > 0, in the unit of the losses: large is the plain mean of the clients (FedAvg
+        for clients of equal size, or with ``size_prior``), towards 0 the worst client.
+    temperature_schedule, temperature_decay
+        How the temperature falls from round to round; see :func:`temperature_at`.
+    aggregation_losses
+        ``after`` or ``before``: which losses weight the aggregate.
+    size_prior
+        Whether weights are proportional to the clients' examples as well.
+    loss_clip
+        Losses above it count as this much; 0 is no limit. Bounds the weight that a client
+        can get by a false loss.
+    max_loss_ratio
+        Losses above this multiple of the clients' median loss count as that multiple; 0,
+        the default and the paper, is no limit, otherwise at least 1. Bounds the weight of
+        a false loss without knowing how large losses are: while fewer than half of the
+        clients lie, what a liar gets is at most what an honest client with so many times
+        the median would.
+    loss_key, loss_before_key
+        Metrics of the reply that hold the losses after and before training. Where
+        ``loss-after`` is wanted and missing, ``train_loss``, the name in Flower's examples,
+        stands for it, and the log says so once.
+    options
+        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        metrics=(NeededMetric(LOSS_AFTER, "loss_key", "the client's loss after training"),)
+    )
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        *FedAvg.KEYS,
+        Key(
+            "temperature",
+            0.1,
+            "unit of loss differences in the weights; large is the plain mean, towards 0 "
+            "the worst client alone",
+            above=0.0,
+        ),
+        Key(
+            "temperature-schedule",
+            "constant",
+            "how the temperature falls from round to round",
+            choices=tuple(SCHEDULES),
+        ),
+        Key(
+            "temperature-decay",
+            0.01,
+            "rate of the temperature's schedule per round; 0 is constant",
+            minimum=0.0,
+            needs=(Unless("temperature-schedule", "constant"),),
+        ),
+        Key(
+            "aggregation-losses",
+            "after",
+            "losses that weight the aggregate: after local training or before it",
+            choices=("after", "before"),
+        ),
+        Key("size-prior", False, "weights proportional to the clients' examples as well"),
+        Key(
+            "loss-clip",
+            0.0,
+            "losses above it count as this much in the weights; 0 is no limit",
+            minimum=0.0,
+        ),
+        Key(
+            "max-loss-ratio",
+            0.0,
+            "losses above so many times the clients' median count as that, which bounds "
+            "the weight of a false loss; 0 is no limit, 1 counts none above the median",
+            minimum=0.0,
+        ),
+    )
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {
+        "local-steps": 10,
+        "batch-size": 50,
+        "learning-rate": 0.1,
+        "learning-rate-decay": 0.999,
+    }
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.1,
+        temperature_schedule: str = "constant",
+        temperature_decay: float = 0.01,
+        aggregation_losses: str = "after",
+        size_prior: bool = False,
+        loss_clip: float = 0.0,
+        max_loss_ratio: float = 0.0,
+        loss_key: str = LOSS_AFTER,
+        loss_before_key: str = LOSS_BEFORE,
+        **options: Unpack[FedAvgOptions],
+    ) -> None:
+        temperature_at(1, temperature, temperature_decay, temperature_schedule)
+        if aggregation_losses not in ("after", "before"):
+            raise ValueError(
+                f"aggregation_losses = {aggregation_losses!r}: expected 'after' or 'before'"
+            )
+        if not loss_clip >= 0:
+            raise ValueError(f"loss_clip = {loss_clip}: expected a number >= 0")
+        if max_loss_ratio != 0 and not max_loss_ratio >= 1:
+            raise ValueError(
+                f"max_loss_ratio = {max_loss_ratio}: expected 0 for no limit, or a number "
+                ">= 1"
+            )
+        super().__init__(**options)
+        self.temperature = temperature
+        self.temperature_schedule = temperature_schedule
+        self.temperature_decay = temperature_decay
+        self.aggregation_losses = aggregation_losses
+        self.size_prior = size_prior
+        self.loss_clip = loss_clip
+        self.max_loss_ratio = max_loss_ratio
+        self.loss_key = loss_key
+        self.loss_before_key = loss_before_key
+        self._paper_bytes = 0
+        self._told = False
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send the model; ask for it and for the losses."""
+        self._paper_bytes = num_bytes(arrays) * len(client_ids)
+        exchange = super().train_exchange(arrays, client_ids)
+        before = self.aggregation_losses == "before"
+        expected = replace(
+            exchange.expected,
+            metrics=(self.loss_key, self.loss_before_key) if before else (self.loss_key,),
+            stand_ins={LOSS_AFTER: FLOWERS_LOSS} if self.loss_key == LOSS_AFTER else {},
+        )
+        return replace(exchange, config={"report-loss-before": before}, expected=expected)
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Weight the updates by entropy, combine them, and step."""
+        used = [reply for reply in replies if reply.num_examples > 0]
+        if not used:
+            return None
+        self._tell_stand_ins(used)
+        after = [reply.metrics[self.loss_key] for reply in used]
+        before = self.aggregation_losses == "before"
+        losses = self.losses_before(used) if before else after
+        weights = self.weights_of(losses, [reply.num_examples for reply in used])
+        update = self.combine(arrays, used, weights)
+        for reply, weight, loss in zip(used, weights, after, strict=True):
+            self.annotate(reply.client_id, weight=float(weight), loss_after=loss)
+        self.round_metrics["effective_clients"] = effective_clients(weights)
+        self.round_metrics["update_norm"] = _norm(arrays, update)
+        return apply_update(arrays, update, self.server_learning_rate)
+
+    def combine(
+        self, arrays: Arrays, replies: Sequence[ClientReply], weights: Vector
+    ) -> Arrays:
+        """Return the round's update: sum_i p_i Delta_i."""
+        return weighted_sum(client_updates(arrays, replies), weights)
+
+    def losses_before(self, replies: Sequence[ClientReply]) -> list[float]:
+        """Return the clients' losses before training."""
+        return [reply.metrics[self.loss_before_key] for reply in replies]
+
+    def weights_of(self, losses: Sequence[float], sizes: Sequence[float]) -> Vector:
+        """Return the entropy weights of clients with these losses and examples."""
+        temperature = temperature_at(
+            self.server_round,
+            self.temperature,
+            self.temperature_decay,
+            self.temperature_schedule,
+        )
+        self.round_metrics["temperature"] = temperature
+        prior = sizes if self.size_prior else None
+        return entropy_weights(self.bounded(losses), temperature, prior)
+
+    def bounded(self, losses: Sequence[float]) -> Vector:
+        """Return losses as they count: >= 0, and not above the limits where there are."""
+        counted = np.clip(np.asarray(losses, np.float64), 0.0, self.loss_clip or np.inf)
+        return limit_to_median(counted, self.max_loss_ratio or np.inf)
+
+    def _tell_stand_ins(self, replies: Sequence[ClientReply]) -> None:
+        """Say once that the losses are what the app calls its training loss."""
+        if self._told or not any(reply.stand_ins for reply in replies):
+            return
+        self._told = True
+        logger.warning(
+            "metric %r stands for %r, the loss of the trained model over all training data "
+            "of a client, which the paper's weights are made of: give loss_key=%r if yours "
+            "is that",
+            FLOWERS_LOSS,
+            LOSS_AFTER,
+            FLOWERS_LOSS,
+        )
+
+    def annotate(self, client_id: int, **values: float) -> None:
+        """Add columns to a client's row in the round's report."""
+        if TRAIN in self.reports:
+            self.reports[TRAIN].annotate(client_id, **values)
+
+    def finish_round(self) -> None:
+        """Report the traffic of training, in the paper's accounting and as it was.
+
+        The paper counts one model a client, and one more in FedEBA+'s gradient branch.
+        """
+        super().finish_round()
+        if TRAIN in self.reports:
+            report = self.reports[TRAIN]
+            self.round_metrics["bytes_paper"] = self._paper_bytes
+            self.round_metrics["bytes_train"] = report.bytes_down + report.bytes_up
+
+
+def client_updates(arrays: Arrays, replies: Sequence[ClientReply]) -> Iterator[Arrays]:
+    """Yield each client's update, in client order, one at a time."""
+    return (update_of(arrays, reply.arrays[ARRAYS]) for reply in replies)
+
+
+def _norm(arrays: Arrays, update: Arrays) -> float:
+    """Return the Euclidean norm of an update over all arrays of floating point."""
+    squares = (
+        float(np.vdot(update[name], update[name]))
+        for name, array in arrays.items()
+        if array.dtype.kind == "f"
+    )
+    return float(np.sqrt(sum(squares)))

@@ -1,0 +1,297 @@
+"""The equations of FedEBA+ as pure functions; :mod:`fedsuite.strategies.fair.fedeba` cites.
+
+Equation, algorithm and remark numbers are the paper's. A client's *update* is its model
+after local training minus the model that it received (it points downhill); a gradient
+points uphill. Sums are in float64, in the order of the clients given.
+"""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import Arrays
+from fedsuite.rounds.aggregation import weighted_mean, weighted_sum
+
+SCHEDULES: dict[str, float] = {
+    "constant": 0.0,
+    "linear": 1.0,
+    "concave": 0.5,
+    "convex": 3.0,
+}
+"""Name of a temperature schedule to its exponent in Remark M.1."""
+
+
+def entropy_weights(
+    losses: ArrayLike, temperature: float, prior: ArrayLike | None = None
+) -> Vector:
+    r"""Return the weights of largest entropy, :math:`p_i \propto q_i e^{F_i / \tau}`.
+
+    Eq. (4), and with a prior Eq. (22). A larger loss gets a larger weight. Safe for losses
+    of any size.
+
+    Parameters
+    ----------
+    losses
+        Losses F of n clients, finite, shape (n,).
+    temperature
+        :math:`\tau > 0`, in the unit of the losses. Large is the prior (uniform without
+        one); towards 0 all weight goes to the largest loss.
+    prior
+        Weights q >= 0, shape (n,), not all zero; they need not sum to 1. None is uniform.
+
+    Returns
+    -------
+    ndarray
+        Shape (n,), float64, >= 0, sums to 1.
+    """
+    values = _vector("losses", losses)
+    if not temperature > 0:
+        raise ValueError(f"temperature = {temperature}: expected a number > 0")
+    shares = np.ones_like(values) if prior is None else _vector("prior", prior)
+    if shares.shape != values.shape or (shares < 0).any() or not shares.any():
+        raise ValueError("prior: expected as many numbers >= 0 as losses, not all 0")
+    possible = shares > 0
+    weights = np.zeros_like(values)
+    # The gap to the largest loss may overflow to -inf, whose exponential is the right 0.
+    with np.errstate(over="ignore"):
+        gaps = (values[possible] - values[possible].max()) / temperature
+    exponents = gaps + np.log(shares[possible] / shares.max())
+    weights[possible] = np.exp(exponents - exponents.max())
+    normalised: Vector = weights / weights.sum()
+    return normalised
+
+
+def limit_to_median(losses: ArrayLike, ratio: float) -> Vector:
+    """Return losses, those above ``ratio`` times the median lowered to that.
+
+    No part of the paper: a bound on the influence of a client that reports a false loss.
+    The median of an even number is the lower of the middle two, so that of two clients
+    neither can raise it alone.
+
+    Parameters
+    ----------
+    losses
+        Losses >= 0 of n clients, finite, shape (n,).
+    ratio
+        At least 1, which counts no loss above the median; infinity changes nothing.
+
+    Returns
+    -------
+    ndarray
+        Shape (n,), float64.
+    """
+    values = _vector("losses", losses)
+    if not ratio >= 1:
+        raise ValueError(f"ratio = {ratio}: expected a number >= 1")
+    if ratio == math.inf:
+        return values
+    median = np.sort(values)[(len(values) - 1) // 2]
+    with np.errstate(over="ignore"):
+        limited: Vector = np.minimum(values, ratio * median)
+    return limited
+
+
+def effective_clients(weights: ArrayLike) -> float:
+    r"""Return :math:`1 / \sum_i p_i^2`: n for uniform weights, 1 if one client has all."""
+    values = _vector("weights", weights)
+    return float(values.sum() ** 2 / np.dot(values, values))
+
+
+def fairness_angle(losses: ArrayLike) -> float:
+    r"""Return the angle between the losses and the all-ones vector, in degrees.
+
+    Section 4.3: :math:`\arccos \langle L, 1 \rangle / (\|L\| \|1\|)`, computed as the
+    arc tangent of standard deviation over mean, which is the same number without the
+    rounding that would give equal losses an angle above 0.
+
+    Parameters
+    ----------
+    losses
+        Losses >= 0 of n clients, finite, shape (n,).
+
+    Returns
+    -------
+    float
+        0 to :math:`\arccos(1 / \sqrt n) < 90`; exactly 0 for equal losses, also for
+        all zeros (a case that the paper leaves undefined: nobody is worse off).
+    """
+    values = _vector("losses", losses)
+    if (values < 0).any():
+        raise ValueError("losses: expected numbers >= 0")
+    largest = float(values.max())
+    if largest == 0.0:
+        return 0.0
+    scaled = values / largest
+    mean = float(scaled.mean())
+    spread = float(np.linalg.norm(scaled - mean))
+    return math.degrees(math.atan2(spread, mean * math.sqrt(len(values))))
+
+
+def fair_gradient(gradients: Iterable[Arrays], weights: ArrayLike) -> Arrays:
+    r"""Return :math:`\tilde g = \sum_i \tilde p_i \nabla F_i(x_t)`, Eq. (10).
+
+    Parameters
+    ----------
+    gradients
+        Gradient of each client's loss at the received model: named arrays.
+    weights
+        :math:`\tilde p`, shape (n,), sums to 1: :func:`entropy_weights` of the losses
+        before training. With these it is the gradient of
+        :math:`\tau \log \sum_i e^{F_i / \tau}`.
+
+    Returns
+    -------
+    dict
+        Named arrays in the dtypes of the gradients.
+    """
+    total = weighted_mean(gradients, _vector("weights", weights).tolist())
+    if total is None:
+        raise ValueError("weights: expected at least one above 0")
+    return total
+
+
+def model_alignment(
+    updates: Iterable[Arrays],
+    first_steps: Iterable[Arrays],
+    weights: ArrayLike,
+    alpha: float,
+    shares: ArrayLike | None = None,
+) -> Arrays:
+    r"""Return the update of the fair branch, Eqs. (8) and (9).
+
+    .. math:: \Delta_t = (1 - \alpha) \sum_i p_i \Delta_i + \alpha \sum_i s_i \delta_i
+
+    Parameters
+    ----------
+    updates
+        :math:`\Delta_i`: update of each of n clients, named arrays.
+    first_steps
+        :math:`\delta_i`: what the first local step alone changed; the same names.
+    weights
+        p, shape (n,), sums to 1.
+    alpha
+        0 (entropy-weighted updates only) to 1 (first steps only).
+    shares
+        s, shape (n,), sums to 1; None is :math:`1 / n`.
+
+    Returns
+    -------
+    dict
+        Named arrays, float64.
+    """
+    _check_alpha(alpha)
+    last = _vector("weights", weights)
+    first = np.full_like(last, 1 / len(last)) if shares is None else _vector("s", shares)
+    whole = weighted_sum(updates, (1 - alpha) * last)
+    start = weighted_sum(first_steps, alpha * first)
+    return {name: array + start[name] for name, array in whole.items()}
+
+
+def practical_alignment(
+    updates: Iterable[Arrays], weights: ArrayLike, fair_weights: ArrayLike, alpha: float
+) -> Arrays:
+    r"""Return the update of Prac-FedEBA+'s unfair branch, Algorithm 3 lines 14 to 16.
+
+    .. math:: \Delta_t = \sum_i [(1 - \alpha) p_i + \alpha \tilde p_i] \Delta_i
+
+    The paper's form has the mean gradient along each client's path; for plain SGD that is
+    :math:`-\Delta_i / (\eta_L K)`, which gives the mixture of weights above.
+
+    Parameters
+    ----------
+    updates
+        :math:`\Delta_i`: update of each of n clients, named arrays.
+    weights, fair_weights
+        p and :math:`\tilde p`, from the losses after and before training; shape (n,).
+    alpha
+        0 (p alone: FedEBA) to 1 (:math:`\tilde p` alone).
+
+    Returns
+    -------
+    dict
+        Named arrays, float64.
+    """
+    _check_alpha(alpha)
+    after, before = _vector("weights", weights), _vector("fair_weights", fair_weights)
+    return weighted_sum(updates, (1 - alpha) * after + alpha * before)
+
+
+def temperature_at(server_round: int, initial: float, decay: float, schedule: str) -> float:
+    r"""Return the temperature of a round, Remark M.1.
+
+    Eq. (188) and its siblings: :math:`\tau_t = \tau_0 / (1 + \kappa (t - 1))^e` with e
+    of :data:`SCHEDULES`. The paper prints the number of rounds where the current one is
+    meant.
+
+    Parameters
+    ----------
+    server_round
+        t, from 1; round 1 has the initial temperature in every schedule.
+    initial
+        :math:`\tau_0 > 0`.
+    decay
+        :math:`\kappa \ge 0`, per round.
+    schedule
+        ``constant``, ``linear``, ``concave`` or ``convex``.
+    """
+    if schedule not in SCHEDULES:
+        expected = ", ".join(SCHEDULES)
+        raise ValueError(f"schedule = {schedule!r}: expected one of {expected}")
+    if server_round < 1 or not decay >= 0 or not initial > 0:
+        raise ValueError("expected server_round >= 1, decay >= 0 and initial > 0")
+    return float(initial / (1.0 + decay * (server_round - 1)) ** SCHEDULES[schedule])
+
+
+def temperature_for_target(losses: ArrayLike, target: float) -> float:
+    r"""Return the temperature at which the weighted loss :math:`\sum_i p_i F_i` is given.
+
+    The inverse of :func:`entropy_weights` in the constraint of Eq. (3). The weighted loss
+    falls from the largest loss to the mean as the temperature rises.
+
+    Parameters
+    ----------
+    losses
+        Finite, shape (n,).
+    target
+        Ideal loss: at least the mean of the losses (at which the temperature is
+        infinite), and below the largest.
+
+    Raises
+    ------
+    ValueError
+        If no positive temperature gives the target.
+    """
+    from scipy.optimize import brentq
+
+    values = _vector("losses", losses)
+    mean, largest = float(values.mean()), float(values.max())
+    if target == mean:
+        return math.inf
+    if not mean < target < largest:
+        raise ValueError(f"target = {target}: expected from {mean} to below {largest}")
+    scale = largest - float(values.min())
+
+    def excess(inverse: float) -> float:
+        weights = entropy_weights(values, scale / inverse)
+        return float(np.dot(weights, values)) - target
+
+    upper = 1.0
+    while excess(upper) < 0:
+        upper *= 2
+    return scale / float(brentq(excess, 1e-12, upper, xtol=1e-15, rtol=1e-14))
+
+
+def _vector(name: str, values: ArrayLike) -> Vector:
+    """Return values as a vector of finite float64, or raise ValueError."""
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.ndim != 1 or len(vector) == 0 or not np.isfinite(vector).all():
+        raise ValueError(f"{name}: expected at least one number, all finite")
+    return vector
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha = {alpha}: expected 0 to 1")

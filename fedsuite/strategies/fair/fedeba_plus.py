@@ -1,0 +1,323 @@
+"""FedEBA+ and Prac-FedEBA+: entropy weights, and alignment towards a fair direction.
+
+Citation, equations and deviations: :mod:`fedsuite.strategies.fair.fedeba`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar, Unpack
+
+import numpy as np
+
+from fedsuite.core.keys import Key, Unless
+from fedsuite.core.logs import ServerLogger
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import ARRAYS, GRADIENT, NUM_STEPS, PROBE, Arrays, num_bytes
+from fedsuite.rounds.aggregation import update_of
+from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.quorum import QuorumMissed
+from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.strategies.fair.fedeba import FedEBA, FedEBAOptions, client_updates
+from fedsuite.strategies.fair.fedeba_equations import (
+    fair_gradient,
+    fairness_angle,
+    model_alignment,
+    practical_alignment,
+)
+
+logger = ServerLogger(__name__)
+
+
+class AlignedOptions(FedEBAOptions, total=False):
+    """Keywords of :class:`FedEBAPlus` and :class:`PracFedEBAPlus`."""
+
+    rescale_first_steps: bool
+
+
+def _alignment_keys(theta: float) -> tuple[Key, ...]:
+    return (
+        *FedEBA.KEYS,
+        Key(
+            "alpha",
+            0.1,
+            "share of the alignment in an update; 0 is FedEBA",
+            minimum=0.0,
+            maximum=1.0,
+        ),
+        Key(
+            "theta",
+            theta,
+            "angle of the losses, in degrees, above which a round is unfair; 90: never",
+            minimum=0.0,
+            maximum=90.0,
+        ),
+        Key(
+            "rescale-first-steps",
+            False,
+            "multiply first steps by the number of local steps in the model branch",
+            needs=(Unless("theta", 0.0),),
+        ),
+    )
+
+
+class AlignedFedEBA(FedEBA):
+    """What FedEBA+ and Prac-FedEBA+ share: alpha, theta, and the choice of the branch.
+
+    Parameters
+    ----------
+    alpha
+        Share of the alignment, 0 to 1; 0 is FedEBA, whatever theta.
+    theta
+        Degrees. A round whose angle is above it takes the gradient branch, else the model
+        branch: 0 is always the gradient branch unless all losses are equal, 90 never.
+    rescale_first_steps
+        Whether the model branch multiplies first steps by the number of local steps. The
+        paper does not, and so mixes updates of K steps with updates of one.
+    options
+        Keywords of :class:`FedEBA`.
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float,
+        theta: float,
+        rescale_first_steps: bool = False,
+        **options: Unpack[FedEBAOptions],
+    ) -> None:
+        if not 0 <= alpha <= 1:
+            raise ValueError(f"alpha = {alpha}: expected 0 to 1")
+        if not 0 <= theta <= 90:
+            raise ValueError(f"theta = {theta}: expected 0 to 90 degrees")
+        super().__init__(**options)
+        self.alpha = alpha
+        self.theta = theta
+        self.rescale_first_steps = rescale_first_steps
+
+    def choose_branch(self, losses: Sequence[float]) -> bool:
+        """Return whether these losses before training call for the gradient branch."""
+        angle = fairness_angle(self.bounded(losses))
+        self.round_metrics["angle"] = angle
+        unfair = angle > self.theta
+        self.round_metrics["branch"] = float(unfair)
+        return unfair
+
+
+class FedEBAPlus(AlignedFedEBA):
+    """FedEBA+: a probe first, then aligned steps or a look at the first ones.
+
+    Works with fedsuite's ``FedEBAPlusClient`` and with any Message-API app whose client
+    answers ``query.probe`` and ``train`` as described there. Where theta is 0, losses and
+    gradients come in one exchange, else the gradients only when they are needed. Clients
+    that do not answer the probe are not asked to train.
+
+    Parameters
+    ----------
+    alpha, theta, rescale_first_steps, options
+        See :class:`AlignedFedEBA`. The paper's best alpha is 0.9; 0.1 is the best of those
+        tried on rows held out of training, see ``simulations/fedeba/README.md``.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedEBAPlusClient", "answers query.probe with its loss and gradient"
+    )
+
+    KEYS: ClassVar[tuple[Key, ...]] = _alignment_keys(0.0)
+    CORRECTS_GRADIENTS: ClassVar[bool] = True
+
+    def __init__(
+        self, *, alpha: float = 0.1, theta: float = 0.0, **options: Unpack[AlignedOptions]
+    ) -> None:
+        super().__init__(alpha=alpha, theta=theta, **options)
+        if self.wire == "numpy":
+            raise ValueError(
+                f"wire = 'numpy': a legacy NumPyClient cannot answer {PROBE}, which "
+                "FedEBAPlus needs: use PracFedEBAPlus, or a Message-API client"
+            )
+        self._aligned = False
+        self._losses: dict[int, float] = {}
+        self._fair_weights: dict[int, float] = {}
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Probe, choose the branch, and send what it needs."""
+        self._losses = {}
+        probed = self._probe(arrays, client_ids, with_gradient=self.theta == 0)
+        exchange = super().train_exchange(arrays, [reply.client_id for reply in probed])
+        # The probe has told the losses before training: replies need not.
+        expected = replace(exchange.expected, metrics=(self.loss_key,))
+        exchange = replace(exchange, expected=expected)
+        self._paper_bytes = num_bytes(arrays) * len(client_ids)
+        self._aligned = self.choose_branch(self.losses_before(probed))
+        if not self._aligned:
+            self._weigh(probed)
+            return self._plain_steps(exchange, arrays)
+        self._paper_bytes *= 2
+        if self.theta > 0:
+            ids = [reply.client_id for reply in probed]
+            probed = self._probe(arrays, ids, with_gradient=True)
+        gradients = (reply.arrays[GRADIENT] for reply in probed)
+        fair = fair_gradient(gradients, self._weigh(probed))
+        shared = {ARRAYS: arrays, "fair-gradient": fair}
+        return replace(exchange, shared=shared, config={"alpha": self.alpha})
+
+    def combine(
+        self, arrays: Arrays, replies: Sequence[ClientReply], weights: Vector
+    ) -> Arrays:
+        """Return the update of the branch that the round took."""
+        for reply, loss in zip(replies, self.losses_before(replies), strict=True):
+            self.annotate(reply.client_id, loss_before=loss)
+            if reply.client_id in self._fair_weights:
+                fair_weight = self._fair_weights[reply.client_id]
+                self.annotate(reply.client_id, fair_weight=fair_weight)
+        if self._aligned:
+            return super().combine(arrays, replies, weights)
+        first_steps = (update_of(arrays, reply.arrays["first-step"]) for reply in replies)
+        updates = client_updates(arrays, replies)
+        return model_alignment(updates, first_steps, weights, self.alpha, _shares(replies))
+
+    def losses_before(self, replies: Sequence[ClientReply]) -> list[float]:
+        """Return the clients' losses as the probe found them."""
+        return [self._losses[reply.client_id] for reply in replies]
+
+    def _probe(
+        self, arrays: Arrays, client_ids: Sequence[int], *, with_gradient: bool
+    ) -> list[ClientReply]:
+        """Return the losses of the model that clients receive, and perhaps gradients.
+
+        Clients without examples have no part in them, and are left out.
+        """
+        probe = Exchange(
+            PROBE,
+            client_ids,
+            {ARRAYS: arrays},
+            config={"report-gradient": with_gradient},
+            expected=Expected(
+                {GRADIENT: spec_of(arrays)} if with_gradient else {},
+                metrics=(self.loss_before_key,),
+                advice=f"FedEBAPlus needs a client, such as FedEBAPlusClient, that answers "
+                f"{PROBE} with num-examples, {self.loss_before_key} and, when told "
+                f"report-gradient, the record {GRADIENT}: add @app.query('probe'), or use "
+                "PracFedEBAPlus",
+            ),
+        )
+        replies = [r for r in self.exchange(probe) if r.num_examples > 0]
+        if not replies:
+            raise QuorumMissed(0, "no client of the round has examples")
+        self._losses.update((r.client_id, r.metrics[self.loss_before_key]) for r in replies)
+        return replies
+
+    def _weigh(self, probed: Sequence[ClientReply]) -> Vector:
+        """Return, and remember for the report, the weights of the fair gradient."""
+        sizes = [reply.num_examples for reply in probed]
+        weights = self.weights_of(self.losses_before(probed), sizes)
+        ids = [reply.client_id for reply in probed]
+        self._fair_weights = dict(zip(ids, weights.tolist(), strict=True))
+        return weights
+
+    def _plain_steps(self, exchange: Exchange, arrays: Arrays) -> Exchange:
+        """Ask for plain local steps, and for the model after the first of them."""
+        spec = spec_of(arrays)
+        return replace(
+            exchange,
+            config={
+                "report-first-step": True,
+                "rescale-first-step": self.rescale_first_steps,
+            },
+            expected=replace(exchange.expected, arrays={ARRAYS: spec, "first-step": spec}),
+        )
+
+
+class PracFedEBAPlus(AlignedFedEBA):
+    """Prac-FedEBA+: FedEBA+'s idea in the one exchange that FedAvg makes.
+
+    Needs of a client's reply, beside the model, its number of examples, its training loss
+    before and after training, and, unless ``local_steps`` is given, ``num-steps``, the
+    number of its local steps. Where a reply lacks the loss before training, the one after
+    stands for it in the whole round: the gradient branch then equals FedEBA, and the log
+    says so once.
+
+    Parameters
+    ----------
+    alpha, theta, rescale_first_steps, options
+        See :class:`AlignedFedEBA`; for the default of alpha see the module.
+    local_steps
+        Local steps of each client, for apps that do not report them; None takes the
+        replies' ``num-steps``.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        metrics=(
+            *FedEBA.NEEDS_OF_CLIENT.metrics,
+            NeededMetric(NUM_STEPS, "local_steps", "the number of local steps", "it"),
+        )
+    )
+    KEYS: ClassVar[tuple[Key, ...]] = _alignment_keys(15.0)
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 0.1,
+        theta: float = 15.0,
+        local_steps: int | None = None,
+        **options: Unpack[AlignedOptions],
+    ) -> None:
+        if local_steps is not None and local_steps < 1:
+            raise ValueError(f"local_steps = {local_steps}: expected at least 1, or None")
+        super().__init__(alpha=alpha, theta=theta, **options)
+        self.local_steps = local_steps
+        self._warned = False
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send the model; ask for it, for both losses, and for the number of steps."""
+        exchange = super().train_exchange(arrays, client_ids)
+        expected = exchange.expected
+        if self.local_steps is None:
+            expected = replace(
+                expected,
+                metrics=(*expected.metrics, NUM_STEPS),
+            )
+        return replace(exchange, config={"report-loss-before": True}, expected=expected)
+
+    def combine(
+        self, arrays: Arrays, replies: Sequence[ClientReply], weights: Vector
+    ) -> Arrays:
+        """Choose the branch, and return its update."""
+        losses = self.losses_before(replies)
+        gradient_branch = self.choose_branch(losses)
+        fair_weights = self.weights_of(losses, [reply.num_examples for reply in replies])
+        for reply, loss, weight in zip(replies, losses, fair_weights, strict=True):
+            self.annotate(reply.client_id, loss_before=loss, fair_weight=float(weight))
+        updates = client_updates(arrays, replies)
+        if gradient_branch:
+            return practical_alignment(updates, weights, fair_weights, self.alpha)
+        first_steps = (
+            {name: update / self._steps_of(reply) for name, update in whole.items()}
+            for reply, whole in zip(replies, client_updates(arrays, replies), strict=True)
+        )
+        return model_alignment(updates, first_steps, weights, self.alpha, _shares(replies))
+
+    def losses_before(self, replies: Sequence[ClientReply]) -> list[float]:
+        """Return the losses before training, or those after if some reply lacks one."""
+        if all(self.loss_before_key in reply.metrics for reply in replies):
+            return super().losses_before(replies)
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "metric %r (loss_before_key) is missing: the loss after training stands "
+                "for it, and PracFedEBAPlus's gradient branch equals FedEBA",
+                self.loss_before_key,
+            )
+        return [reply.metrics[self.loss_key] for reply in replies]
+
+    def _steps_of(self, reply: ClientReply) -> float:
+        if self.rescale_first_steps:
+            return 1.0
+        return max(self.local_steps or reply.metrics[NUM_STEPS], 1.0)
+
+
+def _shares(replies: Sequence[ClientReply]) -> Vector:
+    """Return each client's share of the examples."""
+    sizes = np.array([reply.num_examples for reply in replies], dtype=np.float64)
+    shares: Vector = sizes / sizes.sum()
+    return shares

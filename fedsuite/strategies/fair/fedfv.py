@@ -1,0 +1,267 @@
+"""FedFV: federated learning with fair averaging.
+
+Z. Wang, X. Fan, J. Qi, C. Wen, C. Wang, R. Yu, "Federated Learning with Fair Averaging",
+IJCAI 2021, arXiv:2104.14937.
+
+With g_k = w_t - w_k, clients in order of rising loss before training, and the share alpha
+of them with the largest losses left untouched:
+
+1. Internal conflicts (Algorithm 2): each other client's g_i is projected in turn onto the
+   normal plane of every g_j with <g_i, g_j> < 0,  g_i <- g_i - <g_i, g_j> / ||g_j||^2 g_j,
+   j in that order, g_j always as it came; g = mean of the results.
+2. External conflicts (Algorithm 3), from round tau + 1: for the rounds t - tau ... t - 1,
+   oldest first, the updates of the clients last seen then and absent now that conflict with
+   g are summed; if the sum conflicts with g, g is projected onto its normal plane.
+3. w_{t+1} = w_t - g ||mean of g_k|| / ||g||  (Algorithm 1).
+
+Deviations: a client is in the untouched share from position ceil((m - 1)(1 - alpha)) of the
+order on, as in the authors' code; ties of losses fall to the lower client id. The authors'
+code writes the history before it reads it, so its tau rounds begin with the current one and
+its own clients: ``history="code"`` does that. The mean is over clients, whatever their
+numbers of examples. A g below a millionth of the length it is to get is rounding,
+and the model stays. Past updates are kept in float32. A part of the model that did not
+travel in a past round (filter decomposition) counts as not moved then. Buffers are averaged
+as in FedAvg and take no part in inner products.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.core.keys import Key
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import LOSS_BEFORE, Arrays, ConfigValue
+from fedsuite.rounds.all_replies import LossStrategy
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.updates import (
+    client_updates,
+    flatten,
+    inner,
+    norm,
+    parameter_names,
+    take_step,
+    unflatten,
+)
+from fedsuite.rounds.validation import ClientReply
+
+History = Literal["paper", "code"]
+Floats = NDArray[np.floating[Any]]
+
+_ROUNDING = 1e-9
+"""Keeps ceil(3.0000000000000004) at 3."""
+
+_LOST = 1e-6
+"""Share of the length below which a direction is rounding of the float32 models."""
+
+
+def untouched_clients(losses: Vector, alpha: float) -> tuple[list[int], set[int]]:
+    """Return the order of projection, and the clients whose updates stay as they are.
+
+    Parameters
+    ----------
+    losses
+        Before training, ``[clients]``.
+    alpha
+        Share left untouched, 0 (nobody) to 1 (all).
+    """
+    order = [int(index) for index in np.argsort(losses, kind="stable")]
+    if alpha == 0:
+        return order, set()
+    first = math.ceil((len(order) - 1) * (1 - alpha) - _ROUNDING)
+    return order, set(order[first:])
+
+
+def project_away(vector: Vector, other: Floats) -> Vector:
+    """Return ``vector`` without its part against ``other``; itself if they agree."""
+    product, square = inner(vector, other), inner(other, other)
+    # The square of a tiny length may be 0 in floating point.
+    if product >= 0 or square == 0:
+        return vector
+    return vector - product / square * other
+
+
+def mitigate_internal_conflicts(updates: Vector, losses: Vector, alpha: float) -> Vector:
+    """Return the mean update after the clients' updates were freed of conflicts.
+
+    Parameters
+    ----------
+    updates
+        g_k, ``[clients, parameters]``.
+    losses
+        Before training, ``[clients]``.
+    alpha
+        Share of the clients with the largest losses that stay untouched; 1 returns the
+        plain mean.
+    """
+    order, untouched = untouched_clients(losses, alpha)
+    total = np.zeros(updates.shape[1])
+    for client, update in enumerate(updates):
+        projected = update
+        if client not in untouched:
+            for other in order:
+                if other != client:
+                    projected = project_away(projected, updates[other])
+        total += projected
+    return total / len(updates)
+
+
+def mitigate_external_conflicts(
+    mean: Vector, past_rounds: Iterable[Sequence[Floats]]
+) -> Vector:
+    """Return the mean update without its conflicts with past ones.
+
+    Parameters
+    ----------
+    mean
+        After the internal conflicts, ``[parameters]``.
+    past_rounds
+        For each round, oldest first, the updates of the clients last seen in it.
+    """
+    for updates in past_rounds:
+        conflicting = [update for update in updates if inner(mean, update) < 0]
+        if conflicting:
+            mean = project_away(mean, np.sum(conflicting, axis=0, dtype=np.float64))
+    return mean
+
+
+def rescale(vector: Vector, length: float) -> Vector:
+    """Return ``vector`` at another length.
+
+    A vector shorter than a millionth of it gives zeros: its direction is what rounding of
+    float32 models left of zero, and means nothing.
+    """
+    own = norm(vector)
+    if own <= _LOST * length:
+        return np.zeros_like(vector)
+    return vector * (length / own)
+
+
+class FedFV(LossStrategy):
+    """Average of updates that no longer conflict.
+
+    Parameters
+    ----------
+    fedfv_alpha
+        Share of clients, those with the largest losses, whose updates stay untouched: 0 is
+        nobody; 1 with ``fedfv_tau`` 0 is FedAvg with equal weights.
+    fedfv_tau
+        Past rounds whose absent clients are heard; 0 is none. The server keeps one update
+        for each client seen in them.
+    fedfv_history
+        ``paper`` or ``code``: see this module's docstring.
+    loss_before_key
+        See :class:`~fedsuite.rounds.all_replies.LossStrategy`.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key(
+            "fedfv-alpha",
+            0.1,
+            "share alpha of clients whose updates FedFV leaves untouched; 1 with tau 0 is "
+            "FedAvg with equal weights",
+            minimum=0.0,
+            maximum=1.0,
+        ),
+        Key(
+            "fedfv-tau",
+            1,
+            "past rounds tau whose absent clients FedFV hears; 0 is none",
+            minimum=0,
+        ),
+        Key(
+            "fedfv-history",
+            "paper",
+            "whose past updates FedFV hears: absent clients', or (authors' code) from this "
+            "round on back",
+            choices=("paper", "code"),
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        fedfv_alpha: float = 0.1,
+        fedfv_tau: int = 1,
+        fedfv_history: History = "paper",
+        loss_before_key: str = LOSS_BEFORE,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        if not 0 <= fedfv_alpha <= 1:
+            raise ValueError(f"fedfv_alpha = {fedfv_alpha}: expected 0 to 1")
+        if fedfv_tau < 0:
+            raise ValueError(f"fedfv_tau = {fedfv_tau}: expected >= 0")
+        if fedfv_history not in ("paper", "code"):
+            raise ValueError(f"fedfv_history = {fedfv_history!r}: expected paper or code")
+        super().__init__(loss_before_key=loss_before_key, **options)
+        self.alpha = fedfv_alpha
+        self.tau = fedfv_tau
+        self.history = fedfv_history
+        self._past: dict[int, Arrays] = {}
+        self._last_seen: dict[int, int] = {}
+
+    def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
+        """Return the model moved by the fair average."""
+        updates = client_updates(arrays, replies)
+        for update, reply in zip(updates, replies, strict=True):
+            self._past[reply.client_id] = unflatten(update.astype(np.float32), arrays)
+            self._last_seen[reply.client_id] = self.server_round
+        plain = updates.sum(axis=0) / len(updates)
+        mean = mitigate_internal_conflicts(updates, self.losses_of(replies), self.alpha)
+        mean = mitigate_external_conflicts(mean, self._past_rounds(arrays))
+        self._forget()
+        self.round_metrics["update_norm"] = norm(plain)
+        self.round_metrics["fair_cosine"] = _cosine(mean, plain)
+        return take_step(arrays, rescale(mean, norm(plain)), replies)
+
+    def _forget(self) -> None:
+        """Drop the updates that no later round hears."""
+        for client_id, seen in list(self._last_seen.items()):
+            if seen <= self.server_round - self.tau:
+                del self._past[client_id], self._last_seen[client_id]
+
+    def _past_rounds(self, arrays: Arrays) -> Iterable[Sequence[Floats]]:
+        """Yield the updates of each round that is heard, oldest first.
+
+        Of what is sent now: a part that did not travel then has not moved.
+        """
+        still = {name: np.zeros_like(array) for name, array in arrays.items()}
+        names = parameter_names(arrays)
+        newest = self.server_round - (self.history == "paper")
+        if newest < self.tau:
+            return
+        for server_round in range(newest - self.tau + 1, newest + 1):
+            yield [
+                flatten({**still, **self._past[client_id]}, names)
+                for client_id, seen in sorted(self._last_seen.items())
+                if seen == server_round
+            ]
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return the past updates that later rounds may need."""
+        clients = sorted(self._past)
+        arrays = {f"{k}/{name}": a for k in clients for name, a in self._past[k].items()}
+        return arrays, {
+            "clients": clients,
+            "last-seen": [self._last_seen[k] for k in clients],
+        }
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take back the past updates."""
+        clients, rounds = scalars["clients"], scalars["last-seen"]
+        assert isinstance(clients, list) and isinstance(rounds, list)
+        self._last_seen = dict(zip(map(int, clients), map(int, rounds), strict=True))
+        self._past = {client_id: {} for client_id in self._last_seen}
+        for key, array in arrays.items():
+            client_id, _, name = key.partition("/")
+            self._past[int(client_id)][name] = array
+
+
+def _cosine(left: Vector, right: Vector) -> float:
+    """Return the cosine between two vectors, 1 if one of them is zero."""
+    lengths = norm(left) * norm(right)
+    return inner(left, right) / lengths if lengths else 1.0

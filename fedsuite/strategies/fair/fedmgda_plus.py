@@ -1,0 +1,142 @@
+"""FedMGDA+: multi-objective optimisation, no client's loss is traded for another's.
+
+Z. Hu, K. Shaloudegi, G. Zhang, Y. Yu, "Federated Learning Meets Multi-Objective
+Optimization", IEEE TNSE 2022, arXiv:2006.11489.
+
+With d_k = (w_t - w_k) / ||w_t - w_k|| (Algorithm 1, normalised), m clients in the round:
+
+    lambda* = argmin ||sum_k lambda_k d_k||^2
+              over the simplex with |lambda_k - 1/m| <= epsilon,
+    w_{t+1} = w_t - eta sum_k lambda*_k d_k.
+
+The programme is solved by scipy's SLSQP on the m x m matrix of inner products.
+
+Deviations: a client whose model did not move has no direction and is left out of the round.
+Buffers are averaged as in FedAvg and take no part in the inner products.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Unpack
+
+import numpy as np
+
+from fedsuite.core.keys import Key
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import Arrays
+from fedsuite.rounds.all_replies import GatheredStrategy
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.simplex import minimize_on_simplex
+from fedsuite.rounds.updates import client_updates, inner, norm, take_step
+from fedsuite.rounds.validation import ClientReply
+
+
+def gram_matrix(directions: Vector) -> Vector:
+    """Return the inner products of the rows of ``[clients, parameters]``."""
+    count = len(directions)
+    products = np.zeros((count, count))
+    for row in range(count):
+        for column in range(row + 1):
+            products[row, column] = inner(directions[row], directions[column])
+            products[column, row] = products[row, column]
+    return products
+
+
+def min_norm_weights(gram: Vector, epsilon: float) -> Vector:
+    """Return the lambda of the shortest mixture of directions.
+
+    Parameters
+    ----------
+    gram
+        Inner products of the directions, ``[m, m]``, positive semi-definite, entries of
+        order 1.
+    epsilon
+        Largest distance of an entry from 1 / m: 0 returns equal weights, 1 is the whole
+        simplex.
+
+    Returns
+    -------
+    array
+        ``[m]``, within the bounds and of sum 1, both to rounding. Where several are
+        shortest, the one that the solver reaches from equal weights.
+    """
+    count = len(gram)
+    equal = np.full(count, 1.0 / count)
+    if epsilon == 0 or count == 1:
+        return equal
+    low, high = np.maximum(equal - epsilon, 0.0), np.minimum(equal + epsilon, 1.0)
+    return minimize_on_simplex(2.0 * gram, np.zeros(count), equal, low, high)
+
+
+class FedMGDAPlus(GatheredStrategy):
+    """A step of fixed length scale along the common descent direction.
+
+    Parameters
+    ----------
+    fedmgda_epsilon
+        epsilon: 0 is the plain mean of the unit updates, 1 the unrestricted shortest
+        mixture.
+    fedmgda_step
+        eta of the first round, > 0: the length of the step where all updates agree. The
+        local learning rate does not enter, only the updates' directions do.
+    fedmgda_step_decay
+        Factor on eta after each round, in (0, 1]; 1 is none.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key(
+            "fedmgda-epsilon",
+            0.1,
+            "how far epsilon FedMGDA+'s weights may be from equal; 0 is the mean of unit "
+            "updates",
+            minimum=0.0,
+            maximum=1.0,
+        ),
+        Key("fedmgda-step", 1.0, "length eta of FedMGDA+'s step", above=0.0),
+        Key(
+            "fedmgda-step-decay",
+            1.0,
+            "factor on FedMGDA+'s step after each round; 1 is none",
+            above=0.0,
+            maximum=1.0,
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        fedmgda_epsilon: float = 0.1,
+        fedmgda_step: float = 1.0,
+        fedmgda_step_decay: float = 1.0,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        if not 0 <= fedmgda_epsilon <= 1:
+            raise ValueError(f"fedmgda_epsilon = {fedmgda_epsilon}: expected 0 to 1")
+        if not 0 < fedmgda_step < np.inf:
+            raise ValueError(f"fedmgda_step = {fedmgda_step}: expected a number > 0")
+        if not 0 < fedmgda_step_decay <= 1:
+            raise ValueError(
+                f"fedmgda_step_decay = {fedmgda_step_decay}: expected above 0, at most 1"
+            )
+        super().__init__(**options)
+        self.epsilon = fedmgda_epsilon
+        self.step = fedmgda_step
+        self.step_decay = fedmgda_step_decay
+
+    def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
+        """Return the model moved along the shortest mixture of unit updates."""
+        updates = client_updates(arrays, replies)
+        lengths = np.array([norm(update) for update in updates])
+        moved = lengths > 0
+        weights = np.zeros(len(replies))
+        if moved.any():
+            directions = updates[moved] / lengths[moved, np.newaxis]
+            weights[moved] = min_norm_weights(gram_matrix(directions), self.epsilon)
+            common = (weights[moved, np.newaxis] * directions).sum(axis=0)
+        else:
+            common = np.zeros(updates.shape[1])
+        self.record_weights(replies, weights)
+        self.round_metrics["common_direction_norm"] = norm(common)
+        step = self.step * self.step_decay ** (self.server_round - 1)
+        return take_step(arrays, step * common, replies)

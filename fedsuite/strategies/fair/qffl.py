@@ -1,0 +1,152 @@
+"""q-FFL, solved by q-FedAvg: clients with a larger loss count more.
+
+T. Li, M. Sanjabi, A. Beirami, V. Smith, "Fair Resource Allocation in Federated Learning",
+ICLR 2020, arXiv:1905.10497.
+
+Objective (1): min_w sum_k p_k / (q + 1) F_k(w)^{q+1}. q-FedAvg (Algorithm 2), with
+L = 1 / eta, eta the local learning rate, and F_k the loss of w_t before training:
+
+    g_k = L (w_t - w_k)
+    Delta_k = F_k^q g_k
+    h_k = q F_k^{q-1} ||g_k||^2 + L F_k^q
+    w_{t+1} = w_t - sum_k Delta_k / sum_k h_k
+
+Written with a_k = F_k^q and b_k = q L F_k^{q-1} ||w_t - w_k||^2 this is
+
+    w_{t+1} = (sum_k a_k w_k + sum_k b_k w_t) / sum_k (a_k + b_k),
+
+a mean of the clients' models and the old one, and is computed as such: q = 0 is then the
+plain mean bit for bit, and dividing all weights by max F^q keeps any q from overflowing.
+
+Deviations: 1e-10 is added to each loss, as in the authors' code, since F^{q-1} has no value
+at 0. L follows the decay of the learning rate. Clients are sampled uniformly and p_k is
+left out, as in the authors' experiments. Buffers take part in the mean, not in
+||w_t - w_k||. With momentum or Adam L = 1 / eta is a convention, not a bound.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Unpack
+
+import numpy as np
+
+from fedsuite.core.keys import Key
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import ARRAYS, LEARNING_RATE, LOSS_BEFORE, Arrays
+from fedsuite.rounds.aggregation import weighted_mean
+from fedsuite.rounds.all_replies import LossStrategy, metric_of
+from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.updates import client_updates, inner
+from fedsuite.rounds.validation import ClientReply
+
+LOSS_FLOOR = 1e-10
+LEAST_RATE = 1e-12
+
+
+def q_fedavg_weights(
+    losses: Vector, squared_lengths: Vector, q: float, learning_rate: float
+) -> tuple[Vector, float]:
+    """Return the weights of the clients' models and of the model that was sent.
+
+    Parameters
+    ----------
+    losses
+        F_k before training, ``[clients]``, >= 0.
+    squared_lengths
+        ||w_t - w_k||^2, ``[clients]``.
+    q
+        Fairness, >= 0.
+    learning_rate
+        eta = 1 / L, > 0.
+
+    Returns
+    -------
+    array
+        a_k = F_k^q, ``[clients]``, divided by the largest: in [0, 1].
+    float
+        sum of b_k = q L F_k^{q-1} ||w_t - w_k||^2, divided by the same; 0 for q = 0.
+
+    Raises
+    ------
+    ValueError
+        If q or the learning rate is out of range.
+    """
+    if not q >= 0:
+        raise ValueError(f"q = {q}: expected a number >= 0")
+    if not learning_rate > 0:
+        raise ValueError(f"learning_rate = {learning_rate}: expected a number > 0")
+    raised = losses + LOSS_FLOOR
+    clients = (raised / raised.max()) ** q
+    sent = clients * q * squared_lengths / (raised * learning_rate)
+    return clients, float(sent.sum())
+
+
+class QFFL(LossStrategy):
+    """q-FedAvg.
+
+    Parameters
+    ----------
+    qffl_q
+        Fairness q: 0 is FedAvg with equal weights, large q approaches the worst client
+        alone, in ever smaller steps.
+    learning_rate
+        eta of L = 1 / eta; None takes the median of what clients report as
+        ``learning-rate``.
+    loss_before_key
+        See :class:`~fedsuite.rounds.all_replies.LossStrategy`.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        metrics=(
+            *LossStrategy.NEEDS_OF_CLIENT.metrics,
+            NeededMetric(
+                LEARNING_RATE, "learning_rate", "the step size of local training", "it"
+            ),
+        )
+    )
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key(
+            "qffl-q",
+            1.0,
+            "fairness q of q-FFL; 0 is FedAvg with equal weights, large favours the worst",
+            minimum=0.0,
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        qffl_q: float = 1.0,
+        learning_rate: float | None = None,
+        loss_before_key: str = LOSS_BEFORE,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        if not 0 <= qffl_q < sys.float_info.max:
+            raise ValueError(f"qffl_q = {qffl_q}: expected a number >= 0")
+        if learning_rate is not None and not learning_rate >= LEAST_RATE:
+            raise ValueError(f"learning_rate = {learning_rate}: expected a number > 0")
+        super().__init__(loss_before_key=loss_before_key, **options)
+        self.q = qffl_q
+        self.learning_rate = learning_rate
+
+    def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
+        """Return the loss before training and, unless it is known, the learning rate."""
+        needed = dict(super().needed_metrics())
+        if self.learning_rate is None:
+            needed[LEARNING_RATE] = (LEAST_RATE, sys.float_info.max)
+        return needed
+
+    def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
+        """Return the mean of the clients' models and the old one."""
+        rate = self.learning_rate
+        if rate is None:
+            rate = float(np.median(metric_of(replies, LEARNING_RATE)))
+        lengths = np.array([inner(g, g) for g in client_updates(arrays, replies)])
+        weights, sent = q_fedavg_weights(self.losses_of(replies), lengths, self.q, rate)
+        self.record_weights(replies, weights)
+        self.round_metrics["weight_of_old_model"] = sent / (sent + float(weights.sum()))
+        models = [*(reply.arrays[ARRAYS] for reply in replies), arrays]
+        return weighted_mean(models, [*weights.tolist(), sent])

@@ -1,0 +1,1 @@
+"""Models, or parts of them, that are each client's own."""

@@ -1,0 +1,326 @@
+"""FedPAC: features aligned across clients, and heads combined for each client.
+
+J. Xu, X. Tong, S.-L. Huang, "Personalized Federated Learning with Feature Alignment and
+Classifier Collaboration", ICLR 2023, arXiv:2306.11867; authors' code JianXu95/FedPAC.
+
+A client trains its head, then the received body with lambda MSE(z, c_y) added to the loss,
+where z are the features that enter the head and c_y is the prototype of the label. With
+n_ky examples of class y at client k, mu_ky their mean feature after training, and H_k, V_k
+from before training (:mod:`fedsuite.clients.personal.fedpac`), the server makes
+
+    body = sum_k (n_k / n) body_k,        c_y = sum_k n_ky mu_ky / sum_k n_ky,
+    P^i_jl = V_j [j = l] + <H_i - H_j, H_i - H_l>,
+    a^i = argmin a' P^i a over the simplex,  entries <= 1e-3 zeroed, renormalised,
+    head_i = sum_j a^i_j head_j   for each client i of the round.
+
+Prototypes are those of the last round's clients; a class that none of them holds has none
+and is not aligned. Clients that did not take part keep their heads.
+
+What leaves a client: beside body and head, its class counts, the mean feature of each class
+twice, and a variance. Counts tell what it holds, and means of few examples tell much about
+them. Nothing hides this: noise on uploads is refused, since counts cannot carry it.
+
+Deviations: heads live on the server and travel with each request, so that clients keep no
+state. Samples whose class has no prototype are not aligned, where the authors' code takes
+the client's own; the mean is over the whole batch. A client's counts are scaled down to the
+number of examples that the server grants it. Clients without examples lend no head. A head
+whose weights cannot be found stays the client's own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Value
+from fedsuite.core.logs import ServerLogger
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import TRAIN, Arrays, ConfigValue
+from fedsuite.models.groups import ParameterGroups
+from fedsuite.rounds.aggregation import weighted_mean
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.options import FedAvgOptions
+from fedsuite.rounds.simplex import least_form_on_simplex
+from fedsuite.rounds.validation import ClientReply, spec_of
+from fedsuite.strategies.personal.fedper import FedPer
+
+logger = ServerLogger(__name__)
+
+HEAD = "head"
+STATISTICS = "statistics"
+PROTOTYPES = "prototypes"
+VARIANCE = "feature-variance"
+
+LARGEST_VARIANCE = 1e90
+"""More than features in float32 can have; products with it stay in float64's range."""
+
+SMALLEST_WEIGHT = 1e-3
+
+
+def collaboration_matrix(means: Vector, variances: Vector, client: int) -> Vector:
+    """Return P of one client, ``[clients, clients]``.
+
+    Parameters
+    ----------
+    means
+        H_k of all clients, ``[clients, classes * features]``.
+    variances
+        V_k, ``[clients]``, >= 0.
+    client
+        Index of the client that the weights are for.
+    """
+    gaps = means[client] - means
+    # Without BLAS, whose bits depend on its threads.
+    matrix: Vector = np.einsum("jd,ld->jl", gaps, gaps) + np.diag(variances)
+    return matrix
+
+
+def head_weights(matrix: Vector, client: int) -> Vector:
+    """Return the weights a of all clients' heads for one client; its own head if in doubt.
+
+    Parameters
+    ----------
+    matrix
+        P, ``[clients, clients]``.
+    client
+        Index of the client that the weights are for.
+    """
+    try:
+        weights = least_form_on_simplex(matrix)
+    except (RuntimeError, np.linalg.LinAlgError):
+        logger.warning("no weights of heads were found: a client keeps its own head")
+        weights = np.eye(len(matrix))[client]
+    kept: Vector = np.where(weights > SMALLEST_WEIGHT, weights, 0.0)
+    # Of a thousand clients and more all may be that small.
+    kept = kept if kept.any() else weights
+    shares: Vector = kept / kept.sum()
+    return shares
+
+
+def mean_prototypes(
+    means: Sequence[NDArray[Any]], counts: Sequence[Vector]
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Return the prototype of each class, and whether there is one.
+
+    Parameters
+    ----------
+    means
+        Mean feature of each class of each client, ``[classes, features]``.
+    counts
+        Examples of each class of each client, ``[classes]``, >= 0.
+    """
+    total = np.sum(counts, axis=0)
+    sums = np.zeros(means[0].shape)
+    for mean, count in zip(means, counts, strict=True):
+        sums += np.multiply(mean, count[:, np.newaxis], dtype=np.float64)
+    prototypes = sums / np.where(total > 0, total, 1.0)[:, np.newaxis]
+    return prototypes.astype(np.float32), (total > 0).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class _Upload:
+    """What a round keeps of a client's reply."""
+
+    client_id: int
+    head: Arrays
+    statistics: Arrays
+    variance: float
+    num_examples: float
+
+    @property
+    def counts(self) -> Vector:
+        """Examples of each class, together at most those that the server grants."""
+        counts = self.statistics["counts"].astype(np.float64)
+        granted: Vector = counts * min(1.0, self.num_examples / max(counts.sum(), 1.0))
+        return granted
+
+
+class FedPAC(FedPer):
+    """FedPer with aligned features and heads that are combined for each client.
+
+    Parameters
+    ----------
+    groups
+        Groups of the model's arrays.
+    alignment
+        Weight lambda of the alignment of features; 0 turns it off.
+    head_epochs
+        Passes over the client's data for the head; the body gets ``local-epochs``.
+    head_learning_rate
+        Step size for the head; falls with ``learning-rate-decay`` as the body's does.
+    options
+        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedPACClient", "measures its features"
+    )
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        *FedPer.KEYS,
+        Key(
+            "alignment",
+            1.0,
+            "weight lambda of FedPAC's alignment of features; 0 is off",
+            minimum=0.0,
+        ),
+        Key("head-epochs", 1, "passes over a client's data for its head", minimum=0),
+        Key("head-learning-rate", 0.1, "step size of a client's head", above=0.0),
+    )
+
+    FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0}
+
+    def __init__(
+        self,
+        *,
+        groups: ParameterGroups,
+        alignment: float = 1.0,
+        head_epochs: int = 1,
+        head_learning_rate: float = 0.1,
+        **options: Unpack[FedAvgOptions],
+    ) -> None:
+        if not 0 <= alignment < np.inf:
+            raise ValueError(f"alignment = {alignment}: expected a number >= 0")
+        if head_epochs < 0:
+            raise ValueError(f"head_epochs = {head_epochs}: expected >= 0")
+        if not 0 < head_learning_rate < np.inf:
+            raise ValueError(
+                f"head_learning_rate = {head_learning_rate}: expected a number > 0"
+            )
+        super().__init__(groups=groups, **options)
+        self.settings: dict[str, ConfigValue] = {
+            "alignment": alignment,
+            "head-epochs": head_epochs,
+            "head-learning-rate": head_learning_rate,
+        }
+        self.heads: dict[int, Arrays] = {}
+        self.prototypes: Arrays = {}
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send body, prototypes and own heads; expect body, head and statistics."""
+        exchange = super().train_exchange(arrays, client_ids)
+        head = self._head(arrays)
+        classes, features = _matrix_shape(head)
+        matrix = ((classes, features), "float32")
+        statistics = {
+            "prototypes": matrix,
+            # Whole numbers that cannot be negative, by their dtype.
+            "counts": ((classes,), "uint32"),
+            "scaled-means": matrix,
+        }
+        shared = {PROTOTYPES: self.prototypes} if self.prototypes else {}
+        expected = replace(
+            exchange.expected,
+            arrays={
+                **exchange.expected.arrays,
+                HEAD: spec_of(head),
+                STATISTICS: statistics,
+            },
+            bounds={VARIANCE: (0.0, LARGEST_VARIANCE)},
+        )
+        return replace(
+            exchange,
+            shared={**exchange.shared, **shared},
+            own=self._own(client_ids),
+            config=self.settings,
+            expected=expected,
+        )
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send the body to all, and to each client its head."""
+        exchange = super().evaluate_exchange(arrays, client_ids)
+        return replace(exchange, own=self._own(client_ids))
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Average bodies, and combine prototypes and heads if the round counts."""
+        uploads: list[_Upload] = []
+        num_taken = 0
+
+        def noted() -> Iterator[ClientReply]:
+            nonlocal num_taken
+            for reply in replies:
+                num_taken += 1
+                if reply.num_examples > 0 and reply.arrays[STATISTICS]["counts"].any():
+                    uploads.append(_upload(reply))
+                yield reply
+
+        new = super().aggregate(arrays, noted())
+        if new is None or num_taken < self.quorum.needed:
+            return None
+        if uploads:
+            self._combine(uploads)
+        return new
+
+    def _combine(self, uploads: Sequence[_Upload]) -> None:
+        means, present = mean_prototypes(
+            [upload.statistics["prototypes"] for upload in uploads],
+            [upload.counts for upload in uploads],
+        )
+        self.prototypes = {"means": means, "present": present}
+        scaled = np.array(
+            [u.statistics["scaled-means"].reshape(-1) for u in uploads], dtype=np.float64
+        )
+        variances = np.array([upload.variance for upload in uploads])
+        heads: dict[int, Arrays] = {}
+        for index, upload in enumerate(uploads):
+            weights = self.weights_for(scaled, variances, index)
+            mean = weighted_mean((u.head for u in uploads), weights.tolist())
+            heads[upload.client_id] = mean or upload.head
+            self.reports[TRAIN].annotate(
+                upload.client_id, own_head_weight=float(weights[index])
+            )
+        self.heads |= heads
+
+    def weights_for(self, means: Vector, variances: Vector, client: int) -> Vector:
+        """Return the weights of all heads of the round for one of its clients."""
+        return head_weights(collaboration_matrix(means, variances, client), client)
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return the clients' heads and the prototypes."""
+        state = {f"prototypes/{name}": a for name, a in self.prototypes.items()}
+        for client_id, head in self.heads.items():
+            state |= {f"{client_id}/{name}": array for name, array in head.items()}
+        return state, {}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take them back."""
+        self.heads, self.prototypes = {}, {}
+        for key, array in arrays.items():
+            owner, _, name = key.partition("/")
+            if owner == "prototypes":
+                self.prototypes[name] = array
+            else:
+                self.heads.setdefault(int(owner), {})[name] = array
+
+    def _head(self, arrays: Arrays) -> Arrays:
+        names = frozenset(self.groups.head)
+        return {name: array for name, array in arrays.items() if name in names}
+
+    def _own(self, client_ids: Sequence[int]) -> dict[int, dict[str, Arrays]]:
+        return {k: {HEAD: self.heads[k]} for k in client_ids if k in self.heads}
+
+
+def _upload(reply: ClientReply) -> _Upload:
+    return _Upload(
+        reply.client_id,
+        reply.arrays[HEAD],
+        reply.arrays[STATISTICS],
+        reply.metrics[VARIANCE],
+        reply.num_examples,
+    )
+
+
+def _matrix_shape(head: Arrays) -> tuple[int, int]:
+    """Return the numbers of classes and features from the head's one matrix."""
+    shapes = [array.shape for array in head.values() if array.ndim == 2]
+    if len(shapes) != 1:
+        raise ConfigError(
+            "fedpac needs a linear layer as the model's head, in each round: choose "
+            "another model, or no wrapper that leaves the head out"
+        )
+    classes, features = shapes[0]
+    return classes, features

@@ -1,0 +1,75 @@
+"""LG-FedAvg: local lower layers, shared upper ones.
+
+P. P. Liang, T. Liu, L. Ziyin, R. Salakhutdinov, L.-P. Morency, "Think Locally, Act
+Globally: Federated Learning with Local and Global Representations", arXiv:2001.01523.
+
+Client k trains all layers jointly; the last ``shared-layers`` of them are averaged, plainly
+over the clients of the round, and the others stay with the client. The default of 1 is that
+of the authors' ``num_layers_keep``.
+
+Deviations: training starts from the initial model, as in later comparisons, not from a
+checkpoint of FedAvg. The score is of the current model; the authors' code reports for each
+client the model that was best on test data so far. Their network for CIFAR-10 lists its
+convolutions last, so that there these are shared; here layers count from the input up,
+as the paper has it. Clients without examples do not count.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar, Unpack
+
+from fedsuite.core.keys import Key
+from fedsuite.messages.records import Arrays
+from fedsuite.models.groups import ParameterGroups
+from fedsuite.rounds.options import FedAvgOptions
+from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies.personal.partial import PartialAverage, counted_alike
+
+
+class LGFedAvg(PartialAverage):
+    """Averages the upper layers, each client counting alike.
+
+    Parameters
+    ----------
+    groups
+        Groups of the model's arrays.
+    shared_layers
+        Number of layers from the top that are shared; 0 is Standalone, all of them is
+        FedAvg with equal weights. A layer is a module with a matrix or kernel; a
+        normalisation goes with the layer before it.
+    options
+        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        *PartialAverage.KEYS,
+        Key(
+            "shared-layers",
+            1,
+            "layers from the top that LG-FedAvg shares; 0 is Standalone",
+            minimum=0,
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        groups: ParameterGroups,
+        shared_layers: int = 1,
+        **options: Unpack[FedAvgOptions],
+    ) -> None:
+        if not 0 <= shared_layers <= len(groups.layers):
+            raise ValueError(
+                f"shared_layers = {shared_layers}: expected 0 to {len(groups.layers)}, "
+                "the number of the model's layers"
+            )
+        self.shared_layers = shared_layers
+        super().__init__(groups=groups, **options)
+
+    def shares(self, groups: ParameterGroups) -> frozenset[str]:
+        """Return the arrays of the upper layers."""
+        first = len(groups.layers) - self.shared_layers
+        return frozenset(name for layer in groups.layers[first:] for name in layer)
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Average the shared part, each client with examples counting alike."""
+        return super().aggregate(arrays, counted_alike(replies))

@@ -1,0 +1,80 @@
+"""Base of methods that share a part of the model, and leave the rest with the clients."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Unpack
+
+from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
+from fedsuite.models.groups import ParameterGroups
+from fedsuite.rounds.declaration import NO_WHOLE_MODEL, ClientNeeds
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.options import FedAvgOptions
+from fedsuite.rounds.server_step import is_statistic
+from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.strategies.averaging.fedavg import FedAvg
+
+
+class PartialAverage(FedAvg):
+    """FedAvg over the shared part; the rest never travels and stays initial here.
+
+    Each client completes what it receives with a part of its own, which it keeps in its
+    store; one that never trained is evaluated with the initial one. A method says what is
+    shared in :meth:`shares`. All shared is FedAvg, nothing shared is Standalone.
+
+    Parameters
+    ----------
+    groups
+        Groups of the model's arrays.
+    options
+        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "PartialClient", "keeps its own part of the model"
+    )
+
+    NEEDS_GROUPS: ClassVar[bool] = True
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_WHOLE_MODEL
+
+    def __init__(
+        self, *, groups: ParameterGroups, **options: Unpack[FedAvgOptions]
+    ) -> None:
+        super().__init__(**options)
+        self.groups = groups
+        self._shared_names = self.shares(groups)
+
+    @abstractmethod
+    def shares(self, groups: ParameterGroups) -> frozenset[str]:
+        """Return the names of the arrays that travel and are averaged."""
+
+    def shared(self, arrays: Arrays) -> Arrays:
+        """Return the shared ones of some arrays of the model, in their order."""
+        return {n: array for n, array in arrays.items() if n in self._shared_names}
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send the shared part and expect it back."""
+        part = self.shared(arrays)
+        trained = (a.size for name, a in part.items() if not is_statistic(name, a))
+        self.round_metrics["shared_parameters"] = float(sum(trained))
+        return Exchange(
+            TRAIN,
+            client_ids,
+            shared={ARRAYS: part},
+            expected=Expected({ARRAYS: spec_of(part)}),
+        )
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send the shared part: each client scores it with its own."""
+        return Exchange(EVALUATE, client_ids, shared={ARRAYS: self.shared(arrays)})
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Average the shared part, weighted by examples."""
+        part = super().aggregate(self.shared(arrays), replies)
+        return None if part is None else {**arrays, **part}
+
+
+def counted_alike(replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
+    """Yield the replies with one example each, for a plain mean; none stays none."""
+    for reply in replies:
+        yield replace(reply, num_examples=float(reply.num_examples > 0))

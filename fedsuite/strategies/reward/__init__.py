@@ -1,0 +1,1 @@
+"""Better models for clients that give more."""

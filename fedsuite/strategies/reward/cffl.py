@@ -1,0 +1,370 @@
+"""CFFL: rewards by the validation accuracy of what a client uploads.
+
+L. Lyu, X. Xu, Q. Wang, H. Yu, "Collaborative Fairness in Federated Learning", in Federated
+Learning, Springer LNCS 12500, 2020, arXiv:2008.12161.
+
+Equations used, as the authors' code has them. Each client j keeps a model w_j.
+j trains w_j; delta_j is what that added, each entry clipped to +-gamma; w_j <- w_j +
+delta_j; j uploads g_j, the share theta_u of delta_j of largest magnitude.
+a_j is the validation accuracy of w_g + g_j; with x_j = a_j / sum_i a_i over the reputable
+clients, the paper's reputation is c_j = sinh(alpha x_j) / sum, r_j <- (r_j + c_j) / 2 from
+equal ones. Who has r_j < c_th, the coefficient over the number of reputable clients, is no
+longer one of them for good: it trains on alone, and the others' reputations are divided by
+their sum. Of those left: G = sum_j (n_j / n) g_j, n all clients' examples; w_g <- w_g + G;
+w_j <- w_j + top_q(G) - rho_j g_j, rho_j = n_j / max n, q = floor(d rho_j r_j / max r): the
+client's own part goes out, so that it does not count twice.
+
+Known to hold: with theta_u = 1, no clipping, no threshold, equal accuracies and sizes each
+w_j is FedAvg's model.
+
+Deviations, and what the sources leave open. The authors' code smooths first and takes sinh
+afterwards, r = sinh(alpha (0.8 r + 0.2 x)) / sum from r = 0, so that sinh compounds over
+rounds: ``cffl_reputation="code"``. Of its threshold's coefficient, 1/3 for unequal sizes,
+the paper has 2/3, as far as we recall. Where theta_u = 1 the code scores w_j in place of
+w_g + g_j; here it is always the latter, as the server knows no w_j. The code's mask gives a
+client with q = 0 all of G; here it gets nothing. rho_j takes out another amount than G put
+in: that is the code's. Its other weights of G (all 1; reputation), alpha's growth over
+rounds and its pre-trained arm are left out. FedAKD's own version (update clipped by its
+length, next round from w_g, the reward for scoring only) is not offered: it is another
+method. Statistics of normalisation layers are sent whole, and averaged over the reputable
+clients of the round.
+
+What a client was sent as reward is applied to what it kept when it trains next, and when it
+is scored; clients without a part in it go on from what they kept.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, TypeVar, Unpack
+
+import numpy as np
+
+from fedsuite.core.keys import Key, Value
+from fedsuite.core.vectors import Vector, pack, packed_size, top_k, unpack
+from fedsuite.messages.records import ARRAYS, STATISTICS, TRAIN, UPDATE, Arrays, ConfigValue
+from fedsuite.rounds.aggregation import weighted_mean
+from fedsuite.rounds.all_replies import examples_of
+from fedsuite.rounds.declaration import NO_WHOLE_MODEL, ClientNeeds
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.updates import parameter_names
+from fedsuite.rounds.validation import ClientReply, RecordSpec, spec_of
+from fedsuite.strategies.reward.cgsv import total_update
+from fedsuite.strategies.reward.reputation import (
+    VALIDATION_DEFAULTS,
+    Records,
+    RewardStrategy,
+    Validation,
+    check_values,
+    merged,
+    moved,
+    shares_of,
+)
+
+UPLOAD_SHARE = Key(
+    "upload-share",
+    0.1,
+    "share theta_u of a CFFL client's update that it uploads: the largest entries",
+    above=0.0,
+    maximum=1.0,
+)
+CLIP = Key(
+    "cffl-clip",
+    0.01,
+    "most that any entry of a CFFL client's model moves in a round; 0 does not clip",
+    minimum=0.0,
+)
+SHARPNESS = Key(
+    "cffl-alpha",
+    5.0,
+    "alpha of CFFL's sinh: the larger, the more reputation the best clients have",
+    above=0.0,
+    maximum=100.0,
+)
+THRESHOLD = Key(
+    "cffl-threshold",
+    1 / 3,
+    "part of the mean reputation below which CFFL's clients train on alone; 0 drops nobody",
+    minimum=0.0,
+    maximum=1.0,
+)
+FORMULA = Key(
+    "cffl-reputation",
+    "paper",
+    "paper takes sinh of the accuracies and then the mean with the old reputation; code "
+    "takes the mean first",
+    choices=("paper", "code"),
+)
+
+CODE_MEMORY = 0.8
+
+Content = TypeVar("Content")
+
+
+def paper_reputation(old: Vector, accuracies: Vector, alpha: float) -> Vector:
+    """Return reputations, as shares of 1, from old ones and validation accuracies."""
+    fresh = shares_of(np.sinh(alpha * shares_of(accuracies)))
+    return shares_of((old + fresh) / 2)
+
+
+def code_reputation(old: Vector, accuracies: Vector, alpha: float) -> Vector:
+    """Return reputations as the authors' code does; ``old`` is 0 before the first round."""
+    mean = CODE_MEMORY * old + (1 - CODE_MEMORY) * shares_of(accuracies)
+    return shares_of(np.sinh(alpha * mean))
+
+
+def reputable(
+    reputation: Mapping[int, float], coefficient: float
+) -> tuple[dict[int, float], set[int]]:
+    """Return the reputations of those above the threshold, which sum to 1, and the rest.
+
+    Parameters
+    ----------
+    reputation
+        Client to reputation, which sum to 1.
+    coefficient
+        0 to 1; times the mean reputation it is the threshold. The best client stays.
+    """
+    least = coefficient / len(reputation)
+    best = max(reputation.values())
+    # Where all are equal rounding alone must not put out everybody.
+    out = {k for k, value in reputation.items() if value < least and value < best}
+    total = sum(value for k, value in reputation.items() if k not in out)
+    return {k: v / total for k, v in reputation.items() if k not in out}, out
+
+
+def reward_counts(size: int, reputation: Vector, num_examples: Vector) -> list[int]:
+    """Return q_j: how many entries of G each of the reputable clients gets."""
+    shares = (reputation / reputation.max()) * (num_examples / num_examples.max())
+    # A whole number but for its last bit is that number.
+    return [math.floor(size * share + 1e-9) for share in shares.tolist()]
+
+
+class CFFL(RewardStrategy):
+    """Clients keep a model, upload a part of its update, and get back what they are worth.
+
+    Parameters
+    ----------
+    validation
+        Scores models on the server.
+    upload_share
+        Theta_u: share of the update that is uploaded.
+    cffl_clip
+        Gamma: most that an entry moves in a round; 0 does not clip.
+    cffl_alpha
+        Alpha: how much more reputation the best have.
+    cffl_threshold
+        Part of the mean reputation below which a client is on its own; 0 drops nobody.
+    cffl_reputation
+        ``paper`` or ``code``; see the module.
+    options
+        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds("CFFLClient", "keeps its model")
+
+    KEYS: ClassVar[tuple[Key, ...]] = (UPLOAD_SHARE, CLIP, SHARPNESS, THRESHOLD, FORMULA)
+    DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
+    FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0}
+    FIXED_REASON: ClassVar[str] = "noise would undo the choice of what is uploaded"
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **RewardStrategy.WITHOUT_EFFECT,
+        **NO_WHOLE_MODEL,
+    }
+    NEEDS_VALIDATION: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        validation: Validation,
+        upload_share: float = 0.1,
+        cffl_clip: float = 0.01,
+        cffl_alpha: float = 5.0,
+        cffl_threshold: float = 1 / 3,
+        cffl_reputation: Literal["paper", "code"] = "paper",
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        check_values(
+            (UPLOAD_SHARE, upload_share),
+            (CLIP, cffl_clip),
+            (SHARPNESS, cffl_alpha),
+            (THRESHOLD, cffl_threshold),
+            (FORMULA, cffl_reputation),
+        )
+        super().__init__(**options)
+        self.validation = validation
+        self.upload_share = upload_share
+        self.clip = cffl_clip
+        self.alpha = cffl_alpha
+        self.threshold = cffl_threshold
+        self.formula = cffl_reputation
+        self.excluded: set[int] = set()
+        self._out: set[int] = set()
+        self._answered: list[int] = []
+
+    # ---------------------------------------------------------------------------- exchange
+
+    def own_records(
+        self, arrays: Arrays, client_ids: Iterable[int]
+    ) -> dict[int, dict[str, Arrays]]:
+        """Return the reward that a client has not applied yet, at first the model."""
+        first = {ARRAYS: self.initial or arrays}
+        return {
+            k: dict(self.rewards.get(k, {})) if k in self.client_versions else first
+            for k in client_ids
+        }
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send rewards; expect the largest part of each update, and the statistics."""
+        exchange = super().train_exchange(arrays, client_ids)
+        size, dtype = self._vector(arrays)
+        count = self._upload_count(size)
+        update: RecordSpec = {
+            "kept": ((packed_size(size),), "uint8"),
+            "values": ((count,), str(dtype)),
+        }
+        spec: dict[str, RecordSpec] = {UPDATE: update} | _with_statistics(
+            spec_of(_statistics(arrays))
+        )
+        config: dict[str, ConfigValue] = {
+            **self._names(arrays),
+            "upload-count": count,
+            "clip": self.clip,
+        }
+        expected = replace(exchange.expected, arrays=spec)
+        return replace(exchange, config=config, expected=expected)
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send rewards, for what the clients keep."""
+        exchange = super().evaluate_exchange(arrays, client_ids)
+        return replace(exchange, config=self._names(arrays))
+
+    # --------------------------------------------------------------------------- aggregate
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Note who answered, and has thereby applied its reward; then combine."""
+        taken = list(replies)
+        self._answered = [reply.client_id for reply in taken]
+        return super().aggregate(arrays, iter(taken))
+
+    def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
+        """Judge the uploads, add up those of the reputable clients, and reward them."""
+        size, _ = self._vector(arrays)
+        uploads = {reply.client_id: _upload(reply, size) for reply in replies}
+        inside = [reply for reply in replies if reply.client_id not in self.excluded]
+        reputation, self._out = self._judged(arrays, inside, uploads)
+        inside = [reply for reply in inside if reply.client_id not in self._out]
+        rewards: dict[int, Records] = {k: {} for k in self._answered}
+        shares = {reply.client_id: 0.0 for reply in replies}
+        new = dict(arrays)
+        if inside:
+            everybody = float(examples_of(replies).sum())
+            weights = examples_of(inside) / everybody
+            total = total_update([uploads[r.client_id] for r in inside], weights)
+            means = _mean_statistics(inside)
+            counts = self._counts(size, inside, reputation)
+            largest_client = float(examples_of(inside).max())
+            for reply, count in zip(inside, counts, strict=True):
+                k = reply.client_id
+                own = reply.num_examples / largest_client
+                step = top_k(total, count) - own * uploads[k]
+                rewards[k] = {UPDATE: self._packed(arrays, step)} | _with_statistics(means)
+                shares[k] = count / size
+            new = moved(arrays, total, means)
+        self.stage(reputation, rewards)
+        known = {**dict.fromkeys(shares, 0.0), **reputation}
+        self.record(replies, known, np.array([shares[r.client_id] for r in replies]))
+        return new
+
+    def commit(self, arrays: Arrays) -> None:
+        """Take over reputations and rewards, and who is out from now on."""
+        super().commit(arrays)
+        self.excluded |= self._out
+
+    def _judged(
+        self, arrays: Arrays, inside: Sequence[ClientReply], uploads: Mapping[int, Vector]
+    ) -> tuple[dict[int, float], set[int]]:
+        """Return the reputations of all reputable clients, and who is no longer one."""
+        if not inside:
+            return dict(self.reputation), set()
+        client_ids = [reply.client_id for reply in inside]
+        accuracies = [
+            self.validation.accuracy(
+                moved(arrays, uploads[reply.client_id], reply.arrays.get(STATISTICS, {}))
+            )
+            for reply in inside
+        ]
+        new = self.new_shares(client_ids, np.array(accuracies))
+        for k, accuracy in zip(client_ids, accuracies, strict=True):
+            self.reports[TRAIN].annotate(k, validation_accuracy=accuracy)
+        return reputable(merged(self.reputation, client_ids, new), self.threshold)
+
+    def new_shares(self, client_ids: Sequence[int], accuracies: Vector) -> Vector:
+        """Return the reputations of the round's clients, as shares of 1."""
+        old = self.old_shares(client_ids)
+        if self.formula == "code":
+            return code_reputation(old, accuracies, self.alpha)
+        known = np.array([k in self.reputation for k in client_ids])
+        # A client starts with what an average one has.
+        start = np.where(known, old, 1 / len(client_ids))
+        return paper_reputation(shares_of(start), accuracies, self.alpha)
+
+    def _counts(
+        self, size: int, inside: Sequence[ClientReply], reputation: Mapping[int, float]
+    ) -> list[int]:
+        own = np.array([reputation[reply.client_id] for reply in inside])
+        return reward_counts(size, own, examples_of(inside))
+
+    # ----------------------------------------------------------------------------- vectors
+
+    def _vector(self, arrays: Arrays) -> tuple[int, np.dtype[Any]]:
+        """Return length and dtype of a model's parameters as one vector."""
+        parameters = [arrays[name] for name in parameter_names(arrays)]
+        return sum(a.size for a in parameters), np.result_type(*parameters)
+
+    def _upload_count(self, size: int) -> int:
+        return math.floor(self.upload_share * size + 1e-9)
+
+    def _names(self, arrays: Arrays) -> dict[str, ConfigValue]:
+        """Return which arrays make the vector, in its order."""
+        return {"update-names": parameter_names(arrays)}
+
+    def _packed(self, arrays: Arrays, step: Vector) -> Arrays:
+        _, dtype = self._vector(arrays)
+        bits, values = pack(step, step != 0)
+        return {"kept": bits, "values": values.astype(dtype)}
+
+    # ------------------------------------------------------------------------------- state
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return who is out too."""
+        arrays, scalars = super().state()
+        return arrays, {**scalars, "excluded": sorted(self.excluded)}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take it back."""
+        super().restore(arrays, scalars)
+        excluded = scalars["excluded"]
+        assert isinstance(excluded, list)
+        self.excluded = {int(k) for k in excluded}
+
+
+def _upload(reply: ClientReply, size: int) -> Vector:
+    update = reply.arrays[UPDATE]
+    return unpack(update["kept"], update["values"], size)
+
+
+def _statistics(arrays: Arrays) -> Arrays:
+    trained = set(parameter_names(arrays))
+    return {name: array for name, array in arrays.items() if name not in trained}
+
+
+def _with_statistics(content: dict[str, Content]) -> dict[str, dict[str, Content]]:
+    """Return the record of statistics, where the model has any."""
+    return {STATISTICS: content} if content else {}
+
+
+def _mean_statistics(replies: Sequence[ClientReply]) -> Arrays:
+    parts = (reply.arrays.get(STATISTICS, {}) for reply in replies)
+    return weighted_mean(parts, examples_of(replies).tolist()) or {}

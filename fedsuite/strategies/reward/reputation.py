@@ -1,0 +1,346 @@
+"""Base of methods that give each client a model of its own, the better the more it gives.
+
+A client's *reputation* is its share of 1; what follows from it is the client's *reward*,
+which is sent to it alone. Here once:
+
+- A reward is what the client trains from and what its evaluation scores. A client that has
+  none yet, one that came late among them, starts from the model that all started from.
+- These methods assume that all clients take part in each round. Where some do not, those of
+  the round share among them as much reputation as their number says, and the others keep
+  theirs in proportion: see :func:`merged`.
+- A round that does not count (quorum missed, no examples, NaN in the new model) changes
+  neither reputation nor reward, and clients that keep state start again from before it.
+- The server's own model is the one that a client with all rewards would have.
+- Statistics of normalisation layers are no part of any vector: clients of the round get the
+  mean of theirs, weighted by examples.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Protocol, Unpack
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Value
+from fedsuite.core.vectors import Vector, top_k
+from fedsuite.messages.records import (
+    ARRAYS,
+    EVALUATE,
+    TRAIN,
+    Arrays,
+    ConfigValue,
+    to_arrays,
+)
+from fedsuite.rounds.aggregation import cast_like, weighted_mean
+from fedsuite.rounds.all_replies import GatheredStrategy, examples_of
+from fedsuite.rounds.declaration import NO_COMMON_STEP
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.updates import flatten, inner, norm, parameter_names
+from fedsuite.rounds.validation import ClientReply
+
+VALIDATION_DEFAULTS: Mapping[str, Value] = {"server-validation-fraction": 0.1}
+"""Defaults of methods that score models on the server: the tenth of the papers."""
+
+LEAST_REPUTATION = 1e-3
+"""A reputation falls no lower before it is divided by the sum."""
+
+NO_LENGTH = 1e-7
+"""Added to the length of an update that is divided by it."""
+
+Records = Mapping[str, Arrays]
+
+
+class Validation(Protocol):
+    """Scores models on data that the server holds, and no client."""
+
+    def accuracy(self, arrays: Arrays) -> float:
+        """Return a model's accuracy, a fraction."""
+
+    def loss(self, arrays: Arrays) -> float:
+        """Return a model's mean cross-entropy."""
+
+    def batch_losses(self, arrays: Arrays, batch_size: int) -> Sequence[float]:
+        """Return a model's mean cross-entropy on each mini-batch, in a fixed order."""
+
+
+def check_values(*values: tuple[Key, Value]) -> None:
+    """Refuse arguments that their keys would refuse.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, its value, and what is allowed.
+    """
+    for key, value in values:
+        try:
+            key.parse(value)
+        except ConfigError:
+            message = f"{key.argument} = {value!r}: expected {key.allowed()}"
+            raise ValueError(message) from None
+
+
+def shares_of(values: Vector) -> Vector:
+    """Return values >= 0 as shares of 1; equal ones if all are 0."""
+    total = values.sum()
+    if total <= 0:
+        return np.full(values.shape, 1.0 / values.size)
+    shares: Vector = values / total
+    return shares
+
+
+def cosine(left: Vector, right: Vector) -> float:
+    """Return the cosine of the angle between two vectors; 0 if one has no length."""
+    lengths = norm(left) * norm(right)
+    return inner(left, right) / lengths if lengths > 0 else 0.0
+
+
+def normalised(update: Vector, length: float) -> Vector:
+    """Return an update scaled to a length; one of nearly no length stays short."""
+    return update * (length / (norm(update) + NO_LENGTH))
+
+
+def smoothed(old: Vector, measured: Vector, memory: float) -> Vector:
+    """Return new reputations, as shares of 1, from old ones and new measurements.
+
+    Parameters
+    ----------
+    old, measured
+        One number a client.
+    memory
+        Share of the old one that stays.
+    """
+    return shares_of(np.maximum(memory * old + (1 - memory) * measured, LEAST_REPUTATION))
+
+
+def reward_shares(reputation: Vector, altruism: float) -> Vector:
+    """Return the share of the reward that each client gets, tanh(beta r) / max; in 0..1."""
+    scaled = np.tanh(altruism * reputation)
+    shares: Vector = scaled / scaled.max()
+    return shares
+
+
+def top_share(vector: Vector, sizes: Sequence[int], share: float) -> Vector:
+    """Return a vector with the same share kept of each layer's entries, 0 elsewhere.
+
+    Parameters
+    ----------
+    vector
+        The layers, one after the other.
+    sizes
+        Number of entries of each layer.
+    share
+        0 to 1: a layer of n entries keeps the ceil(share n) of largest magnitude.
+    """
+    parts = np.split(vector, np.cumsum(sizes)[:-1])
+    # A share that is one n-th but for its last bit keeps one entry, not two.
+    kept = [top_k(part, int(np.ceil(share * part.size - 1e-9))) for part in parts]
+    return np.concatenate(kept)
+
+
+def merged(
+    known: Mapping[int, float], client_ids: Sequence[int], shares: Vector
+) -> dict[int, float]:
+    """Return all clients' reputations, which sum to 1, after a round of some of them.
+
+    Parameters
+    ----------
+    known
+        Client to reputation before the round.
+    client_ids, shares
+        The clients of the round, and what each has of what they have together. That is as
+        much as their number says; the others keep theirs in proportion. With all clients
+        in the round the result is their shares.
+    """
+    others = {k: value for k, value in known.items() if k not in set(client_ids)}
+    total = sum(others.values())
+    mass = len(client_ids) / (len(client_ids) + len(others)) if total > 0 else 1.0
+    rest = {k: value * (1 - mass) / total for k, value in others.items() if total > 0}
+    fresh = {k: float(s) * mass for k, s in zip(client_ids, shares, strict=True)}
+    return dict(sorted({**dict.fromkeys(others, 0.0), **rest, **fresh}.items()))
+
+
+def moved(arrays: Arrays, step: Vector, statistics: Arrays) -> Arrays:
+    """Return a model after a step of its parameters, with other statistics."""
+    new: Arrays = {}
+    start = 0
+    for name, array in arrays.items():
+        if name in statistics:
+            new[name] = statistics[name]
+            continue
+        part = step[start : start + array.size].reshape(array.shape)
+        new[name] = cast_like(np.asarray(array, dtype=np.float64) + part, array.dtype)
+        start += array.size
+    return new
+
+
+class RewardStrategy(GatheredStrategy):
+    """Keeps reputations, and what each client is sent; a method overrides ``combine``.
+
+    Takes the keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    """
+
+    OWN_MODELS: ClassVar[bool] = True
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP
+
+    def __init__(self, **options: Unpack[StrategyOptions]) -> None:
+        super().__init__(**options)
+        if self.wire == "numpy":
+            raise ValueError(
+                "wire='numpy' cannot go with a model of each client's own: use an app of "
+                "the Message API"
+            )
+        self.reputation: dict[int, float] = {}
+        self.rewards: dict[int, Records] = {}
+        self.initial: Arrays = {}
+        self._staged: tuple[dict[int, float], dict[int, Records]] | None = None
+
+    # ------------------------------------------------------------- for methods to override
+
+    def own_records(
+        self, arrays: Arrays, client_ids: Iterable[int]
+    ) -> dict[int, dict[str, Arrays]]:
+        """Return what each client is sent, to train from and to score: its own model."""
+        first = {ARRAYS: self.initial or arrays}
+        return {k: dict(self.rewards.get(k, first)) for k in client_ids}
+
+    def commit(self, arrays: Arrays) -> None:
+        """Take over what the round made: it counted, and ``arrays`` are the new model."""
+        if self._staged is not None:
+            self.reputation, self.rewards = self._staged
+
+    # ----------------------------------------------------------------- for methods to use
+
+    def stage(
+        self, reputation: Mapping[int, float], rewards: Mapping[int, Records]
+    ) -> None:
+        """Remember what the round made, for :meth:`commit`; rewards of others stay."""
+        self._staged = dict(reputation), {**self.rewards, **rewards}
+
+    def old_shares(self, client_ids: Sequence[int]) -> Vector:
+        """Return the reputations of the round's clients, which sum to 1 unless all are 0.
+
+        A client without one has 0.
+        """
+        old = np.array([self.reputation.get(k, 0.0) for k in client_ids])
+        return shares_of(old) if old.any() else old
+
+    def own_model(self, client_id: int, arrays: Arrays) -> Arrays:
+        """Return the model that a client was sent."""
+        return self.own_records(arrays, [client_id])[client_id][ARRAYS]
+
+    def updates_of(self, arrays: Arrays, replies: Sequence[ClientReply]) -> list[Vector]:
+        """Return what each client added to its own model, parameters only."""
+        names = parameter_names(arrays)
+        return [
+            flatten(reply.arrays[ARRAYS], names)
+            - flatten(self.own_model(reply.client_id, arrays), names)
+            for reply in replies
+        ]
+
+    def reward_models(
+        self,
+        arrays: Arrays,
+        replies: Sequence[ClientReply],
+        reputation: Mapping[int, float],
+        total: Vector,
+        shares: Vector,
+    ) -> Arrays:
+        """Stage each client's share of the total update, and return the server's model.
+
+        Parameters
+        ----------
+        arrays, replies
+            As for ``combine``.
+        reputation
+            Of all clients, after the round.
+        total
+            The update that all of them made.
+        shares
+            One a reply, 0 to 1: how much of each layer of the total its client gets.
+        """
+        sizes = [arrays[name].size for name in parameter_names(arrays)]
+        statistics = mean_statistics(arrays, replies)
+        rewards: dict[int, Records] = {}
+        for reply, share in zip(replies, shares.tolist(), strict=True):
+            k = reply.client_id
+            part = top_share(total, sizes, share)
+            model = moved(self.own_model(k, arrays), part, statistics)
+            rewards[k] = {ARRAYS: model}
+        self.stage(reputation, rewards)
+        self.record(replies, reputation, shares)
+        return moved(arrays, total, statistics)
+
+    def record(
+        self,
+        replies: Sequence[ClientReply],
+        reputation: Mapping[int, float],
+        shares: Vector,
+    ) -> None:
+        """Put reputation and share of the reward into the clients' rows of the report."""
+        for reply, share in zip(replies, shares.tolist(), strict=True):
+            k = reply.client_id
+            values = {"reputation": reputation[k], "reward_share": share}
+            self.reports[TRAIN].annotate(k, **values)
+
+    # --------------------------------------------------------------------------- machinery
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send each client its own model."""
+        if not self.initial:
+            self.initial = dict(arrays)
+        exchange = super().train_exchange(arrays, client_ids)
+        return replace(exchange, shared={}, own=self.own_records(arrays, client_ids))
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send each client its own model."""
+        own = self.own_records(arrays, client_ids)
+        return Exchange(EVALUATE, client_ids, own=own)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Reduce the replies; a round that does not count changes nothing."""
+        versions = dict(self.client_versions)
+        self._staged = None
+        record, metrics = super().aggregate_train(server_round, replies)
+        if record is None:
+            # Clients that answered may have stored something: they are not to start there.
+            self.client_versions = versions
+        else:
+            self.commit(to_arrays(record))
+        return record, metrics
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return reputations, rewards and the initial model."""
+        state = {f"initial/{name}": array for name, array in self.initial.items()}
+        for client_id, value in self.reputation.items():
+            state[f"reputation/{client_id}"] = np.array(value)
+        for client_id, records in self.rewards.items():
+            for record, arrays in records.items():
+                state |= {f"{client_id}/{record}/{n}": a for n, a in arrays.items()}
+        return state, {}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take them back."""
+        self.reputation, self.initial = {}, {}
+        rewards: dict[int, dict[str, Arrays]] = {}
+        for key, array in arrays.items():
+            owner, _, name = key.partition("/")
+            if owner == "initial":
+                self.initial[name] = array
+            elif owner == "reputation":
+                self.reputation[int(name)] = float(array)
+            else:
+                record, _, name = name.partition("/")
+                rewards.setdefault(int(owner), {}).setdefault(record, {})[name] = array
+        self.rewards = dict(rewards)
+
+
+def mean_statistics(arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays:
+    """Return the mean of what is counted or measured in the clients' models."""
+    names = [name for name in arrays if name not in set(parameter_names(arrays))]
+    parts = ({name: r.arrays[ARRAYS][name] for name in names} for r in replies)
+    return weighted_mean(parts, examples_of(replies).tolist()) or {}

@@ -1,0 +1,1 @@
+"""Many runs: sweeps, and runs that belong to others."""

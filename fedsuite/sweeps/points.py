@@ -1,0 +1,198 @@
+"""The points of a sweep, and the record of them that its folder keeps."""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.files import atomic_write
+from fedsuite.core.keys import Value
+from fedsuite.experiment.experiment import LOCAL_KEYS, Experiment, parse_assignment
+from fedsuite.experiment.key_catalog import is_default
+from fedsuite.results.layout import read_object
+
+RECORD = "sweep.json"
+FORMAT = 1
+
+OWN_KEYS = frozenset({"seed", "run-name", "output-dir", "resume"})
+"""Keys that a sweep sets itself for each run."""
+
+_LONGEST_NAME = 100
+_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep.
+
+    Parameters
+    ----------
+    settings
+        Values of the swept keys, sorted by key.
+    seed
+        Seed of the run.
+    fingerprint
+        Fingerprint of its whole experiment.
+    note
+        What the defaults of its method change, in one line; empty if nothing.
+    """
+
+    settings: tuple[tuple[str, Value], ...]
+    seed: int
+    fingerprint: str
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        return point_name(dict(self.settings), self.seed)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What ``sweep.json`` keeps.
+
+    Parameters
+    ----------
+    base
+        The experiment that all points start from, as given.
+    runs
+        Run name to swept values and seed, of all points asked for so far.
+    """
+
+    base: Mapping[str, Value]
+    runs: Mapping[str, Mapping[str, Value]]
+
+    def write(self, folder: Path) -> None:
+        """Write the record into a sweep's folder."""
+        facts = {"format": FORMAT, "base": dict(self.base), "runs": dict(self.runs)}
+        atomic_write(folder / RECORD, json.dumps(facts, indent=2).encode() + b"\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Record":
+        """Read the record of a sweep's folder; RunError where it is damaged."""
+        path = folder / RECORD
+        facts = read_object(path)
+        base, runs = facts.get("base"), facts.get("runs")
+        if facts.get("format") != FORMAT:
+            raise RunError(f"{path}: format {facts.get('format')!r}, expected {FORMAT}")
+        if not isinstance(base, dict) or not isinstance(runs, dict):
+            raise RunError(f"{path}: the file is damaged: expected base and runs")
+        return cls(base, runs)
+
+
+def parse_grid(grid: Sequence[str]) -> dict[str, tuple[Value, ...]]:
+    """Read ``key=a,b,c`` arguments into typed values by key, sorted by key.
+
+    Raises
+    ------
+    ConfigError
+        For a key that is unknown, given twice or not to be swept, and for a value that is
+        of the wrong type, out of range, or given twice.
+    """
+    parsed: dict[str, tuple[Value, ...]] = {}
+    for text in grid:
+        name, sign, values = text.partition("=")
+        if not sign:
+            raise ConfigError(f"--grid {text!r}: expected key=a,b,c")
+        if name == "seed":
+            raise ConfigError("--grid seed: give the number of seeds by --seeds")
+        if name in LOCAL_KEYS:
+            raise ConfigError(
+                f"--grid {name}: the key says where or how long a run works, not what it "
+                "computes, and cannot be swept"
+            )
+        if name in parsed:
+            raise ConfigError(f"--grid {name} is given twice: list all its values in one")
+        typed = [parse_assignment(f"{name}={value.strip()}") for value in values.split(",")]
+        parsed[name] = tuple(value for _, value in typed)
+        repeated = [v for i, v in enumerate(parsed[name]) if v in parsed[name][:i]]
+        if repeated:
+            raise ConfigError(f"--grid {text!r}: value {repeated[0]} is given twice")
+    return dict(sorted(parsed.items()))
+
+
+def make_points(
+    base: Mapping[str, object], grid: Sequence[str], seeds: int
+) -> tuple[Point, ...]:
+    """Return every combination of grid values and seeds, each a valid experiment.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first combination that cannot be run.
+    """
+    values = parse_grid(grid)
+    points = []
+    for combination in itertools.product(*values.values()):
+        settings = tuple(zip(values, combination, strict=True))
+        for seed in range(seeds):
+            given = {**base, **dict(settings), "seed": seed}
+            try:
+                experiment = Experiment.from_values(given, tuple(values))
+            except ConfigError as error:
+                words = ", ".join(f"{name}={value}" for name, value in settings)
+                raise ConfigError(f"{words}: {error}" if words else str(error)) from None
+            points.append(Point(settings, seed, experiment.fingerprint, experiment.note))
+    return tuple(points)
+
+
+def point_name(settings: Mapping[str, Value], seed: int) -> str:
+    """Return the run name of a point, which a run name may be.
+
+    Where characters had to be replaced or cut off, a hash of the point keeps names apart.
+    """
+    texts = [f"{name}-{_text(value)}" for name, value in sorted(settings.items())]
+    plain = "_".join([*texts, f"s{seed}"])
+    safe = _ALLOWED.sub("-", plain)
+    if safe == plain and len(safe) <= _LONGEST_NAME:
+        return safe
+    digest = hashlib.sha256(plain.encode()).hexdigest()[:8]
+    return f"{safe[: _LONGEST_NAME - 20]}_{digest}_s{seed}"
+
+
+def merge_record(
+    folder: Path, base: Mapping[str, Value], points: Sequence[Point]
+) -> Record:
+    """Return the record of a sweep's folder with these points added; writes nothing.
+
+    Raises
+    ------
+    RunError
+        If the folder's sweep has another base experiment.
+    """
+    shared = {name: value for name, value in base.items() if name not in OWN_KEYS}
+    runs: dict[str, Mapping[str, Value]] = {}
+    if (folder / RECORD).exists():
+        old = Record.read(folder)
+        _check_same(folder, old.base, shared)
+        runs |= old.runs
+    runs |= {point.name: {**dict(point.settings), "seed": point.seed} for point in points}
+    return Record(shared, runs)
+
+
+def _check_same(folder: Path, old: Mapping[str, Value], new: Mapping[str, Value]) -> None:
+    before, after = _decisive(old), _decisive(new)
+    for name in sorted({*before, *after}):
+        if before.get(name) != after.get(name):
+            there, here = (
+                repr(part[name]) if name in part else "not set" for part in (before, after)
+            )
+            raise RunError(
+                f"{folder} holds a sweep of another experiment: key {name} is {there} "
+                f"there and {here} here; choose another --output"
+            )
+
+
+def _decisive(base: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what a base decides; also the length of all runs, and the public images."""
+    ignored = LOCAL_KEYS - {"num-rounds", "public-dir"}
+    return {k: v for k, v in base.items() if k not in ignored and not is_default(k, v)}
+
+
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,136 @@
+"""The run of Standalone that belongs to a run: found, gone on with, or made."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.keys import Value
+from fedsuite.engines.api import resume
+from fedsuite.engines.api import run as start
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.key_catalog import known_keys, shared_groups
+from fedsuite.models import DECOMPOSITION_KEYS
+from fedsuite.results.groups import SEED
+from fedsuite.results.layout import MANIFEST, read_manifest
+from fedsuite.results.reader import Run, load_run
+
+STANDALONE = "standalone"
+
+_ABOUT_RUNS = (
+    *("seed", "num-rounds", "evaluate-every", "threads", "device"),
+    *("score-whole-test", "plots"),
+)
+"""Keys of every run that Standalone takes over."""
+
+
+def standalone_experiment(
+    experiment: Mapping[str, Value], changes: Mapping[str, Value] | None = None
+) -> Experiment:
+    """Return the experiment in which the clients of another one are alone.
+
+    It has the same data, partition, model, local training, rounds and seed; all clients
+    train in each round.
+
+    Parameters
+    ----------
+    experiment
+        Resolved keys of a run.
+    changes
+        Keys that Standalone has otherwise, such as its learning rate.
+
+    Raises
+    ------
+    ConfigError
+        If the changes do not fit.
+    """
+    groups = shared_groups()
+    wanted = {key.name for part in ("data", "model", "training") for key in groups[part]}
+    wanted |= {*_ABOUT_RUNS, *(key.name for key in DECOMPOSITION_KEYS)}
+    taken = {
+        name: value
+        for name, value in experiment.items()
+        if name in wanted or _of_data_or_model(name)
+    }
+    changed = dict(changes or {})
+    if changed.get("method", STANDALONE) != STANDALONE:
+        raise ConfigError(f"key method = {changed['method']!r}: the run is of Standalone")
+    changed["method"] = STANDALONE
+    return Experiment.from_values({**taken, **changed}, tuple(changed))
+
+
+def standalone_runs(
+    runs: Sequence[Run],
+    given: Sequence[Run] = (),
+    changes: Mapping[str, Value] | None = None,
+) -> dict[Path, Run]:
+    """Return, by path, the run of Standalone that belongs to each run.
+
+    Parameters
+    ----------
+    runs
+        The runs.
+    given
+        Runs of Standalone to choose from. If there are any, none is made.
+    changes
+        As for :func:`standalone_experiment`, for runs that are made.
+
+    Raises
+    ------
+    RunError
+        If none of those given fits, or one that is made fails.
+    """
+    return {
+        run.path: _choose(run, given) if given else find_or_make(run, changes)
+        for run in runs
+    }
+
+
+def find_or_make(run: Run, changes: Mapping[str, Value] | None = None) -> Run:
+    """Return the run of Standalone in the folder beside a run, made if it is not there.
+
+    Its name holds a fingerprint of its experiment, its rounds and the partition. One that
+    was interrupted is gone on with.
+    """
+    if run.experiment["method"] == STANDALONE and not changes:
+        return run
+    experiment = standalone_experiment(run.experiment, changes)
+    partition = run.manifest.get("data_fingerprint")
+    decisive = [experiment.fingerprint, experiment["num-rounds"], partition]
+    digest = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+    folder = run.path.resolve().parent / f"{STANDALONE}-{digest[:16]}"
+    if not (folder / MANIFEST).is_file():
+        values = {"output-dir": str(folder.parent), "run-name": folder.name}
+        found = start({**experiment.values, **values, "engine": "local"})
+    elif read_manifest(folder)["status"] == "finished":
+        found = load_run(folder)
+    else:
+        found = resume(folder)
+    if found.manifest.get("data_fingerprint") != partition:
+        raise RunError(
+            f"{run.path}: its partition cannot be made again: data or fedsuite have "
+            "changed since; run it again"
+        )
+    return found
+
+
+def _choose(run: Run, given: Sequence[Run]) -> Run:
+    for alone in given:
+        if alone.experiment.get("method") != STANDALONE:
+            raise RunError(f"{alone.path} is no run of Standalone, but of another method")
+    for alone in given:
+        same = alone.manifest.get("data_fingerprint") == run.manifest.get(
+            "data_fingerprint"
+        )
+        if same and alone.experiment.get(SEED) == run.experiment.get(SEED):
+            return alone
+    raise RunError(
+        f"{run.path}: no run of Standalone with its seed and partition was given: add one, "
+        "or leave out --standalone to have it made"
+    )
+
+
+def _of_data_or_model(name: str) -> bool:
+    owners = known_keys()[name].owners if name in known_keys() else ()
+    return any(owner.startswith(("partitioner ", "model ")) for owner in owners)

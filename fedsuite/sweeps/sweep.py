@@ -1,0 +1,303 @@
+"""Sweeps: the product of values and seeds, each point a run in a process of its own.
+
+The sweep's folder holds ``sweep.json`` (the base experiment and all points asked for so
+far), ``base.toml`` (what the workers read), one run folder per point, ``logs/``, and at the
+end the comparison. Started again, a sweep does what is missing; with more values or seeds
+it grows.
+"""
+
+import fcntl
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+import tomli_w
+
+from fedsuite.core.errors import ConfigError, RunError, Stopped
+from fedsuite.core.files import TEMPORARY_PATTERN, atomic_write, write_error
+from fedsuite.core.keys import AUTO, Value
+from fedsuite.core.output import print_line
+from fedsuite.core.own_process import cores
+from fedsuite.experiment.experiment import Experiment, naming, read_file
+from fedsuite.experiment.key_catalog import shared_keys
+from fedsuite.results import paired
+from fedsuite.results.compare import compare
+from fedsuite.results.layout import EXPERIMENT, MANIFEST, read_manifest
+from fedsuite.results.reader import load_run
+from fedsuite.results.writer import LOCK
+from fedsuite.sweeps.points import (
+    OWN_KEYS,
+    RECORD,
+    Point,
+    Record,
+    make_points,
+    merge_record,
+)
+from fedsuite.sweeps.workers import Outcome, Task, run_tasks
+
+BASE = "base.toml"
+LOGS = "logs"
+
+SHORT = 20
+"""Points of fewer rounds draw no plots, unless told to: the sweep draws curves of all."""
+
+
+class Action(Enum):
+    """What a point's run needs; the value says it in words."""
+
+    SKIP = "finished before"
+    RESUME = "to go on"
+    START = "to start"
+
+
+def run_sweep(
+    file: Path,
+    *,
+    grid: Sequence[str],
+    seeds: int,
+    workers: int,
+    output: Path,
+    overrides: Mapping[str, Value],
+) -> list[Path]:
+    """Run what is missing of a sweep, and compare all its runs.
+
+    Parameters
+    ----------
+    file
+        Experiment file that every point starts from; its own seed, run-name and
+        output-dir do not count.
+    grid
+        ``key=a,b,c`` each; every combination of values is run.
+    seeds
+        Each combination is run with seeds 0 to ``seeds - 1``.
+    workers
+        Runs at a time; 0 is one a core.
+    output
+        The sweep's folder: new, or of the same base experiment.
+    overrides
+        Values that win over the file's.
+
+    Returns
+    -------
+    list of Path
+        The run folders of the points asked for.
+
+    Raises
+    ------
+    ConfigError
+        Before anything starts, if a point cannot be run.
+    RunError
+        Before anything starts, if the folder belongs to something else; in the end, if a
+        run failed.
+    Stopped
+        If Ctrl-C or SIGTERM ends the sweep: with the command that goes on.
+    """
+    with naming(file):
+        base = _base(file, overrides)
+        points = make_points(base, grid, seeds)
+    folder = Path(os.path.abspath(output))
+    merge_record(folder, base, points)
+    with _claimed(folder) as lock:
+        # Again, now that no other sweep is at work on the folder.
+        record = merge_record(folder, base, points)
+        actions = {point: _action(folder / point.name, point) for point in points}
+        record.write(folder)
+        atomic_write(folder / BASE, tomli_w.dumps(dict(record.base)).encode())
+        try:
+            failures = _work(folder, actions, str(base.get("engine", AUTO)), workers, lock)
+            _compare(folder, record)
+        except (KeyboardInterrupt, SystemExit) as error:
+            done = sum(_is_finished(folder / point.name) for point in points)
+            command = _command(file, grid, seeds, workers, output, overrides)
+            told = f"stopped with {done} of {len(points)} runs done: `{command}` goes on"
+            code = error.code if isinstance(error, SystemExit) else None
+            raise (
+                Stopped(told, code) if isinstance(code, int) else Stopped(told)
+            ) from None
+    if failures:
+        raise RunError(
+            f"{len(failures)} of {len(points)} runs failed; the first: {failures[0]}; "
+            f"logs: {folder / LOGS}; the same sweep again retries them"
+        )
+    return [folder / point.name for point in points]
+
+
+def _base(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
+    for name in sorted(OWN_KEYS & set(overrides)):
+        raise ConfigError(
+            f"--set {name}: a sweep sets this key itself; use --seeds and --output"
+        )
+    given = {**read_file(file), **overrides}
+    base = {name: _value(name, value) for name, value in given.items()}
+    rounds = base.get("num-rounds", shared_keys()["num-rounds"].default)
+    if isinstance(rounds, int) and rounds < SHORT:
+        base.setdefault("plots", False)
+    return base
+
+
+def _value(name: str, value: object) -> Value:
+    if not isinstance(value, bool | int | float | str):
+        raise ConfigError(f"key {name} = {value!r}: expected a number, a string or a bool")
+    return value
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[int]:
+    """Make the folder this sweep's own and yield the lock's descriptor.
+
+    Workers inherit it: should the sweep be killed, the lock is held until they end too.
+    """
+    try:
+        _refuse_foreign(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOGS).mkdir(exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise RunError(
+            f"a sweep is already at work in {folder}: wait for its end"
+        ) from None
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if (folder / RECORD).exists() or not folder.exists():
+        return
+    if any(entry.name not in (LOCK, LOGS) for entry in folder.iterdir()):
+        raise RunError(
+            f"{folder} exists, is not empty and holds no sweep: choose another --output"
+        )
+
+
+def _action(folder: Path, point: Point) -> Action:
+    """Decide what a point needs; refuse a folder that holds something else."""
+    if (folder / MANIFEST).exists():
+        if Experiment.load(folder / EXPERIMENT).fingerprint != point.fingerprint:
+            raise RunError(
+                f"run folder {folder} holds another experiment: choose another --output"
+            )
+        return Action.SKIP if _is_finished(folder) else Action.RESUME
+    _leftovers(folder)
+    return Action.START
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    """Return what a run that was killed as it began left; refuse anything else."""
+    found = list(folder.iterdir()) if folder.exists() else []
+    for path in found:
+        if path.name not in (EXPERIMENT, LOCK) and not path.match(TEMPORARY_PATTERN):
+            raise RunError(
+                f"{path} is in the way of a run: move it, or choose another --output"
+            )
+    return found
+
+
+def _work(
+    folder: Path, actions: Mapping[Point, Action], engine: str, workers: int, lock: int
+) -> list[str]:
+    """Run what is missing and return the failures, one line each."""
+    counts = [(action, list(actions.values()).count(action)) for action in Action]
+    words = ", ".join(f"{count} {action.value}" for action, count in counts if count)
+    print_line(f"{len(actions)} runs: {words}")
+    for note in dict.fromkeys(point.note for point in actions if point.note):
+        print_line(note)
+    missing = [point for point, action in actions.items() if action is not Action.SKIP]
+    tasks = []
+    for point in missing:
+        if actions[point] is Action.START:
+            for path in _leftovers(folder / point.name):
+                path.unlink()
+        tasks.append(_task(folder, point, actions[point], engine))
+    failures: list[str] = []
+    ended = 0
+
+    def on_end(outcome: Outcome) -> None:
+        nonlocal ended
+        ended += 1
+        if outcome.error is not None:
+            failures.append(f"{outcome.name}: {outcome.error}")
+        result = outcome.error or f"finished{_accuracy(folder / outcome.name)}"
+        how = "failed: " if outcome.error is not None else ""
+        seconds = f"{outcome.seconds:.1f} s"
+        print_line(f"[{ended}/{len(tasks)}] {outcome.name}  {how}{result}  {seconds}")
+
+    run_tasks(tasks, workers or cores(), on_end, (lock,))
+    for failure in failures:
+        print_line(f"failed: {failure}")
+    return failures
+
+
+def _task(folder: Path, point: Point, action: Action, engine: str) -> Task:
+    run_folder = folder / point.name
+    if action is Action.RESUME:
+        arguments = ["resume", str(run_folder)]
+        arguments += [] if engine == AUTO else ["--engine", engine]
+    else:
+        settings = {
+            **dict(point.settings),
+            "seed": point.seed,
+            "output-dir": str(folder),
+            "run-name": point.name,
+        }
+        arguments = ["run", str(folder / BASE)]
+        arguments += _options(settings)
+    return Task(point.name, tuple(arguments), folder / LOGS / f"{point.name}.log")
+
+
+def _options(settings: Mapping[str, Value]) -> list[str]:
+    """Return values as the command line takes them."""
+    options = []
+    for name, value in settings.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        options += ["--set", f"{name}={text}"]
+    return options
+
+
+def _command(
+    file: Path,
+    grid: Sequence[str],
+    seeds: int,
+    workers: int,
+    output: Path,
+    overrides: Mapping[str, Value],
+) -> str:
+    """Return the command that does what is missing of a sweep, for a shell."""
+    words = ["fedsuite", "sweep", str(file)]
+    for values in grid:
+        words += ["--grid", values]
+    words += ["--seeds", str(seeds), "--output", str(output), *_options(overrides)]
+    return shlex.join([*words, "--workers", str(workers)] if workers else words)
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / MANIFEST).exists() and read_manifest(folder)["status"] == "finished"
+
+
+def _accuracy(folder: Path) -> str:
+    """Return the mean accuracy of a run in words; nothing where it has none."""
+    report = (load_run(folder).summary or {}).get("accuracy_in_per_cent")
+    return f", mean accuracy {report['mean']:.2f} %" if report else ""
+
+
+def _compare(folder: Path, record: Record) -> None:
+    """Show and write the comparison of all finished runs of the sweep."""
+    from rich.console import Console
+
+    finished = [folder / name for name in record.runs if _is_finished(folder / name)]
+    if not finished:
+        return
+    comparison = compare(finished)
+    for table in paired.tables(comparison):
+        Console().print(table)
+    paired.write(comparison, folder)
+    print_line(f"table and curves: {folder}")

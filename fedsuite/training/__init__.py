@@ -1,0 +1,1 @@
+"""Machinery of a client: its base, the training loop, evaluation, the store."""

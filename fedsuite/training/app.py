@@ -1,0 +1,183 @@
+"""One adapter between Flower's messages and clients, for all methods."""
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+
+from fedsuite.core.errors import FedsuiteError
+from fedsuite.core.logs import log_scope
+from fedsuite.messages.records import Reply, Request, add_entry, pack_reply, unpack_requests
+
+
+class Answering(Protocol):
+    """A client, or what stands in front of one."""
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request."""
+
+
+ClientFn = Callable[[Context, int], Answering]
+"""Makes the client of a number, for a context."""
+
+Facts = Callable[[Context], Mapping[str, str]]
+"""What a node tells of itself at the hello, for a context."""
+
+logger = logging.getLogger(__name__)
+
+
+class Failures:
+    """Tells of errors in clients' code: of those at one place once, with a traceback."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, place: str, client_id: int, error: Exception) -> None:
+        """Log an error, unless one at its place was told."""
+        if self._is_new(place):
+            logger.error("client %d failed", client_id, exc_info=error)
+
+    def pass_on(self, place: str, words: str) -> None:
+        """Log what another process says of an error, unless one at its place was told."""
+        if self._is_new(place):
+            logger.error("%s", words)
+
+    def _is_new(self, place: str) -> bool:
+        new = place not in self._told
+        self._told.add(place)
+        return new
+
+
+def make_client_app(
+    client_fn: ClientFn,
+    actions: Sequence[str],
+    mods: list[Mod] | None = None,
+    facts: Facts | None = None,
+    failures: Failures | None = None,
+) -> ClientApp:
+    """Return a ClientApp that answers the given message types.
+
+    Parameters
+    ----------
+    client_fn
+        Called for each client that a message names, with the context and its number; in
+        an app of one client a node the number is the node's partition id.
+    actions
+        Message types: the ``ACTIONS`` of the client's class.
+    mods
+        Flower's mods, wrapped around each handler.
+    facts
+        Asked at the hello for what else the node tells, such as the fingerprint of its
+        public data under ``"public"``.
+    failures
+        Tells of errors in the clients' code; None logs those of this app.
+    """
+    app = ClientApp(mods=mods)
+    told = failures or Failures()
+
+    def handle(message: Message, context: Context) -> Message:
+        return answer(message, context, client_fn, told)
+
+    def hello(message: Message, context: Context) -> Message:
+        return greet(message, context, facts)
+
+    for action in actions:
+        category, _, name = action.partition(".")
+        register = {"train": app.train, "evaluate": app.evaluate, "query": app.query}
+        register[category](name or "default")(handle)
+    app.query("hello")(hello)
+    return app
+
+
+def greet(message: Message, context: Context, facts: Facts | None = None) -> Message:
+    """Answer the hello: which partition this node has, which code it runs, and facts."""
+    told = ConfigRecord({"source": source_hash()})
+    for key, fact in (facts(context) if facts is not None else {}).items():
+        told[key] = fact
+    for key in ("partition-id", "num-partitions"):
+        if key in context.node_config:
+            told[key] = context.node_config[key]
+    return Message(RecordDict({"hello": told}), reply_to=message)
+
+
+def answer(
+    message: Message, context: Context, client_fn: ClientFn, failures: Failures
+) -> Message:
+    """Answer a message for all clients that it names.
+
+    On a node of several clients one client's failure is an entry of the reply, and the
+    others count; the only client of a node fails as Flower's clients do, by raising.
+    """
+    metadata = message.metadata
+    only_client = context.node_config.get("partition-id", 0)
+    requests, hosted = unpack_requests(
+        message.content, metadata.message_type, metadata.group_id, int(only_client)
+    )
+    if not hosted:
+        with _noted(requests[0]):
+            reply = client_fn(context, requests[0].client_id).answer(requests[0])
+        return Message(pack_reply(reply), reply_to=message)
+    content = RecordDict()
+    for request in requests:
+        with _noted(request):
+            _add_answer(content, context, client_fn, request, failures)
+    return Message(content, reply_to=message)
+
+
+@contextmanager
+def _noted(request: Request) -> Iterator[None]:
+    """Log that a request was answered; what is logged meanwhile names round and client."""
+    began = time.monotonic()
+    with log_scope(round=request.server_round, client=request.client_id):
+        yield
+        seconds = time.monotonic() - began
+        logger.info("answered %s in %.3f s", request.message_type, seconds)
+
+
+def _add_answer(
+    content: RecordDict,
+    context: Context,
+    client_fn: ClientFn,
+    request: Request,
+    failures: Failures,
+) -> None:
+    """Add one client's entry to the reply, or the reason why there is none."""
+    client_id = request.client_id
+    try:
+        add_entry(content, client_id, client_fn(context, client_id).answer(request))
+    except FedsuiteError as error:
+        # One line that says it all: the server logs it with the reply.
+        add_entry(content, client_id, str(error))
+    except (OSError, MemoryError) as error:
+        # The machine's, not the code's: it may pass.
+        logger.exception("client %d failed", client_id)
+        add_entry(content, client_id, f"{type(error).__name__}: {error}")
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        kind = type(error).__name__
+        place = f"{kind} in {Path(where.filename).name}, line {where.lineno}"
+        failures.tell(place, client_id, error)
+        add_entry(content, client_id, f"{kind}: {error}", place=place)
+
+
+@cache
+def source_hash() -> str:
+    """Return a hash of fedsuite's source as this process would import it."""
+    import hashlib
+
+    import fedsuite
+
+    root = Path(fedsuite.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

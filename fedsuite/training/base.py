@@ -1,0 +1,439 @@
+"""The client that all methods stand on: a Flower NumPyClient and more.
+
+A method overrides one of the hooks (:meth:`FederatedClient.loss`,
+:meth:`FederatedClient.before_step`, ...) or a whole action
+(:meth:`FederatedClient.on_train`). The same object answers ``fit``/``evaluate`` of Flower's
+NumPyClient and the messages of the Message API, through :mod:`fedsuite.training.app`.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.rng import numpy_stream, stream_seed, torch_stream
+from fedsuite.data import Split
+from fedsuite.messages.records import (
+    ARRAYS,
+    EVALUATE,
+    NUM_EXAMPLES,
+    NUM_STEPS,
+    TRAIN,
+    Arrays,
+    ConfigValue,
+    MetricValue,
+    Reply,
+    Request,
+)
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.shapes import PIXELS, Standardisation
+from fedsuite.training.evaluation import evaluate_model, mean_loss
+from fedsuite.training.loop import (
+    TrainingOptions,
+    TrainingSummary,
+    frozen_arrays,
+    make_optimizer,
+    mini_batches,
+    run_steps,
+)
+from fedsuite.training.losses import LossFunction, count_targets
+from fedsuite.training.privacy import PrivacyOptions, privatise
+from fedsuite.training.scoring import Scoring, prefixed
+from fedsuite.training.self_regularisation import SelfRegularisation
+from fedsuite.training.store import ClientStore, MemoryStore
+from fedsuite.training.vision_transforms import image_changes
+
+STORED_STATE = "stored-state"
+
+_IDENTITY = nn.Identity()
+
+
+class FederatedClient(NumPyClient):
+    """Base of all clients.
+
+    Parameters
+    ----------
+    model
+        Network to train. Clients of one process may share it: each request loads what
+        it needs first.
+    train, test
+        The client's data, on the model's device.
+    training
+        How to train.
+    client_id, seed
+        Name the client's random streams.
+    store
+        Keeps what must survive between rounds.
+    self_regularisation
+        Replaces the loss of ``training`` in the hook ``loss`` by LSR's; None is plain.
+    privacy
+        Clips what leaves the client and adds noise; off unless given.
+    scoring
+        Scores beside that on the own test data; none unless given.
+    public
+        Public inputs without labels, on the model's device, the same for all clients: never
+        write into them. None where there are none.
+    standardisation
+        Mean and standard deviation of each channel that images were scaled with.
+    """
+
+    ACTIONS: ClassVar[Mapping[str, str]] = {TRAIN: "on_train", EVALUATE: "on_evaluate"}
+    """Message type to the name of the method that answers it."""
+
+    TRAINED: ClassVar[frozenset[str]] = frozenset({ARRAYS})
+    """Records of a reply that hold the received model after training: with privacy on, it
+    is their change that is clipped. Of all other records it is what stands in them."""
+
+    TRAINED_BY: ClassVar[str] = TRAIN
+    """Message type that has the client train on its data: scored after it, if asked for."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Split,
+        test: Split,
+        *,
+        training: TrainingOptions | None = None,
+        client_id: int = 0,
+        seed: int = 0,
+        store: ClientStore | None = None,
+        self_regularisation: SelfRegularisation | None = None,
+        privacy: PrivacyOptions | None = None,
+        scoring: Scoring | None = None,
+        public: Tensor | None = None,
+        standardisation: Standardisation = PIXELS,
+    ) -> None:
+        self.model = model
+        self.train_data = train
+        self.test_data = test
+        self.training = training or TrainingOptions()
+        self._plain_loss = self.training.loss_function
+        self.client_id = client_id
+        self.seed = seed
+        self.store = store if store is not None else MemoryStore()
+        self.self_regularisation = self_regularisation
+        self.privacy = privacy or PrivacyOptions()
+        self.scoring = scoring or Scoring()
+        self.public = public
+        self.standardisation = standardisation
+        self._views: tuple[int, torch.Generator] | None = None
+
+    # --------------------------------------------------------------------------- actions
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request: its action, then privacy."""
+        return self.protect(request, self.act(request))
+
+    def act(self, request: Request) -> Reply:
+        """Do what a request asks for; :meth:`answer` without privacy.
+
+        Raises
+        ------
+        RunError
+            If the client does not know the message type.
+        """
+        action = self.ACTIONS.get(request.message_type)
+        if action is None:
+            raise RunError(
+                f"{type(self).__name__} does not answer {request.message_type!r}: use the "
+                "strategy that belongs to it"
+            )
+        handler: Callable[[Request], Reply] = getattr(self, action)
+        data, loss = self.train_data, self._plain_loss
+        more = self.scoring.received(self.model, request, data, loss)
+        reply = handler(request)
+        scored = self.scoring.scores_trained(request.server_round)
+        if scored and request.message_type == self.TRAINED_BY:
+            more = prefixed("trained", self.evaluation(self.test_data).metrics)
+        return Reply(reply.arrays, {**reply.metrics, **more}) if more else reply
+
+    def on_train(self, request: Request) -> Reply:
+        """Train the received arrays on the client's data and send them back.
+
+        What the message does not hold, where a method shares a part of the model only,
+        stays at home.
+        """
+        received = request.arrays[ARRAYS]
+        load_arrays(self.model, received)
+        summary = self.train_locally(request)
+        trained = model_arrays(self.model, received)
+        return Reply({ARRAYS: trained}, self.train_metrics(summary))
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Evaluate the received model on the client's test data."""
+        load_arrays(self.model, request.arrays[ARRAYS])
+        return self.evaluation(self.test_data)
+
+    # ----------------------------------------------------------------------------- hooks
+
+    def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of a mini-batch; that of the options unless overridden.
+
+        An override builds on ``super().loss``, which is LSR's loss where that is on. For
+        use inside :meth:`train_locally` and :meth:`layer_stream`.
+        """
+        if self.self_regularisation is None:
+            return self._plain_loss(model, features, labels)
+        if self._views is None:
+            raise RuntimeError("loss() with LSR is for use inside layer_stream()")
+        return self.self_regularisation.loss(model, features, labels, *self._views)
+
+    def before_step(self, model: nn.Module) -> None:
+        """Correct the gradients in place, between backward pass and step."""
+
+    def after_step(self, model: nn.Module, step: int) -> None:
+        """Do something after an optimiser step; ``step`` counts from 1."""
+
+    def make_optimizer(
+        self, training: TrainingOptions, server_round: int
+    ) -> torch.optim.Optimizer:
+        """Return the optimiser of a training of ``self.model``: a fresh one."""
+        return make_optimizer(self.model, training, server_round)
+
+    # ----------------------------------------------------------------- for methods to use
+
+    def loss_of_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of the options where logits are at hand, without LSR.
+
+        For methods that refuse LSR and have another use for the logits of a pass.
+        """
+        # To the loss the identity is a model that gives them.
+        return self._plain_loss(_IDENTITY, logits, labels)
+
+    def train_locally(
+        self,
+        request: Request,
+        purpose: str = "batches",
+        *,
+        training: TrainingOptions | None = None,
+        frozen: Collection[str] = (),
+        rows: Tensor | None = None,
+    ) -> TrainingSummary:
+        """Train ``self.model`` as the options say.
+
+        Parameters
+        ----------
+        request
+            Names the round, for learning rate and random streams.
+        purpose
+            Name of the stream of mini-batches; methods with several trainings in a round
+            give each its own.
+        training
+            Options of this training; None takes the client's.
+        frozen
+            Names of the arrays that stay as they are; where they are all that the model
+            has, no step is taken.
+        rows
+            Numbers of the training samples to train on, on the CPU; None is all.
+
+        Raises
+        ------
+        RunError
+            If the loss is not finite.
+        """
+        training = training or self.training
+        server_round = request.server_round
+        keys = (self.seed, purpose, server_round, self.client_id)
+        count = len(self.train_data) if rows is None else len(rows)
+        batches = mini_batches(count, training, torch_stream(*keys))
+        if rows is not None:
+            batches = (rows[batch] for batch in batches)
+        with frozen_arrays(self.model, frozen) as modules:
+            if not any(p.requires_grad for p in self.model.parameters()):
+                return TrainingSummary(0.0, 0)
+            optimizer = self.make_optimizer(training, server_round)
+            with self.layer_stream(purpose, server_round):
+                summary = run_steps(
+                    self.model,
+                    self.train_data,
+                    batches,
+                    optimizer,
+                    self.training_loss(training, purpose, server_round),
+                    self.before_step if overrides(self, "before_step") else None,
+                    self.after_step if overrides(self, "after_step") else None,
+                    frozen=modules,
+                    clip_gradient_norm=training.clip_gradient_norm,
+                )
+        if not math.isfinite(summary.loss):
+            raise RunError(
+                f"client {self.client_id}, round {server_round}: the training loss is "
+                f"{summary.loss}: lower learning-rate, or look at the client's data"
+            )
+        return summary
+
+    def training_loss(
+        self, training: TrainingOptions, purpose: str, server_round: int
+    ) -> LossFunction:
+        """Return the hook ``loss``, on augmented images where the options say so."""
+        if not training.changes_images:
+            return self.known_loss()
+        keys = (self.seed, f"{purpose}-augmentation", server_round, self.client_id)
+        changed = image_changes(
+            training.crop_and_flip,
+            training.torchvision_augmentation,
+            self.standardisation,
+            torch_stream(*keys),
+        )
+        return lambda model, features, labels: self.loss(model, changed(features), labels)
+
+    def known_loss(self) -> LossFunction:
+        """Return the hook ``loss``; where it is that of the options, that very function.
+
+        :func:`~fedsuite.training.loop.run_steps` knows a way around autograd for some.
+        """
+        plain = self.self_regularisation is None and not overrides(self, "loss")
+        return self._plain_loss if plain else self.loss
+
+    @contextmanager
+    def layer_stream(self, purpose: str, server_round: int) -> Iterator[None]:
+        """Give layers such as dropout, and the views of LSR, streams of their own.
+
+        Layers draw from torch's global stream; it is put back afterwards.
+        """
+        keys = (server_round, self.client_id)
+        self._views = server_round, torch_stream(self.seed, f"{purpose}-views", *keys)
+        devices = [torch.cuda.current_device()] if self._on_cuda() else []
+        name = f"{purpose}-layers"
+        with torch.random.fork_rng(devices=devices):
+            # Not torch.manual_seed: it would reseed, and each time look for, every GPU.
+            seed = stream_seed(self.seed, name, *keys)
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.cuda.manual_seed(seed)
+            try:
+                yield
+            finally:
+                self._views = None
+
+    def full_loss(self, request: Request) -> float:
+        """Return the mean loss of ``self.model`` over the whole training set.
+
+        The loss is that of the hook ``loss``, in evaluation mode. Measuring it leaves no
+        trace: no buffer and no other random stream changes.
+        """
+        with self.layer_stream("probe", request.server_round):
+            return mean_loss(self.model, self.train_data, self.loss)
+
+    def train_metrics(self, summary: TrainingSummary) -> dict[str, MetricValue]:
+        """Return the metrics that a training reports."""
+        return {
+            NUM_EXAMPLES: len(self.train_data),
+            "loss": summary.loss,
+            NUM_STEPS: summary.num_steps,
+        }
+
+    def evaluation(self, data: Split) -> Reply:
+        """Evaluate ``self.model`` and return the reply."""
+        loss, accuracy = evaluate_model(self.model, data)
+        count = count_targets(data.labels)
+        metrics = {NUM_EXAMPLES: count, "loss": loss, "accuracy": accuracy}
+        whole = self.scoring.whole_test
+        return Reply(metrics={**metrics, **(whole.scores(self.model) if whole else {})})
+
+    def load_state(self, request: Request) -> Arrays | None:
+        """Return the stored state to start from, or None if there is none yet."""
+        if not request.start_version:
+            return None
+        return self.store.load(self.client_id, request.start_version)
+
+    def save_state(self, request: Request, arrays: Arrays) -> dict[str, MetricValue]:
+        """Store a new version of the state.
+
+        Returns
+        -------
+        dict
+            To be merged into the reply's metrics: tells the server of the new version.
+        """
+        if not request.new_version:
+            return {}
+        needed = {request.start_version, request.keep_version}
+        self.store.save(self.client_id, request.new_version, arrays, needed)
+        return {STORED_STATE: 1}
+
+    def protect(self, request: Request, reply: Reply) -> Reply:
+        """Clip what is about to leave, and add noise; centrally, so none is forgotten.
+
+        Parameters
+        ----------
+        request
+            As the client got it: holds the model that the change is measured from.
+        reply
+            All that leaves.
+        """
+        if self.privacy.dp_noise_multiplier == 0 or not reply.arrays:
+            return reply
+        received = request.arrays.get(ARRAYS, {})
+        exchange = request.new_version or str(request.server_round)
+        protected = {}
+        for name, arrays in reply.arrays.items():
+            self._refuse_statistics(arrays)
+            purpose = f"privacy/{request.message_type}/{exchange}/{name}"
+            stream = numpy_stream(self.seed, purpose, request.server_round, self.client_id)
+            start = received if name in self.TRAINED else {}
+            protected[name] = privatise(arrays, start, self.privacy, stream)
+        return Reply(protected, reply.metrics)
+
+    def _refuse_statistics(self, arrays: Arrays) -> None:
+        buffers = {name for name, _ in self.model.named_buffers()}
+        for name, array in arrays.items():
+            if name in buffers or array.dtype.kind != "f":
+                raise RunError(
+                    f"client {self.client_id}: dp-noise-multiplier is above 0, and noise "
+                    f"would make {name} useless, which is counted or measured: choose a "
+                    "model without normalisation layers, such as mlp or cnn"
+                )
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """Names of all arrays of the model; looked up when first asked for."""
+        return list(self.model.state_dict())
+
+    def _on_cuda(self) -> bool:
+        return self.train_data.features.is_cuda
+
+    # ------------------------------------------------------------- Flower's NumPyClient
+
+    def get_parameters(self, config: Mapping[str, ConfigValue]) -> list[NDArray[Any]]:
+        """Return the model's arrays in ``state_dict`` order."""
+        return list(model_arrays(self.model).values())
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Train, as Flower's NumPyClient does; see :meth:`on_train`."""
+        reply = self.answer(self._request(TRAIN, parameters, config))
+        metrics = dict(reply.metrics)
+        count = int(metrics.pop(NUM_EXAMPLES))  # type: ignore[arg-type]
+        return list(reply.arrays.get(ARRAYS, {}).values()), count, metrics
+
+    def evaluate(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Evaluate, as Flower's NumPyClient does; see :meth:`on_evaluate`."""
+        reply = self.on_evaluate(self._request(EVALUATE, parameters, config))
+        metrics = dict(reply.metrics)
+        count = int(metrics.pop(NUM_EXAMPLES))  # type: ignore[arg-type]
+        return float(metrics.pop("loss")), count, metrics  # type: ignore[arg-type]
+
+    def _request(
+        self, message_type: str, parameters: list[NDArray[Any]], config: Mapping[str, Any]
+    ) -> Request:
+        if len(parameters) != len(self._names):
+            raise RunError(
+                f"client {self.client_id}: got {len(parameters)} arrays, its model has "
+                f"{len(self._names)}: server and client must build the same model"
+            )
+        arrays = dict(zip(self._names, parameters, strict=True))
+        return Request(message_type, self.client_id, {ARRAYS: arrays}, config)
+
+
+def overrides(client: FederatedClient, hook: str) -> bool:
+    """Return whether a client's class gives a hook a body of its own."""
+    return getattr(type(client), hook) is not getattr(FederatedClient, hook)

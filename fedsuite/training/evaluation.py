@@ -1,0 +1,168 @@
+"""What a model makes of data: losses, accuracies and gradients, without a step."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedsuite.data import Split
+from fedsuite.messages.records import Arrays
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
+from fedsuite.training.dense_gradients import dense_gradients
+from fedsuite.training.losses import (
+    LossFunction,
+    count_targets,
+    cross_entropy,
+    right_rows,
+    right_targets,
+    summed_cross_entropy,
+)
+
+GPU_EVALUATION_BATCH = 1024
+"""The same on a GPU, which large parts fill."""
+
+
+@torch.no_grad()
+def chosen_rows(
+    model: nn.Module, data: Split, choose: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return the rows that ``choose`` takes by the model's outputs in evaluation mode.
+
+    Parameters
+    ----------
+    model
+        Keeps the mode that it had.
+    data
+        On the model's device.
+    choose
+        Which of some samples, as booleans, by their logits and labels.
+
+    Returns
+    -------
+    Tensor
+        Ascending row numbers, on the CPU.
+    """
+    masks = [choose(outputs, labels) for outputs, labels in outputs_over(model, data)]
+    if not masks:
+        return torch.zeros(0, dtype=torch.int64)
+    return torch.cat(masks).cpu().nonzero().flatten()
+
+
+@torch.no_grad()
+def outputs_over(model: nn.Module, data: Split) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield outputs in evaluation mode and labels of all of ``data``, part by part.
+
+    When all were taken the model has the mode that it had.
+    """
+    with evaluation_mode(model):
+        for features, labels in _parts(data):
+            yield model(features), labels
+
+
+def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield data in parts that bound the memory of a forward pass."""
+    size = GPU_EVALUATION_BATCH if data.features.is_cuda else EVALUATION_BATCH
+    targets_of_a_row = data.labels.shape[1:].numel() or 1
+    rows = max(size // targets_of_a_row, 1)
+    if 0 < len(data) <= rows:
+        # Whole: where clients are small and many, slices are a tenth of the time.
+        yield data.features, data.labels
+        return
+    for start in range(0, len(data), rows):
+        part = slice(start, start + rows)
+        yield data.features[part], data.labels[part]
+
+
+@torch.no_grad()
+def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
+    """Return mean cross-entropy and accuracy (a fraction) in evaluation mode.
+
+    The model keeps the mode that it had. Of no targets both are 0.
+    """
+    count = count_targets(data.labels)
+    if count == 0:
+        return 0.0, 0.0
+    loss = 0.0
+    correct = 0
+    with evaluation_mode(model):
+        for features, labels in _parts(data):
+            outputs = model(features)
+            loss += float(summed_cross_entropy(outputs, labels))
+            correct += int(right_targets(outputs, labels, data.never_right).sum())
+    return loss / count, correct / count
+
+
+@torch.no_grad()
+def mean_loss(
+    model: nn.Module, data: Split, loss_function: LossFunction = cross_entropy
+) -> float:
+    """Return the mean loss over all of ``data``, in evaluation mode; 0 of no targets.
+
+    The model keeps the mode that it had.
+    """
+    with evaluation_mode(model):
+        loss = sum(
+            float(loss_function(model, features, labels)) * count_targets(labels)
+            for features, labels in _parts(data)
+        )
+    return loss / max(count_targets(data.labels), 1)
+
+
+@torch.no_grad()
+def correct_predictions(model: nn.Module, data: Split) -> NDArray[np.uint8]:
+    """Return 1 for each sample that the model gets right in evaluation mode, else 0.
+
+    A sequence is right where all its targets are.
+    The model keeps the mode that it had.
+    """
+    with evaluation_mode(model):
+        right = [
+            right_rows(model(features), labels, data.never_right).byte().cpu().numpy()
+            for features, labels in _parts(data)
+        ]
+    return np.concatenate(right) if right else np.zeros(0, np.uint8)
+
+
+def probe_model(
+    model: nn.Module, data: Split, loss_function: LossFunction = cross_entropy
+) -> tuple[float, Arrays]:
+    """Return mean loss over all of ``data`` and its gradient.
+
+    Leaves no trace: parameters, buffers (evaluation mode) and gradients are as they were.
+
+    Returns
+    -------
+    float
+        Mean loss.
+    dict
+        Name to gradient, of the parameters that require one.
+    """
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    parameters = list(named.values())
+    sums = [torch.zeros_like(parameter) for parameter in parameters]
+    plain = loss_function is cross_entropy and data.labels.ndim == 1
+    dense = dense_gradients(model) if plain else None
+
+    def gradients_of(features: Tensor, labels: Tensor) -> tuple[float, Sequence[Tensor]]:
+        count = count_targets(labels)
+        if dense is not None:
+            mean, gradients = dense.gradients(features, labels, count)
+            return float(np.float32(mean) * np.float32(count)), gradients
+        part = loss_function(model, features, labels) * count
+        found = torch.autograd.grad(part, parameters, materialize_grads=True)
+        return float(part.detach()), found
+
+    loss = 0.0
+    with evaluation_mode(model):
+        for features, labels in _parts(data):
+            part, gradients = gradients_of(features, labels)
+            for total, gradient in zip(sums, gradients, strict=True):
+                total += gradient
+            loss += part
+    count = max(count_targets(data.labels), 1)
+    return loss / count, {
+        name: np.array((total / count).cpu().numpy())
+        for name, total in zip(named, sums, strict=True)
+    }

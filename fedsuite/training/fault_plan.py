@@ -1,0 +1,113 @@
+"""Clients that fail by plan: drop-outs and stragglers, drawn from the experiment's seed.
+
+One number is drawn for each client and round, from a stream of its own, at the client. So
+the same clients fail in every engine, whatever the number of nodes, and a larger share
+adds failures to those of a smaller one.
+
+- A *drop-out* answers nothing in the round: neither queries nor training.
+- A *straggler* answers queries and does its work, but what it sends back of training comes
+  after the deadline. It is discarded, as Flower does with a reply that nobody waits for any
+  more; what the client stored meanwhile is void, as the server does not know of it.
+
+Neither is waited for: the server hears of it at once, and records it as a refused reply.
+Evaluation is a measurement, and always answered.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.keys import Key
+from fedsuite.core.rng import numpy_stream
+from fedsuite.messages.records import EVALUATE, TRAIN, Reply, Request
+from fedsuite.training.app import Answering
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "drop-out",
+        0.0,
+        "probability that a client answers nothing in a round, evaluation apart; 0 is "
+        "never, 1 always",
+        minimum=0.0,
+        maximum=1.0,
+    ),
+    Key(
+        "straggler",
+        0.0,
+        "probability that what a client trained in a round comes after the deadline and is "
+        "discarded; with drop-out at most 1",
+        minimum=0.0,
+        maximum=1.0,
+    ),
+)
+
+Fate = Literal["fine", "drop-out", "straggler"]
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """Which clients fail in which rounds.
+
+    Parameters
+    ----------
+    drop_out, straggler
+        Probabilities, 0 to 1, and at most 1 together.
+    seed
+        The experiment's.
+    """
+
+    drop_out: float = 0.0
+    straggler: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.drop_out <= self.drop_out + self.straggler <= 1:
+            raise ValueError(
+                f"drop_out = {self.drop_out}, straggler = {self.straggler}: expected "
+                "numbers >= 0, at most 1 together"
+            )
+
+    def __bool__(self) -> bool:
+        return self.drop_out + self.straggler > 0
+
+    def fate(self, server_round: int, client_id: int) -> Fate:
+        """Return what becomes of a client in a round."""
+        draw = numpy_stream(self.seed, "fault-plan", server_round, client_id).random()
+        if draw < self.drop_out:
+            return "drop-out"
+        return "straggler" if draw < self.drop_out + self.straggler else "fine"
+
+
+class PlannedClient:
+    """A client that fails when the plan says so.
+
+    Parameters
+    ----------
+    client
+        Does the work.
+    plan
+        Says when it fails.
+    """
+
+    def __init__(self, client: Answering, plan: FaultPlan) -> None:
+        self._client = client
+        self._plan = plan
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request, unless the plan is against it.
+
+        Raises
+        ------
+        RunError
+            If it is: the server takes it as the reason why no reply came.
+        """
+        category = request.message_type.partition(".")[0]
+        fate = self._plan.fate(request.server_round, request.client_id)
+        if category == EVALUATE or fate == "fine":
+            return self._client.answer(request)
+        if fate == "drop-out":
+            raise RunError("planned drop-out")
+        reply = self._client.answer(request)
+        if category != TRAIN:
+            return reply
+        raise RunError("planned straggler: its reply came after the deadline")

@@ -1,0 +1,344 @@
+"""The local work that all methods share: mini-batches, optimiser, steps."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Unless, With
+from fedsuite.data import Split
+from fedsuite.training.dense_gradients import dense_gradients
+from fedsuite.training.losses import KEYS as LOSS_KEYS
+from fedsuite.training.losses import (
+    LossFunction,
+    count_targets,
+    cross_entropy,
+    focal_loss,
+)
+from fedsuite.training.optimizers import PlainAdam, PlainSGD
+from fedsuite.training.vision_transforms import AUGMENTATION, NONE
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "local-epochs",
+        1,
+        "passes over the client's training data in a round; where a method has another "
+        "phase too, in the one on labels. Naming this, local-steps or batch-size puts all "
+        "three in place of the method's own",
+        minimum=0,
+    ),
+    Key(
+        "local-steps",
+        0,
+        "mini-batch steps in a round, in place of local-epochs; 0 counts local-epochs",
+        minimum=0,
+    ),
+    Key(
+        "batch-size",
+        32,
+        "samples in a mini-batch; 0 is all of the client's data",
+        minimum=0,
+    ),
+    Key(
+        "learning-rate",
+        0.1,
+        "step size of the local optimiser; where that is not sgd, name both",
+        above=0.0,
+    ),
+    Key(
+        "learning-rate-decay",
+        1.0,
+        "factor on the learning rate after each round; 1 is none",
+        above=0.0,
+        maximum=1.0,
+    ),
+    Key(
+        "learning-rate-decay-every",
+        1,
+        "rounds between two decays of the learning rate",
+        minimum=1,
+        needs=(Unless("learning-rate-decay", 1.0),),
+    ),
+    Key("optimizer", "sgd", "local optimiser", choices=("sgd", "adam")),
+    Key(
+        "momentum",
+        0.0,
+        "momentum of sgd; 0 is none",
+        minimum=0.0,
+        maximum=1.0,
+        needs=(With("optimizer", "sgd"),),
+    ),
+    Key("weight-decay", 0.0, "L2 penalty of the optimiser; 0 is none", minimum=0.0),
+    Key(
+        "clip-gradient-norm",
+        0.0,
+        "largest norm of the gradient of a step, after a method's correction and before "
+        "weight decay; 0 does not clip",
+        minimum=0.0,
+    ),
+    Key(
+        "crop-and-flip",
+        False,
+        "shift training images by up to 4 pixels and mirror half of them, anew each time",
+    ),
+    AUGMENTATION,
+    *LOSS_KEYS,
+)
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How a client trains; the fields are the keys of the same names.
+
+    Parameters
+    ----------
+    local_epochs, local_steps, batch_size
+        Amount of work: ``local_steps`` mini-batches, or ``local_epochs`` passes where it
+        is 0. ``batch_size`` 0 is the full batch.
+    learning_rate, learning_rate_decay, learning_rate_decay_every
+        Step size in round 1, its factor, and every how many rounds it is applied.
+    optimizer, momentum, weight_decay
+        ``sgd`` or ``adam``, made anew in each round.
+    clip_gradient_norm
+        Largest norm, over all parameters, of the gradient that the optimiser gets: a
+        method's correction is in it, weight decay is not. 0 does not clip.
+    crop_and_flip
+        Whether training images are shifted and mirrored at random.
+    torchvision_augmentation
+        How torchvision changes training images after that, such as ``rand-augment``.
+    loss, focal_gamma
+        ``cross-entropy``, or ``focal`` with its exponent.
+    """
+
+    local_epochs: int = 1
+    local_steps: int = 0
+    batch_size: int = 32
+    learning_rate: float = 0.1
+    learning_rate_decay: float = 1.0
+    learning_rate_decay_every: int = 1
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_gradient_norm: float = 0.0
+    crop_and_flip: bool = False
+    torchvision_augmentation: str = NONE
+    loss: str = "cross-entropy"
+    focal_gamma: float = 2.0
+
+    def learning_rate_at(self, server_round: int) -> float:
+        """Return the learning rate of a round, counted from 1."""
+        decays = (server_round - 1) // self.learning_rate_decay_every
+        return self.learning_rate * self.learning_rate_decay**decays
+
+    @property
+    def changes_images(self) -> bool:
+        """Whether training images are changed before each step."""
+        return self.crop_and_flip or self.torchvision_augmentation != NONE
+
+    @property
+    def loss_function(self) -> LossFunction:
+        """The loss that the options name."""
+        if self.loss == "focal":
+            return partial(focal_loss, gamma=self.focal_gamma)
+        return cross_entropy
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """What a local training did.
+
+    Parameters
+    ----------
+    loss
+        Mean loss over the targets seen, before each step; 0 if there were none.
+    num_steps
+        Optimiser steps taken.
+    """
+
+    loss: float
+    num_steps: int
+
+    def then(self, second: "TrainingSummary") -> "TrainingSummary":
+        """Return the summary of this training and of one after it, weighted by steps."""
+        steps = self.num_steps + second.num_steps
+        total = self.loss * self.num_steps + second.loss * second.num_steps
+        return TrainingSummary(total / steps if steps else 0.0, steps)
+
+
+def make_optimizer(
+    model: nn.Module, options: TrainingOptions, server_round: int
+) -> torch.optim.Optimizer:
+    """Return a fresh optimiser over the parameters that require a gradient."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    rate = options.learning_rate_at(server_round)
+    if options.optimizer == "adam":
+        return PlainAdam(parameters, lr=rate, weight_decay=options.weight_decay, fused=True)
+    return PlainSGD(
+        parameters,
+        lr=rate,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        fused=True,
+    )
+
+
+def mini_batches(
+    num_examples: int, options: TrainingOptions, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Yield the sample indices of each mini-batch of one local training.
+
+    Each pass is a fresh permutation; its last batch may be smaller. With ``local_steps``
+    passes go on until exactly that many batches were given.
+    """
+    if num_examples == 0:
+        return
+    size = options.batch_size or num_examples
+    left = options.local_steps or options.local_epochs * -(-num_examples // size)
+    while left > 0:
+        order = torch.randperm(num_examples, generator=generator)
+        for start in range(0, num_examples, size):
+            if left == 0:
+                return
+            left -= 1
+            yield order[start : start + size]
+
+
+def run_steps(
+    model: nn.Module,
+    data: Split,
+    batches: Iterator[Tensor],
+    optimizer: torch.optim.Optimizer,
+    loss_function: LossFunction,
+    before_step: Callable[[nn.Module], None] | None = None,
+    after_step: Callable[[nn.Module, int], None] | None = None,
+    frozen: Sequence[nn.Module] = (),
+    clip_gradient_norm: float = 0.0,
+) -> TrainingSummary:
+    """Train on the given mini-batches: the one loop of all methods.
+
+    Parameters
+    ----------
+    model
+        Trained in place, in training mode.
+    data
+        On the model's device.
+    batches
+        Sample indices of each step.
+    optimizer
+        Takes the steps.
+    loss_function
+        Mean loss of a mini-batch from model, features and labels.
+    before_step
+        Called between gradient and step: corrects the gradients in place.
+    after_step
+        Called after each step with its number, from 1.
+    frozen
+        Modules that stay in evaluation mode, so that no statistic of theirs moves.
+    clip_gradient_norm
+        Largest norm of the gradient as ``before_step`` leaves it; 0 does not clip.
+    """
+    # Torch takes longer to set a mode than to look whether it is set.
+    if not all(module.training for module in model.modules()):
+        model.train()
+    for module in frozen:
+        module.training = False
+    gradient = _gradient_function(model, data, loss_function, optimizer)
+    total = 0.0
+    seen = steps = 0
+    for batch in batches:
+        rows = batch.to(data.labels.device)
+        # On a processor several times as fast as data.features[rows].
+        labels = data.labels.index_select(0, rows)
+        loss = gradient(data.features.index_select(0, rows), labels)
+        if before_step is not None:
+            before_step(model)
+        if clip_gradient_norm > 0:
+            nn.utils.clip_grad_norm_(model.parameters(), clip_gradient_norm)
+        optimizer.step()
+        steps += 1
+        if after_step is not None:
+            after_step(model, steps)
+        count = count_targets(labels)
+        total += loss * count
+        seen += count
+    return TrainingSummary(total / seen if seen else 0.0, steps)
+
+
+def _gradient_function(
+    model: nn.Module,
+    data: Split,
+    loss_function: LossFunction,
+    optimizer: torch.optim.Optimizer,
+) -> Callable[[Tensor, Tensor], float]:
+    """Return what puts a mini-batch's gradient into the parameters and gives the loss."""
+    plain = loss_function is cross_entropy and data.labels.ndim == 1
+    dense = dense_gradients(model) if plain else None
+    if dense is not None:
+        return dense
+
+    def gradient(features: Tensor, labels: Tensor) -> float:
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_function(model, features, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    return gradient
+
+
+@contextmanager
+def frozen_arrays(model: nn.Module, names: Collection[str]) -> Iterator[list[nn.Module]]:
+    """Take the gradients of some parameters away, and give them back afterwards.
+
+    Yields the modules that hold any of the named parameters and buffers, for
+    :func:`run_steps`.
+    """
+    if not names:
+        yield []
+        return
+    held = [
+        module
+        for prefix, module in model.named_modules()
+        if any(name in names for name in _own_names(module, prefix))
+    ]
+    taken = [p for n, p in model.named_parameters() if n in names and p.requires_grad]
+    for parameter in taken:
+        parameter.requires_grad_(False)
+        parameter.grad = None
+    try:
+        yield held
+    finally:
+        for parameter in taken:
+            parameter.requires_grad_(True)
+
+
+def _own_names(module: nn.Module, prefix: str) -> Iterator[str]:
+    """Yield a module's own arrays, not its children's, as the whole model names them."""
+    for name, _ in module.named_parameters(prefix, recurse=False):
+        yield name
+    for name, _ in module.named_buffers(prefix, recurse=False):
+        yield name
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device that the key ``device`` names.
+
+    ``auto`` is the GPU that this process can see (Ray shows each client its own, or a
+    share of one), else the CPU.
+
+    Raises
+    ------
+    ConfigError
+        If it names a GPU and this process sees none.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "key device = 'cuda': this process sees no GPU; use auto or cpu, or give "
+            "clients a share of one"
+        )
+    return torch.device(name)

@@ -1,0 +1,86 @@
+"""Gaussian noise on what a client uploads (Gaussian mechanism, client level).
+
+M. Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, arXiv:1607.00133, for
+clipping and noise; applied once to each array record that leaves a client, as the
+robustness experiment of FedEBA+ does. Equation used: u min(1, C / ||u||) + N(0, (z C)^2 I),
+where u is the change to a model, or the record itself where it holds none (gradients,
+logits).
+
+FedEBA+ gives its noise as sigma_2 C_0 / L with L the batch size: z = sigma_2 / L here.
+
+What this does not do: losses and counts are sent as they are, the privacy spent over rounds
+is not added up, and the noise comes from the experiment's own streams, so that a run can be
+repeated. It shows what noise does to a method; it protects nobody.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsuite.core.keys import Key, Unless
+from fedsuite.messages.records import Arrays
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "dp-noise-multiplier",
+        0.0,
+        "noise on what clients upload: standard deviation over dp-clip; 0 neither clips "
+        "nor adds noise",
+        minimum=0.0,
+    ),
+    Key(
+        "dp-clip",
+        1.0,
+        "largest norm of an upload that gets noise; a very large one does not clip",
+        above=0.0,
+        needs=(Unless("dp-noise-multiplier", 0.0),),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class PrivacyOptions:
+    """How to protect uploads; the fields are the keys of the same names.
+
+    Parameters
+    ----------
+    dp_noise_multiplier
+        Standard deviation z of the noise over the clipping norm; 0 turns all off.
+    dp_clip
+        Largest Euclidean norm C of one upload, over all of its arrays.
+    """
+
+    dp_noise_multiplier: float = 0.0
+    dp_clip: float = 1.0
+
+
+def privatise(
+    arrays: Arrays, start: Arrays, options: PrivacyOptions, rng: np.random.Generator
+) -> Arrays:
+    """Return arrays whose distance from where they started is clipped, with noise.
+
+    Parameters
+    ----------
+    arrays
+        One upload, in floating point.
+    start
+        The received model that it was trained from, by name; 0 where a name is missing.
+    options
+        Clipping norm and noise.
+    rng
+        Makes the noise, array by array in their order.
+    """
+    change = {
+        name: np.subtract(array, start.get(name, 0.0), dtype=np.float64)
+        for name, array in arrays.items()
+    }
+    norm = math.sqrt(sum(float(np.square(array).sum()) for array in change.values()))
+    scale = options.dp_clip / max(norm, options.dp_clip)
+    deviation = options.dp_noise_multiplier * options.dp_clip
+    protected: Arrays = {}
+    for name, array in arrays.items():
+        noise = rng.normal(0.0, deviation, array.shape)
+        moved = start.get(name, 0.0) + (scale * change[name] + noise)
+        protected[name] = moved.astype(array.dtype)
+    return protected

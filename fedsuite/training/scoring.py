@@ -1,0 +1,135 @@
+"""Scores beside the usual one: on the whole test part, and of models before averaging.
+
+A score's name says which model and which data: no prefix for the model that the method
+gives a client, ``global-`` for the received one where that is another, ``trained-`` for
+what local training left of it; ``whole-test-`` for all test rows of the data set, else the
+client's own. ``received-training-loss`` is of the model that came with the message, over
+all training rows of the client.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedsuite.core.keys import Key
+from fedsuite.data import Split
+from fedsuite.messages.records import ARRAYS, EVALUATE, NUM_EXAMPLES, MetricValue, Request
+from fedsuite.models.arrays import load_arrays
+from fedsuite.training.evaluation import evaluate_model, mean_loss
+from fedsuite.training.losses import LossFunction, count_targets
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "score-whole-test",
+        False,
+        "clients also score their models on the whole test part, not their own rows alone",
+    ),
+    Key(
+        "score-trained",
+        False,
+        "clients also score, in rounds that are evaluated, what local training left of "
+        "the received model, before it is averaged",
+    ),
+    Key(
+        "score-training-data",
+        False,
+        "clients also tell, in rounds that are evaluated, the received model's loss over "
+        "all their training rows: pooled, the convergence curve of the global model",
+    ),
+)
+
+_REMEMBERED = 2
+"""Models whose scores are kept: clients take turns of their own and the shared one."""
+
+
+class WholeTest:
+    """The whole test part, for all clients of a process.
+
+    Clients that score the same model, as the one that all received, get the scores of the
+    first of them: they are remembered by a digest of the model.
+
+    Parameters
+    ----------
+    data
+        On the models' device.
+    """
+
+    def __init__(self, data: Split) -> None:
+        self.data = data
+        self._scores: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+
+    def scores(self, model: nn.Module) -> dict[str, MetricValue]:
+        """Return loss and accuracy of a model, and of how many samples, by metric."""
+        digest = _digest(model)
+        found = self._scores.pop(digest, None) or evaluate_model(model, self.data)
+        self._scores[digest] = found
+        while len(self._scores) > _REMEMBERED:
+            self._scores.popitem(last=False)
+        return {
+            "whole-test-loss": found[0],
+            "whole-test-accuracy": found[1],
+            "whole-test-examples": len(self.data),
+        }
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What a client scores beside the usual.
+
+    Parameters
+    ----------
+    whole_test
+        None scores the client's own test rows alone.
+    trained_every, num_rounds
+        Trained models are scored every so many rounds, and in the last; 0 never.
+    training_data
+        Whether the loss of received models over the client's training data is told.
+    """
+
+    whole_test: WholeTest | None = None
+    trained_every: int = 0
+    num_rounds: int = 0
+    training_data: bool = False
+
+    def scores_trained(self, server_round: int) -> bool:
+        """Return whether a round's trained models are scored."""
+        if self.trained_every == 0:
+            return False
+        return server_round % self.trained_every == 0 or server_round == self.num_rounds
+
+    def received(
+        self, model: nn.Module, request: Request, data: Split, loss: LossFunction
+    ) -> dict[str, MetricValue]:
+        """Return the received model's mean loss over ``data``, and over how many targets.
+
+        Empty where it is not asked for, or the message is not to evaluate or holds no
+        whole model, as of methods that share a part. Loads the model: to be called before
+        the answer is worked out, which loads what it needs.
+        """
+        arrays = request.arrays.get(ARRAYS, {})
+        wanted = self.training_data and request.message_type == EVALUATE
+        if not wanted or set(arrays) != set(model.state_dict()):
+            return {}
+        load_arrays(model, arrays)
+        return {
+            "received-training-loss": mean_loss(model, data, loss),
+            "training-examples": count_targets(data.labels),
+        }
+
+
+def prefixed(prefix: str, scores: Mapping[str, MetricValue]) -> dict[str, MetricValue]:
+    """Return an evaluation's scores under names that say whose they are."""
+    return {f"{prefix}-{key}": v for key, v in scores.items() if key != NUM_EXAMPLES}
+
+
+def _digest(model: nn.Module) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in model.state_dict().items():
+        array = tensor.detach().cpu().numpy()
+        # Of two networks other shapes may hold the same bytes.
+        digest.update(f"{name}/{array.dtype}/{array.shape}/".encode())
+        digest.update(array.tobytes())
+    return digest.digest()

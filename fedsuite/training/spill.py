@@ -1,0 +1,126 @@
+"""Arrays in memory up to a limit, and the rest in files that end with the process."""
+
+import itertools
+import os
+import shutil
+import sys
+import weakref
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import make_folder, safetensors_bytes, write_error
+from fedsuite.core.least_recent import LeastRecent
+from fedsuite.messages.records import Arrays, num_bytes
+
+
+@dataclass(frozen=True)
+class _Spilled:
+    """Where arrays are, and the order of their names, which a file does not keep."""
+
+    path: Path
+    names: tuple[str, ...]
+
+
+class SpillingMemory:
+    """Named arrays by key. Over the limit those used least recently go to files.
+
+    What comes back from a file has the same bits and order. It does not go back into
+    memory: where very many clients take turns, each would push out one that comes sooner.
+
+    Parameters
+    ----------
+    folder
+        Of this memory alone: what a process left there that was killed is deleted, and the
+        folder itself when this memory ends. Made when first needed. None is no limit.
+    limit
+        Bytes in memory, apart from what was put in last.
+    """
+
+    def __init__(self, folder: Path | None = None, limit: int = 0) -> None:
+        self._folder = folder
+        self._memory = LeastRecent[Hashable, Arrays](
+            sys.maxsize if folder is None else limit
+        )
+        self._spilled: dict[Hashable, _Spilled] = {}
+        self._numbers = itertools.count()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            weakref.finalize(self, _remove, folder, os.getpid())
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return self._memory.held
+
+    def get(self, key: Hashable) -> Arrays | None:
+        """Return arrays, read-only; None where the key has none.
+
+        Raises
+        ------
+        RunError
+            If their file cannot be read.
+        """
+        arrays = self._memory.get(key)
+        if arrays is None and key in self._spilled:
+            return _read(self._spilled[key])
+        return arrays
+
+    def put(self, key: Hashable, arrays: Arrays) -> None:
+        """Take arrays, which nobody may write into, in place of the key's old ones.
+
+        Raises
+        ------
+        RunError
+            If a file cannot be written; nothing is lost then.
+        """
+        self.drop(key)
+        self._memory.add(key, arrays, num_bytes(arrays))
+        while (oldest := self._memory.surplus) is not None:
+            self._write(oldest)
+
+    def drop(self, key: Hashable) -> None:
+        """Forget the arrays of a key, if it has any."""
+        self._memory.drop(key)
+        spilled = self._spilled.pop(key, None)
+        if spilled is not None:
+            spilled.path.unlink(missing_ok=True)
+
+    def _write(self, key: Hashable) -> None:
+        """Move arrays from memory to a file."""
+        arrays = self._memory.get(key)
+        assert self._folder is not None and arrays is not None
+        make_folder(self._folder)
+        path = self._folder / f"{next(self._numbers)}.safetensors"
+        try:
+            # Not flushed to the disk: after a crash nobody reads it.
+            path.write_bytes(safetensors_bytes(arrays))
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise write_error(path, error) from error
+        self._spilled[key] = _Spilled(path, tuple(arrays))
+        self._memory.drop(key)
+
+
+def _read(spilled: _Spilled) -> Arrays:
+    try:
+        found = load(spilled.path.read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise RunError(
+            f"clients' state cannot be read from {spilled.path} ({error}): leave state-dir "
+            "alone during a run, or raise client-memory"
+        ) from error
+    arrays = {name: found[name] for name in spilled.names}
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Delete a folder, unless this process is a copy of the one that it belongs to."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)

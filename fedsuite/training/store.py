@@ -1,0 +1,156 @@
+"""What a client keeps between rounds: immutable, numbered versions of its state.
+
+A version is named ``ROUND.EXCHANGE`` after the message that made it. The server names the
+version to start from, so that a repeated message gives the same reply, and a run that is
+resumed from a checkpoint starts from the versions that belong to it, whatever came later.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import atomic_write, make_folder, safetensors_bytes
+from fedsuite.messages.records import Arrays
+from fedsuite.training.spill import SpillingMemory
+
+_VERSION = re.compile(r"\d{1,9}\.\d{1,9}")
+
+
+class ClientStore(Protocol):
+    """Keeps versions of clients' state."""
+
+    def load(self, client_id: int, version: str) -> Arrays:
+        """Return a version; :class:`RunError` if it is not there or unreadable."""
+
+    def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
+        """Store a version and drop those that are neither this one nor needed."""
+
+
+class FileStore:
+    """Versions as files ``FOLDER/CLIENT/VERSION.safetensors``.
+
+    Parameters
+    ----------
+    folder
+        Folder of the run; made when first needed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, client_id: int, version: str) -> Path:
+        """Return where a version lies; names that are not versions are refused."""
+        if not _VERSION.fullmatch(version):
+            raise RunError(
+                f"client {client_id}: {version!r:.40} is no version of its state"
+            )
+        return self._folder / str(int(client_id)) / f"{version}.safetensors"
+
+    def load(self, client_id: int, version: str) -> Arrays:
+        """Return a version."""
+        path = self.path(client_id, version)
+        try:
+            arrays: Arrays = load(path.read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise RunError(
+                f"client {client_id}: state {version} cannot be read from {path} "
+                f"({error}): keep state-dir between rounds, or start a new run"
+            ) from error
+        return arrays
+
+    def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
+        """Store a version and drop those that are neither this one nor needed."""
+        self.write(client_id, version, arrays)
+        self.prune(client_id, needed | {version})
+
+    def write(self, client_id: int, version: str, arrays: Arrays) -> None:
+        """Store a version and leave the others alone."""
+        path = self.path(client_id, version)
+        make_folder(path.parent)
+        atomic_write(path, safetensors_bytes(arrays))
+
+    def prune(self, client_id: int, needed: set[str]) -> None:
+        """Delete the versions that are not needed."""
+        for path in (self._folder / str(int(client_id))).glob("*.safetensors"):
+            if path.stem not in needed:
+                path.unlink(missing_ok=True)
+
+
+class MemoryStore:
+    """Versions in memory, written to files only where a checkpoint needs them.
+
+    Parameters
+    ----------
+    files
+        Where :meth:`persist` writes, and where a resumed run finds older versions; None
+        writes nothing and finds nothing.
+    memory
+        Holds the versions; None has no limit.
+    """
+
+    def __init__(
+        self, files: FileStore | None = None, memory: SpillingMemory | None = None
+    ) -> None:
+        self._files = files
+        self._memory = memory if memory is not None else SpillingMemory()
+        self._versions: dict[int, set[str]] = {}
+        self._written: dict[int, str] = {}
+        self._pruned: dict[int, str] = {}
+
+    def load(self, client_id: int, version: str) -> Arrays:
+        """Return a version."""
+        arrays = self._memory.get((client_id, version))
+        if arrays is not None:
+            return arrays
+        if self._files is None:
+            raise RunError(f"client {client_id}: there is no state {version}")
+        return self._files.load(client_id, version)
+
+    def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
+        """Store a version and drop those that are neither this one nor needed."""
+        known = self._versions.setdefault(client_id, set())
+        for other in known - needed:
+            self._memory.drop((client_id, other))
+        known &= needed
+        known.add(version)
+        frozen = {name: _frozen(array) for name, array in arrays.items()}
+        self._memory.put((client_id, version), frozen)
+
+    def persist(self, versions: Mapping[int, str]) -> None:
+        """Write these versions to files; those of the last checkpoint stay."""
+        if self._files is None:
+            return
+        for client_id, version in versions.items():
+            # A file of that name that is not ours is left of another run: replace it.
+            if self._written.get(client_id) == version:
+                continue
+            arrays = self._memory.get((client_id, version))
+            if arrays is not None:
+                self._files.write(client_id, version, arrays)
+                self._written[client_id] = version
+                self._pruned.pop(client_id, None)
+
+    def prune(self, versions: Mapping[int, str]) -> None:
+        """Delete the files of all other versions: no checkpoint needs them any more."""
+        if self._files is None:
+            return
+        for client_id, version in versions.items():
+            # Very many clients have folders that it takes long to look into.
+            if self._pruned.get(client_id) != version:
+                self._files.prune(client_id, {version})
+                self._pruned[client_id] = version
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that stays as it is; many clients may keep one received array."""
+    if not array.flags.writeable:
+        return array
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy

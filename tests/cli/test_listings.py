@@ -1,0 +1,146 @@
+"""Tables for people: everything that is registered is in them, with its own words."""
+
+import io
+
+import numpy as np
+import pytest
+from rich import box
+from rich.console import Console
+
+from fedsuite.cli.listings import (
+    datasets_table,
+    doctor_report,
+    method_keys_table,
+    methods_table,
+    partition_listing,
+    shift_listing,
+)
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.registry import METHODS
+from fedsuite.data import DATASETS, PARTITIONERS, ClientShift
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.key_catalog import KEYS
+from fedsuite.experiment.parts import federated_data
+
+
+def rows(table):
+    """Return the cells of a table as rows of text, as a wide console shows them."""
+    console = Console(file=io.StringIO(), width=1000)
+    table.box = box.HEAVY_HEAD
+    console.print(table)
+    lines = [line for line in console.file.getvalue().splitlines() if "│" in line]
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
+
+
+def test_methods_have_their_papers_and_keys():
+    found = {row[0]: row[1:] for row in rows(methods_table())}
+    assert set(found) == set(METHODS)
+    assert found["fedprox"] == [
+        "FedProx",
+        "FedProxClient",
+        "server-learning-rate, proximal-mu",
+        "Li et al., MLSys 2020, arXiv:1812.06127",
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_keys_are_those_that_an_experiment_may_set(method):
+    names = {row[0] for row in rows(method_keys_table(method, every=True))}
+    assert {key.name for key in KEYS} < names
+    assert set(Experiment.from_values({"method": method}).values) <= names
+    others = {
+        key.name
+        for other in METHODS.values()
+        for key in other.load_strategy().KEYS
+        if other.name != method
+    } - {key.name for key in METHODS[method].load_strategy().KEYS}
+    assert not others & names
+
+
+def test_keys_have_the_methods_own_defaults():
+    def defaults(method):
+        return {row[0]: row[1] for row in rows(method_keys_table(method, every=True))}
+
+    found = defaults("fedsgd")
+    assert (found["local-steps"], found["batch-size"]) == ("1", "0")
+    assert found["tensorboard"] == "false"
+    assert found["dataset"] == '"digits"'
+    found = defaults("fedavg")
+    assert (found["local-steps"], found["batch-size"]) == ("0", "32")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_alone_has_its_keys_and_the_defaults_that_it_changes(method):
+    strategy = METHODS[method].load_strategy()
+    found = [row[:2] for row in rows(method_keys_table(method))]
+    keys = {name: default for name, default in found if default and name != "key"}
+    assert set(keys) == {key.name for key in strategy.KEYS} | set(strategy.DEFAULTS)
+    assert len(keys) == sum(bool(default) for _, default in found)
+
+
+def test_keys_stand_under_what_brings_them():
+    under, title = {}, ""
+    for row in rows(method_keys_table("fedavg", every=True)):
+        title, name = (title, row[0]) if row[1] else (row[0], "")
+        under.setdefault(title, set()).add(name)
+    assert "dirichlet-alpha" in under["partitioner dirichlet"]
+    assert "dirichlet-alpha" not in under["data"]
+    assert not any("shards" in name for name in under.get("partitioner iid", ()))
+    for spec in PARTITIONERS.values():
+        listed = under.get(f"partitioner {spec.name}", {""}) - {""}
+        assert listed == {key.name for key in spec.keys}
+
+
+def test_unknown_method_gets_the_nearest():
+    with pytest.raises(ConfigError, match="'fedpox': did you mean 'fedprox'"):
+        method_keys_table("fedpox")
+
+
+def test_datasets_say_which_files_they_need():
+    found = {row[0]: row[1:] for row in rows(datasets_table())}
+    assert set(found) == set(DATASETS)
+    assert found["digits"][:3] == ["10", "1 x 8 x 8", "none: embedded or generated"]
+    assert found["mnist"][2] == "mnist/train-*.parquet, mnist/test-*.parquet"
+
+
+def test_partition_rows_are_the_data():
+    experiment = Experiment.from_values({"partitioner": "shards", "num-clients": 5})
+    data = federated_data(experiment)
+    found = np.array(
+        [[int(c.replace("·", "0")) for c in row] for row in rows(partition_listing(data))]
+    )
+    assert found[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert (found[:, 1] == data.class_counts().sum(axis=1)).all()
+    assert (found[:, 2] == data.test_class_counts().sum(axis=1)).all()
+    assert (found[:, 4:] == data.class_counts()).all()
+    assert (found[:, 3] == (data.class_counts() > 0).sum(axis=1)).all()
+
+
+def test_shifts_are_the_datas():
+    shifts = (
+        ClientShift(12.345, None, 0.98765, 69.12, 858, 0.5, None),
+        ClientShift(120.4, 1.0, 1.0, 4e4, 10243, 0.0, 3.14159),
+    )
+    assert rows(shift_listing(shifts)) == [
+        ["0", "12.3", "–", "0.988", "69.1", "858", "0.5", "–"],
+        ["1", "120", "1", "1", "40000", "10243", "0", "3.14"],
+    ]
+
+
+def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):
+    from fedsuite.engines import flower
+
+    facts = flower.flower_facts()
+    monkeypatch.setattr(flower, "flower_facts", lambda: {**facts, "ray": ""})
+    monkeypatch.setenv("FEDSUITE_DATA", "/data/[red]")
+    table, healthy = doctor_report()
+    found = {row[0]: row[1:] for row in rows(table)}
+    assert found["ray"] == ["missing", "install 'flwr[simulation]'"]
+    assert found["FEDSUITE_DATA"] == ["/data/[red]", ""]
+    assert found["torch"][1] == ""
+    assert not healthy
+
+
+def test_every_partitioner_has_its_keys_listed():
+    names = {row[0] for row in rows(method_keys_table("fedavg", every=True))}
+    assert {key.name for spec in PARTITIONERS.values() for key in spec.keys} <= names

@@ -1,0 +1,247 @@
+"""Checkpoints: whole or refused, and resuming gives the bits of never having stopped."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
+from fedsuite.core.errors import RunError
+from fedsuite.engines.local import run_local
+from fedsuite.messages.records import to_arrays
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints, load_latest
+from tests.helpers import bits, digits_experiment
+
+
+def example(server_round: int = 7, fingerprint: str = "print") -> Checkpoint:
+    return Checkpoint(
+        server_round=server_round,
+        fingerprint=fingerprint,
+        arrays={
+            "z.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+            "a.counter": np.array(3, dtype=np.int64),
+            "empty": np.zeros((0, 2), dtype=np.float16),
+        },
+        method_arrays={"control": np.full(2, 0.1)},
+        method_scalars={"step": 3, "rate": 0.1, "name": "x", "many": [1.5, 2.5]},
+        client_versions={0: "7.1", 12: "3.2"},
+        failed_rounds=1,
+        history={
+            "train_metrics_clientapp": {1: {"loss": 0.1 + 0.2}},
+            "evaluate_metrics_clientapp": {},
+            "evaluate_metrics_serverapp": {0: {"loss": 1.0}, 7: {"accuracy": 0.5}},
+        },
+        callbacks={"early-stop": [0.25, 3, 2]},
+    )
+
+
+def test_round_trip_of_everything(tmp_path: Path) -> None:
+    path = example().save(tmp_path)
+    assert path.name == "round-000007.safetensors"
+    found, given = Checkpoint.load(path), example()
+    for name in ("arrays", "method_arrays"):
+        mine, theirs = getattr(given, name), getattr(found, name)
+        assert list(mine) == list(theirs)
+        assert bits(mine) == bits(theirs)
+        assert [(a.dtype, a.shape) for a in mine.values()] == [
+            (a.dtype, a.shape) for a in theirs.values()
+        ]
+    for name in (
+        "server_round",
+        "fingerprint",
+        "method_scalars",
+        "client_versions",
+        "failed_rounds",
+        "history",
+        "callbacks",
+    ):
+        assert getattr(found, name) == getattr(given, name)
+
+
+def test_list_is_sorted_by_round_and_ignores_what_is_no_checkpoint(tmp_path: Path) -> None:
+    for server_round in (1_000_001, 2, 30):
+        example(server_round).save(tmp_path)
+    for name in (".round-000099.safetensors.1-1.tmp", "round-9.safetensors", "notes.txt"):
+        (tmp_path / name).touch()
+    rounds = [Checkpoint.load(path).server_round for path in list_checkpoints(tmp_path)]
+    assert rounds == [2, 30, 1_000_001]
+    assert list_checkpoints(tmp_path / "nothing") == []
+    assert load_latest(tmp_path / "nothing", "print") is None
+    latest = load_latest(tmp_path, "print")
+    assert latest is not None and latest.server_round == 1_000_001
+
+
+def test_checkpoint_of_another_experiment(tmp_path: Path) -> None:
+    example().save(tmp_path)
+    with pytest.raises(RunError, match="belongs to another experiment: resume") as caught:
+        load_latest(tmp_path, "other")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 5, 8, 60, 400, -1])
+def test_torn_file(size: int, tmp_path: Path) -> None:
+    path = example().save(tmp_path)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(RunError, match=r"cannot read checkpoint .*round-000007") as caught:
+        Checkpoint.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Write a checkpoint again with other facts."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+    facts = change(json.loads(metadata["fedsuite"]))
+    save_file(load_file(path), path, metadata={"fedsuite": json.dumps(facts)})
+
+
+def test_rewriting_without_a_change_is_fine(tmp_path: Path) -> None:
+    path = example().save(tmp_path)
+    rewrite(path, lambda facts: facts)
+    assert Checkpoint.load(path).server_round == 7
+
+
+def test_other_format_is_named(tmp_path: Path) -> None:
+    path = example().save(tmp_path)
+    rewrite(path, lambda facts: facts | {"format": 99})
+    with pytest.raises(RunError, match="has format 99, this version reads 1: resume it"):
+        Checkpoint.load(path)
+
+
+TAMPERED: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "no-arrays": lambda facts: {k: v for k, v in facts.items() if k != "arrays"},
+    "no-history": lambda facts: {k: v for k, v in facts.items() if k != "history"},
+    "stolen-array": lambda facts: facts | {"arrays": ["stolen"]},
+    "number-of-arrays": lambda facts: facts | {"arrays": 5},
+    "list-of-versions": lambda facts: facts | {"client_versions": ["1.1"]},
+    "named-client": lambda facts: facts | {"client_versions": {"first": "1.1"}},
+    "list-of-histories": lambda facts: facts | {"history": []},
+    "list": lambda facts: [],
+    "text": lambda facts: "text",
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_tampered_file_is_one_line(name: str, tmp_path: Path) -> None:
+    path = example().save(tmp_path)
+    rewrite(path, TAMPERED[name])
+    with pytest.raises(RunError, match="cannot read checkpoint") as caught:
+        Checkpoint.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_safetensors_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "round-000001.safetensors"
+    save_file({"w": np.zeros(1)}, path)
+    with pytest.raises(RunError, match="cannot read checkpoint"):
+        Checkpoint.load(path)
+
+
+# Resuming whole runs
+
+OPTIONS: dict[str, Any] = {"num_rounds": 6, "clients_per_round": 3, "checkpoint_every": 2}
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what a finished run draws: these tests are about its rounds."""
+    monkeypatch.setattr("fedsuite.running.server.finish_folder", lambda *arguments: None)
+
+
+def run_folder(folder: Path, **changes: Any) -> dict[str, bytes]:
+    result = run_local(digits_experiment(**OPTIONS | changes), folder).result
+    return bits(to_arrays(result.arrays))
+
+
+@contextmanager
+def dying(owner: type, method: str, server_round: int) -> Iterator[None]:
+    """Make a run die where it calls a method for the given round."""
+    original = getattr(owner, method)
+
+    def die(self: Any, *arguments: Any) -> Any:
+        current = self.server_round if isinstance(self, Checkpoint) else arguments[0]
+        if current == server_round:
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(owner, method, die)
+        yield
+
+
+def without_times(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "standalone", "scaffold", "feddyn", "feddc", "ditto"]
+)
+@pytest.mark.parametrize(
+    ("stop", "where"),
+    [(2, "aggregate_train"), (4, "aggregate_evaluate"), (5, "aggregate_train")],
+)
+def test_resuming_gives_the_bits_of_never_stopping(
+    method: str, stop: int, where: str, tmp_path: Path
+) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    expected = run_folder(whole, method=method)
+    with dying(FederatedStrategy, where, stop):
+        run_folder(torn, method=method)
+    assert run_folder(torn, method=method, resume=True) == expected
+    assert without_times(torn) == without_times(whole)
+    assert (torn / "clients.jsonl").read_bytes() == (whole / "clients.jsonl").read_bytes()
+    files = sorted((whole / "state").rglob("*.safetensors"))
+    assert bool(files) == (method != "fedavg")
+    for file in files:
+        other = torn / file.relative_to(whole)
+        assert other.read_bytes() == file.read_bytes()
+
+
+def test_history_of_a_resumed_run_is_whole(tmp_path: Path) -> None:
+    whole = run_local(digits_experiment(**OPTIONS), tmp_path / "whole").result
+    run_folder(tmp_path / "part", num_rounds=2)
+    changes = OPTIONS | {"num_rounds": 6, "resume": True}
+    part = run_local(digits_experiment(**changes), tmp_path / "part").result
+    assert part.train_metrics_clientapp == whole.train_metrics_clientapp
+    assert part.evaluate_metrics_clientapp == whole.evaluate_metrics_clientapp
+    assert sorted(part.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
+
+
+def test_crash_between_client_states_and_checkpoint(tmp_path: Path) -> None:
+    """The states of the last checkpoint must still be there."""
+    expected = run_folder(tmp_path / "whole", method="standalone")
+    state = (tmp_path / "whole").rglob("state/*/*.safetensors")
+    kept = {path.parent.name: path.read_bytes() for path in state}
+    with dying(Checkpoint, "save", 4):
+        run_folder(tmp_path / "torn", method="standalone")
+    assert run_folder(tmp_path / "torn", method="standalone", resume=True) == expected
+    state = (tmp_path / "torn").rglob("state/*/*.safetensors")
+    assert {path.parent.name: path.read_bytes() for path in state} == kept
+
+
+def test_only_the_newest_two_checkpoints_are_kept(tmp_path: Path) -> None:
+    run_folder(tmp_path / "run", num_rounds=7)
+    names = [path.name for path in list_checkpoints(tmp_path / "run" / CHECKPOINTS)]
+    assert names == ["round-000006.safetensors", "round-000007.safetensors"]
+
+
+def test_no_checkpoints_where_none_are_asked_for(tmp_path: Path) -> None:
+    run_folder(tmp_path / "run", num_rounds=2, checkpoint_every=0)
+    assert list_checkpoints(tmp_path / "run" / CHECKPOINTS) == []
+
+
+def test_resuming_another_experiment_changes_nothing(tmp_path: Path) -> None:
+    run_folder(tmp_path / "run", num_rounds=2)
+    before = (tmp_path / "run" / "rounds.jsonl").read_bytes()
+    with pytest.raises(RunError, match="belongs to another experiment"):
+        run_folder(tmp_path / "run", resume=True, seed=1)
+    assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before

@@ -1,0 +1,347 @@
+"""Server momentum and FedVARP, alone and around methods."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.registry import METHODS
+from fedsuite.engines.api import resume, run
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.records import ARRAYS, Arrays
+from fedsuite.rounds.aggregation import weighted_mean
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.server_step import (
+    ServerExtras,
+    ServerMomentum,
+    UpdateMemory,
+    is_statistic,
+)
+from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.running.server import build_strategy
+from fedsuite.running.server_parts import ServerParts
+from tests.helpers import SOME_GROUPS
+
+DIGITS = {
+    "method": "fedavg",
+    "dataset": "digits",
+    "num-clients": 6,
+    "partitioner": "shards",
+    "clients-per-round": 3,
+    "num-rounds": 4,
+    "evaluate-every": 2,
+    "checkpoint-every": 1,
+    "seed": 3,
+    "plots": False,
+}
+
+
+def scalar(value: float) -> Arrays:
+    return {"w": np.array([value], np.float32)}
+
+
+def moved(momentum: ServerMomentum, old: Arrays, new: Arrays) -> Arrays:
+    arrays = momentum.step(old, new)
+    momentum.commit()
+    return arrays
+
+
+def replies(sent: Arrays, updates: dict[int, float]) -> list[ClientReply]:
+    return [
+        ClientReply(k, {ARRAYS: {"w": sent["w"] + np.float32(u)}}, {}, 1.0)
+        for k, u in updates.items()
+    ]
+
+
+def fedvarp_round(
+    memory: UpdateMemory, x: float, updates: dict[int, float], m: int
+) -> float:
+    """Return the model after a round of plain averaging with corrected updates."""
+    sent = scalar(x)
+    taken = list(memory.correct(sent, replies(sent, updates), m))
+    memory.commit()
+    mean = weighted_mean((r.arrays[ARRAYS] for r in taken), (1.0 for _ in taken))
+    assert mean is not None
+    return float(mean["w"][0])
+
+
+# ---- momentum
+
+
+def test_momentum_by_hand() -> None:
+    """Steps 1, 1, -2 at beta 0.5 make velocities 1, 1.5, -1.25."""
+    momentum = ServerMomentum(0.5)
+    x = scalar(10.0)
+    seen = []
+    for step in (1.0, 1.0, -2.0):
+        x = moved(momentum, x, {"w": x["w"] + np.float32(step)})
+        seen.append(float(x["w"][0]))
+    assert seen == [11.0, 12.5, 11.25]
+
+
+def test_momentum_zero_hands_on_what_the_method_made() -> None:
+    new = scalar(2.0)
+    momentum = ServerMomentum(0.0)
+    assert momentum.step(scalar(1.0), new) is new
+    momentum.commit()
+    assert momentum.velocity == {}
+
+
+def test_a_step_that_does_not_count_leaves_no_velocity() -> None:
+    momentum = ServerMomentum(0.5)
+    momentum.step(scalar(0.0), scalar(np.inf))
+    assert momentum.velocity == {}
+    moved(momentum, scalar(0.0), scalar(1.0))
+    np.testing.assert_array_equal(momentum.velocity["w"], [1.0])
+
+
+@given(
+    st.lists(st.floats(-4, 4, width=16), min_size=1, max_size=8),
+    st.floats(0, 1),
+)
+def test_momentum_sums_geometrically(steps: list[float], factor: float) -> None:
+    momentum = ServerMomentum(factor)
+    x = {"w": np.zeros(1)}
+    for step in steps:
+        x = moved(momentum, x, {"w": x["w"] + step})
+    age = range(len(steps))
+    expected = sum(
+        s * sum(factor**k for k in range(len(steps) - t))
+        for t, s in zip(age, steps, strict=True)
+    )
+    np.testing.assert_allclose(x["w"][0], expected, atol=1e-9)
+
+
+def test_momentum_leaves_statistics_to_the_method() -> None:
+    momentum = ServerMomentum(0.9)
+    old = {
+        "norm.weight": np.ones(2, np.float32),
+        "norm.running_var": np.ones(2, np.float32),
+        "norm.num_batches_tracked": np.array(3),
+    }
+    new = {name: array * 2 for name, array in old.items()}
+    once = moved(momentum, old, new)
+    twice = moved(momentum, once, {name: array * 2 for name, array in once.items()})
+    np.testing.assert_array_equal(twice["norm.running_var"], [4, 4])
+    assert twice["norm.num_batches_tracked"] == 12
+    assert twice["norm.num_batches_tracked"].dtype == old["norm.num_batches_tracked"].dtype
+    # 2 + (2 + 0.9 * 1)
+    np.testing.assert_allclose(twice["norm.weight"], [4.9, 4.9], rtol=1e-6)
+    assert is_statistic("0.running_mean", np.zeros(1)) and not is_statistic(
+        "running", np.zeros(1)
+    )
+
+
+@pytest.mark.parametrize("factor", [-0.1, 1.1, float("nan")])
+def test_momentum_outside_its_range_is_refused(factor: float) -> None:
+    with pytest.raises(ValueError, match="expected 0 to 1"):
+        ServerMomentum(factor)
+
+
+# ---- FedVARP
+
+
+def test_fedvarp_by_hand() -> None:
+    """Clients 0 to 3; rounds of {0, 1}, then {1, 2}.
+
+    Round 1: no memory, mean(4, 8) = 6. Then y = (4, 8, 0, 0), mean 3.
+    Round 2: (6 - 8 + 2 - 0) / 2 + 3 = 3. Then y = (4, 6, 2, 0), mean 3.
+    Round 3, client 3 alone with 1: 1 - 0 + 3 = 4.
+    """
+    memory = UpdateMemory()
+    x = fedvarp_round(memory, 0.0, {0: 4.0, 1: 8.0}, 4)
+    assert x == 6.0
+    x = fedvarp_round(memory, x, {1: 6.0, 2: 2.0}, 4)
+    assert x == 9.0
+    assert {k: float(y["w"][0]) for k, y in memory.updates.items()} == {0: 4, 1: 6, 2: 2}
+    assert fedvarp_round(memory, x, {3: 1.0}, 4) == 13.0
+    assert memory.num_bytes() == 4 * 4
+
+
+def test_fedvarp_with_weights_of_the_method_is_the_equation() -> None:
+    """sum p_i (Delta_i - y_i) + mean(y), with p = (0.9, 0.1): 0.9 * 1 - 0.1 * 3 + 1.5."""
+    memory = UpdateMemory()
+    fedvarp_round(memory, 0.0, {0: 1.0, 1: 5.0}, 4)
+    sent = scalar(0.0)
+    taken = list(memory.correct(sent, replies(sent, {0: 2.0, 1: 2.0}), 4))
+    mean = weighted_mean((r.arrays[ARRAYS] for r in taken), (0.9, 0.1))
+    assert mean is not None
+    np.testing.assert_allclose(mean["w"], [0.9 * 1.0 + 0.1 * -3.0 + 1.5], rtol=1e-6)
+
+
+@given(st.lists(st.lists(st.floats(-8, 8, width=16), min_size=3, max_size=3), max_size=5))
+def test_fedvarp_with_all_clients_is_the_plain_mean(rounds: list[list[float]]) -> None:
+    memory, x, plain = UpdateMemory(), 0.0, 0.0
+    for updates in rounds:
+        x = fedvarp_round(memory, x, dict(enumerate(updates)), 3)
+        plain += sum(updates) / 3
+    np.testing.assert_allclose(x, plain, atol=1e-4)
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.integers(0, 4), st.floats(-8, 8, width=16), min_size=1),
+        max_size=6,
+    )
+)
+def test_fedvarp_remembers_the_last_update_and_their_sum(
+    rounds: list[dict[int, float]],
+) -> None:
+    memory = UpdateMemory()
+    last: dict[int, float] = {}
+    for updates in rounds:
+        fedvarp_round(memory, 0.0, updates, 5)
+        last |= updates
+    assert {k: float(y["w"][0]) for k, y in memory.updates.items()} == last
+    if last:
+        np.testing.assert_allclose(memory.total["w"], [sum(last.values())], atol=1e-6)
+
+
+def test_a_round_that_does_not_count_leaves_no_memory() -> None:
+    memory = UpdateMemory()
+    sent = scalar(0.0)
+    list(memory.correct(sent, replies(sent, {0: 1.0}), 2))
+    assert memory.updates == {}
+    fedvarp_round(memory, 0.0, {1: 3.0}, 2)
+    assert set(memory.updates) == {1}
+
+
+def test_fedvarp_leaves_statistics_and_other_records_alone() -> None:
+    memory = UpdateMemory()
+    sent = {"a.weight": np.zeros(1, np.float32), "a.running_var": np.ones(1, np.float32)}
+    model = {name: array + 1 for name, array in sent.items()}
+    reply = ClientReply(0, {ARRAYS: model, "first-step": dict(model)}, {"loss": 1.0}, 2.0)
+    for _ in range(2):
+        (seen,) = memory.correct(sent, [reply], 2)
+        memory.commit()
+    # 1 - 1 + 1 / 2.
+    np.testing.assert_array_equal(seen.arrays[ARRAYS]["a.weight"], [0.5])
+    np.testing.assert_array_equal(seen.arrays[ARRAYS]["a.running_var"], [2.0])
+    np.testing.assert_array_equal(seen.arrays["first-step"]["a.weight"], [1.0])
+    assert (seen.metrics, seen.num_examples) == ({"loss": 1.0}, 2.0)
+
+
+def test_replies_are_taken_one_at_a_time() -> None:
+    sent = scalar(0.0)
+    taken = []
+
+    def source() -> Iterable[ClientReply]:
+        for reply in replies(sent, {0: 1.0, 1: 2.0}):
+            taken.append(reply.client_id)
+            yield reply
+
+    corrected = UpdateMemory().correct(sent, source(), 2)
+    next(corrected)
+    assert taken == [0]
+
+
+# ---- around methods
+
+
+def exchange_of(shared: Sequence[str], back: Sequence[str], own: Any = None) -> Exchange:
+    arrays = scalar(0.0)
+    return Exchange(
+        "train",
+        [0],
+        dict.fromkeys(shared, arrays),
+        own=own or {},
+        expected=Expected({name: spec_of(arrays) for name in back}),
+    )
+
+
+@pytest.mark.parametrize("extras", [ServerExtras(momentum=0.5), ServerExtras(fedvarp=True)])
+def test_methods_without_a_shared_model_are_refused(extras: ServerExtras) -> None:
+    extras.begin(exchange_of([ARRAYS], [ARRAYS]))
+    for exchange in (
+        exchange_of([], []),
+        exchange_of([ARRAYS], ["logits"]),
+        exchange_of([ARRAYS], [ARRAYS], own={0: {ARRAYS: scalar(1.0)}}),
+    ):
+        with pytest.raises(ConfigError, match="choose another method"):
+            extras.begin(exchange)
+        ServerExtras().begin(exchange)
+
+
+def digits_run(folder: Path, name: str, **changes: Any) -> Any:
+    keys = {key.replace("_", "-"): value for key, value in changes.items()}
+    places = {"output-dir": str(folder), "run-name": name}
+    return run({**DIGITS, **keys, **places})
+
+
+def model_of(path: Path) -> bytes:
+    return (path / "model.safetensors").read_bytes()
+
+
+def test_keys_reach_the_strategy() -> None:
+    plain = build_strategy(Experiment.from_values(DIGITS), ServerParts(SOME_GROUPS))
+    assert plain.extras.momentum.factor == 0.0
+    assert plain.extras.memory is None
+    given_keys = {**DIGITS, "server-momentum": 0.9, "fedvarp": True}
+    strategy = build_strategy(Experiment.from_values(given_keys), ServerParts(SOME_GROUPS))
+    assert strategy.extras.momentum.factor == 0.9
+    assert strategy.extras.memory is not None
+    with pytest.raises(ConfigError, match="key server-momentum"):
+        Experiment.from_values({**DIGITS, "server-momentum": 1.5})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"server_momentum": 0.9}, {"fedvarp": True}, {"method": "fedprox", "fedvarp": True}],
+)
+def test_extras_change_a_run_and_repeat_it(tmp_path: Path, changes: dict[str, Any]) -> None:
+    off = {"server_momentum": 0.0, "fedvarp": False}
+    method = {"method": changes.get("method", "fedavg")}
+    plain = digits_run(tmp_path, "plain", **{**off, **method})
+    first = digits_run(tmp_path, "first", **changes)
+    second = digits_run(tmp_path, "second", **changes)
+    assert model_of(first.path) == model_of(second.path)
+    assert model_of(first.path) != model_of(plain.path)
+
+
+def test_a_run_resumed_goes_on_with_velocity_and_memory(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"server_momentum": 0.5, "fedvarp": True}
+    whole = digits_run(tmp_path, "whole", **changes)
+    part = digits_run(tmp_path, "part", num_rounds=2, **changes)
+    resume(part.path, num_rounds=4)
+    assert model_of(part.path) == model_of(whole.path)
+
+
+def test_state_is_whole_and_restoring_replaces_it() -> None:
+    def used(value: float) -> ServerExtras:
+        extras = ServerExtras(momentum=0.5, fedvarp=True)
+        extras.begin(exchange_of([ARRAYS], [ARRAYS]))
+        list(extras.correct(iter(replies(scalar(0.0), {7: value})), 2))
+        extras.step(scalar(0.0), scalar(value))
+        extras.commit()
+        return extras
+
+    state = used(3.0).state()
+    assert set(state) == {"velocity/w", "total/w", "7/w"}
+    other = used(5.0)
+    other.restore(state)
+    np.testing.assert_equal(other.state(), state)
+    other.restore({})
+    assert other.state() == {}
+
+
+def test_standalone_with_momentum_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"server-momentum = .* with method standalone"):
+        digits_run(tmp_path, "alone", method="standalone", server_momentum=0.9)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if "fedpara" not in m])
+def test_methods_without_one_shared_model_are_refused_before_anything_starts(
+    method: str,
+) -> None:
+    strategy = METHODS[method].load_strategy()
+    if strategy.trains_one_model():
+        Experiment.from_values({"method": method, "server-momentum": 0.5})
+        return
+    for key, value in (("server-momentum", 0.5), ("fedvarp", True)):
+        with pytest.raises(ConfigError, match=f"key {key} = {value} .*one shared model"):
+            Experiment.from_values({"method": method, key: value})

@@ -1,0 +1,127 @@
+"""Who takes part where sites are named: by registered name, whatever comes first."""
+
+from collections.abc import Sequence
+
+import pytest
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+
+from fedsuite.core.errors import RunError
+from fedsuite.engines.local import flower_identity
+from fedsuite.messages.records import HELLO
+from fedsuite.rounds.membership import Directory
+from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.training.app import source_hash
+from tests.helpers import matrix_app, run
+from tests.rounds.registered import Registered
+
+SITE_NODES = {1000: ("south", b"s"), 1001: ("north", b"n"), 1002: ("visitor", b"v")}
+"""Nodes in the order in which they came; the sites are north and south."""
+
+
+def site_directory(timeout: float = 1.0, source_hash: str | None = None) -> Directory:
+    names = ("north", "south")
+    return Directory("registered", 2, timeout, source_hash, None, names)
+
+
+def test_a_site_is_known_by_its_registered_name_not_by_its_arrival() -> None:
+    with flower_identity():
+        found = site_directory().wait(Registered(matrix_app(), SITE_NODES), 1)
+    assert list(found.client_ids) == [0, 1]
+    assert found.nodes == {0: 1001, 1: 1000}
+    assert found.names == {0: "north", 1: "south"}
+    assert found.hosted, "the message says which client the node is"
+
+
+def test_a_name_without_a_key_is_nobodys() -> None:
+    nodes = {1000: ("south", b"s"), 1001: ("north", b"")}
+    with (
+        flower_identity(),
+        pytest.raises(RunError, match=r"sites north did not connect within 0\.05 s"),
+    ):
+        site_directory(0.05).wait(Registered(matrix_app(), nodes), 1)
+
+
+def test_two_nodes_of_one_name() -> None:
+    nodes = {1000: ("south", b"s"), 1001: ("north", b"n"), 1002: ("north", b"x")}
+    with flower_identity(), pytest.raises(RunError, match="two SuperNodes are registered"):
+        site_directory().wait(Registered(matrix_app(), nodes), 1)
+
+
+def test_a_site_that_is_away_keeps_its_number() -> None:
+    grid = Registered(matrix_app(), SITE_NODES)
+    directory = site_directory()
+    with flower_identity():
+        directory.wait(grid, 1)
+        grid.keys = {1000: ("south", b"s")}
+        away = directory.wait(grid, 1)
+        grid.keys = {1000: ("south", b"s"), 1002: ("north", b"another key")}
+        back = directory.wait(grid, 1)
+    assert (list(away.client_ids), away.nodes) == ([0, 1], {1: 1000})
+    assert back.nodes == {0: 1002, 1: 1000}
+
+
+class Greeted(Registered):
+    """Registered nodes that count hellos, and of which some fail theirs."""
+
+    failing: Sequence[int] = ()
+    hellos: int = 0
+
+    def _answer(self, message: Message) -> Message:
+        self.hellos += message.metadata.message_type == HELLO
+        if message.metadata.dst_node_id in self.failing:
+            message.metadata.__dict__["_message_id"] = "failing"
+            error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "its own log\nsays why")
+            return Message(error, reply_to=message)
+        return super()._answer(message)
+
+
+def test_sites_are_greeted_once_and_visitors_never() -> None:
+    grid = Greeted(matrix_app(), SITE_NODES)
+    directory = site_directory()
+    with flower_identity():
+        directory.wait(grid, 1)
+        directory.wait(grid, 1)
+    assert grid.hellos == 2
+
+
+def test_a_site_that_fails_its_hello_ends_the_start_and_not_a_later_round() -> None:
+    grid = Greeted(matrix_app(), SITE_NODES)
+    grid.failing = (1001,)
+    with (
+        flower_identity(),
+        pytest.raises(RunError, match=r"site north failed the hello \(its own log"),
+    ):
+        site_directory().wait(grid, 1)
+    directory = site_directory()
+    grid.failing = ()
+    with flower_identity():
+        directory.wait(grid, 1)
+        grid.keys = {1000: ("south", b"s")}
+        directory.wait(grid, 1)
+        grid.keys, grid.failing = SITE_NODES, (1001,)
+        assert directory.wait(grid, 1).nodes == {1: 1000}
+        grid.failing = ()
+        assert directory.wait(grid, 1).nodes == {0: 1001, 1: 1000}
+
+
+def test_a_site_with_other_code_ends_the_start() -> None:
+    grid = Greeted(matrix_app(), SITE_NODES)
+    with flower_identity():
+        site_directory(source_hash=source_hash()).wait(grid, 1)
+        with pytest.raises(RunError, match="runs other fedsuite code"):
+            site_directory(source_hash="f" * 64).wait(grid, 1)
+
+
+def test_rounds_of_sites_report_their_names() -> None:
+    """Client 0 is north, whose node came second: its samples are those of number 0."""
+    strategy = FedAvg(
+        identity="registered",
+        num_clients=2,
+        site_names=("north", "south"),
+        min_available_nodes=1,
+        connect_timeout=5.0,
+    )
+    trace = run(strategy, Registered(matrix_app(), SITE_NODES))
+    assert [row["client"] for row in trace.reports[0].train.rows] == ["north", "south"]
+    assert trace.weights == [pytest.approx(5 / 3)]

@@ -1,0 +1,57 @@
+"""FedAvg inside Flower's differential-privacy wrappers, through their own ``start``."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.clientapp.mod import fixedclipping_mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
+
+from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.messages.records import to_arrays
+from tests.helpers import MEAN_OF_ALL, matrix_app, strategy_for, zeros
+
+WRAPPERS = {
+    "server": (DifferentialPrivacyServerSideFixedClipping, None),
+    "client": (DifferentialPrivacyClientSideFixedClipping, [fixedclipping_mod]),
+}
+
+
+def run_wrapped(side: str, clipping_norm: float, layout: str, num_rounds: int) -> Any:
+    wrapper, mods = WRAPPERS[side]
+    strategy = wrapper(
+        strategy_for(layout, fraction_evaluate=0.0),
+        noise_multiplier=0.0,
+        clipping_norm=clipping_norm,
+        num_sampled_clients=3,
+    )
+    with flower_identity():
+        grid = LocalGrid(matrix_app(mods=mods), 3)
+        result = strategy.start(grid, zeros(), num_rounds)
+    return to_arrays(result.arrays)["weight"], strategy.strategy
+
+
+@pytest.mark.parametrize("side", WRAPPERS)
+def test_no_noise_and_a_huge_norm_are_plain_fedavg(side: str) -> None:
+    weight, inner = run_wrapped(side, 1e9, "single", 2)
+    assert weight == pytest.approx(np.full((2, 2), MEAN_OF_ALL), rel=1e-6)
+    assert not inner.reports["train"].rejections
+
+
+@pytest.mark.parametrize("side", WRAPPERS)
+def test_small_norm_bounds_the_update(side: str) -> None:
+    """All updates point the same way and are clipped to norm 1/2: so is their mean."""
+    weight, _ = run_wrapped(side, 0.5, "single", 1)
+    assert np.linalg.norm(weight) == pytest.approx(0.5, rel=1e-6)
+    weight, _ = run_wrapped(side, 0.5, "single", 3)
+    assert np.linalg.norm(weight) == pytest.approx(1.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["hosted"])
+def test_layout_in_which_a_node_hosts_clients(layout: str) -> None:
+    """The server-side wrapper clips each array record by itself: one a client."""
+    weight, _ = run_wrapped("server", 0.5, layout, 1)
+    assert np.linalg.norm(weight) == pytest.approx(0.5, rel=1e-6)

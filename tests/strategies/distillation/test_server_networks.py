@@ -1,0 +1,201 @@
+"""A server that holds a model of each network and averages within it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from fedsuite.clients.averaging.fedavg import FedAvgClient
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Value
+from fedsuite.core.registry import METHODS, Method
+from fedsuite.engines.local import run_local
+from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
+from fedsuite.models.arrays import model_arrays
+from fedsuite.models.server_networks import ServerNetworks
+from fedsuite.results.reader import load_run
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.running.server_parts import server_networks
+from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.training.store import MemoryStore
+from tests.helpers import (
+    bits,
+    digits_experiment,
+    for_client,
+    play,
+    run_digits,
+    set_arrays,
+)
+from tests.small_runs import without_plots
+
+TURNS: dict[str, Value] = {
+    "client_models": "linear, mlp:hidden-width=8",
+    "client_model_assignment": "round-robin",
+}
+
+
+class PerNetworkMean(FedAvg):
+    """FedAvg within each network."""
+
+    NEEDS_NETWORKS: ClassVar[bool] = True
+
+    def __init__(self, *, networks: ServerNetworks, **options: Any) -> None:
+        super().__init__(**options)
+        self.networks = networks
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        own = self._own(arrays, client_ids)
+        expected = {
+            k: Expected({ARRAYS: spec_of(records[ARRAYS])}) for k, records in own.items()
+        }
+        return Exchange(TRAIN, client_ids, own=own, expected_of=expected)
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        return Exchange(EVALUATE, client_ids, own=self._own(arrays, client_ids))
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        parts = self.networks.split(arrays)
+        taken = list(replies)
+        for index, part in enumerate(parts):
+            members = self.networks.networks.clients_of(index)
+            mine = [reply for reply in taken if reply.client_id in members]
+            parts[index] = super().aggregate(part, iter(mine)) or part
+        return self.networks.join(parts)
+
+    def _own(
+        self, arrays: Arrays, client_ids: Sequence[int]
+    ) -> dict[int, dict[str, Arrays]]:
+        parts = self.networks.split(arrays)
+        return {k: {ARRAYS: parts[self.networks.networks.of_client[k]]} for k in client_ids}
+
+
+@dataclass(frozen=True)
+class MadeHere(Method):
+    """A method of this file."""
+
+    def load_strategy(self) -> type[PerNetworkMean]:
+        return PerNetworkMean
+
+    def load_client(self) -> type[FedAvgClient]:
+        return FedAvgClient
+
+
+@pytest.fixture
+def per_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the strategy above in FedAvg's place, whose keys it has."""
+    monkeypatch.setitem(METHODS, "fedavg", MadeHere("fedavg", "", "", ""))  # type: ignore[arg-type]
+
+
+def test_mean_within_one_network_is_fedavg(request: pytest.FixtureRequest) -> None:
+    expected = bits(play().arrays[-1])
+    request.getfixturevalue("per_network")
+    for models in ("", "linear"):
+        found = bits(play(client_models=models).arrays[-1])
+        assert found == {f"0/{name}": array for name, array in expected.items()}
+
+
+@pytest.mark.usefixtures("per_network")
+def test_means_within_two_networks_by_hand() -> None:
+    """After round 1 a network holds the mean of what its clients trained alone."""
+    changes = {**TURNS, "partitioner": "power-law", "num_rounds": 1}
+    store = MemoryStore()
+    run_digits(digits_experiment(method="standalone", **changes), store)
+    trace = play(**changes)
+    assert trace.reports[0].train is not None and trace.reports[0].evaluate is not None
+    count = {int(r["client"]): r["num_examples"] for r in trace.reports[0].train.rows}
+    assert len(set(count.values())) > 1 and len(trace.reports[0].evaluate.rows) == 4
+    names = []
+    for index, members in enumerate([(0, 2), (1, 3)]):
+        models = [store.load(k, "1.1") for k in members]
+        weights = [float(count[k]) for k in members]
+        for name in models[0]:
+            mean = np.average([m[name] for m in models], axis=0, weights=weights)
+            found = trace.arrays[-1][f"{index}/{name}"]
+            np.testing.assert_allclose(found, mean, atol=1e-6)
+    names = {
+        f"{index}/{name}" for index, k in ((0, 0), (1, 1)) for name in store.load(k, "1.1")
+    }
+    assert set(trace.arrays[-1]) == names
+
+
+@pytest.mark.usefixtures("per_network")
+def test_a_reply_of_another_network_is_not_used() -> None:
+    experiment = digits_experiment(**TURNS, num_rounds=1)
+    stranger = {"1.weight": np.ones((10, 64), "f"), "1.bias": np.ones(10, "f")}
+    trace = run_digits(experiment, tamper=for_client(1, "hosted", set_arrays(**stranger)))
+    (rejection,) = trace.reports[0].train.rejections
+    assert rejection.client_id == 1
+    assert "array names differ" in rejection.reason
+    assert np.abs(trace.arrays[-1]["0/1.weight"]).max() < 0.9
+
+
+@pytest.mark.usefixtures("per_network")
+def test_what_a_client_claims_is_limited_whatever_its_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = PerNetworkMean.train_exchange
+
+    def limited(self: PerNetworkMean, arrays: Arrays, client_ids: list[int]) -> Exchange:
+        self.max_examples = 5.0
+        return plain(self, arrays, client_ids)
+
+    monkeypatch.setattr(PerNetworkMean, "train_exchange", limited)
+    train = play(client_models="linear", num_rounds=1).reports[0].train
+    assert [row["num_examples"] for row in train.rows] == [5.0] * 4
+
+
+@pytest.mark.usefixtures("per_network")
+def test_what_the_server_writes_and_resumes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_plots(monkeypatch)
+
+    def files(name: str, **more: Value) -> bytes:
+        changes = {**TURNS, "num_rounds": 2, "checkpoint_every": 1, **more}
+        run_local(digits_experiment(**changes), tmp_path / name)
+        return (tmp_path / name / "model.safetensors").read_bytes()
+
+    whole = files("whole")
+    files("part", num_rounds=1)
+    assert files("part", resume=True) == whole
+    manifest = load_run(tmp_path / "whole").manifest
+    assert manifest["networks"] == ["linear", "mlp:hidden-width=8"]
+    assert manifest["client_networks"] == [0, 1, 0, 1]
+    files("one", client_models="", client_model_assignment="random")
+    assert "networks" not in load_run(tmp_path / "one").manifest
+
+
+@pytest.mark.usefixtures("per_network")
+def test_initial_arrays_of_the_server_are_the_clients() -> None:
+    experiment = digits_experiment(**TURNS)
+    data = federated_data(experiment)
+    networks = server_networks(experiment, data)
+    assert networks is not None
+    for index, initial in enumerate(networks.initial):
+        assert bits(initial) == bits(model_arrays(network_model(experiment, data, index)))
+        assert bits(model_arrays(networks.build(index))) == bits(initial)
+        assert list(networks.split(networks.join(networks.initial))[index]) == list(initial)
+
+
+@pytest.mark.usefixtures("per_network")
+def test_own_starts_are_nothing_to_a_server_that_holds_the_models() -> None:
+    with pytest.raises(ConfigError, match="start from what the server holds"):
+        digits_experiment(client_models="linear", client_initialisation="own")
+    with pytest.raises(ConfigError, match="may have different ones") as caught:
+        digits_experiment(method="fedprox", client_models="linear")
+    assert "those of fedavg, standalone," in str(caught.value)
+
+
+@pytest.mark.usefixtures("per_network")
+@pytest.mark.parametrize("need", ["NEEDS_GROUPS", "NEEDS_VALIDATION"])
+def test_what_is_of_one_model_refuses_several(
+    need: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PerNetworkMean, need, True)
+    with pytest.raises(ConfigError, match="fedavg share one model; those of standalone"):
+        digits_experiment(client_models="linear")

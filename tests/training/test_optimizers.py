@@ -1,0 +1,103 @@
+"""Optimisers without torch's compiler: torch's own steps, bit for bit."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from fedsuite.training.optimizers import PlainAdam, PlainSGD
+
+OPTIONS = [
+    (PlainSGD, torch.optim.SGD, {"lr": 0.1}),
+    (PlainSGD, torch.optim.SGD, {"lr": 0.1, "fused": True}),
+    (PlainSGD, torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1, "fused": True}),
+    (PlainSGD, torch.optim.SGD, {"lr": 0.1, "maximize": True, "fused": True}),
+    (
+        PlainSGD,
+        torch.optim.SGD,
+        {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "fused": True},
+    ),
+    (PlainAdam, torch.optim.Adam, {"lr": 0.01, "fused": True}),
+    (PlainAdam, torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1}),
+]
+
+
+def trained(kind, options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    optimizer = kind(model.parameters(), **options)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(6, 5)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), optimizer
+
+
+@pytest.mark.parametrize(("plain", "torchs", "options"), OPTIONS)
+def test_the_steps_have_the_bits_of_torchs_own(plain, torchs, options):
+    found, optimizer = trained(plain, options)
+    expected, own = trained(torchs, options)
+    assert torch.equal(found, expected)
+    held = [list(state.values()) for state in optimizer.state.values()]
+    expected_held = [list(state.values()) for state in own.state.values()]
+    for ours, theirs in zip(held, expected_held, strict=True):
+        assert all(map(torch.equal, ours, theirs))
+
+
+@pytest.mark.parametrize("kind", [PlainSGD, PlainAdam])
+def test_a_step_is_no_part_of_a_graph(kind):
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = kind([weight], lr=0.5)
+    weight.sum().backward()
+    optimizer.step()
+    assert weight.is_leaf and torch.is_grad_enabled()
+    optimizer.zero_grad()
+    assert weight.grad is None
+
+
+def test_a_hook_of_a_step_is_called():
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = PlainSGD([weight], lr=0.5)
+    called = []
+    optimizer.register_step_post_hook(lambda *_: called.append(True))
+    optimizer.step()
+    assert called == [True]
+
+
+ONE_MESSAGE = """
+import sys
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from fedsuite.running import worker as client_app
+from fedsuite.experiment import parts as experiment_parts
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.models.arrays import model_arrays
+from fedsuite.messages.records import to_record
+
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+values = {"method": "METHOD", "optimizer": "OPTIMIZER", "learning-rate": 0.1}
+values |= {"num-clients": 2, "device": "cpu"}
+experiment = Experiment.from_values(values)
+node = {"partition-id": 0, "num-partitions": 2}
+context = Context(1, 5, node, RecordDict(), dict(experiment.values))
+data = experiment_parts.federated_data(experiment)
+arrays = to_record(model_arrays(experiment_parts.network_model(experiment, data)))
+config = ConfigRecord({"server-round": 1, "client-ids": [0], "proximal-mu": 0.1})
+content = RecordDict({"arrays": arrays, "config": config})
+reply = client_app.app(Message(content, 5, "train"), context)
+assert not reply.has_error(), reply.error
+loaded = {name for name in sys.modules if name.startswith("fedsuite.strategies.")}
+print("torch._dynamo" in sys.modules, "fedsuite.strategies.distillation.fedal" in loaded)
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_a_process_that_answers_one_message_loads_no_compiler(method, optimizer):
+    """Nor the strategies of methods that the run does not use."""
+    code = ONE_MESSAGE.replace("METHOD", method).replace("OPTIMIZER", optimizer)
+    words = [sys.executable, "-c", code]
+    answer = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert answer.stdout.split() == ["False", "False"], answer.stderr

@@ -1,0 +1,174 @@
+"""The Grid that looks for replies soon: what it sends, waits for and gives up."""
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.workarounds import prompt_grid
+from fedsuite.workarounds.prompt_grid import PromptGrid
+
+
+def echo_app() -> ClientApp:
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return Message(RecordDict(), reply_to=message)
+
+    return app
+
+
+class Clock:
+    """Time that passes only while somebody sleeps, or works for a reply."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+class SlowGrid(LocalGrid):
+    """Replies can be pulled so many seconds after they were asked for, by node."""
+
+    def __init__(self, clock: Clock, delays: dict[int, float], lost: Iterable[int] = ()):
+        super().__init__(echo_app(), 3)
+        self._clock, self._delays, self._lost = clock, delays, set(lost)
+        self._due: dict[str, float] = {}
+        self.looks = 0
+        self.seconds_a_look = 0.0
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        pushed: list[str] = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if node in self._lost:
+                pushed.append(None)  # type: ignore[arg-type]
+                continue
+            (key,) = super().push_messages([message])
+            self._due[key] = self._clock.now + self._delays.get(node, 0.0)
+            pushed.append(key)
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        self.looks += 1
+        self._clock.now += self.seconds_a_look
+        ready = [key for key in message_ids if self._due[key] <= self._clock.now]
+        return super().pull_messages(ready)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    clock = Clock()
+    monkeypatch.setattr(prompt_grid, "time", clock)
+    with flower_identity():
+        yield clock
+
+
+def hellos(*nodes: int) -> list[Message]:
+    return [Message(RecordDict(), node, "query") for node in nodes]
+
+
+def sources(replies: Iterable[Message]) -> list[int]:
+    return [reply.metadata.src_node_id for reply in replies]
+
+
+def test_replies_come_as_they_are_there(clock: Clock) -> None:
+    grid = PromptGrid(SlowGrid(clock, {1000: 2.0, 1001: 0.0, 1002: 0.5}))
+    replies = grid.send_and_receive(hellos(1000, 1001, 1002))
+    assert next(replies).metadata.src_node_id == 1001
+    assert clock.now == 1000.0
+    assert sources(replies) == [1002, 1000]
+    assert clock.now == pytest.approx(1002.0, abs=0.11)
+
+
+@pytest.mark.parametrize("delay", [0.05, 1.0, 7.0, 60.0, 3600.0])
+def test_a_pause_adds_a_twentieth_at_most_and_never_more_than_a_second(
+    clock: Clock, delay: float
+) -> None:
+    grid = PromptGrid(SlowGrid(clock, {1000: delay}))
+    assert sources(grid.send_and_receive(hellos(1000))) == [1000]
+    over = clock.now - 1000.0 - delay
+    assert 0 <= over <= min(max(0.1, 0.05 * delay), 1.0) + 1e-6
+    assert min(clock.pauses) >= 0.1
+
+
+def test_a_shorter_pause_may_be_asked_for(clock: Clock) -> None:
+    grid = PromptGrid(SlowGrid(clock, {1000: 0.025}), shortest_pause=0.01)
+    assert sources(grid.send_and_receive(hellos(1000))) == [1000]
+    assert clock.pauses == [0.01, 0.01, 0.01]
+
+
+def test_looks_that_take_long_take_a_fifth_of_the_time(clock: Clock) -> None:
+    slow = SlowGrid(clock, {1000: 1.0, 1001: 0.0})
+    slow.seconds_a_look = 0.05
+    grid = PromptGrid(slow, shortest_pause=0.01)
+    replies = grid.send_and_receive(hellos(1000, 1001))
+    assert next(replies).metadata.src_node_id == 1001
+    # Time that somebody took for a reply is no time of the look.
+    clock.now += 0.1
+    assert sources(replies) == [1000]
+    # The first look found something; 0.15 s of waiting are less than the shortest pause.
+    assert clock.pauses[0] == pytest.approx(0.01)
+    assert clock.pauses[1:] == pytest.approx([0.2] * (len(clock.pauses) - 1))
+
+
+def test_messages_are_sent_before_anybody_asks_for_a_reply(clock: Clock) -> None:
+    slow = SlowGrid(clock, {1000: 5.0})
+    replies = PromptGrid(slow).send_and_receive(hellos(1000))
+    clock.now += 5.0
+    assert sources(replies) == [1000]
+    assert clock.pauses == []
+
+
+def test_the_deadline(clock: Clock) -> None:
+    """What came in time is taken, what did not is left, and nobody waits longer."""
+    grid = PromptGrid(SlowGrid(clock, {1000: 9.99, 1001: 10.5, 1002: 1.0}))
+    replies = grid.send_and_receive(hellos(1000, 1001, 1002), timeout=10.0)
+    assert sources(replies) == [1002, 1000]
+    assert clock.now == pytest.approx(1010.0)
+
+
+def test_no_time_at_all_is_one_look(clock: Clock) -> None:
+    slow = SlowGrid(clock, {1000: 0.0, 1001: 0.1})
+    replies = PromptGrid(slow).send_and_receive(hellos(1000, 1001), timeout=0.0)
+    assert sources(replies) == [1000]
+    assert slow.looks == 1 and clock.pauses == []
+
+
+def test_nobody_waits_for_a_message_that_was_not_sent(clock: Clock) -> None:
+    grid = PromptGrid(SlowGrid(clock, {}, lost=[1000, 1001]))
+    assert sources(grid.send_and_receive(hellos(1000, 1002))) == [1002]
+    assert sources(grid.send_and_receive(hellos(1000, 1001))) == []
+    assert sources(grid.send_and_receive([])) == []
+
+
+def test_a_grid_may_hand_out_what_it_finds_one_by_one(clock: Clock) -> None:
+    class Lazy(SlowGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:  # type: ignore[override]
+            for key in message_ids:
+                yield from super().pull_messages([key])
+
+    grid = PromptGrid(Lazy(clock, {1001: 0.5}))
+    found = sources(grid.send_and_receive(hellos(1000, 1001, 1002)))
+    assert sorted(found) == [1000, 1001, 1002] and found[-1] == 1001
+
+
+def test_all_else_is_flowers_own(clock: Clock) -> None:
+    inner = SlowGrid(clock, {})
+    grid = PromptGrid(inner)
+    assert grid.get_node_ids() == inner.get_node_ids() == [1000, 1001, 1002]
+    assert [info.node_id for info in grid.get_nodes()] == [1000, 1001, 1002]
+    assert grid.run == inner.run
+    message = grid.create_message(RecordDict(), "train", 1001, "3", 7.0)
+    assert (message.metadata.dst_node_id, message.metadata.ttl) == (1001, 7.0)
+    (key,) = grid.push_messages(hellos(1002))
+    assert sources(grid.pull_messages([key])) == [1002]
