@@ -84,7 +84,7 @@ def experiment_text(method: str) -> str:
     idle = "local-epochs" if values["local-steps"] else "local-steps"
     work = [name for name in (*LOCAL_WORK, *OPTIMISER) if name != idle]
     changed = [name for name in strategy.DEFAULTS if name not in (*work, idle)]
-    own = {key.name for key in strategy.KEYS}
+    own = {key.name for key in strategy.method_keys()}
     first = [name for name in given if name not in (*work, idle, *own)]
     shared = shared_keys()
     parts = [
@@ -98,9 +98,9 @@ def experiment_text(method: str) -> str:
     if changed:
         parts.append(f"\n# Keys of every method, with defaults of {method}.\n")
         parts += _explained([shared[name] for name in changed], values)
-    if strategy.KEYS:
+    if strategy.method_keys():
         parts.append(f"\n# Keys of {method}, at their defaults.\n")
-        parts += _explained(strategy.KEYS, values)
+        parts += _explained(strategy.method_keys(), values)
     return "".join(parts)
 
 

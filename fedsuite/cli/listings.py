@@ -29,7 +29,7 @@ def methods_table() -> Table:
     table = Table("method", "strategy", "needs of clients", "own keys", "paper")
     for method in METHODS.values():
         strategy = method.load_strategy()
-        keys = ", ".join(key.name for key in strategy.KEYS)
+        keys = ", ".join(key.name for key in strategy.method_keys())
         needs = strategy.NEEDS_OF_CLIENT.words
         table.add_row(method.name, strategy.__name__, needs, keys, method.paper)
     return table
@@ -55,7 +55,7 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
     strategy = find_method(name).load_strategy()
     table = Table("key", "default", "allowed", "meaning", title=f"{name}: keys")
     changed = [key for key in shared_keys().values() if key.name in strategy.DEFAULTS]
-    groups: list[tuple[str, Sequence[Key]]] = [(f"method {name}", strategy.KEYS)]
+    groups: list[tuple[str, Sequence[Key]]] = [(f"method {name}", strategy.method_keys())]
     if every:
         groups += _other_groups()
     else:

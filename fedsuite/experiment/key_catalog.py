@@ -17,22 +17,6 @@ from fedsuite.experiment.own_defaults import TOGETHER
 KEYS: tuple[Key, ...] = (
     Key("method", "fedavg", "method to run", choices=tuple(METHODS)),
     Key("num-rounds", 10, "rounds of the federation", minimum=1),
-    Key("seed", 0, "seed of all random streams", minimum=0),
-    Key(
-        "clients-per-round",
-        0,
-        "clients sampled to train in a round; 0 is all",
-        minimum=0,
-    ),
-    Key("evaluate-every", 1, "rounds between evaluations on all clients", minimum=1),
-    Key("quorum", 1, "least good replies for a round to count", minimum=1),
-    Key(
-        "max-failed-rounds",
-        3,
-        "rounds in a row below the quorum before the run ends with an error",
-        minimum=1,
-    ),
-    Key("connect-timeout", 600.0, "seconds to wait for SuperNodes", above=0.0),
     Key("round-timeout", 3600.0, "seconds to wait for the replies of a round", above=0.0),
     Key(
         "threads",
@@ -127,7 +111,7 @@ class KnownKey:
 def shared_groups() -> dict[str, tuple[Key, ...]]:
     """Return the keys that every experiment has, by what they are about."""
     from fedsuite import data, models
-    from fedsuite.rounds.server_step import KEYS as SERVER_KEYS
+    from fedsuite.rounds.round_settings import RoundSettings
     from fedsuite.training.fault_plan import KEYS as FAULT_KEYS
     from fedsuite.training.loop import KEYS as TRAINING_KEYS
     from fedsuite.training.privacy import KEYS as PRIVACY_KEYS
@@ -135,7 +119,7 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     from fedsuite.training.self_regularisation import KEYS as LSR_KEYS
 
     return {
-        "run": (*KEYS, *SCORE_KEYS),
+        "run": (*KEYS, *RoundSettings.KEYS, *SCORE_KEYS),
         "data": data.KEYS,
         "model": (
             models.MODEL,
@@ -144,7 +128,7 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
             *models.FEDPARA_KEYS,
         ),
         "training": TRAINING_KEYS,
-        "extras": (*SERVER_KEYS, *LSR_KEYS, *PRIVACY_KEYS, *FAULT_KEYS),
+        "extras": (*LSR_KEYS, *PRIVACY_KEYS, *FAULT_KEYS),
     }
 
 
@@ -184,7 +168,7 @@ def keys_of(selector: str, name: str) -> Sequence[Key]:
     if selector == "model":
         return models.MODELS[name].keys
     if selector == "method":
-        return METHODS[name].load_strategy().KEYS
+        return METHODS[name].load_strategy().method_keys()
     return (*models.DECOMPOSITION_KEYS, *decomposition.KEYS) if name == "true" else ()
 
 

@@ -54,7 +54,7 @@ class GatheredStrategy(FederatedStrategy):
         """Combine the replies, if they make a round."""
         taken = list(replies)
         usable = [reply for reply in taken if reply.num_examples > 0]
-        if len(taken) < self.quorum.needed or not usable:
+        if len(taken) < self.quorum or not usable:
             return None
         return self.combine(arrays, usable)
 

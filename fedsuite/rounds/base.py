@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import ServerLogger, log_scope
+from fedsuite.core.settings import given
 from fedsuite.messages.records import (
     ARRAYS,
     CONFIG,
@@ -45,6 +46,7 @@ from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
 from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.server_step import ServerExtras
 from fedsuite.rounds.startable import StartableStrategy
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
@@ -53,141 +55,118 @@ from fedsuite.rounds.validation import ClientReply, Expected, all_finite, spec_o
 logger = ServerLogger(__name__)
 
 
-class FederatedStrategy(MethodDeclaration, StartableStrategy):
-    """Base of all strategies.
+class FederatedStrategy(RoundSettings, MethodDeclaration, StartableStrategy):
+    """Base of all strategies."""
 
-    Parameters
-    ----------
-    fraction_train, fraction_evaluate
-        Share of the clients that train, or are evaluated, in a round; 0 skips the phase.
-    min_train_nodes, min_evaluate_nodes, min_available_nodes
-        Least number of clients in a phase, of those that there are, and of nodes before a
-        round starts; the defaults are Flower's.
-    clients_per_round
-        Clients that train in a round; 0 leaves it to ``fraction_train``.
-    num_clients
-        Number of clients where nodes may host several (``identity="partition"``).
-    evaluate_every
-        Evaluate every so many rounds and after the last one, if ``num_rounds`` says
-        which that is; 1 is every round.
-    num_rounds
-        Number of rounds planned; 0 if not known. :meth:`start` sets it.
-    quorum
-        Least number of good replies; with fewer the round keeps the last model.
-    max_failed_rounds
-        Rounds in a row that may miss the quorum before the run ends with an error.
-    max_examples
-        Cap on the number of examples that a client may claim; None for no cap.
-    weighted_by_key
-        Metric that holds the number of examples.
-    arrayrecord_key, configrecord_key
-        Names of the model's record and of the settings' in messages, as in Flower; in
-        replies the model may have that name too. For clients of your own app: fedsuite's
-        clients and legacy ones have names of their own.
-    train_metrics_aggr_fn, evaluate_metrics_aggr_fn
-        Make the phase's MetricRecord of the good replies, as in Flower; None is the mean,
-        weighted by examples. They change no row that a client has in a report.
-    seed
-        Seed of sampling and of everything random on the server.
-    identity
-        What a client is: ``node``, ``partition`` or ``registered``; see
-        :class:`~fedsuite.rounds.membership.Directory`.
-    server_momentum, fedvarp
-        Extras on the server, off unless asked for; see :mod:`fedsuite.rounds.server_step`.
-    wire
-        ``message``, or ``numpy`` for apps made of legacy NumPyClients.
-    connect_timeout
-        Seconds to wait for nodes before the run ends with an error.
-    exchange_timeout
-        Seconds to wait for replies in exchanges that a method makes inside a round.
-    source_hash
-        Hash that nodes must report of their fedsuite code; None skips the check.
-    public_fingerprint
-        Fingerprint that nodes must report of their public data; None skips the check.
-    site_names
-        Names of the clients in order, where they have some; with ``registered`` those of
-        the nodes that take part, client k being the k-th. Empty takes all nodes.
-    """
+    fraction_train: float = given(
+        default=1.0, help="share of the clients that train in a round; 0 skips the phase"
+    )
+    fraction_evaluate: float = given(
+        default=1.0,
+        help="share of the clients that are evaluated in a round; 0 skips the phase",
+    )
+    min_train_nodes: int = given(default=2, help="least number of clients that train")
+    min_evaluate_nodes: int = given(
+        default=2, help="least number of clients that are evaluated"
+    )
+    min_available_nodes: int = given(
+        default=2, help="least number of nodes before a round starts"
+    )
+    num_clients: int | None = given(
+        default=None,
+        help="number of clients where nodes may host several (identity='partition')",
+    )
+    num_rounds: int = given(
+        default=0, help="number of rounds planned; 0 if not known; start() sets it"
+    )
+    max_examples: float | None = given(
+        default=None,
+        help="cap on the number of examples that a client may claim; None for no cap",
+    )
+    weighted_by_key: str = given(
+        default=NUM_EXAMPLES, help="metric that holds the number of examples"
+    )
+    arrayrecord_key: str = given(
+        default=ARRAYS,
+        help="name of the model's record in messages, as in Flower; in replies the model "
+        "may have that name too. For clients of your own app: fedsuite's clients and "
+        "legacy ones have names of their own",
+    )
+    configrecord_key: str = given(
+        default=CONFIG, help="name of the settings' record in messages, as in Flower"
+    )
+    train_metrics_aggr_fn: MetricsFn | None = given(
+        default=None,
+        help="makes the MetricRecord of the good replies to training, as in Flower; None "
+        "is the mean, weighted by examples. It changes no row that a client has in a "
+        "report",
+    )
+    evaluate_metrics_aggr_fn: MetricsFn | None = given(
+        default=None, help="makes the MetricRecord of the good replies to evaluation"
+    )
+    identity: Identity = given(
+        default="node",
+        help="what a client is: node, partition or registered; see "
+        "fedsuite.rounds.membership.Directory",
+    )
+    wire: Wire = given(
+        default="message", help="message, or numpy for apps made of legacy NumPyClients"
+    )
+    exchange_timeout: float = given(
+        default=3600.0,
+        help="seconds to wait for replies in exchanges that a method makes in a round",
+    )
+    source_hash: str | None = given(
+        default=None,
+        help="hash that nodes must report of their fedsuite code; None skips the check",
+    )
+    public_fingerprint: str | None = given(
+        default=None,
+        help="fingerprint that nodes must report of their public data; None skips it",
+    )
+    site_names: Sequence[str] = given(
+        default=(),
+        help="names of the clients in order, where they have some; with registered those "
+        "of the nodes that take part, client k being the k-th. Empty takes all nodes",
+    )
 
-    def __init__(
-        self,
-        *,
-        fraction_train: float = 1.0,
-        fraction_evaluate: float = 1.0,
-        min_train_nodes: int = 2,
-        min_evaluate_nodes: int = 2,
-        min_available_nodes: int = 2,
-        clients_per_round: int = 0,
-        num_clients: int | None = None,
-        evaluate_every: int = 1,
-        num_rounds: int = 0,
-        quorum: int = 1,
-        max_failed_rounds: int = 3,
-        max_examples: float | None = None,
-        weighted_by_key: str = NUM_EXAMPLES,
-        arrayrecord_key: str = ARRAYS,
-        configrecord_key: str = CONFIG,
-        train_metrics_aggr_fn: MetricsFn | None = None,
-        evaluate_metrics_aggr_fn: MetricsFn | None = None,
-        seed: int = 0,
-        identity: Identity = "node",
-        server_momentum: float = 0.0,
-        fedvarp: bool = False,
-        wire: Wire = "message",
-        connect_timeout: float = 600.0,
-        exchange_timeout: float = 3600.0,
-        source_hash: str | None = None,
-        public_fingerprint: str | None = None,
-        site_names: Sequence[str] = (),
-    ) -> None:
-        if evaluate_every < 1:
-            raise ValueError(f"evaluate_every = {evaluate_every}: expected at least 1")
-        if wire == "numpy" and identity == "partition":
-            raise ValueError(
-                "wire='numpy' cannot go with identity='partition': a legacy NumPyClient "
-                "does not answer the hello, and a node hosts one client"
-            )
-        hosts_clients = identity == "partition" or bool(site_names)
+    def __post_init__(self) -> None:
+        """Check the keywords, and make what the rounds need."""
+        super().__post_init__()
+        hosts_clients = self.identity == "partition" or bool(self.site_names)
+        self._refuse_legacy(hosts_clients)
+        per_round, seed = self.clients_per_round, self.seed
         self.sampling = {
             TRAIN: Sampling(
-                TRAIN, fraction_train, min_train_nodes, seed, clients_per_round
+                TRAIN, self.fraction_train, self.min_train_nodes, seed, per_round
             ),
-            EVALUATE: Sampling(EVALUATE, fraction_evaluate, min_evaluate_nodes, seed),
+            EVALUATE: Sampling(
+                EVALUATE, self.fraction_evaluate, self.min_evaluate_nodes, seed
+            ),
         }
-        self.min_available_nodes = max(min_available_nodes, 1)
-        waits_for_all = f"all ({min_available_nodes} has no effect with {identity!r})"
-        self.nodes_awaited = waits_for_all if hosts_clients else str(min_available_nodes)
-        self.evaluate_every = evaluate_every
-        self.num_rounds = num_rounds
-        self.quorum = Quorum(max(quorum, 1), max_failed_rounds)
-        self.max_examples = max_examples
-        self.weighted_by_key = weighted_by_key
-        self.arrayrecord_key = arrayrecord_key
-        self.configrecord_key = configrecord_key
-        self._keys = RecordKeys(arrayrecord_key, configrecord_key)
-        if self._keys != FEDSUITE_KEYS and (wire == "numpy" or hosts_clients):
-            raise ValueError(
-                f"arrayrecord_key = {arrayrecord_key!r}, configrecord_key = "
-                f"{configrecord_key!r}: legacy NumPyClients (wire='numpy') and fedsuite's "
-                "clients on shared nodes have names of their own: leave both out"
-            )
-        functions = {TRAIN: train_metrics_aggr_fn, EVALUATE: evaluate_metrics_aggr_fn}
+        awaited = self.min_available_nodes
+        waits_for_all = f"all ({awaited} has no effect with {self.identity!r})"
+        self.nodes_awaited = waits_for_all if hosts_clients else str(awaited)
+        self.min_available_nodes = max(awaited, 1)
+        self.judge = Quorum(self.quorum, self.max_failed_rounds)
+        self._keys = RecordKeys(self.arrayrecord_key, self.configrecord_key)
+        functions = {
+            TRAIN: self.train_metrics_aggr_fn,
+            EVALUATE: self.evaluate_metrics_aggr_fn,
+        }
         self._means = {
-            phase: MetricMeans(phase, function, weighted_by_key)
+            phase: MetricMeans(phase, function, self.weighted_by_key)
             for phase, function in functions.items()
         }
-        self.seed = seed
-        self.extras = ServerExtras(momentum=server_momentum, fedvarp=fedvarp)
+        self.extras = ServerExtras(momentum=self.server_momentum, fedvarp=self.fedvarp)
         self.layer = ExchangeLayer()
-        self.wire = wire
-        self.exchange_timeout = exchange_timeout
         self.directory = Directory(
-            identity,
-            num_clients,
-            connect_timeout,
-            source_hash,
-            public_fingerprint,
-            site_names,
+            self.identity,
+            self.num_clients,
+            self.connect_timeout,
+            self.source_hash,
+            self.public_fingerprint,
+            self.site_names,
         )
         self.reports: dict[str, PhaseReport] = {}
         self.client_versions: dict[int, str] = {}
@@ -202,6 +181,23 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         self._arrays: Arrays = {}
         self._pending: dict[str, ReplyReader] = {}
         self._told_conversion = False
+
+    def _refuse_legacy(self, hosts_clients: bool) -> None:
+        legacy = self.wire == "numpy"
+        if legacy and self.NEEDS_OF_CLIENT.not_legacy:
+            raise ValueError(f"wire = 'numpy': {self.NEEDS_OF_CLIENT.not_legacy}")
+        if legacy and self.identity == "partition":
+            raise ValueError(
+                "wire = 'numpy' cannot go with identity = 'partition': a legacy "
+                "NumPyClient does not answer the hello, and a node hosts one client"
+            )
+        keys = RecordKeys(self.arrayrecord_key, self.configrecord_key)
+        if keys != FEDSUITE_KEYS and (legacy or hosts_clients):
+            raise ValueError(
+                f"arrayrecord_key = {self.arrayrecord_key!r}, configrecord_key = "
+                f"{self.configrecord_key!r}: legacy NumPyClients (wire = 'numpy') and "
+                "fedsuite's clients on shared nodes have names of their own: leave both out"
+            )
 
     # ------------------------------------------------------------- for methods to override
 
@@ -222,6 +218,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
             TRAIN,
             client_ids,
             shared={ARRAYS: arrays},
+            config=self.told(TRAIN),
             expected=Expected({ARRAYS: spec_of(arrays)}),
         )
 
@@ -240,7 +237,9 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
 
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Return what is sent to evaluate, and what must come back."""
-        return Exchange(EVALUATE, client_ids, shared={ARRAYS: arrays})
+        return Exchange(
+            EVALUATE, client_ids, shared={ARRAYS: arrays}, config=self.told(EVALUATE)
+        )
 
     def finish_round(self) -> None:
         """Do what the method must do after a round, such as a decay; once a round."""
@@ -278,7 +277,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         report.bytes_up += reader.bytes_up
         tell_replies(exchange.message_type, good, len(exchange.client_ids))
         self._judge_first(reader)
-        self.quorum.check(good, report)
+        self.judge.check(good, report)
 
     # ------------------------------------------------------------------- Flower's contract
 
@@ -294,7 +293,7 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         try:
             return self._configure(TRAIN, self._train_exchange, config)
         except QuorumMissed as missed:
-            self.quorum.miss(server_round, missed.good, missed.reason)
+            self.judge.miss(server_round, missed.good, missed.reason)
             return []
 
     def aggregate_train(
@@ -310,13 +309,13 @@ class FederatedStrategy(MethodDeclaration, StartableStrategy):
         try:
             arrays = self.aggregate(self._arrays, self.layer.incoming(corrected))
         except QuorumMissed as missed:
-            self.quorum.miss(server_round, missed.good, missed.reason)
+            self.judge.miss(server_round, missed.good, missed.reason)
             return None, None
         finally:
             report.bytes_up += reader.bytes_up
         self._judge_first(reader)
         tell_replies("aggregate_train", len(report.rows), report.num_asked)
-        if not self.quorum.met(server_round, report):
+        if not self.judge.met(server_round, report):
             return None, None
         if arrays is not None:
             arrays = self._counted_step(arrays, report)

@@ -83,7 +83,7 @@ class Checkpoint:
             method_scalars=method_scalars,
             extra_arrays=extras,
             client_versions=dict(state.strategy.client_versions),
-            failed_rounds=state.strategy.quorum.failed_rounds,
+            failed_rounds=state.strategy.judge.failed_rounds,
             history={
                 name: {k: dict(v) for k, v in getattr(state.result, name).items()}
                 for name in _HISTORIES
@@ -100,7 +100,7 @@ class Checkpoint:
         strategy.extras.restore(self.extra_arrays)
         strategy.client_versions = dict(self.client_versions)
         strategy.kept_versions = dict(self.client_versions)
-        strategy.quorum.failed_rounds = self.failed_rounds
+        strategy.judge.failed_rounds = self.failed_rounds
         for name in _HISTORIES:
             records = {k: MetricRecord(dict(v)) for k, v in self.history[name].items()}
             getattr(state.result, name).update(records)

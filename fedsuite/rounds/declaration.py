@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedsuite.core.keys import Key, Value
+from fedsuite.rounds.round_settings import RoundSettings
 
 ScoredModel = Literal["shared", "tuned", "private"]
 
@@ -64,12 +65,15 @@ class ClientNeeds:
     stores
         Whether the client keeps something between rounds and says so, by the metric
         ``stored-state``: the method is another one without.
+    not_legacy
+        Why a legacy NumPyClient (``wire="numpy"``) cannot do it; empty where it can.
     """
 
     client: str = ""
     does: str = ""
     metrics: tuple[NeededMetric, ...] = ()
     stores: bool = False
+    not_legacy: str = ""
 
     @property
     def words(self) -> str:
@@ -90,8 +94,8 @@ class ClientNeeds:
 class MethodDeclaration:
     """Class variables that experiments, engines and analyses read before a run starts."""
 
-    KEYS: ClassVar[tuple[Key, ...]] = ()
-    """Keys of the method; each is a keyword of the constructor."""
+    KEYS: ClassVar[tuple[Key, ...]]
+    """All keys that are keywords of the constructor, those of every round among them."""
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {}
     """The method's own defaults of keys that are declared elsewhere; those of local work
@@ -153,6 +157,12 @@ class MethodDeclaration:
     CORRECTS_GRADIENTS: ClassVar[bool] = False
     """Whether clients correct their gradients by vectors, kept or received, of all that is
     trained. What is trained and then thrown away would be in those vectors."""
+
+    @classmethod
+    def method_keys(cls) -> tuple[Key, ...]:
+        """Return the keys that are the method's own."""
+        shared = {key.name for key in RoundSettings.KEYS}
+        return tuple(key for key in cls.KEYS if key.name not in shared)
 
     @classmethod
     def trains_one_model(cls) -> bool:

@@ -37,7 +37,7 @@ class RoundStrategy(Protocol):
         """Server momentum and FedVARP."""
 
     @property
-    def quorum(self) -> Quorum:
+    def judge(self) -> Quorum:
         """Judge of the rounds."""
 
     def summary(self) -> None:

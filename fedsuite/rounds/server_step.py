@@ -25,27 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key
 from fedsuite.messages.records import ARRAYS, Arrays, num_bytes
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply
-
-KEYS: tuple[Key, ...] = (
-    Key(
-        "server-momentum",
-        0.0,
-        "share of the server's last step that is added to the next; 0 is none, 1 never "
-        "forgets",
-        minimum=0.0,
-        maximum=1.0,
-    ),
-    Key(
-        "fedvarp",
-        False,
-        "correct clients' updates by FedVARP's memory of their last ones; the server keeps "
-        "one model a client; false is off",
-    ),
-)
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 

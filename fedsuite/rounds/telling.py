@@ -40,7 +40,7 @@ def tell_start(state: RunState, configs: Mapping[str, ConfigRecord | None]) -> N
 
 def tell_settings(strategy: "FederatedStrategy") -> None:
     """Tell the settings of a strategy."""
-    name, needed = type(strategy).__name__, strategy.quorum.needed
+    name, needed = type(strategy).__name__, strategy.quorum
     if in_own_run():
         logger.info("%s: seed %d, quorum %d", name, strategy.seed, needed)
         return

@@ -64,9 +64,9 @@ class StrategyWrapper(StartableStrategy):
         return self.strategy.extras
 
     @property
-    def quorum(self) -> Quorum:
+    def judge(self) -> Quorum:
         """Judge of the rounds."""
-        return self.strategy.quorum
+        return self.strategy.judge
 
     @property
     def num_rounds(self) -> int:

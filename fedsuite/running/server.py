@@ -33,7 +33,7 @@ from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
 from fedsuite.rounds.events import Callback
-from fedsuite.rounds.server_step import KEYS as SERVER_KEYS
+from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.wrapper import StrategyWrapper
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.running.worker import experiment_run_name
@@ -206,18 +206,14 @@ def build_strategy(
 def _make_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrategy:
     strategy = METHODS[experiment.text("method")].load_strategy()
     return strategy(
-        **experiment.arguments((*strategy.KEYS, *SERVER_KEYS)),  # type: ignore[arg-type]
+        **experiment.arguments(  # type: ignore[arg-type]
+            (*RoundSettings.KEYS, *strategy.method_keys())
+        ),
         **parts.needed_by(strategy),  # type: ignore[arg-type]
         num_clients=experiment.integer("num-clients"),
-        clients_per_round=experiment.integer("clients-per-round"),
         min_available_nodes=1,
-        evaluate_every=experiment.integer("evaluate-every"),
-        quorum=experiment.integer("quorum"),
-        max_failed_rounds=experiment.integer("max-failed-rounds"),
-        seed=experiment.integer("seed"),
         identity="registered" if _has_own_nodes(experiment) else "partition",
         site_names=site_names(experiment.values),
-        connect_timeout=experiment.number("connect-timeout"),
         source_hash=source_hash(),
         public_fingerprint=parts.public.fingerprint if parts.public else None,
     )

@@ -123,6 +123,7 @@ class FederatedClient(NumPyClient):
         self.scoring = scoring or Scoring()
         self.public = public
         self.standardisation = standardisation
+        self.heard: Mapping[str, ConfigValue] = {}
         self._views: tuple[int, torch.Generator] | None = None
 
     # --------------------------------------------------------------------------- actions
@@ -145,6 +146,7 @@ class FederatedClient(NumPyClient):
                 f"{type(self).__name__} does not answer {request.message_type!r}: use the "
                 "strategy that belongs to it"
             )
+        self.heard = request.config
         handler: Callable[[Request], Reply] = getattr(self, action)
         data, loss = self.train_data, self._plain_loss
         more = self.scoring.received(self.model, request, data, loss)
@@ -417,7 +419,7 @@ class FederatedClient(NumPyClient):
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
         """Evaluate, as Flower's NumPyClient does; see :meth:`on_evaluate`."""
-        reply = self.on_evaluate(self._request(EVALUATE, parameters, config))
+        reply = self.act(self._request(EVALUATE, parameters, config))
         metrics = dict(reply.metrics)
         count = int(metrics.pop(NUM_EXAMPLES))  # type: ignore[arg-type]
         return float(metrics.pop("loss")), count, metrics  # type: ignore[arg-type]

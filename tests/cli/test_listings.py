@@ -51,9 +51,9 @@ def test_keys_are_those_that_an_experiment_may_set(method):
     others = {
         key.name
         for other in METHODS.values()
-        for key in other.load_strategy().KEYS
+        for key in other.load_strategy().method_keys()
         if other.name != method
-    } - {key.name for key in METHODS[method].load_strategy().KEYS}
+    } - {key.name for key in METHODS[method].load_strategy().method_keys()}
     assert not others & names
 
 
@@ -74,7 +74,9 @@ def test_a_method_alone_has_its_keys_and_the_defaults_that_it_changes(method):
     strategy = METHODS[method].load_strategy()
     found = [row[:2] for row in rows(method_keys_table(method))]
     keys = {name: default for name, default in found if default and name != "key"}
-    assert set(keys) == {key.name for key in strategy.KEYS} | set(strategy.DEFAULTS)
+    assert set(keys) == {key.name for key in strategy.method_keys()} | set(
+        strategy.DEFAULTS
+    )
     assert len(keys) == sum(bool(default) for _, default in found)
 
 

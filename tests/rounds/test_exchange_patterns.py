@@ -189,7 +189,7 @@ def test_a_round_whose_probe_fails_keeps_the_model() -> None:
     strategy = ProbeFirst(min_available_nodes=NUM_CLIENTS, max_failed_rounds=3)
     final = run(strategy, Failing, num_rounds=2)
     assert_same(final, model_arrays(linear()))
-    assert strategy.quorum.failed_rounds == 2
+    assert strategy.judge.failed_rounds == 2
 
 
 # ---- FedAL: tau exchanges, no model, different networks

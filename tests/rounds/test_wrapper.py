@@ -83,4 +83,4 @@ def test_versions_are_those_of_the_strategy_inside() -> None:
     outer.kept_versions = {3: "0.1"}
     assert (inner.client_versions, inner.kept_versions) == ({3: "1.1"}, {3: "0.1"})
     assert outer.client_versions is inner.client_versions
-    assert outer.quorum is inner.quorum and outer.extras is inner.extras
+    assert outer.judge is inner.judge and outer.extras is inner.extras

@@ -8,16 +8,13 @@ with n the examples of those that answered. Deviation: a server learning rate et
 papers have it: w_{t+1} = w_t + eta (mean - w_t); eta = 1 is FedAvg as published.
 """
 
-import math
 from collections.abc import Iterator
-from typing import ClassVar, Unpack
 
-from fedsuite.core.keys import Key
 from fedsuite.core.logs import ServerLogger
+from fedsuite.core.settings import key
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import WeightedMean, step_towards
 from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.validation import ClientReply
 
 logger = ServerLogger(__name__)
@@ -27,34 +24,13 @@ class FedAvg(FederatedStrategy):
     """Average of the clients' models, weighted by their numbers of examples.
 
     Replies without examples only keep the model as it was.
-
-    Parameters
-    ----------
-    server_learning_rate
-        Step eta towards the mean; 1 is FedAvg as published: the mean itself, bit for bit.
-        Integer arrays take the mean whatever the rate.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
     """
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        Key(
-            "server-learning-rate",
-            1.0,
-            "step of the server towards what it aggregated; 1 takes it whole",
-            above=0.0,
-        ),
+    server_learning_rate: float = key(
+        default=1.0,
+        help="step of the server towards what it aggregated; 1 takes it whole",
+        above=0.0,
     )
-
-    def __init__(
-        self, *, server_learning_rate: float = 1.0, **options: Unpack[StrategyOptions]
-    ) -> None:
-        if not 0 < server_learning_rate < math.inf:
-            raise ValueError(
-                f"server_learning_rate = {server_learning_rate}: expected a number > 0"
-            )
-        super().__init__(**options)
-        self.server_learning_rate = server_learning_rate
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Step towards the mean of the clients' arrays, taking one client at a time."""

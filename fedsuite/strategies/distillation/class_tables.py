@@ -138,7 +138,7 @@ class ClassTables(FederatedStrategy):
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Take in the tables, if they make a round; there is no model to aggregate."""
         taken = list(replies)
-        if taken and len(taken) >= self.quorum.needed:
+        if taken and len(taken) >= self.quorum:
             self.take(taken)
         return None
 

@@ -181,7 +181,7 @@ class FedDF(NetworkAverages, FedMD):
                 f"feddf_server_steps = {feddf_server_steps}, feddf_server_learning_rate = "
                 f"{feddf_server_learning_rate}: expected at least 0, and above 0"
             )
-        super().__init__(
+        super().__init__(  # type: ignore[call-arg, misc]
             transfer_steps=transfer_steps, less_forgetting=less_forgetting, **options
         )
         self.networks = networks

@@ -86,7 +86,7 @@ class FedDFAL(NetworkAverages, FedAL):
         less_forgetting: LessForgetting = "none",
         **options: Unpack[FedDFALOptions],
     ) -> None:
-        super().__init__(
+        super().__init__(  # type: ignore[call-arg, misc]
             transfer_steps=transfer_steps, less_forgetting=less_forgetting, **options
         )
         self.networks = networks

@@ -8,53 +8,24 @@ server averages as FedAvg does. Deviations: the average is weighted by examples,
 paper's own experiments; clients do a fixed amount of work (no gamma-inexactness).
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
-from fedsuite.core.keys import Key
-from fedsuite.messages.records import Arrays
+from fedsuite.core.settings import key
+from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import FedAvgOptions
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 class FedProx(FedAvg):
-    """FedAvg whose clients stay near the received model.
-
-    Parameters
-    ----------
-    proximal_mu
-        Weight mu of the proximal term; 0 is FedAvg. Sent to clients as ``proximal-mu``,
-        as Flower's FedProx does.
-    options
-        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
-    """
+    """FedAvg whose clients stay near the received model."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedProxClient", "pulls its steps towards the model that it got"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *FedAvg.KEYS,
-        Key(
-            "proximal-mu",
-            0.01,
-            "weight mu of FedProx's proximal term; 0 is FedAvg",
-            minimum=0.0,
-        ),
+    proximal_mu: float = key(
+        default=0.01,
+        help="weight mu of FedProx's proximal term; 0 is FedAvg",
+        minimum=0.0,
+        told=TRAIN,
     )
-
-    def __init__(
-        self, *, proximal_mu: float = 0.01, **options: Unpack[FedAvgOptions]
-    ) -> None:
-        if not proximal_mu >= 0:
-            raise ValueError(f"proximal_mu = {proximal_mu}: expected a number >= 0")
-        super().__init__(**options)
-        self.proximal_mu = proximal_mu
-
-    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send mu along with the model."""
-        exchange = super().train_exchange(arrays, client_ids)
-        return replace(exchange, config={"proximal-mu": self.proximal_mu})

@@ -191,7 +191,7 @@ class FedPAC(FedPer):
             raise ValueError(
                 f"head_learning_rate = {head_learning_rate}: expected a number > 0"
             )
-        super().__init__(groups=groups, **options)
+        super().__init__(groups=groups, **options)  # type: ignore[call-arg]
         self.settings: dict[str, ConfigValue] = {
             "alignment": alignment,
             "head-epochs": head_epochs,
@@ -249,7 +249,7 @@ class FedPAC(FedPer):
                 yield reply
 
         new = super().aggregate(arrays, noted())
-        if new is None or num_taken < self.quorum.needed:
+        if new is None or num_taken < self.quorum:
             return None
         if uploads:
             self._combine(uploads)

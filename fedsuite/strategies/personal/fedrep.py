@@ -55,7 +55,7 @@ class FedRep(FedPer):
     ) -> None:
         if head_epochs < 0:
             raise ValueError(f"head_epochs = {head_epochs}: expected >= 0")
-        super().__init__(groups=groups, **options)
+        super().__init__(groups=groups, **options)  # type: ignore[call-arg]
         self.head_epochs = head_epochs
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

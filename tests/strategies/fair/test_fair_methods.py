@@ -158,7 +158,9 @@ def test_experiment_of_the_paper_loads(method: str) -> None:
     assert {name: experiment[name] for name in expected} == expected
     # Tuned values are written down, not left to the defaults.
     text = (BASELINES / f"{method}.toml").read_text()
-    numbers = [key for key in METHODS[method].load_strategy().KEYS if not key.choices]
+    numbers = [
+        key for key in METHODS[method].load_strategy().method_keys() if not key.choices
+    ]
     assert any(key.name in text for key in numbers) or not numbers
 
 

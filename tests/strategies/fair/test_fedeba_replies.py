@@ -72,7 +72,7 @@ def test_a_round_in_which_all_fail_keeps_the_model(stage: str) -> None:
     strategy = made(FedEBAPlus, theta=0.5, max_failed_rounds=5)
     final, _ = run(strategy, failing(**{stage: {0, 1, 2, 3}}), 2)
     assert_same(final, model_arrays(network()))
-    assert strategy.quorum.failed_rounds == 2
+    assert strategy.judge.failed_rounds == 2
 
 
 class Bragging(FedEBAPlusClient):

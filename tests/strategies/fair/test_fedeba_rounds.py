@@ -304,7 +304,7 @@ def test_defaults_are_the_papers_but_for_alpha() -> None:
     assert (plus.temperature, plus.alpha, plus.theta) == (0.1, 0.1, 0.0)
     assert (prac.temperature, prac.alpha, prac.theta) == (0.1, 0.1, 15.0)
     for strategy in (FedEBA, FedEBAPlus, PracFedEBAPlus):
-        named = {key.argument: key.default for key in strategy.KEYS}
+        named = {key.argument: key.default for key in strategy.method_keys()}
         built = strategy()
         assert {name: getattr(built, name) for name in named} == named
 

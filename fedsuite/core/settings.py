@@ -1,0 +1,257 @@
+"""One declaration per key: a typed field from which all else follows.
+
+    class FedProx(FedAvg):
+        proximal_mu: float = key(default=0.01, help="weight mu", minimum=0.0, told="train")
+
+That line declares the key ``proximal-mu`` of experiments, the keyword ``proximal_mu`` of
+the constructor, the check in both, the paragraph of the docstring, and what clients are
+told. A subclass that writes ``proximal_mu: float = 0.1`` changes the default alone.
+"""
+
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from types import UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO, Key, Unless, Value, With
+
+T = TypeVar("T")
+
+_KEY, _HELP, _TOLD, _PART = "key", "help", "told", "part"
+_WIDTH = 88
+
+
+def key(
+    *,
+    default: T,
+    help: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    needs: tuple[With | Unless, ...] = (),
+    told: str = "",
+    init: Literal[True] = True,
+) -> T:
+    """Declare a field that experiments may set.
+
+    Parameters
+    ----------
+    default
+        Default value. A :class:`~typing.Literal` annotation names the choices of a string;
+        ``T | Literal["auto"]`` allows ``"auto"`` beside values of T.
+    help
+        One line: meaning, unit, and what the extremes mean.
+    minimum, maximum
+        Inclusive bounds of a number.
+    above
+        Exclusive lower bound of a number.
+    needs
+        What other keys must say for this one to have an effect, one of them at least.
+    told
+        Type of the messages that carry the value to clients; empty tells nobody.
+    """
+    bounds = {"minimum": minimum, "maximum": maximum, "above": above, "needs": needs}
+    made: T = field(default=default, metadata={_KEY: bounds, _HELP: help, _TOLD: told})
+    return made
+
+
+def given(*, default: T, help: str, init: Literal[True] = True) -> T:
+    """Declare a keyword of the constructor that experiments do not set."""
+    made: T = field(default=default, metadata={_HELP: help})
+    return made
+
+
+def part(*, help: str, init: Literal[True] = True) -> Any:
+    """Declare a keyword without default, which a run fills with what it has of that name.
+
+    The names are those of :class:`~fedsuite.running.server_parts.ServerParts`.
+    """
+    return field(metadata={_HELP: help, _PART: True})
+
+
+def state(*, default_factory: Callable[[], T], init: Literal[False] = False) -> T:
+    """Declare an attribute that starts anew in each object and is no keyword."""
+    made: T = field(init=init, default_factory=default_factory)
+    return made
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _inherits_made(cls: type) -> bool:
+    """Return whether no class from here to the next made constructor wrote its own."""
+    nearest = next(parent for parent in cls.__mro__ if "__init__" in vars(parent))
+    return nearest is object or "_MADE" in vars(nearest)
+
+
+def _own_fields(cls: type) -> tuple[str, ...]:
+    """Return the fields that a class annotates; a bare default keeps its parent's text."""
+    hints = inspect.get_annotations(cls).items()
+    annotations = [
+        name for name, hint in hints if get_origin(hint) is not cast(object, ClassVar)
+    ]
+    for name in annotations:
+        before = _inherited(cls, name)
+        value = vars(cls).get(name, MISSING)
+        if before is None or isinstance(value, Field):
+            continue
+        if value is not MISSING:
+            setattr(cls, name, field(default=value, metadata=before.metadata))
+    return tuple(annotations)
+
+
+def _inherited(cls: type, name: str) -> Field[Any] | None:
+    for parent in cls.__mro__[1:]:
+        found: Field[Any] | None = vars(parent).get("__dataclass_fields__", {}).get(name)
+        if found is not None:
+            return found
+    return None
+
+
+def _keys_of(declared: Mapping[str, Field[Any]]) -> tuple[Key, ...]:
+    return tuple(
+        Key(
+            _kebab(name),
+            cast(Value, made.default),
+            made.metadata[_HELP],
+            **_kind(made.type, made.default),
+            **made.metadata[_KEY],
+        )
+        for name, made in declared.items()
+        if _KEY in made.metadata
+    )
+
+
+def _kind(hint: Any, default: object) -> dict[str, Any]:
+    """Return type and choices that an annotation says."""
+    if get_origin(hint) in (Union, UnionType):
+        hints = [h for h in get_args(hint) if get_args(h) != (AUTO,)]
+        (hint,) = hints
+    if get_origin(hint) is Literal:
+        choices = tuple(c for c in get_args(hint) if c != AUTO)
+        return {"choices": choices, "kind": str if default == AUTO else None}
+    return {"kind": hint} if default == AUTO else {}
+
+
+def _documented(cls: type, own: tuple[str, ...], declared: Mapping[str, Field[Any]]) -> str:
+    """Return a class's docstring with its keywords as a numpydoc section."""
+    text = inspect.cleandoc(vars(cls).get("__doc__") or "")
+    if text.startswith(f"{cls.__name__}("):
+        # What dataclass puts where there is no docstring.
+        text = ""
+    keys = {k.argument: k for k in cls.KEYS}  # type: ignore[attr-defined]
+    described = {n: f for n, f in declared.items() if _HELP in f.metadata}
+    sections = {
+        "Parameters": {n: f for n, f in described.items() if n in own},
+        "Other Parameters": {n: f for n, f in described.items() if n not in own},
+    }
+    for title, members in sections.items():
+        if members:
+            entries = [_entry(made, keys.get(name)) for name, made in members.items()]
+            text = "\n".join([text, "", title, "-" * len(title), *entries])
+    return text.strip()
+
+
+def _entry(made: Field[Any], known: Key | None) -> str:
+    """Return the paragraph of one keyword."""
+    hint = made.type if isinstance(made.type, str) else inspect.formatannotation(made.type)
+    kind = known.allowed() if known else hint.replace("typing.", "")
+    default = "" if made.default is MISSING else f", default {made.default!r}"
+    body = textwrap.fill(
+        made.metadata[_HELP], _WIDTH, initial_indent="    ", subsequent_indent="    "
+    )
+    return f"{made.name} : {kind}{default}\n{body}"
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(key, given, part, state))
+class Declared:
+    """A class whose constructor, keys and docs are made from its annotated fields.
+
+    A subclass may have a constructor of its own, which calls ``super().__init__``.
+
+    Attributes
+    ----------
+    KEYS
+        The keys of experiments that the class and its parents declare.
+    PARTS
+        The keywords that a run fills, see :func:`part`.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = ()
+    PARTS: ClassVar[frozenset[str]] = frozenset()
+    _TOLD: ClassVar[Mapping[str, str]] = {}
+    _FROZEN: ClassVar[bool] = False
+    _MADE: ClassVar[bool]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own, frozen, made = _own_fields(cls), cls._FROZEN, _inherits_made(cls)
+        lost = [name for name in own if isinstance(vars(cls).get(name), Field)]
+        if lost and not made and "__init__" not in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} declares {', '.join(lost)} below a parent with a "
+                "constructor of its own: write one here too"
+            )
+        dataclass(init=made, kw_only=True, eq=frozen, repr=frozen, frozen=frozen)(cls)
+        if made:
+            cls._MADE = True
+        declared = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+        if "KEYS" not in vars(cls):
+            cls.KEYS = _keys_of(declared)
+        cls.PARTS = frozenset(n for n, f in declared.items() if _PART in f.metadata)
+        cls._TOLD = {
+            _kebab(name): f.metadata[_TOLD]
+            for name, f in declared.items()
+            if f.metadata.get(_TOLD)
+        }
+        cls.__doc__ = _documented(cls, own, declared)
+
+    def __post_init__(self) -> None:
+        """Check each key; an overriding method calls this one first.
+
+        Raises
+        ------
+        ValueError
+            If a value is one that the key forbids.
+        """
+        for declared in self.KEYS:
+            name = declared.argument
+            if name not in vars(self):
+                continue
+            try:
+                value = declared.parse(getattr(self, name))
+            except ConfigError as refused:
+                reason = str(refused).removeprefix(f"key {declared.name}")
+                raise ValueError(f"{name}{reason}") from None
+            object.__setattr__(self, name, value)
+
+    def told(self, message_type: str) -> dict[str, Value]:
+        """Return what messages of a type tell clients: key to value."""
+        return {
+            name: getattr(self, name.replace("-", "_"))
+            for name, kind in self._TOLD.items()
+            if kind == message_type
+        }
+
+
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(key, given, part, state)
+)
+class Settings(Declared):
+    """Keys that belong together, such as those of local training, as one frozen object."""
+
+    _FROZEN: ClassVar[bool] = True
