@@ -186,7 +186,7 @@ def test_methods_that_a_legacy_app_cannot_serve() -> None:
         start(Probing(wire="numpy"))
     with pytest.raises(RecordError, match="takes one list of arrays"):
         start(Standalone(wire="numpy"))
-    with pytest.raises(ValueError, match="wire='numpy' cannot go with identity='part"):
+    with pytest.raises(ValueError, match="wire = 'numpy' cannot go with identity = 'part"):
         FedAvg(wire="numpy", identity="partition")
 
 

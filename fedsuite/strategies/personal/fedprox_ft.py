@@ -1,8 +1,8 @@
 """FedProx + fine-tuning: FedProx's model, tuned on each client before it is scored.
 
-Training is that of :mod:`fedsuite.strategies.drift.fedprox`. At evaluation each client tunes
-what it received as in :mod:`fedsuite.strategies.personal.fedavg_ft`, without the proximal
-term.
+Training is that of :mod:`fedsuite.strategies.drift.fedprox`. At evaluation each client
+tunes what it received as in :mod:`fedsuite.strategies.personal.fedavg_ft`, without the
+proximal term.
 """
 
 from typing import ClassVar
