@@ -22,7 +22,8 @@ from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.registry import METHODS
 from fedsuite.engines.flower import in_world, run_app, start_superlink
 from fedsuite.engines.local import LocalGrid, flower_identity
-from fedsuite.experiment.experiment import Experiment, read_file, shipped
+from fedsuite.experiment import shipped
+from fedsuite.experiment.experiment import Experiment, read_file
 from fedsuite.experiment.own_defaults import LOCAL_WORK, OPTIMISER
 
 ROOT = Path(__file__).parents[2]

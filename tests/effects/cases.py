@@ -7,12 +7,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Key, Value, With
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.key_catalog import (
-    keys_of,
-    known_keys,
-    owners,
-    shared_keys,
-)
+from fedsuite.experiment.key_catalog import keys_of, known_keys, owners, shared_keys
 from tests.effects.runs import base
 
 LISTED: Mapping[str, str] = {
