@@ -1,4 +1,4 @@
-"""The keys of every round on the server, whatever the method."""
+"""The keys of every round on the server, and one that many methods share."""
 
 from fedsuite.core.settings import Declared, key
 
@@ -33,4 +33,14 @@ class RoundSettings(Declared):
         default=False,
         help="correct clients' updates by FedVARP's memory of their last ones; the server "
         "keeps one model a client; false is off",
+    )
+
+
+class ServerRate(Declared):
+    """The server's step, for methods that have one."""
+
+    server_learning_rate: float = key(
+        default=1.0,
+        help="step of the server towards what it aggregated; 1 takes it whole",
+        above=0.0,
     )

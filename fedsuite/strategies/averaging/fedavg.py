@@ -11,26 +11,20 @@ papers have it: w_{t+1} = w_t + eta (mean - w_t); eta = 1 is FedAvg as published
 from collections.abc import Iterator
 
 from fedsuite.core.logs import ServerLogger
-from fedsuite.core.settings import key
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import WeightedMean, step_towards
 from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.round_settings import ServerRate
 from fedsuite.rounds.validation import ClientReply
 
 logger = ServerLogger(__name__)
 
 
-class FedAvg(FederatedStrategy):
+class FedAvg(ServerRate, FederatedStrategy):
     """Average of the clients' models, weighted by their numbers of examples.
 
     Replies without examples only keep the model as it was.
     """
-
-    server_learning_rate: float = key(
-        default=1.0,
-        help="step of the server towards what it aggregated; 1 takes it whole",
-        above=0.0,
-    )
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Step towards the mean of the clients' arrays, taking one client at a time."""
