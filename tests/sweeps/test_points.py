@@ -53,12 +53,18 @@ def test_points_are_the_product_with_seeds():
     assert len({point.fingerprint for point in points}) == 8
 
 
+def test_a_point_lets_go_of_keys_that_belong_to_another_method():
+    given = {**SMALL, "proximal-mu": 1.0}
+    pulled, plain = make_points(given, ["method=fedprox,fedavg"], 1)
+    assert pulled.fingerprint != plain.fingerprint
+    assert plain.fingerprint == make_points(SMALL, ["method=fedavg"], 1)[0].fingerprint
+
+
 def test_every_point_is_checked():
-    make_points({**SMALL, "proximal-mu": 1.0}, ["method=fedprox"], 1)
-    with pytest.raises(
-        ConfigError, match=r"^method=fedavg: key proximal-mu = 1.0 does not"
-    ):
-        make_points({**SMALL, "proximal-mu": 1.0}, ["method=fedprox,fedavg"], 1)
+    both = ["proximal-mu=1.0", "method=fedprox,fedavg"]
+    refused = r"^method=fedavg, proximal-mu=1.0: key proximal-mu = 1.0 does not"
+    with pytest.raises(ConfigError, match=refused):
+        make_points(SMALL, both, 1)
     with pytest.raises(
         ConfigError, match=r"^clients-per-round=9, num-clients=8: key client"
     ):
