@@ -23,7 +23,7 @@ from fedsuite.clients.averaging.standalone import StandaloneClient
 from fedsuite.clients.drift.fedprox import FedProxClient
 from fedsuite.core.keys import Value
 from fedsuite.data import Split
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.messages.records import (
@@ -44,6 +44,7 @@ from fedsuite.training.app import make_client_app
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
+from fedsuite.workarounds.identity import flower_identity
 
 SOME_GROUPS = ParameterGroups(head=("head",), other=("body",))
 """For strategies that are built, not run."""

@@ -73,7 +73,8 @@ HELLO = """
 import sys
 from flwr.app import Message, RecordDict
 from fedsuite.running.worker import app
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
+from fedsuite.workarounds.identity import flower_identity
 
 config = {"method": sys.argv[1], "dataset": "digits"}
 with flower_identity():
@@ -114,8 +115,8 @@ MAY_IMPORT = {
     "running",
     "sweeps": "core models experiment results engines",
     "deploy": "core experiment results engines",
-    "analyses": "core messages data models rounds training strategies clients experiment "
-    "results callbacks running engines sweeps",
+    "analyses": "core messages data models rounds training workarounds strategies clients "
+    "experiment results callbacks running engines sweeps",
     "cli": "core data experiment results engines sweeps deploy analyses",
 }
 """The rooms, from the ground up, and which others each may import.

@@ -18,10 +18,11 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import Arrays, to_arrays, to_record
 from fedsuite.strategies.fair.fedeba import FedEBA
 from fedsuite.strategies.fair.fedeba_plus import PracFedEBAPlus
+from fedsuite.workarounds.identity import flower_identity
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "simulations" / "plug_in"

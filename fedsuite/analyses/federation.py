@@ -7,7 +7,7 @@ from flwr.app import Context
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.logs import log_scope
 from fedsuite.core.registry import METHODS
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.messages.records import Reply, Request, to_record
@@ -20,6 +20,7 @@ from fedsuite.running.server_parts import server_parts
 from fedsuite.running.worker import Worker
 from fedsuite.training.app import Answering, make_client_app
 from fedsuite.training.store import MemoryStore
+from fedsuite.workarounds.identity import flower_identity
 
 Watch = Callable[[Request, Reply], None]
 """Sees each request that a client got, and its reply."""

@@ -18,7 +18,8 @@ from fedsuite.data.loading import public_options
 from fedsuite.data.own_table import shaped
 from fedsuite.data.partition import Partition
 from fedsuite.data.public import read_public_folder
-from fedsuite.data.site import Site, load_site_data, site_from_config
+from fedsuite.data.site import Site, site_from_config
+from fedsuite.data.site_loading import load_site_data
 from fedsuite.data.specs import DatasetSpec, RawData
 from fedsuite.data.splits import Parts
 

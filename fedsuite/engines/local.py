@@ -6,7 +6,7 @@ they come holds one at a time. Arrays are handed over without serialising them.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
@@ -26,11 +25,11 @@ from fedsuite.running.server import FinishedRun, run_experiment
 from fedsuite.running.worker import Worker, client_app_for, memory_store
 from fedsuite.training.app import Failures
 from fedsuite.training.store import MemoryStore
+from fedsuite.workarounds.identity import flower_identity
 
 if TYPE_CHECKING:
     from fedsuite.engines.pool.workers import WorkerPool
 
-_SERVER_NODE = 1
 _FIRST_NODE = 1000
 
 
@@ -235,19 +234,6 @@ def node_context(
         state=state if state is not None else RecordDict(),
         run_config=run_config,
     )
-
-
-@contextmanager
-def flower_identity() -> Iterator[None]:
-    """Give this process the identity that Flower's messages need, and take it back."""
-    names = ("_run_id", "_node_id", "_task_id")
-    before = {name: getattr(TaskIdentity, name) for name in names}
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, _SERVER_NODE, 1
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(TaskIdentity, name, value)
 
 
 def run_local(

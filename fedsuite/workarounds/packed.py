@@ -10,6 +10,10 @@ Between machines requests are packed, and answers are packed where the question 
 record that is not packed means what it says. In a Flower app of your own:
 ``PackedGrid(grid)`` (:mod:`fedsuite.workarounds.packed_grid`) on the server, and
 :func:`packing_mod` among the ClientApp's mods.
+
+Seen in flwr 1.39.0 and 1.41.0. To delete, with :mod:`fedsuite.workarounds.packed_grid`:
+when a message of Flower's with 122 arrays takes about as long as one with a single array
+of as many bytes.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""Flower's Grid, with the arrays of each record sent as one."""
+"""Flower's Grid, with the arrays of each record sent as one.
+
+When it can be deleted: :mod:`fedsuite.workarounds.packed` says so.
+"""
 
 from collections.abc import Iterable
 

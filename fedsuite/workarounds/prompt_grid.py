@@ -3,6 +3,9 @@
 Between machines Flower's own Grid looks for replies every three seconds and keeps them all
 until the last is there: a fifth of a round where a method exchanges six messages in one,
 and the memory of all replies where the models are large.
+
+Seen in flwr 1.39.0 and 1.41.0. To delete: when Flower's ``send_and_receive`` has a pause
+that can be set, and yields replies as they come.
 """
 
 import time

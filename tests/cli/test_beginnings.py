@@ -21,10 +21,11 @@ from fedsuite.cli.beginnings import (
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.registry import METHODS
 from fedsuite.engines.flower import in_world, run_app, start_superlink
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment import shipped
 from fedsuite.experiment.experiment import Experiment, read_file
 from fedsuite.experiment.own_defaults import LOCAL_WORK, OPTIMISER
+from fedsuite.workarounds.identity import flower_identity
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = read_file(ROOT / "simulations" / "quickstart.toml")

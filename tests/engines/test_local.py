@@ -9,8 +9,9 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsuite.core.errors import RunError
-from fedsuite.engines.local import LocalGrid, flower_identity, run_local
+from fedsuite.engines.local import LocalGrid, run_local
 from fedsuite.results.layout import read_manifest
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import bits, digits_experiment, to_arrays
 
 

@@ -18,7 +18,7 @@ from fedsuite.core.logs import log_scope
 from fedsuite.core.registry import METHODS
 from fedsuite.data import Split
 from fedsuite.data.public import PublicData
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import EVALUATE, LOSS_AFTER, TRAIN, to_arrays, to_record
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.assignment import Network, Networks
@@ -35,6 +35,7 @@ from fedsuite.strategies.fair.fedeba import FedEBA
 from fedsuite.strategies.fair.fedeba_plus import PracFedEBAPlus
 from fedsuite.strategies.personal.ditto import Ditto
 from fedsuite.training.base import FederatedClient
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import (
     TamperingGrid,
     bits,

@@ -9,11 +9,11 @@ import pytest
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
-from fedsuite.engines.local import flower_identity
 from fedsuite.messages.records import ERROR, METRICS
 from fedsuite.rounds.exchange import Exchange, Versions, build_messages
 from fedsuite.rounds.membership import Members
 from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import (
     LAYOUTS,
     MEAN_OF_ALL,

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from fedsuite.core.errors import RunError
 from fedsuite.core.rng import torch_stream
 from fedsuite.data import Split
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import (
     ARRAYS,
     NUM_EXAMPLES,
@@ -41,6 +41,7 @@ from fedsuite.training.loop import (
     TrainingOptions,
 )
 from fedsuite.training.store import FileStore, MemoryStore
+from fedsuite.workarounds.identity import flower_identity
 from tests.strategies.fair.probing import assert_same
 
 NUM_CLIENTS = 4

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsuite.core.errors import RunError
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.rounds.membership import Directory, Members, sample_clients
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.training.app import source_hash
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import MEAN_OF_ALL, TamperingGrid, matrix_app, run, strategy_for
 from tests.rounds.registered import Registered
 

@@ -11,10 +11,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import to_arrays
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.drift.scaffold import Scaffold
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import (
     LAYOUTS,
     Trace,

@@ -7,11 +7,11 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
 from fedsuite.core.errors import RunError
-from fedsuite.engines.local import flower_identity
 from fedsuite.messages.records import HELLO
 from fedsuite.rounds.membership import Directory
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.training.app import source_hash
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import matrix_app, run
 from tests.rounds.registered import Registered
 

@@ -11,7 +11,7 @@ from flwr.serverapp import strategy as flower
 
 from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.core.errors import RunError
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import RecordError, records_of, to_arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.exchange import Exchange
@@ -19,6 +19,7 @@ from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.averaging.standalone import Standalone
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
+from fedsuite.workarounds.identity import flower_identity
 from fedsuite.workarounds.packed import pack, unpack
 from tests.helpers import (
     FULL_STEP,

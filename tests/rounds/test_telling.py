@@ -11,9 +11,10 @@ from flwr.serverapp import strategy as flower
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import log_scope
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.rounds.wrapper import StrategyWrapper
 from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import for_client, run_tampered, set_metrics
 from tests.rounds.test_strangers import stranger_model
 from tests.strangers import message_app

@@ -56,7 +56,7 @@ def test_runs_as_the_strategy_inside_does() -> None:
 
 
 def test_start_sets_the_deadline_of_exchanges_inside_rounds() -> None:
-    from fedsuite.engines.local import flower_identity
+    from fedsuite.workarounds.identity import flower_identity
     from tests.helpers import zeros
 
     inner = Inner()

@@ -10,8 +10,9 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
 )
 
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import to_arrays
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import MEAN_OF_ALL, matrix_app, strategy_for, zeros
 
 WRAPPERS = {

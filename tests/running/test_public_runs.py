@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 import fedsuite
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.data import DATASETS, loading
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data
 from fedsuite.results.groups import group_runs
@@ -26,6 +26,7 @@ from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.training.app import source_hash
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.store import MemoryStore
+from fedsuite.workarounds.identity import flower_identity
 from tests.data import parquet_files
 from tests.helpers import matrix_app
 from tests.small_runs import SMALL, without_plots

@@ -25,7 +25,8 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from fedsuite import strategies
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
+from fedsuite.workarounds.identity import flower_identity
 
 FOLDER = Path(__file__).parent
 STOCK = "from flwr.serverapp.strategy import FedAvg"

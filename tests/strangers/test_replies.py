@@ -14,8 +14,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as Stock
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedsuite.engines.local import flower_identity
 from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.workarounds.identity import flower_identity
 from tests.strangers.apps import ListGrid
 
 NAN = float("nan")

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from fedsuite.engines.local import flower_identity, node_context
+from fedsuite.engines.local import node_context
 from fedsuite.messages.records import LazyArray, RecordError, to_arrays, to_record
 from fedsuite.workarounds import packed
+from fedsuite.workarounds.identity import flower_identity
 from fedsuite.workarounds.packed import (
     LAYOUT,
     PACKED,

@@ -6,8 +6,9 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.workarounds import prompt_grid
+from fedsuite.workarounds.identity import flower_identity
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
 

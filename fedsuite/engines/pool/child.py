@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 
 from fedsuite.core.errors import FedsuiteError, RunError
 from fedsuite.core.logs import configure_logs, log_scope
-from fedsuite.engines.local import flower_identity, node_context
+from fedsuite.engines.local import node_context
 from fedsuite.engines.pool.arena import Arena, Arenas, up_arena
 from fedsuite.engines.pool.packing import (
     hear_arrays,
@@ -32,6 +32,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import Arrays
 from fedsuite.running.worker import Worker, client_app_for
 from fedsuite.training.app import Failures
+from fedsuite.workarounds.identity import flower_identity
 
 
 class CarriedStore:

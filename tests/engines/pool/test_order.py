@@ -4,9 +4,9 @@ from collections import deque
 
 from flwr.app import Message, RecordDict
 
-from fedsuite.engines.local import flower_identity
 from fedsuite.engines.pool.workers import WorkerPool
 from fedsuite.messages.records import HELLO
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import digits_experiment
 
 

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 import fedsuite
 from fedsuite.callbacks.progress import Progress
 from fedsuite.core.errors import ConfigError, RunError
-from fedsuite.engines.local import LocalGrid, PooledGrid, flower_identity
+from fedsuite.engines.local import LocalGrid, PooledGrid
 from fedsuite.engines.pool.workers import WorkerPool
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
@@ -20,6 +20,7 @@ from fedsuite.models.arrays import model_arrays
 from fedsuite.results.layout import MODEL, read_manifest
 from fedsuite.running.worker import Worker, client_app_for
 from fedsuite.training.store import MemoryStore
+from fedsuite.workarounds.identity import flower_identity
 from tests.faults.runs import EXPERIMENTS
 from tests.helpers import digits_experiment
 

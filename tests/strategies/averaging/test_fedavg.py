@@ -64,7 +64,7 @@ def test_other_weight_key() -> None:
 def test_server_evaluation_sees_each_model() -> None:
     from flwr.app import MetricRecord
 
-    from fedsuite.engines.local import flower_identity
+    from fedsuite.workarounds.identity import flower_identity
     from tests.helpers import zeros
 
     def evaluate(server_round: int, arrays):

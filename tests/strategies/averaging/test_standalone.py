@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from fedsuite.engines.local import flower_identity
 from fedsuite.messages.records import HELLO
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import ServerParts
@@ -13,6 +12,7 @@ from fedsuite.running.worker import Worker, client_app_for
 from fedsuite.strategies.averaging.standalone import Standalone
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import (
     SOME_GROUPS,
     MatrixStandaloneClient,

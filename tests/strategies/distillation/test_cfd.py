@@ -16,7 +16,6 @@ from fedsuite.clients.distillation.fedmd import FedMDClient
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.data.public import PublicData
 from fedsuite.data.public_batches import public_batch
-from fedsuite.engines.local import flower_identity
 from fedsuite.messages.records import (
     LOGITS,
     OUTPUTS,
@@ -30,6 +29,7 @@ from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.strategies.distillation.cfd import CFD, softmax
 from fedsuite.strategies.distillation.fedmd import FedMD
 from fedsuite.strategies.distillation.server_student import ServerStudent
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import bits
 from tests.strategies.distillation.public import (
     CLIENTS,

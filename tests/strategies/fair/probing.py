@@ -11,13 +11,14 @@ from torch import nn
 from fedsuite.clients.fair.fedeba import FedEBAPlusClient
 from fedsuite.core.rng import torch_stream
 from fedsuite.data import Split
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import Arrays, to_arrays, to_record
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.training.app import make_client_app
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions
+from fedsuite.workarounds.identity import flower_identity
 
 NUM_CLIENTS = 4
 

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from fedsuite.clients.fair.fedeba import FedEBAClient, FedEBAPlusClient
 from fedsuite.data import Split
-from fedsuite.engines.local import LocalGrid, flower_identity
+from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import Arrays, to_arrays, to_record
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.training.app import make_client_app
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions
+from fedsuite.workarounds.identity import flower_identity
 
 Curve = tuple[float, float]
 """Factor a and centre c of F(x) = a (x - c)^2."""
