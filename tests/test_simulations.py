@@ -14,13 +14,14 @@ import torch
 from fedsuite.core.keys import Value
 from fedsuite.data import DATASETS
 from fedsuite.data.public import PublicData
-from fedsuite.experiment.experiment import Experiment, parse_assignment, read_file
+from fedsuite.experiment.experiment import Experiment, parse_assignment
 from fedsuite.experiment.parts import experiment_model
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import ServerParts, server_networks
 from fedsuite.sweeps.points import make_points
+from fedsuite.sweeps.sweep import base_values
 
 ROOT = Path(__file__).parents[1]
 FILES = [
@@ -99,6 +100,11 @@ def _networks_of(keys: tuple[tuple[str, Value], ...]) -> ServerNetworks | None:
     return server_networks(experiment, without_rows(experiment))
 
 
+def build(experiment: Experiment) -> None:
+    skip_without_what_it_needs(experiment)
+    build_strategy(experiment, parts_of(experiment))
+
+
 COMMANDS = [(path, words) for path in FILES for words in commands(path)]
 
 
@@ -110,9 +116,7 @@ def test_there_is_something_to_check() -> None:
 
 @pytest.mark.parametrize("path", FILES)
 def test_file_can_be_built(path: str) -> None:
-    experiment = Experiment.load(ROOT / path)
-    skip_without_what_it_needs(experiment)
-    build_strategy(experiment, parts_of(experiment))
+    build(Experiment.load(ROOT / path))
 
 
 @pytest.mark.parametrize(
@@ -123,15 +127,21 @@ def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
     assert words[1] in ("run", "sweep")
     assert words[2] == path
     given = dict(parse_assignment(text) for text in options(words, "--set"))
-    base = {**read_file(ROOT / path), **given}
-    seeds = int(next(options(words, "--seeds"), "1"))
-    for point in make_points(base, list(options(words, "--grid")), seeds):
+    if words[1] == "run":
+        build(Experiment.load(ROOT / path, given))
+        return
+    assert all(int(seeds) > 0 for seeds in options(words, "--seeds"))
+    base = base_values(ROOT / path, given)
+    # All seeds of a point are built alike.
+    for point in make_points(base, list(options(words, "--grid")), seeds=1):
         settings = dict(point.settings)
-        experiment = Experiment.from_values({**base, **settings}, tuple(settings))
-        skip_without_what_it_needs(experiment)
-        build_strategy(experiment, parts_of(experiment))
+        build(Experiment.from_values({**base, **settings}, tuple(settings)))
+
+
+def test_options_of_the_commands_are_known() -> None:
     known = {"--set", "--grid", "--seeds", "--seed", "--output", "--workers"}
-    assert {word for word in words if word.startswith("--")} <= known
+    used = {word for _, words in COMMANDS for word in words if word.startswith("--")}
+    assert used <= known
 
 
 def test_outputs_of_sweeps_do_not_meet() -> None:

@@ -72,10 +72,13 @@ class Experiment:
         Key to value: the keys that apply, no more and no less.
     note
         One line on what the method's own defaults change; empty if nothing.
+    left_out
+        Keys of a file that what overrides it leaves without effect.
     """
 
     values: Mapping[str, Value]
     note: str = field(default="", compare=False)
+    left_out: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def load(cls, path: Path, overrides: Mapping[str, Value] | None = None) -> "Experiment":
@@ -136,7 +139,8 @@ class Experiment:
         notes = [own_note(method, own, given, values, shared)]
         if left_out:
             notes.append(f"left out, as they have no effect here: {', '.join(left_out)}")
-        experiment = cls(dict(sorted(values.items())), "; ".join(filter(None, notes)))
+        note = "; ".join(filter(None, notes))
+        experiment = cls(dict(sorted(values.items())), note, tuple(left_out))
         experiment.check()
         return experiment
 

@@ -96,8 +96,11 @@ def run_sweep(
         If Ctrl-C or SIGTERM ends the sweep: with the command that goes on.
     """
     with naming(file):
-        base = _base(file, overrides)
+        base = base_values(file, overrides)
+        left_out = [name for name in read_file(file) if name not in base]
         points = make_points(base, grid, seeds)
+    if left_out:
+        print_line(f"left out, as they have no effect here: {', '.join(left_out)}")
     folder = Path(os.path.abspath(output))
     merge_record(folder, base, points)
     with _claimed(folder) as lock:
@@ -125,13 +128,34 @@ def run_sweep(
     return [folder / point.name for point in points]
 
 
-def _base(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
+def base_values(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what all points of a sweep have in common.
+
+    Parameters
+    ----------
+    file
+        The experiment file.
+    overrides
+        Values that win over the file's; what they leave without effect is left out.
+
+    Raises
+    ------
+    ConfigError
+        If an override is a key that the sweep sets itself, or a value is of no type that
+        a key has.
+    """
     for name in sorted(OWN_KEYS & set(overrides)):
         raise ConfigError(
             f"--set {name}: a sweep sets this key itself; use --seeds and --output"
         )
     given = {**read_file(file), **overrides}
-    base = {name: _value(name, value) for name, value in given.items()}
+    try:
+        left_out = Experiment.from_values(given, tuple(overrides)).left_out
+    except ConfigError:
+        # The grid may bring what is missing: each point is checked by itself.
+        left_out = ()
+    kept = {name: value for name, value in given.items() if name not in left_out}
+    base = {name: _value(name, value) for name, value in kept.items()}
     rounds = base.get("num-rounds", shared_keys()["num-rounds"].default)
     if isinstance(rounds, int) and rounds < SHORT:
         base.setdefault("plots", False)

@@ -14,7 +14,7 @@ import pytest
 from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.core.files import TEMPORARY_PATTERN
 from fedsuite.experiment.experiment import Experiment, read_file
-from fedsuite.sweeps.sweep import LOCK, SHORT, _base, run_sweep
+from fedsuite.sweeps.sweep import LOCK, SHORT, base_values, run_sweep
 from fedsuite.sweeps.workers import Outcome
 from tests.small_runs import final_model, write_experiment
 
@@ -72,13 +72,24 @@ def test_short_points_draw_no_plots_unless_told_to(tmp_path):
     file.write_text("num-rounds = 5\n")
 
     def base(**overrides):
-        return _base(file, {name.replace("_", "-"): v for name, v in overrides.items()})
+        given = {name.replace("_", "-"): value for name, value in overrides.items()}
+        return base_values(file, given)
 
     assert base()["plots"] is False
     assert base(plots=True)["plots"] is True
     assert "plots" not in base(num_rounds=SHORT)
     file.write_text("")
     assert base()["plots"] is False  # the default is ten rounds
+
+
+def test_a_method_set_for_all_points_lets_go_of_the_files_own(sweep, tmp_path, capsys):
+    file = tmp_path / "own.toml"
+    file.write_text(f'{(tmp_path / "small.toml").read_text()}method = "fedprox"\n')
+    with file.open("a") as own:
+        own.write("proximal-mu = 0.5\n")
+    (run,) = sweep(file=file, method="fedavg")
+    assert "left out, as they have no effect here: proximal-mu\n" in capsys.readouterr().out
+    assert read_file(run / "experiment.toml")["method"] == "fedavg"
 
 
 def test_a_sweep_says_once_what_its_methods_bring(sweep, capsys):
