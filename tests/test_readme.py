@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedsuite.core.registry import METHODS
+from fedsuite.strategies import load_strategy
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -75,7 +76,7 @@ def test_what_methods_need_of_clients_is_what_they_declare() -> None:
     table = README.partition("| needs of clients |")[2].partition("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     told = {name: needs for needs, names in rows for name in re.findall(r"`(\w+)`", names)}
-    strategies = [method.load_strategy() for method in METHODS.values()]
+    strategies = [load_strategy(method) for method in METHODS.values()]
     declared = {s.__name__: s.NEEDS_OF_CLIENT.words for s in strategies}
     assert rows[-1][1] == "all others"
     assert declared == {name: f"{name}Client" for name in declared} | told

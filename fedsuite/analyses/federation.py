@@ -18,6 +18,7 @@ from fedsuite.rounds.wrapper import StrategyWrapper
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
 from fedsuite.running.worker import Worker
+from fedsuite.strategies import load_strategy
 from fedsuite.training.app import Answering, make_client_app
 from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity
@@ -43,7 +44,7 @@ class Federation:
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        strategy = METHODS[experiment.text("method")].load_strategy()
+        strategy = load_strategy(METHODS[experiment.text("method")])
         if strategy.PRIVATE_MODELS or strategy.NEEDS_NETWORKS:
             raise ConfigError(
                 f"method {experiment['method']}: its clients share no model, and this "

@@ -17,6 +17,7 @@ from safetensors.numpy import load
 from torch import nn
 
 from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
+from fedsuite.clients import load_client
 from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO
 from fedsuite.core.registry import METHODS
@@ -30,6 +31,7 @@ from fedsuite.results.layout import EXPERIMENT, MODEL
 from fedsuite.results.reader import Run
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
+from fedsuite.strategies import load_strategy
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import resolve_device
 from fedsuite.training.store import FileStore, MemoryStore
@@ -55,7 +57,7 @@ class FinalModels:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.experiment = _runnable(Experiment.load(run.path / EXPERIMENT))
-        self._strategy = METHODS[self.experiment.text("method")].load_strategy()
+        self._strategy = load_strategy(METHODS[self.experiment.text("method")])
         if not self._strategy.PRIVATE_MODELS:
             self._refuse_personal()
         self.data = federated_data(self.experiment)
@@ -151,7 +153,7 @@ class FinalModels:
 
     def _refuse_personal(self) -> None:
         method = self.experiment.text("method")
-        client = METHODS[method].load_client()
+        client = load_client(METHODS[method])
         one = (
             client.on_evaluate is FederatedClient.on_evaluate
             and self._strategy.evaluate_exchange is FederatedStrategy.evaluate_exchange

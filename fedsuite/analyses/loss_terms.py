@@ -33,6 +33,7 @@ from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
 from fedsuite.running.worker import Worker
+from fedsuite.strategies import load_strategy
 from fedsuite.strategies.distillation.discriminator import Discriminator, discriminator_loss
 from fedsuite.strategies.distillation.fedal import LABELS, FedAL
 from fedsuite.strategies.distillation.fedmd import FedMD
@@ -222,7 +223,7 @@ class NextPhase:
     def __init__(self, final: FinalModels) -> None:
         experiment = final.experiment
         method = experiment.text("method")
-        if not issubclass(METHODS[method].load_strategy(), FedMD):
+        if not issubclass(load_strategy(METHODS[method]), FedMD):
             raise RunError(
                 f"{final.run.path}: method {method} has none of FedAL's terms: give runs "
                 "of fedal, fedmd-lf or fedmd"

@@ -12,6 +12,7 @@ from fedsuite.experiment.experiment import Experiment, read_file
 from fedsuite.experiment.key_catalog import shared_keys
 from fedsuite.experiment.own_defaults import LOCAL_WORK, OPTIMISER
 from fedsuite.experiment.shipped import simulations
+from fedsuite.strategies import load_strategy
 
 WIDTH = 92
 
@@ -75,7 +76,7 @@ def write_experiment(method: str, folder: Path) -> Path:
 
 def experiment_text(method: str) -> str:
     """Return an experiment with a method on digits; its own keys have comments."""
-    strategy = find_method(method).load_strategy()
+    strategy = load_strategy(find_method(method))
     given = read_file(simulations() / "quickstart.toml") | {"method": method}
     if strategy.DEFAULTS:
         # The work that the method was made for, in place of FedAvg's.
@@ -125,7 +126,7 @@ def app_texts(method: str) -> dict[str, str]:
             f"method {method} needs a client of fedsuite's: `fedsuite init {method}` "
             f"writes an experiment; --app has {', '.join(APP_KEYWORDS)}"
         )
-    strategy = registered.load_strategy().__name__
+    strategy = load_strategy(registered).__name__
     project = _template("pyproject.toml").replace(_APP_STRATEGY, strategy)
     # Its first line is about the example.
     _, _, project = project.partition("\n")

@@ -16,6 +16,7 @@ from fedsuite.data import (
     FederatedData,
     partition_table,
 )
+from fedsuite.strategies import load_strategy
 
 MANY_CLASSES = 12
 """Tables of data sets with more classes show their number only."""
@@ -28,7 +29,7 @@ def methods_table() -> Table:
     """Return the methods: what they need of clients, their own keys, and their papers."""
     table = Table("method", "strategy", "needs of clients", "own keys", "paper")
     for method in METHODS.values():
-        strategy = method.load_strategy()
+        strategy = load_strategy(method)
         keys = ", ".join(key.name for key in strategy.method_keys())
         needs = strategy.NEEDS_OF_CLIENT.words
         table.add_row(method.name, strategy.__name__, needs, keys, method.paper)
@@ -52,7 +53,7 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
     """
     from fedsuite.experiment.key_catalog import shared_keys
 
-    strategy = find_method(name).load_strategy()
+    strategy = load_strategy(find_method(name))
     table = Table("key", "default", "allowed", "meaning", title=f"{name}: keys")
     changed = [key for key in shared_keys().values() if key.name in strategy.DEFAULTS]
     groups: list[tuple[str, Sequence[Key]]] = [(f"method {name}", strategy.method_keys())]

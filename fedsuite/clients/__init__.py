@@ -5,11 +5,20 @@ imported before it is asked for.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedsuite.core.registry import exported_classes
+from fedsuite.core.registry import Method, exported_classes, load_class
+
+if TYPE_CHECKING:
+    from fedsuite.training.base import FederatedClient
 
 _CLASSES = exported_classes("clients")
+
+
+def load_client(method: Method) -> "type[FederatedClient]":
+    """Import and return the class of a method's client."""
+    client: type[FederatedClient] = load_class("clients", method.client)
+    return client
 
 
 def __getattr__(name: str) -> Any:

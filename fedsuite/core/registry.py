@@ -4,13 +4,8 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from fedsuite.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fedsuite.rounds.base import FederatedStrategy
-    from fedsuite.training.base import FederatedClient
 
 
 @dataclass(frozen=True)
@@ -31,16 +26,6 @@ class Method:
     strategy: str
     client: str
     paper: str
-
-    def load_strategy(self) -> "type[FederatedStrategy]":
-        """Import and return the strategy's class."""
-        strategy: type[FederatedStrategy] = _load("fedsuite.strategies", self.strategy)
-        return strategy
-
-    def load_client(self) -> "type[FederatedClient]":
-        """Import and return the client's class."""
-        client: type[FederatedClient] = _load("fedsuite.clients", self.client)
-        return client
 
 
 _FEDEBA = "Wang et al., Entropy-driven Fair and Effective FL, arXiv:2301.12407"
@@ -321,9 +306,10 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
-def _load(package: str, path: str) -> type:
+def load_class(side: str, path: str) -> type:
+    """Import and return a class of a side, ``strategies`` or ``clients``, by its path."""
     module, _, name = path.rpartition(".")
-    loaded: type = getattr(import_module(f"{package}.{module}"), name)
+    loaded: type = getattr(import_module(f"fedsuite.{side}.{module}"), name)
     return loaded
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.registry import METHODS
+from fedsuite.strategies import load_strategy
 
 if TYPE_CHECKING:
     from fedsuite.rounds.base import FederatedStrategy
@@ -27,7 +28,7 @@ def check_networks(values: Mapping[str, Value]) -> None:
     from fedsuite.models.assignment import experiment_networks
 
     method = str(values["method"])
-    strategy = METHODS[method].load_strategy()
+    strategy = load_strategy(METHODS[method])
     different = bool(values["client-models"])
     own = values["client-initialisation"] == "own"
     if different and not _allows_different(strategy):
@@ -63,4 +64,4 @@ def _keeps_private(strategy: "type[FederatedStrategy]") -> bool:
 
 def _methods(fits: Callable[["type[FederatedStrategy]"], bool]) -> str:
     """Return the names of the methods whose strategies fit."""
-    return ", ".join(name for name, m in METHODS.items() if fits(m.load_strategy()))
+    return ", ".join(name for name, m in METHODS.items() if fits(load_strategy(m)))

@@ -33,6 +33,7 @@ from fedsuite.experiment.key_effects import check_value_needs, idle_keys
 from fedsuite.experiment.own_defaults import own_defaults, own_note
 from fedsuite.experiment.shipped import find_experiment
 from fedsuite.experiment.site_keys import check_sites, number_of_sites
+from fedsuite.strategies import load_strategy
 from fedsuite.strategies.decomposition.rules import refusal
 
 LOCAL_KEYS = frozenset(
@@ -131,7 +132,7 @@ class Experiment:
                 values[key.name] = key.parse(value)
         others = {n: value for n, value in given.items() if n not in values}
         left_out = _foreign_keys(others, overridden)
-        strategy = METHODS[str(values["method"])].load_strategy()
+        strategy = load_strategy(METHODS[str(values["method"])])
         while idle := idle_keys(values, defaults, keys, strategy, overridden):
             left_out += idle
             values.update({name: defaults[name] for name in idle})
@@ -169,7 +170,7 @@ class Experiment:
                 f"keys drop-out = {self['drop-out']} and straggler = {self['straggler']}: "
                 "expected at most 1 together"
             )
-        strategy = METHODS[self.text("method")].load_strategy()
+        strategy = load_strategy(METHODS[self.text("method")])
         reason = f": {strategy.FIXED_REASON}" if strategy.FIXED_REASON else ""
         for key, value in strategy.FIXED.items():
             if self[key] != value:

@@ -13,6 +13,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Unless, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment.own_defaults import TOGETHER
+from fedsuite.strategies import load_strategy
 
 KEYS: tuple[Key, ...] = (
     Key("method", "fedavg", "method to run", choices=tuple(METHODS)),
@@ -168,7 +169,7 @@ def keys_of(selector: str, name: str) -> Sequence[Key]:
     if selector == "model":
         return models.MODELS[name].keys
     if selector == "method":
-        return METHODS[name].load_strategy().method_keys()
+        return load_strategy(METHODS[name]).method_keys()
     return (*models.DECOMPOSITION_KEYS, *decomposition.KEYS) if name == "true" else ()
 
 
@@ -193,7 +194,7 @@ def ambiguous_keys() -> frozenset[str]:
         for name, known in known_keys().items()
         if len({(type(key.default), key.default) for key in known.declarations}) > 1
     }
-    overridden = {k for m in METHODS.values() for k in m.load_strategy().DEFAULTS}
+    overridden = {k for m in METHODS.values() for k in load_strategy(m).DEFAULTS}
     # Whether one of these is named decides on others.
     together = {name for group in TOGETHER for name in group}
     return frozenset(differing | overridden | together)

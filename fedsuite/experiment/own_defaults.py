@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Value, toml_text
 from fedsuite.core.registry import METHODS
+from fedsuite.strategies import load_strategy
 
 LOCAL_WORK = ("local-epochs", "local-steps", "batch-size")
 OPTIMISER = ("optimizer", "learning-rate", "learning-rate-decay")
@@ -38,7 +39,7 @@ def own_defaults(
         Where a learning rate or an optimiser is named alone and the method's pair and the
         general pair leave open what belongs to it.
     """
-    own = dict(METHODS[method].load_strategy().DEFAULTS)
+    own = dict(load_strategy(METHODS[method]).DEFAULTS)
     rate = _completed_rate(method, own, given, keys)
     for group in TOGETHER:
         if any(given.get(name, AUTO) != AUTO for name in group):
@@ -101,7 +102,7 @@ def own_note(
     values
         The whole experiment.
     """
-    strategy = METHODS[method].load_strategy()
+    strategy = load_strategy(METHODS[method])
     unnamed = {name for name in values if given.get(name, AUTO) == AUTO}
     brought = [
         name

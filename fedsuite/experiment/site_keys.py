@@ -6,6 +6,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.data.experiment_keys import site_names
+from fedsuite.strategies import load_strategy
 
 _NUM_CLIENTS_DEFAULT = 10
 
@@ -59,7 +60,7 @@ def check_sites(values: Mapping[str, Value]) -> None:
                 f"{needed!r}"
             )
     method = str(values["method"])
-    if METHODS[method].load_strategy().NEEDS_VALIDATION:
+    if load_strategy(METHODS[method]).NEEDS_VALIDATION:
         raise ConfigError(
             f"method {method} validates on rows of the server, which has none where sites "
             "bring their own: choose another method, or leave sites empty"

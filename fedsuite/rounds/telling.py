@@ -6,21 +6,32 @@ one line of settings.
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import ClassVar, Protocol
 
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import Result
 
 from fedsuite.core.logs import ServerLogger, in_own_run
 from fedsuite.messages.records import EVALUATE, TRAIN, num_bytes, to_arrays
+from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.events import RunState
-from fedsuite.rounds.membership import Members
-
-if TYPE_CHECKING:
-    from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.membership import Members, Sampling
 
 logger = logging.getLogger(__name__)
 tell = ServerLogger(__name__).tell
+
+
+class ToldStrategy(Protocol):
+    """What is told of a strategy."""
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds]
+    quorum: int
+    seed: int
+    sampling: dict[str, Sampling]
+    nodes_awaited: str
+    weighted_by_key: str
+    arrayrecord_key: str
+    configrecord_key: str
 
 
 def tell_start(state: RunState, configs: Mapping[str, ConfigRecord | None]) -> None:
@@ -38,7 +49,7 @@ def tell_start(state: RunState, configs: Mapping[str, ConfigRecord | None]) -> N
         tell("\t├── Going on after round %d", state.server_round)
 
 
-def tell_settings(strategy: "FederatedStrategy") -> None:
+def tell_settings(strategy: ToldStrategy) -> None:
     """Tell the settings of a strategy."""
     name, needed = type(strategy).__name__, strategy.quorum
     if in_own_run():

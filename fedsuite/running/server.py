@@ -37,6 +37,7 @@ from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.wrapper import StrategyWrapper
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.running.worker import experiment_run_name
+from fedsuite.strategies import load_strategy
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
 from fedsuite.training.app import source_hash
 from fedsuite.workarounds.packed_grid import grid_for
@@ -204,7 +205,7 @@ def build_strategy(
 
 
 def _make_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrategy:
-    strategy = METHODS[experiment.text("method")].load_strategy()
+    strategy = load_strategy(METHODS[experiment.text("method")])
     return strategy(
         **experiment.arguments(  # type: ignore[arg-type]
             (*RoundSettings.KEYS, *strategy.method_keys())

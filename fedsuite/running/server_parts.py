@@ -21,6 +21,7 @@ from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.running.server_validation import ServerValidation
+from fedsuite.strategies import load_strategy
 from fedsuite.training.loop import resolve_device
 
 
@@ -97,7 +98,7 @@ def _check_feature_term(
     experiment: Experiment, data: FederatedData, model: nn.Module
 ) -> None:
     """Refuse a term on features that no client's training moves."""
-    key = METHODS[experiment.text("method")].load_strategy().FEATURE_WEIGHT
+    key = load_strategy(METHODS[experiment.text("method")]).FEATURE_WEIGHT
     if not key or experiment[key] == 0:
         return
     models = [model]
@@ -114,7 +115,7 @@ def _check_feature_term(
 
 def initial_arrays(experiment: Experiment, model: nn.Module, parts: ServerParts) -> Arrays:
     """Return what the server starts with: nothing where clients keep their models."""
-    strategy = METHODS[experiment.text("method")].load_strategy()
+    strategy = load_strategy(METHODS[experiment.text("method")])
     if strategy.PRIVATE_MODELS:
         return {}
     if strategy.NEEDS_NETWORKS:
@@ -131,7 +132,7 @@ def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetwor
     ConfigError
         If a network cannot take the data.
     """
-    strategy = METHODS[experiment.text("method")].load_strategy()
+    strategy = load_strategy(METHODS[experiment.text("method")])
     if not experiment["client-models"] and not strategy.NEEDS_NETWORKS:
         return None
     networks = experiment_networks(experiment.values)
@@ -157,7 +158,7 @@ def server_validation(
         If it does, and no rows are held out for it.
     """
     method = experiment.text("method")
-    if not METHODS[method].load_strategy().NEEDS_VALIDATION:
+    if not load_strategy(METHODS[method]).NEEDS_VALIDATION:
         return None
     split = data.validation_set()
     if not len(split):
@@ -183,7 +184,7 @@ def public_data(experiment: Experiment, data: FederatedData) -> PublicData | Non
     if len(public):
         return public
     method = experiment.text("method")
-    if METHODS[method].load_strategy().NEEDS_PUBLIC:
+    if load_strategy(METHODS[method]).NEEDS_PUBLIC:
         raise ConfigError(
             f"method {method} needs public data: set public-size, such as 200, or "
             "public-dir"

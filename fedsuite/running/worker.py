@@ -13,6 +13,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
+from fedsuite.clients import load_client
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import AUTO
@@ -92,7 +93,7 @@ class Worker:
         self._store = store
         self._device = resolve_device(experiment.text("device"))
         self._seed = experiment.integer("seed") if client_seed is None else client_seed
-        self._client_class = METHODS[experiment.text("method")].load_client()
+        self._client_class = load_client(METHODS[experiment.text("method")])
         self._data = federated_data(experiment, site)
         self._site = site
         if experiment["sites"]:
@@ -399,7 +400,7 @@ class ExperimentApp(ClientApp):
 def _app_of(method: str) -> ClientApp:
     return make_client_app(
         client_from_context,
-        list(METHODS[method].load_client().ACTIONS),
+        list(load_client(METHODS[method]).ACTIONS),
         mods=[log_mod, packing_mod],
         facts=facts_from_context,
     )

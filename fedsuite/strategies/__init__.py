@@ -7,12 +7,21 @@ Flower's.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedsuite.core.registry import exported_classes
+from fedsuite.core.registry import Method, exported_classes, load_class
+
+if TYPE_CHECKING:
+    from fedsuite.rounds.base import FederatedStrategy
 
 _FLOWERS = dict.fromkeys(("Result", "Strategy"), "flwr.serverapp.strategy")
 _CLASSES = exported_classes("strategies") | _FLOWERS
+
+
+def load_strategy(method: Method) -> "type[FederatedStrategy]":
+    """Import and return the class of a method's strategy."""
+    strategy: type[FederatedStrategy] = load_class("strategies", method.strategy)
+    return strategy
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,7 @@ from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment import shipped
 from fedsuite.experiment.experiment import Experiment, read_file
 from fedsuite.experiment.own_defaults import LOCAL_WORK, OPTIMISER
+from fedsuite.strategies import load_strategy
 from fedsuite.workarounds.identity import flower_identity
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ def values(given):
 def test_each_method_begins_with_the_work_that_it_was_made_for(method):
     text = experiment_text(method)
     given = tomllib.loads(text)
-    strategy = METHODS[method].load_strategy()
+    strategy = load_strategy(METHODS[method])
     expected = QUICKSTART | {"method": method}
     if strategy.DEFAULTS:
         work = (*LOCAL_WORK, *OPTIMISER)
@@ -110,7 +111,7 @@ def test_each_app_runs(method, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(tmp_path))
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text())
     config = project["tool"]["flwr"]["app"]["config"] | {"num-server-rounds": 2}
-    assert METHODS[method].load_strategy().__name__ in project["project"]["description"]
+    assert load_strategy(METHODS[method]).__name__ in project["project"]["description"]
     client = __import__("client_app")
     monkeypatch.delitem(sys.modules, "client_app")
     monkeypatch.setitem(sys.modules, "client_app", client)
@@ -143,7 +144,7 @@ def test_apps_are_those_whose_clients_they_have():
     content = {
         name
         for name, method in METHODS.items()
-        if not method.load_strategy().NEEDS_OF_CLIENT.client
+        if not load_strategy(method).NEEDS_OF_CLIENT.client
     }
     # CGSV gives each client a model of its own, FedPara needs a model with its factors.
     assert set(APP_KEYWORDS) == content - {"cgsv", "fedpara"}

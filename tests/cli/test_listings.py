@@ -21,6 +21,7 @@ from fedsuite.data import DATASETS, PARTITIONERS, ClientShift
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import KEYS
 from fedsuite.experiment.parts import federated_data
+from fedsuite.strategies import load_strategy
 
 
 def rows(table):
@@ -51,9 +52,9 @@ def test_keys_are_those_that_an_experiment_may_set(method):
     others = {
         key.name
         for other in METHODS.values()
-        for key in other.load_strategy().method_keys()
+        for key in load_strategy(other).method_keys()
         if other.name != method
-    } - {key.name for key in METHODS[method].load_strategy().method_keys()}
+    } - {key.name for key in load_strategy(METHODS[method]).method_keys()}
     assert not others & names
 
 
@@ -71,7 +72,7 @@ def test_keys_have_the_methods_own_defaults():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_alone_has_its_keys_and_the_defaults_that_it_changes(method):
-    strategy = METHODS[method].load_strategy()
+    strategy = load_strategy(METHODS[method])
     found = [row[:2] for row in rows(method_keys_table(method))]
     keys = {name: default for name, default in found if default and name != "key"}
     assert set(keys) == {key.name for key in strategy.method_keys()} | set(

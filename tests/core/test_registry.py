@@ -7,6 +7,7 @@ import pytest
 from fedsuite.core.keys import Key
 from fedsuite.core.registry import METHODS
 from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.strategies import load_strategy
 
 
 def own_default(strategy: type[FederatedStrategy], key: Key) -> object:
@@ -21,6 +22,6 @@ def own_default(strategy: type[FederatedStrategy], key: Key) -> object:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_by_hand_and_by_file_a_method_has_the_same_defaults(method: str) -> None:
-    strategy = METHODS[method].load_strategy()
+    strategy = load_strategy(METHODS[method])
     for key in strategy.KEYS:
         assert own_default(strategy, key) == key.default, key.name

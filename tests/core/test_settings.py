@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import pytest
 
+from fedsuite.clients import load_client
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Key
 from fedsuite.core.registry import METHODS
 from fedsuite.core.settings import Declared, Settings, given, key, part, state
 from fedsuite.messages.records import RecordError
-from fedsuite.strategies import FedProx
+from fedsuite.strategies import FedProx, load_strategy
 from fedsuite.training.told import Told, told_of
 
 
@@ -123,9 +124,9 @@ def test_clients_read_what_they_are_told() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_strategies_tell_what_their_clients_read(method: str) -> None:
-    strategy = METHODS[method].load_strategy()
+    strategy = load_strategy(METHODS[method])
     keys = {key.name: key.type for key in strategy.KEYS}
-    for name, kind in told_of(METHODS[method].load_client()).items():
+    for name, kind in told_of(load_client(METHODS[method])).items():
         assert keys.get(name, kind) is kind, name
         assert name not in keys or name in strategy._TOLD, name
 
@@ -140,7 +141,7 @@ FORBIDDEN: dict[type, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_constructors_refuse_what_their_keys_forbid(method: str) -> None:
-    strategy = METHODS[method].load_strategy()
+    strategy = load_strategy(METHODS[method])
     if "_MADE" not in vars(strategy):
         pytest.skip("its constructor is written by hand")
     parts: dict[str, Any] = dict.fromkeys(strategy.PARTS)

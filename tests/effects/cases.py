@@ -8,6 +8,7 @@ from fedsuite.core.keys import Key, Value, With
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import keys_of, known_keys, owners, shared_keys
+from fedsuite.strategies import load_strategy
 from tests.effects.runs import base
 
 LISTED: Mapping[str, str] = {
@@ -202,7 +203,7 @@ def cases(method: str, around: Mapping[str, Value] = NO_WRAPPER) -> Iterator[Cas
 def groups(method: str) -> Iterator[tuple[Mapping[str, Value], Sequence[Key]]]:
     """Yield what an experiment must say for some keys to apply, and these keys."""
     yield {}, tuple(shared_keys().values())
-    yield {}, METHODS[method].load_strategy().method_keys()
+    yield {}, load_strategy(METHODS[method]).method_keys()
     yield {}, keys_of("model", "mlp")
     for name in owners("partitioner"):
         if name not in NOT_ON_DIGITS:

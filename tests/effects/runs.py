@@ -15,6 +15,7 @@ from fedsuite.core.keys import Value
 from fedsuite.core.registry import METHODS
 from fedsuite.engines.local import run_local
 from fedsuite.experiment.experiment import Experiment
+from fedsuite.strategies import load_strategy
 
 Did = dict[str, object]
 """File of the run's folder to what it holds."""
@@ -39,7 +40,7 @@ _NAMES_AND_TIMES = (".lock", "experiment.toml")
 def base(method: str) -> dict[str, Value]:
     """Return the small experiment with a method, as a user would write it."""
     values: dict[str, Value] = {**SMALL, "method": method}
-    if METHODS[method].load_strategy().NEEDS_PUBLIC:
+    if load_strategy(METHODS[method]).NEEDS_PUBLIC:
         values["public-size"] = 40
     return values
 

@@ -14,6 +14,7 @@ from fedsuite.experiment import experiment as module
 from fedsuite.experiment.experiment import LOCAL_KEYS, Experiment, parse_assignment
 from fedsuite.experiment.key_catalog import ambiguous_keys, known_keys, table_default
 from fedsuite.models import CLIENT_NETWORK_KEYS
+from fedsuite.strategies import load_strategy
 
 SIMULATIONS = Path(__file__).parents[2] / "simulations"
 
@@ -71,7 +72,7 @@ def test_auto_is_refused_where_the_default_is_known():
 
 def test_a_method_may_choose_model_and_partitioner(monkeypatch):
     chosen = {"model": "linear", "partitioner": "shards", "shards-per-client": 3}
-    monkeypatch.setattr(METHODS["fedsgd"].load_strategy(), "DEFAULTS", chosen)
+    monkeypatch.setattr(load_strategy(METHODS["fedsgd"]), "DEFAULTS", chosen)
     module.ambiguous_keys.cache_clear()
     try:
         for given in ({}, {"model": AUTO, "partitioner": AUTO, "shards-per-client": AUTO}):
@@ -369,9 +370,9 @@ def experiments(draw):
         "run-name": draw(NAMES),
         "output-dir": draw(PATHS),
         "early-stop-metric": draw(PATHS),
-        **METHODS[method].load_strategy().FIXED,
+        **load_strategy(METHODS[method]).FIXED,
     }
-    if METHODS[method].load_strategy().PRIVATE_MODELS:
+    if load_strategy(METHODS[method]).PRIVATE_MODELS:
         values["client-models"] = draw(st.sampled_from(["", "mlp:hidden-width=3, linear"]))
     return Experiment.from_values(values)
 

@@ -18,6 +18,7 @@ from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.running import server as server_app
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
+from fedsuite.strategies import load_strategy
 
 QUICKSTART = Path(__file__).parents[2] / "simulations" / "quickstart.toml"
 USUAL = {
@@ -53,7 +54,7 @@ def refusal(method: str, values: dict[str, Any]) -> str:
 
 
 def own(method: str) -> dict[str, Any]:
-    defaults = METHODS[method].load_strategy().DEFAULTS
+    defaults = load_strategy(METHODS[method]).DEFAULTS
     return {name: defaults.get(name, value) for name, value in USUAL.items()}
 
 
@@ -94,7 +95,7 @@ def test_local_work_is_the_experiments_or_the_methods_never_of_both(
 def test_a_rate_and_an_optimiser_are_of_one_source(
     method: str, rate: dict[str, Any]
 ) -> None:
-    fixed = METHODS[method].load_strategy().FIXED
+    fixed = load_strategy(METHODS[method]).FIXED
     named = {name: value for name, value in rate.items() if value != AUTO}
     mine = own(method)
     expected: dict[str, Any] | None
@@ -169,7 +170,7 @@ def test_the_serverapp_says_what_the_method_brings(
 
 def test_public_rows_come_with_a_method_that_needs_them_unless_there_is_a_folder() -> None:
     for name, method in METHODS.items():
-        rows = 200 if method.load_strategy().NEEDS_PUBLIC else 0
+        rows = 200 if load_strategy(method).NEEDS_PUBLIC else 0
         assert Experiment.from_values({"method": name})["public-size"] == rows
     assert Experiment.from_values({"method": "fedal", "public-size": 7})["public-size"] == 7
     folder = {"method": "fedal", "public-dir": "somewhere"}

@@ -72,7 +72,8 @@ def test_nothing_imports_torchvision_before_it_is_used():
         "import sys, fedsuite, fedsuite.cli, fedsuite.client_app, fedsuite.server_app\n"
         "import fedsuite.models.vision, fedsuite.experiment.key_catalog\n"
         "assert 'torchvision-weights' in fedsuite.experiment.key_catalog.known_keys()\n"
-        "[method.load_client() for method in fedsuite.core.registry.METHODS.values()]\n"
+        "from fedsuite.core.registry import METHODS\n"
+        "[fedsuite.clients.load_client(m) for m in METHODS.values()]\n"
         "assert not [n for n in sys.modules if n.partition('.')[0] == 'torchvision']\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -29,6 +29,7 @@ from fedsuite.rounds.first_exchange import first_refusal
 from fedsuite.rounds.validation import BadReply
 from fedsuite.running.server_parts import ServerParts
 from fedsuite.running.server_validation import ServerValidation
+from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
 from fedsuite.strategies.fair.fedeba import FedEBA
@@ -120,7 +121,7 @@ RUNS = {
 @pytest.mark.parametrize("name", METHODS)
 def test_a_plain_app_runs_or_is_told_at_once_what_it_lacks(name: str) -> None:
     method = METHODS[name]
-    made = method.load_strategy()
+    made = load_strategy(method)
     strategy = made(**parts().needed_by(made), min_available_nodes=3)  # type: ignore[arg-type]
     if name in RUNS:
         grid = over_strangers(strategy)
@@ -146,7 +147,7 @@ def test_a_plain_app_runs_or_is_told_at_once_what_it_lacks(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_declared_clients_are_the_methods_own(name: str) -> None:
     method = METHODS[name]
-    made = method.load_strategy()
+    made = load_strategy(method)
     needs = made.NEEDS_OF_CLIENT
     assert needs.client in ("", method.client.rpartition(".")[2])
     assert bool(needs.client) == bool(needs.does)
@@ -336,7 +337,7 @@ def test_a_plain_app_under_filter_decomposition_is_told_the_client() -> None:
 def test_the_summary_says_who_should_train(caplog: Caplog) -> None:
     caplog.set_level(logging.INFO)
     FedAvg(identity="partition", min_available_nodes=7).summary()
-    METHODS["fedprox"].load_strategy()().summary()
+    load_strategy(METHODS["fedprox"])().summary()
     told = [record.getMessage() for record in caplog.records]
     assert "\t├──> Needed of clients: nothing" in told
     assert "\t├──> Needed of clients: FedProxClient" in told

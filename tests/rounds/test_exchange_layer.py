@@ -8,7 +8,6 @@ import pytest
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
-from fedsuite.core.registry import Method
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN
 from fedsuite.rounds.exchange import Exchange
@@ -50,7 +49,7 @@ class Fussy(FedAvg):
 
 def test_fixed_keys_are_refused_at_other_values(monkeypatch: pytest.MonkeyPatch) -> None:
     Experiment.from_values({})  # The known keys are looked up once: before the patch.
-    monkeypatch.setattr(Method, "load_strategy", lambda self: Fussy)
+    monkeypatch.setattr("fedsuite.strategies.load_class", lambda side, path: Fussy)
     Experiment.from_values({"momentum": 0.0})
     with pytest.raises(ConfigError, match=r"momentum = 0.9: method fedavg needs 0.0"):
         Experiment.from_values({"momentum": 0.9})

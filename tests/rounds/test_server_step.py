@@ -25,6 +25,7 @@ from fedsuite.rounds.server_step import (
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import ServerParts
+from fedsuite.strategies import load_strategy
 from tests.helpers import SOME_GROUPS
 
 DIGITS = {
@@ -338,7 +339,7 @@ def test_standalone_with_momentum_is_refused(tmp_path: Path) -> None:
 def test_methods_without_one_shared_model_are_refused_before_anything_starts(
     method: str,
 ) -> None:
-    strategy = METHODS[method].load_strategy()
+    strategy = load_strategy(METHODS[method])
     if strategy.trains_one_model():
         Experiment.from_values({"method": method, "server-momentum": 0.5})
         return

@@ -13,6 +13,7 @@ from fedsuite.core.registry import METHODS
 from fedsuite.messages.records import Arrays
 from fedsuite.running import worker as client_app
 from fedsuite.running.worker import Worker
+from fedsuite.strategies import load_strategy
 from fedsuite.training.app import Answering
 from fedsuite.training.store import MemoryStore
 from tests.helpers import bits, digits_experiment, run_digits
@@ -56,7 +57,7 @@ def made_anew(worker: Worker, context: Any, client_id: int) -> Answering:
 def outcome(**changes: Value) -> list[Any]:
     """Return all that a run tells and keeps."""
     few: dict[str, Value] = {"local_steps": 2, "batch_size": 8, "num_rounds": 3}
-    method = METHODS[str(changes["method"])].load_strategy()
+    method = load_strategy(METHODS[str(changes["method"])])
     if method.NEEDS_PUBLIC:
         few["public_size"] = 32
     store = Recording()

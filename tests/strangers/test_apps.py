@@ -12,6 +12,7 @@ import torch
 from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.registry import METHODS as REGISTRY
 from fedsuite.core.registry import Method
+from fedsuite.strategies import load_strategy
 from tests.strangers.apps import (
     APPS,
     LORA,
@@ -89,7 +90,7 @@ def test_a_method_in_a_strangers_app(
 @pytest.mark.parametrize("method", REGISTRY.values(), ids=REGISTRY)
 def test_every_method_runs_or_says_what_it_needs(method: Method, tmp_path: Path) -> None:
     """Over an app that sends back a model, ``train_loss``, and nothing else."""
-    strategy = method.load_strategy()
+    strategy = load_strategy(method)
     name, needs = strategy.__name__, strategy.NEEDS_OF_CLIENT
     try:
         log = run_changed(NUMPY, tmp_path / "app", *changes_for(NUMPY, name))

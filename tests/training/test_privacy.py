@@ -18,6 +18,7 @@ from fedsuite.engines.api import run
 from fedsuite.messages.records import ARRAYS, Reply, Request
 from fedsuite.models import build_model
 from fedsuite.models.arrays import model_arrays
+from fedsuite.strategies import load_strategy
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.privacy import PrivacyOptions, privatise
 from tests.training.test_client import make, request, some_data
@@ -165,7 +166,7 @@ NOISY = [
     name
     for name, method in METHODS.items()
     if "dp-noise-multiplier"
-    not in {**method.load_strategy().FIXED, **method.load_strategy().WITHOUT_EFFECT}
+    not in {**load_strategy(method).FIXED, **load_strategy(method).WITHOUT_EFFECT}
 ]
 
 
@@ -189,7 +190,7 @@ def test_every_methods_uploads_pass_through(
     monkeypatch.setattr(FederatedClient, "answer", watch)
     changes = {"dp-noise-multiplier": 1e-9, "dp-clip": 1e-5}
     places = {"output-dir": str(tmp_path), "run-name": "run"}
-    public = {"public-size": 64} if METHODS[method].load_strategy().NEEDS_PUBLIC else {}
+    public = {"public-size": 64} if load_strategy(METHODS[method]).NEEDS_PUBLIC else {}
     done = run({**DIGITS, **places, **public, "method": method, **changes})
     assert done.manifest["status"] == "finished"
     assert left == []

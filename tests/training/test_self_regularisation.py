@@ -17,6 +17,7 @@ from fedsuite.data import Split
 from fedsuite.engines.api import run
 from fedsuite.messages.records import ARRAYS, Request
 from fedsuite.models.arrays import model_arrays
+from fedsuite.strategies import load_strategy
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.self_regularisation import (
@@ -184,7 +185,7 @@ DIGITS = {
 }
 
 
-OFFERED = [n for n, m in METHODS.items() if "lsr-gamma" not in m.load_strategy().FIXED]
+OFFERED = [n for n, m in METHODS.items() if "lsr-gamma" not in load_strategy(m).FIXED]
 
 
 def test_few_methods_refuse_lsr() -> None:

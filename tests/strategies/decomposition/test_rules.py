@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsuite.clients import load_client
 from fedsuite.clients.drift.feddc import FedDCClient
 from fedsuite.clients.drift.feddyn import LAMBDA, FedDynClient
 from fedsuite.clients.drift.scaffold import ScaffoldClient
@@ -29,6 +30,7 @@ from fedsuite.strategies import (
     FedPer,
     Scaffold,
     Standalone,
+    load_strategy,
 )
 from fedsuite.strategies.drift.corrected import CorrectedStrategy
 from fedsuite.training.base import FederatedClient
@@ -55,7 +57,7 @@ DECOMPOSABLE = [name for name, m in METHODS.items() if "fedpara" not in name]
 
 
 def factored_experiment(method: str, **changes: Any) -> Any:
-    strategy = METHODS[method].load_strategy()
+    strategy = load_strategy(METHODS[method])
     fixed = {name.replace("-", "_"): value for name, value in strategy.FIXED.items()}
     return digits_experiment(
         method=method,
@@ -73,7 +75,7 @@ def test_methods_without_one_shared_model_are_refused_before_the_run(
 ) -> None:
     factored_experiment(method)
     changes = {key.replace("-", "_"): OTHER_VALUES[key]}
-    if METHODS[method].load_strategy().CORRECTS_GRADIENTS and "period" in key:
+    if load_strategy(METHODS[method]).CORRECTS_GRADIENTS and "period" in key:
         changes["local_coefficients"] = "freeze"
     try:
         factored_experiment(method, **changes)
@@ -83,7 +85,7 @@ def test_methods_without_one_shared_model_are_refused_before_the_run(
         refused = True
     else:
         refused = False
-    strategy = METHODS[method].load_strategy()
+    strategy = load_strategy(METHODS[method])
     none = strategy.NEEDS_GROUPS or not strategy.trains_one_model()
     scored_otherwise = key == "personal-atoms" and strategy.SCORED_MODEL != "shared"
     assert refused == (none or scored_otherwise)
@@ -93,7 +95,7 @@ def test_the_methods_that_are_meant() -> None:
     """By name, so that a declaration that is lost is seen."""
 
     def named(fits: Callable[[Any], bool]) -> set[str]:
-        return {n for n in DECOMPOSABLE if fits(METHODS[n].load_strategy())}
+        return {n for n in DECOMPOSABLE if fits(load_strategy(METHODS[n]))}
 
     assert named(lambda s: not s.trains_one_model()) == {
         "standalone", "cffl", "cgsv", "fedave", "fedsac", "fedmd", "fedmd-lf", "fedal",
@@ -183,7 +185,7 @@ def test_frozen_atoms_are_not_tuned_for_the_scoring_either() -> None:
     """The tuned copy is what is scored: with atoms tuned, control C2 would be none."""
     seen = []
 
-    class Spy(METHODS["fedavg-ft"].load_client()):  # type: ignore[misc]
+    class Spy(load_client(METHODS["fedavg-ft"])):  # type: ignore[misc]
         def on_evaluate(self, request: Any) -> Any:
             reply = super().on_evaluate(request)
             state = self.model.state_dict()

@@ -10,6 +10,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch.nn import functional
 
+from fedsuite.clients import load_client
 from fedsuite.clients.averaging.standalone import StandaloneClient
 from fedsuite.clients.distillation.fd import FDClient
 from fedsuite.core.registry import METHODS
@@ -24,6 +25,7 @@ from fedsuite.messages.records import (
     client_record,
     records_of,
 )
+from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.standalone import Standalone
 from fedsuite.strategies.distillation.fd import FD
 from fedsuite.training.loop import TrainingOptions
@@ -340,5 +342,5 @@ def test_resumed_run_ends_with_the_same_bits(
 
 
 def test_it_is_listed() -> None:
-    assert METHODS["fd"].load_strategy() is FD
-    assert METHODS["fd"].load_client() is FDClient
+    assert load_strategy(METHODS["fd"]) is FD
+    assert load_client(METHODS["fd"]) is FDClient

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from fedsuite.clients import load_client
 from fedsuite.clients.distillation.fedakd import FedAKDClient
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.keys import Value
@@ -18,6 +19,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS, SELECTED, Arrays, Reply, Request, to_arrays
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies import load_strategy
 from fedsuite.strategies.distillation.fedakd import FedAKD
 from fedsuite.training.store import MemoryStore
 from tests.helpers import Trace, bits, digits_experiment, final_bits, run_digits
@@ -314,5 +316,5 @@ def test_resumed_run_ends_with_the_same_bits(
 
 
 def test_it_is_listed() -> None:
-    assert METHODS["fedakd"].load_strategy() is FedAKD
-    assert METHODS["fedakd"].load_client() is FedAKDClient
+    assert load_strategy(METHODS["fedakd"]) is FedAKD
+    assert load_client(METHODS["fedakd"]) is FedAKDClient

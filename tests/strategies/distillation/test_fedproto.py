@@ -10,6 +10,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch.nn import functional
 
+from fedsuite.clients import load_client
 from fedsuite.clients.averaging.standalone import StandaloneClient
 from fedsuite.clients.distillation.fedproto import FedProtoClient, FedProtoPublicClient
 from fedsuite.core.errors import RunError
@@ -25,6 +26,7 @@ from fedsuite.messages.records import (
     client_record,
     records_of,
 )
+from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.standalone import Standalone
 from fedsuite.strategies.distillation.fedproto import FedProto, FedProtoPublic
 from fedsuite.training.loop import TrainingOptions
@@ -246,7 +248,7 @@ def test_a_run_refuses_networks_of_other_widths(
 
 
 def test_they_are_listed() -> None:
-    assert METHODS["fedproto"].load_strategy() is FedProto
-    assert METHODS["fedproto"].load_client() is FedProtoClient
-    assert METHODS["fedproto-public"].load_strategy() is FedProtoPublic
-    assert METHODS["fedproto-public"].load_client() is FedProtoPublicClient
+    assert load_strategy(METHODS["fedproto"]) is FedProto
+    assert load_client(METHODS["fedproto"]) is FedProtoClient
+    assert load_strategy(METHODS["fedproto-public"]) is FedProtoPublic
+    assert load_client(METHODS["fedproto-public"]) is FedProtoPublicClient

@@ -1,17 +1,15 @@
 """A server that holds a model of each network and averages within it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
-from fedsuite.core.registry import METHODS, Method
+from fedsuite.core.registry import METHODS, load_class
 from fedsuite.engines.local import run_local
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
@@ -74,21 +72,15 @@ class PerNetworkMean(FedAvg):
         return {k: {ARRAYS: parts[self.networks.networks.of_client[k]]} for k in client_ids}
 
 
-@dataclass(frozen=True)
-class MadeHere(Method):
-    """A method of this file."""
-
-    def load_strategy(self) -> type[PerNetworkMean]:
-        return PerNetworkMean
-
-    def load_client(self) -> type[FedAvgClient]:
-        return FedAvgClient
-
-
 @pytest.fixture
 def per_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the strategy above in FedAvg's place, whose keys it has."""
-    monkeypatch.setitem(METHODS, "fedavg", MadeHere("fedavg", "", "", ""))  # type: ignore[arg-type]
+    replaced = METHODS["fedavg"].strategy
+
+    def load(side: str, path: str) -> type:
+        return PerNetworkMean if path == replaced else load_class(side, path)
+
+    monkeypatch.setattr("fedsuite.strategies.load_class", load)
 
 
 def test_mean_within_one_network_is_fedavg(request: pytest.FixtureRequest) -> None:

@@ -30,6 +30,7 @@ from fedsuite.rounds.updates import (
     take_step,
 )
 from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.feddisco import FedDISCO
 from fedsuite.strategies.averaging.fedwavg import FedwAvg
 from fedsuite.strategies.fair.aaggff import AAggFF
@@ -159,7 +160,7 @@ def test_experiment_of_the_paper_loads(method: str) -> None:
     # Tuned values are written down, not left to the defaults.
     text = (BASELINES / f"{method}.toml").read_text()
     numbers = [
-        key for key in METHODS[method].load_strategy().method_keys() if not key.choices
+        key for key in load_strategy(METHODS[method]).method_keys() if not key.choices
     ]
     assert any(key.name in text for key in numbers) or not numbers
 
@@ -284,7 +285,7 @@ def test_probe_leaves_no_trace_and_tells_loss_and_rate() -> None:
 
 @pytest.mark.parametrize("method", LOSS_METHODS)
 def test_client_that_does_not_probe_is_named(method: str) -> None:
-    strategy = METHODS[method].load_strategy()(**three(max_failed_rounds=9))
+    strategy = load_strategy(METHODS[method])(**three(max_failed_rounds=9))
     with pytest.raises(RunError, match=r"'loss-before' is missing.*as loss_before_key"):
         run(strategy, TamperingGrid(matrix_app(MatrixClient), 3))
 

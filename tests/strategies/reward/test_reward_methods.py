@@ -20,6 +20,7 @@ from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import parameter_groups
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.running.server_validation import ServerValidation
+from fedsuite.strategies import load_strategy
 from fedsuite.strategies.reward.reputation import RewardStrategy
 from tests.helpers import Tamper, bits, set_metrics
 from tests.strategies.reward.rewards import options
@@ -54,7 +55,7 @@ SOME = {
 
 
 def strategy_of(method: str, **changes: Any) -> RewardStrategy:
-    strategy = REGISTRY[method].load_strategy()
+    strategy = load_strategy(REGISTRY[method])
     needed: dict[str, Any] = {}
     if strategy.NEEDS_GROUPS:
         needed["groups"] = parameter_groups(tiny())
