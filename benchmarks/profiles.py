@@ -24,8 +24,10 @@ KERNELS = "torch's kernels"
 PLACES = {
     "fedsuite/training/evaluation": "clients: evaluation",
     "fedsuite/clients": "clients: training",
+    "fedsuite/training": "clients: training",
     "fedsuite/running/worker": "clients: training",
     "fedsuite/strategies": "strategy",
+    "fedsuite/rounds": "strategy",
     "fedsuite/messages/records": "records and checks",
     "fedsuite/data": "data",
     "fedsuite/callbacks": "files of the run",
