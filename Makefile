@@ -7,35 +7,42 @@ FLWR ?= 1.41.0
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: simulate test check unit slow nightly grpc faults config setup clean
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+.PHONY: simulate test test-all check unit smoke slow nightly grpc faults config setup clean
 
 simulate: $(READY)  ## FedAvg on handwritten digits, 10 clients, in Flower's Ray simulation
 	$(BIN)/fedsuite run simulations/quickstart.toml --engine ray --num-supernodes 10
 
-test: check unit slow grpc  ## lint, types, tests: what CI runs
+test: check unit smoke  ## what CI runs: minutes
 
-check: $(READY)
+test-all: test slow nightly grpc faults  ## everything there is: hours
+
+check: $(READY)  ## lint, format, the declared keys, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m fedsuite.experiment.config_table --check pyproject.toml
 	$(BIN)/mypy
 
-unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not nightly"
+unit: $(READY)  ## tests that start neither Ray nor Flower's processes
+	$(PYTEST) -m "not slow and not nightly"
 
-slow: $(READY)  ## tests that start Ray or real processes; much of their time is waiting
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "slow and not nightly"
+smoke: $(READY)  ## of those that do, one or two for each engine and door
+	$(PYTEST) -m smoke
 
-nightly: $(READY)  ## whole runs of every method, and every key of each, of which CI takes a sample
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m nightly
+slow: $(READY)  ## the others; much of their time is waiting
+	$(PYTEST) -m "slow and not smoke and not nightly"
+
+nightly: $(READY)  ## whole runs of every method, and every key of each
+	$(PYTEST) -m nightly
 
 grpc:  ## the federation of real processes on Flower 1.39, whose SuperNodes speak gRPC
 	$(MAKE) setup VENV=.venv-grpc CONSTRAINTS=constraints/flwr-1.39.txt FLWR=1.39.0
 	.venv-grpc/bin/fedsuite doctor | grep gRPC
 	OMP_NUM_THREADS=1 .venv-grpc/bin/python -m pytest -q -n 2 -m slow tests/deploy/test_rehearsal.py
 
-faults: $(READY)  ## every fault, in one process and in real ones, and 10,000 inputs a decoder: CI takes a sample
-	FEDSUITE_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/faults tests/deploy tests/test_fuzz_records.py
+faults: $(READY)  ## every fault, here and in real processes, and 10,000 inputs per decoder
+	FEDSUITE_FAULTS=all $(PYTEST) tests/faults tests/deploy tests/test_fuzz_records.py
 
 config: $(READY)  ## write the declared keys into pyproject.toml
 	$(BIN)/python -m fedsuite.experiment.config_table --write pyproject.toml

@@ -106,6 +106,7 @@ def test_a_run_from_the_bundle_alone(bundle, tmp_path):
     assert Path(result.stdout.splitlines()[-1]).is_relative_to(tmp_path / "runs")
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_flwr_build_takes_the_repository(tmp_path):
     flwr = Path(sys.executable).with_name("flwr")

@@ -68,8 +68,8 @@ def test_readme_has_commands() -> None:
 
 
 def test_make_targets_exist() -> None:
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    assert {"simulate", "test", "setup", "config"} <= set(targets)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert {"simulate", "test", "test-all", "setup", "config"} <= set(targets)
 
 
 def test_what_methods_need_of_clients_is_what_they_declare() -> None:
@@ -82,6 +82,7 @@ def test_what_methods_need_of_clients_is_what_they_declare() -> None:
     assert declared == {name: f"{name}Client" for name in declared} | told
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_local_commands_run_in_order(checkout: Path) -> None:
     for command in COMMANDS:
@@ -142,6 +143,7 @@ def test_flowers_own_command_runs(
     assert (folders[0] / "model.safetensors").exists()
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_python_programs(checkout: Path) -> None:
     programs = [text for kind, text in BLOCKS if kind == "python"]

@@ -44,6 +44,7 @@ def in_wheel(wheel):
     return {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
 
 
+@pytest.mark.smoke
 def test_wheel_holds_the_package_and_the_experiments_alone(wheel):
     names = in_wheel(wheel)
     files = (p for p in ROOT.glob("fedsuite/**/*") if p.is_file())
@@ -96,6 +97,7 @@ def test_installed_command_lists_methods(installed, tmp_path):
     assert "fedprox" in command(installed, tmp_path, "methods")
 
 
+@pytest.mark.smoke
 def test_installed_command_runs_and_sweeps(installed, tmp_path):
     file = write_experiment(tmp_path / "small.toml")
     command(installed, tmp_path, "sweep", file, "--seeds", "1", "--output", "sweep")

@@ -124,6 +124,7 @@ def joined(text: str) -> bool:
     return "SuperNode ID" in text
 
 
+@pytest.mark.smoke
 def test_the_node_with_the_key_joins(federation: tuple[World, Path]) -> None:
     world, folder = federation
     assert joined(try_to_join(world, folder / "nodes" / "a"))
@@ -131,6 +132,7 @@ def test_the_node_with_the_key_joins(federation: tuple[World, Path]) -> None:
     assert entry[0] == "a" and entry[1] in ("online", "offline")
 
 
+@pytest.mark.smoke
 def test_a_key_that_was_never_let_in(
     federation: tuple[World, Path], tmp_path: Path
 ) -> None:

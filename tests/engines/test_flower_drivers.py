@@ -74,6 +74,7 @@ def test_ray_and_deployment_run_side_by_side_and_leave_nothing(
             assert_nothing_left(facts["folder"])
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_failing_server_app_is_a_run_error_with_its_message(
     tmp_path: Path, package: Path
@@ -87,6 +88,7 @@ def test_failing_server_app_is_a_run_error_with_its_message(
     assert_nothing_left(json.loads(report.read_text())["folder"])
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_terminated_ray_run_leaves_nothing(tmp_path: Path, package: Path) -> None:
     report = tmp_path / "report.json"

@@ -15,9 +15,9 @@ EXPERIMENT: Mapping[str, Value] = {
     "dataset": "digits",
     "num-clients": 4,
     "partitioner": "shards",
-    "num-rounds": 3,
+    "num-rounds": 2,
     "local-epochs": 1,
-    "evaluate-every": 3,
+    "evaluate-every": 2,
     "seed": 11,
     "plots": False,
 }
@@ -25,6 +25,7 @@ DECOMPOSED: Mapping[str, Value] = {
     "model": "cnn-shallow",
     "decomposition": True,
     "coefficient-period": 2,
+    "num-rounds": 3,
     "evaluate-every": 1,
 }
 # Methods whose clients keep something from one round to the next.
@@ -88,7 +89,7 @@ def test_local_engine_on_fewer_nodes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_supernodes", [4, 2])
+@pytest.mark.parametrize("num_supernodes", [4, pytest.param(2, marks=pytest.mark.smoke)])
 @pytest.mark.parametrize("engine", ["ray", "deployment"])
 def test_other_engines(
     reference: tuple[bytes, str], tmp_path: Path, engine: Engine, num_supernodes: int
@@ -100,7 +101,8 @@ def test_other_engines(
 @pytest.mark.parametrize(
     ("name", "engine"),
     [
-        *((name, "ray") for name in STATEFUL),
+        *((name, "ray") for name in STATEFUL if name != "fedal"),
+        pytest.param("fedal", "ray", marks=pytest.mark.smoke),
         ("decomposed-scaffold", "deployment"),
         ("fedal", "deployment"),
     ],

@@ -24,6 +24,8 @@ SITES: dict[str, Value] = {
     "model": "linear",
     "sites": ", ".join(NAMES),
     "num-rounds": 2,
+    "evaluate-every": 2,
+    "plots": False,
     "device": "cpu",
 }
 
@@ -109,6 +111,7 @@ def deploy(tmp_path: Path, sites: dict[str, Path], after: Callable[[World], None
     return said[0]
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_sites_as_real_nodes_give_the_bits_of_a_rehearsal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -128,6 +128,7 @@ def begun(folder):
 LONG = {"num-rounds": 100_000, "run-name": "x", "checkpoint-every": 1}
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_ctrl_c_of_run_and_resume(tmp_path):
     file, folder = write_experiment(tmp_path / "long.toml"), tmp_path / "runs/x"

@@ -72,7 +72,9 @@ def run_and_kill(method: str, output: Path, name: str, chance: random.Random) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "standalone", "feddc"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "standalone", pytest.param("feddc", marks=pytest.mark.smoke)]
+)
 def test_killed_and_resumed_equals_uninterrupted(method: str, tmp_path: Path) -> None:
     subprocess.run(
         command(method, tmp_path, "whole"), check=True, stdout=subprocess.DEVNULL

@@ -35,6 +35,15 @@ SAMPLE = (
 )
 """Each app and each strategy; every pair runs at night."""
 
+
+def marks(app: StrangerApp, strategy: str) -> list[pytest.MarkDecorator]:
+    """Return when a pair of app and strategy runs."""
+    if (app, strategy) not in SAMPLE:
+        return [pytest.mark.nightly]
+    smoke = (app, strategy) == (NUMPY, "FedProx")
+    return [pytest.mark.slow, *([pytest.mark.smoke] if smoke else [])]
+
+
 Submit = Callable[[Path], str]
 
 
@@ -63,7 +72,7 @@ def submit() -> Iterator[Submit]:
         pytest.param(
             app,
             strategy,
-            marks=pytest.mark.slow if (app, strategy) in SAMPLE else pytest.mark.nightly,
+            marks=marks(app, strategy),
             id=f"{app.name}-{strategy}",
         )
         for app in APPS

@@ -262,7 +262,11 @@ def test_a_sweep_in_processes(command, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "in_background"),
-    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
+    [
+        (signal.SIGINT, False),
+        (signal.SIGTERM, False),
+        pytest.param(signal.SIGTERM, True, marks=pytest.mark.smoke),
+    ],
 )
 def test_one_signal_stops_the_workers(command, tmp_path, number, in_background):
     options = ["--set", "num-rounds=3000", "--set", "checkpoint-every=1", "--workers", "2"]

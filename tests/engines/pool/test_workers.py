@@ -50,9 +50,10 @@ def children() -> set[int]:
     "name",
     [
         "fedakd",
+        pytest.param("scaffold", marks=[pytest.mark.slow, pytest.mark.smoke]),
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in sorted(set(EXPERIMENTS) - {"fedakd"})
+            for name in sorted(set(EXPERIMENTS) - {"fedakd", "scaffold"})
         ),
     ],
 )
