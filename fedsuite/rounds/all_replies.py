@@ -8,17 +8,17 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import numpy as np
 
+from fedsuite.core.settings import given
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, LOSS_BEFORE, TRAIN, Arrays
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.validation import ClientReply
 
 
@@ -85,16 +85,7 @@ class GatheredStrategy(FederatedStrategy):
 
 
 class LossStrategy(GatheredStrategy):
-    """Base of methods that need each client's loss under the model that was sent.
-
-    Parameters
-    ----------
-    loss_before_key
-        Metric that holds F_k(w_t), the mean loss over all of the client's training data
-        before training: finite and >= 0, else the reply is not used.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+    """Base of methods that need each client's loss under the model that was sent."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         metrics=(
@@ -106,11 +97,11 @@ class LossStrategy(GatheredStrategy):
         )
     )
 
-    def __init__(
-        self, *, loss_before_key: str = LOSS_BEFORE, **options: Unpack[StrategyOptions]
-    ) -> None:
-        super().__init__(**options)
-        self.loss_before_key = loss_before_key
+    loss_before_key: str = given(
+        default=LOSS_BEFORE,
+        help="metric that holds F_k(w_t), the mean loss over all of the client's "
+        "training data before training: finite and >= 0, else the reply is not used",
+    )
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         """Return the loss before training, which is never negative."""

@@ -1,14 +1,12 @@
 """Client of PropFair: a logarithmic surrogate of each mini-batch's loss."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedsuite.core.errors import RunError
-from fedsuite.messages.records import Reply, Request
 from fedsuite.training.base import FederatedClient
+from fedsuite.training.told import Told
 
 
 def proportional_loss(
@@ -36,34 +34,17 @@ def proportional_loss(
 
 
 class PropFairClient(FederatedClient):
-    """Minimises the surrogate, and reports it as its training loss.
+    """Minimises the surrogate, and reports it as its training loss."""
 
-    M, epsilon and the extension come with the message as ``propfair-baseline``,
-    ``propfair-threshold`` and ``propfair-extension``.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._baseline = self._threshold = 0.0
-        self._extension = ""
-
-    def on_train(self, request: Request) -> Reply:
-        """Read what the strategy sent, then train."""
-        self._baseline = self._positive(request, "propfair-baseline")
-        self._threshold = self._positive(request, "propfair-threshold")
-        self._extension = str(request.config.get("propfair-extension", "tangent"))
-        return super().on_train(request)
+    propfair_baseline = Told(float)
+    propfair_threshold = Told(float)
+    propfair_extension = Told(str)
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the surrogate of the batch's cross-entropy."""
-        plain = super().loss(model, features, labels)
-        return proportional_loss(plain, self._baseline, self._threshold, self._extension)
-
-    def _positive(self, request: Request, name: str) -> float:
-        value = request.config.get(name)
-        if not isinstance(value, int | float) or not value > 0:
-            raise RunError(
-                f"client {self.client_id}: the message has no number {name} > 0: use the "
-                "strategy PropFair, or put it into the config"
-            )
-        return float(value)
+        return proportional_loss(
+            super().loss(model, features, labels),
+            self.propfair_baseline,
+            self.propfair_threshold,
+            self.propfair_extension,
+        )

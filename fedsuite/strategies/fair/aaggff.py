@@ -29,15 +29,14 @@ is new takes the mean of the others' sums. n_k never enters.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, Unpack
+from typing import Literal
 
 import numpy as np
 
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import LOSS_BEFORE, Arrays, ConfigValue
+from fedsuite.messages.records import Arrays, ConfigValue
 from fedsuite.rounds.all_replies import LossStrategy
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.simplex import minimize_on_simplex
 from fedsuite.rounds.validation import ClientReply
 
@@ -135,41 +134,15 @@ def silo_decision(
 
 
 class AAggFF(LossStrategy):
-    """Mean of the models with weights that the server learns online.
+    """Mean of the models with weights that the server learns online."""
 
-    Parameters
-    ----------
-    aaggff_setting
-        ``cross-device`` for rounds with some of the clients, ``cross-silo`` for all.
-        Where all losses are equal both are FedAvg with equal weights.
-    loss_before_key
-        See :class:`~fedsuite.rounds.all_replies.LossStrategy`.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
-
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        Key(
-            "aaggff-setting",
-            "cross-device",
-            "AAggFF's variant: for rounds with some of the clients, or with all",
-            choices=("cross-device", "cross-silo"),
-        ),
+    aaggff_setting: Setting = key(
+        default="cross-device",
+        help="AAggFF's variant: for rounds with some of the clients, or with all",
     )
 
-    def __init__(
-        self,
-        *,
-        aaggff_setting: Setting = "cross-device",
-        loss_before_key: str = LOSS_BEFORE,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        if aaggff_setting not in ("cross-device", "cross-silo"):
-            raise ValueError(
-                f"aaggff_setting = {aaggff_setting!r}: expected cross-device or cross-silo"
-            )
-        super().__init__(loss_before_key=loss_before_key, **options)
-        self.setting = aaggff_setting
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._clients: list[int] = []
         self._memory = _empty_memory(0)
         self._num_updates = 0
@@ -181,7 +154,7 @@ class AAggFF(LossStrategy):
         answered = [position[reply.client_id] for reply in replies]
         responses = normal_responses(self.losses_of(replies))
         self._num_updates += 1
-        if self.setting == "cross-silo":
+        if self.aaggff_setting == "cross-silo":
             self._decide_silo(responses, answered)
         else:
             self._decide_device(responses, answered)
@@ -223,7 +196,7 @@ class AAggFF(LossStrategy):
             return
         old, count = self._memory, len(known)
         self._clients += new
-        self._memory = memory = _empty_memory(len(self._clients), self.setting)
+        self._memory = memory = _empty_memory(len(self._clients), self.aaggff_setting)
         for name in ("gradients", "offsets"):
             if name in memory and count:
                 memory[name] += old[name].mean()

@@ -19,15 +19,13 @@ means the same whatever the share of clients in a round.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Unpack
 
 import numpy as np
 
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import LOSS_BEFORE, Arrays, ConfigValue
+from fedsuite.messages.records import Arrays, ConfigValue
 from fedsuite.rounds.all_replies import LossStrategy
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.simplex import project_to_simplex
 from fedsuite.rounds.validation import ClientReply
 
@@ -55,47 +53,21 @@ def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
 
 
 class AFL(LossStrategy):
-    """Mean of the models with weights that chase the worst client.
+    """Mean of the models with weights that chase the worst client."""
 
-    Parameters
-    ----------
-    afl_step
-        gamma, the step size of lambda: 0 is FedAvg with equal weights, large gives a
-        round to its worst client alone.
-    loss_before_key
-        See :class:`~fedsuite.rounds.all_replies.LossStrategy`.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
-
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        Key(
-            "afl-step",
-            0.1,
-            "step size gamma of AFL's weights lambda; 0 is FedAvg with equal weights",
-            minimum=0.0,
-        ),
+    afl_step: float = key(
+        default=0.1,
+        help="step size gamma of AFL's weights lambda; 0 is FedAvg with equal weights",
+        minimum=0.0,
     )
-
-    def __init__(
-        self,
-        *,
-        afl_step: float = 0.1,
-        loss_before_key: str = LOSS_BEFORE,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        if not 0 <= afl_step < np.inf:
-            raise ValueError(f"afl_step = {afl_step}: expected a number >= 0")
-        super().__init__(loss_before_key=loss_before_key, **options)
-        self.step = afl_step
-        self._lambda: dict[int, float] = {}
+    _lambda: dict[int, float] = state(default_factory=dict)
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the mean of the models with the new lambda of those that answered."""
         self._admit(self._members.client_ids)
         answered = [reply.client_id for reply in replies]
         old = np.array([self._lambda[client_id] for client_id in answered])
-        new = ascend(old, self.losses_of(replies), self.step)
+        new = ascend(old, self.losses_of(replies), self.afl_step)
         self._lambda.update(zip(answered, new.tolist(), strict=True))
         self.round_metrics["largest_lambda"] = max(self._lambda.values())
         # Clients that all lost their weight count alike; equal weights are exactly 1.

@@ -46,12 +46,13 @@ Deviations and readings, each where the paper is silent or contradicts itself:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedsuite.core.keys import Key, Unless, Value
+from fedsuite.core.keys import Unless, Value
 from fedsuite.core.logs import ServerLogger
+from fedsuite.core.settings import given, key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
     ARRAYS,
@@ -64,11 +65,10 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.aggregation import apply_update, update_of, weighted_sum
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import FedAvgOptions
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.fair.fedeba_equations import (
-    SCHEDULES,
+    Schedule,
     effective_clients,
     entropy_weights,
     fair_gradient,
@@ -100,99 +100,15 @@ FLOWERS_LOSS = "train_loss"
 logger = ServerLogger(__name__)
 
 
-class FedEBAOptions(FedAvgOptions, total=False):
-    """Keywords of :class:`FedEBA`."""
-
-    temperature: float
-    temperature_schedule: str
-    temperature_decay: float
-    aggregation_losses: str
-    size_prior: bool
-    loss_clip: float
-    max_loss_ratio: float
-    loss_key: str
-    loss_before_key: str
-
-
 class FedEBA(FedAvg):
     """Entropy-based aggregation alone: FedEBA+ with alpha 0.
 
     Needs of a client's reply, beside the model, its number of examples and its training
     loss. The replies of a round are held until their losses are known.
-
-    Parameters
-    ----------
-    temperature
-        tau > 0, in the unit of the losses: large is the plain mean of the clients (FedAvg
-        for clients of equal size, or with ``size_prior``), towards 0 the worst client.
-    temperature_schedule, temperature_decay
-        How the temperature falls from round to round; see :func:`temperature_at`.
-    aggregation_losses
-        ``after`` or ``before``: which losses weight the aggregate.
-    size_prior
-        Whether weights are proportional to the clients' examples as well.
-    loss_clip
-        Losses above it count as this much; 0 is no limit. Bounds the weight that a client
-        can get by a false loss.
-    max_loss_ratio
-        Losses above this multiple of the clients' median loss count as that multiple; 0,
-        the default and the paper, is no limit, otherwise at least 1. Bounds the weight of
-        a false loss without knowing how large losses are: while fewer than half of the
-        clients lie, what a liar gets is at most what an honest client with so many times
-        the median would.
-    loss_key, loss_before_key
-        Metrics of the reply that hold the losses after and before training. Where
-        ``loss-after`` is wanted and missing, ``train_loss``, the name in Flower's examples,
-        stands for it, and the log says so once.
-    options
-        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
     """
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         metrics=(NeededMetric(LOSS_AFTER, "loss_key", "the client's loss after training"),)
-    )
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *FedAvg.KEYS,
-        Key(
-            "temperature",
-            0.1,
-            "unit of loss differences in the weights; large is the plain mean, towards 0 "
-            "the worst client alone",
-            above=0.0,
-        ),
-        Key(
-            "temperature-schedule",
-            "constant",
-            "how the temperature falls from round to round",
-            choices=tuple(SCHEDULES),
-        ),
-        Key(
-            "temperature-decay",
-            0.01,
-            "rate of the temperature's schedule per round; 0 is constant",
-            minimum=0.0,
-            needs=(Unless("temperature-schedule", "constant"),),
-        ),
-        Key(
-            "aggregation-losses",
-            "after",
-            "losses that weight the aggregate: after local training or before it",
-            choices=("after", "before"),
-        ),
-        Key("size-prior", False, "weights proportional to the clients' examples as well"),
-        Key(
-            "loss-clip",
-            0.0,
-            "losses above it count as this much in the weights; 0 is no limit",
-            minimum=0.0,
-        ),
-        Key(
-            "max-loss-ratio",
-            0.0,
-            "losses above so many times the clients' median count as that, which bounds "
-            "the weight of a false loss; 0 is no limit, 1 counts none above the median",
-            minimum=0.0,
-        ),
     )
     DEFAULTS: ClassVar[Mapping[str, Value]] = {
         "local-steps": 10,
@@ -201,42 +117,57 @@ class FedEBA(FedAvg):
         "learning-rate-decay": 0.999,
     }
 
-    def __init__(
-        self,
-        *,
-        temperature: float = 0.1,
-        temperature_schedule: str = "constant",
-        temperature_decay: float = 0.01,
-        aggregation_losses: str = "after",
-        size_prior: bool = False,
-        loss_clip: float = 0.0,
-        max_loss_ratio: float = 0.0,
-        loss_key: str = LOSS_AFTER,
-        loss_before_key: str = LOSS_BEFORE,
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
-        temperature_at(1, temperature, temperature_decay, temperature_schedule)
-        if aggregation_losses not in ("after", "before"):
+    temperature: float = key(
+        default=0.1,
+        help="unit of loss differences in the weights; large is the plain mean, towards 0 "
+        "the worst client alone",
+        above=0.0,
+    )
+    temperature_schedule: Schedule = key(
+        default="constant", help="how the temperature falls from round to round"
+    )
+    temperature_decay: float = key(
+        default=0.01,
+        help="rate of the temperature's schedule per round; 0 is constant",
+        minimum=0.0,
+        needs=(Unless("temperature-schedule", "constant"),),
+    )
+    aggregation_losses: Literal["after", "before"] = key(
+        default="after",
+        help="losses that weight the aggregate: after local training or before it",
+    )
+    size_prior: bool = key(
+        default=False, help="weights proportional to the clients' examples as well"
+    )
+    loss_clip: float = key(
+        default=0.0,
+        help="losses above it count as this much in the weights; 0 is no limit",
+        minimum=0.0,
+    )
+    max_loss_ratio: float = key(
+        default=0.0,
+        help="losses above so many times the clients' median count as that, which bounds "
+        "the weight of a false loss; 0 is no limit, 1 counts none above the median",
+        minimum=0.0,
+    )
+    loss_key: str = given(
+        default=LOSS_AFTER,
+        help="metric of the reply that holds the loss after training. Where loss-after is "
+        "wanted and missing, train_loss, the name in Flower's examples, stands for it, and "
+        "the log says so once",
+    )
+    loss_before_key: str = given(
+        default=LOSS_BEFORE,
+        help="metric of the reply that holds the loss before training",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 < self.max_loss_ratio < 1:
             raise ValueError(
-                f"aggregation_losses = {aggregation_losses!r}: expected 'after' or 'before'"
+                f"max_loss_ratio = {self.max_loss_ratio}: expected 0 for no limit, or a "
+                "number >= 1"
             )
-        if not loss_clip >= 0:
-            raise ValueError(f"loss_clip = {loss_clip}: expected a number >= 0")
-        if max_loss_ratio != 0 and not max_loss_ratio >= 1:
-            raise ValueError(
-                f"max_loss_ratio = {max_loss_ratio}: expected 0 for no limit, or a number "
-                ">= 1"
-            )
-        super().__init__(**options)
-        self.temperature = temperature
-        self.temperature_schedule = temperature_schedule
-        self.temperature_decay = temperature_decay
-        self.aggregation_losses = aggregation_losses
-        self.size_prior = size_prior
-        self.loss_clip = loss_clip
-        self.max_loss_ratio = max_loss_ratio
-        self.loss_key = loss_key
-        self.loss_before_key = loss_before_key
         self._paper_bytes = 0
         self._told = False
 

@@ -6,7 +6,8 @@ points uphill. Sums are in float64, in the order of the clients given.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +16,9 @@ from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays
 from fedsuite.rounds.aggregation import weighted_mean, weighted_sum
 
-SCHEDULES: dict[str, float] = {
+Schedule = Literal["constant", "linear", "concave", "convex"]
+
+SCHEDULES: Mapping[str, float] = {
     "constant": 0.0,
     "linear": 1.0,
     "concave": 0.5,

@@ -5,12 +5,13 @@ Citation, equations and deviations: :mod:`fedsuite.strategies.fair.fedeba`.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Key, Unless
+from fedsuite.core.keys import Unless
 from fedsuite.core.logs import ServerLogger
+from fedsuite.core.settings import given, key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, GRADIENT, NUM_STEPS, PROBE, Arrays, num_bytes
 from fedsuite.rounds.aggregation import update_of
@@ -18,7 +19,7 @@ from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
-from fedsuite.strategies.fair.fedeba import FedEBA, FedEBAOptions, client_updates
+from fedsuite.strategies.fair.fedeba import FedEBA, client_updates
 from fedsuite.strategies.fair.fedeba_equations import (
     fair_gradient,
     fairness_angle,
@@ -29,71 +30,28 @@ from fedsuite.strategies.fair.fedeba_equations import (
 logger = ServerLogger(__name__)
 
 
-class AlignedOptions(FedEBAOptions, total=False):
-    """Keywords of :class:`FedEBAPlus` and :class:`PracFedEBAPlus`."""
-
-    rescale_first_steps: bool
-
-
-def _alignment_keys(theta: float) -> tuple[Key, ...]:
-    return (
-        *FedEBA.KEYS,
-        Key(
-            "alpha",
-            0.1,
-            "share of the alignment in an update; 0 is FedEBA",
-            minimum=0.0,
-            maximum=1.0,
-        ),
-        Key(
-            "theta",
-            theta,
-            "angle of the losses, in degrees, above which a round is unfair; 90: never",
-            minimum=0.0,
-            maximum=90.0,
-        ),
-        Key(
-            "rescale-first-steps",
-            False,
-            "multiply first steps by the number of local steps in the model branch",
-            needs=(Unless("theta", 0.0),),
-        ),
-    )
-
-
 class AlignedFedEBA(FedEBA):
-    """What FedEBA+ and Prac-FedEBA+ share: alpha, theta, and the choice of the branch.
+    """What FedEBA+ and Prac-FedEBA+ share: alpha, theta, and the choice of the branch."""
 
-    Parameters
-    ----------
-    alpha
-        Share of the alignment, 0 to 1; 0 is FedEBA, whatever theta.
-    theta
-        Degrees. A round whose angle is above it takes the gradient branch, else the model
-        branch: 0 is always the gradient branch unless all losses are equal, 90 never.
-    rescale_first_steps
-        Whether the model branch multiplies first steps by the number of local steps. The
-        paper does not, and so mixes updates of K steps with updates of one.
-    options
-        Keywords of :class:`FedEBA`.
-    """
-
-    def __init__(
-        self,
-        *,
-        alpha: float,
-        theta: float,
-        rescale_first_steps: bool = False,
-        **options: Unpack[FedEBAOptions],
-    ) -> None:
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha = {alpha}: expected 0 to 1")
-        if not 0 <= theta <= 90:
-            raise ValueError(f"theta = {theta}: expected 0 to 90 degrees")
-        super().__init__(**options)
-        self.alpha = alpha
-        self.theta = theta
-        self.rescale_first_steps = rescale_first_steps
+    alpha: float = key(
+        default=0.1,
+        help="share of the alignment in an update; 0 is FedEBA, whatever theta",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    theta: float = key(
+        default=0.0,
+        help="angle of the losses, in degrees, above which a round is unfair and takes the "
+        "gradient branch; 0: always unless all losses are equal; 90: never",
+        minimum=0.0,
+        maximum=90.0,
+    )
+    rescale_first_steps: bool = key(
+        default=False,
+        help="multiply first steps by the number of local steps in the model branch; the "
+        "paper mixes updates of K steps with updates of one",
+        needs=(Unless("theta", 0.0),),
+    )
 
     def choose_branch(self, losses: Sequence[float]) -> bool:
         """Return whether these losses before training call for the gradient branch."""
@@ -112,32 +70,22 @@ class FedEBAPlus(AlignedFedEBA):
     gradients come in one exchange, else the gradients only when they are needed. Clients
     that do not answer the probe are not asked to train.
 
-    Parameters
-    ----------
-    alpha, theta, rescale_first_steps, options
-        See :class:`AlignedFedEBA`. The paper's best alpha is 0.9; 0.1 is the best of those
-        tried on rows held out of training, see ``simulations/fedeba/README.md``.
+    The paper's best alpha is 0.9. The default is the best of those tried on rows held out
+    of training, see ``simulations/fedeba/README.md``.
     """
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
-        "FedEBAPlusClient", "answers query.probe with its loss and gradient"
+        "FedEBAPlusClient",
+        "answers query.probe with its loss and gradient",
+        not_legacy=f"a legacy NumPyClient cannot answer {PROBE}, which FedEBAPlus needs: "
+        "use PracFedEBAPlus, or a Message-API client",
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = _alignment_keys(0.0)
     CORRECTS_GRADIENTS: ClassVar[bool] = True
 
-    def __init__(
-        self, *, alpha: float = 0.1, theta: float = 0.0, **options: Unpack[AlignedOptions]
-    ) -> None:
-        super().__init__(alpha=alpha, theta=theta, **options)
-        if self.wire == "numpy":
-            raise ValueError(
-                f"wire = 'numpy': a legacy NumPyClient cannot answer {PROBE}, which "
-                "FedEBAPlus needs: use PracFedEBAPlus, or a Message-API client"
-            )
-        self._aligned = False
-        self._losses: dict[int, float] = {}
-        self._fair_weights: dict[int, float] = {}
+    _aligned: bool = state(default_factory=bool)
+    _losses: dict[int, float] = state(default_factory=dict)
+    _fair_weights: dict[int, float] = state(default_factory=dict)
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Probe, choose the branch, and send what it needs."""
@@ -236,14 +184,6 @@ class PracFedEBAPlus(AlignedFedEBA):
     number of its local steps. Where a reply lacks the loss before training, the one after
     stands for it in the whole round: the gradient branch then equals FedEBA, and the log
     says so once.
-
-    Parameters
-    ----------
-    alpha, theta, rescale_first_steps, options
-        See :class:`AlignedFedEBA`; for the default of alpha see the module.
-    local_steps
-        Local steps of each client, for apps that do not report them; None takes the
-        replies' ``num-steps``.
     """
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -252,21 +192,22 @@ class PracFedEBAPlus(AlignedFedEBA):
             NeededMetric(NUM_STEPS, "local_steps", "the number of local steps", "it"),
         )
     )
-    KEYS: ClassVar[tuple[Key, ...]] = _alignment_keys(15.0)
 
-    def __init__(
-        self,
-        *,
-        alpha: float = 0.1,
-        theta: float = 15.0,
-        local_steps: int | None = None,
-        **options: Unpack[AlignedOptions],
-    ) -> None:
-        if local_steps is not None and local_steps < 1:
-            raise ValueError(f"local_steps = {local_steps}: expected at least 1, or None")
-        super().__init__(alpha=alpha, theta=theta, **options)
-        self.local_steps = local_steps
-        self._warned = False
+    theta: float = 15.0
+    local_steps: int | None = given(
+        default=None,
+        help="local steps of each client, for apps that do not report them; None takes "
+        "the replies' ``num-steps``",
+    )
+
+    _warned: bool = state(default_factory=bool)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.local_steps is not None and self.local_steps < 1:
+            raise ValueError(
+                f"local_steps = {self.local_steps}: expected at least 1, or None"
+            )
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the model; ask for it, for both losses, and for the number of steps."""

@@ -26,16 +26,15 @@ as in FedAvg and take no part in inner products.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import LOSS_BEFORE, Arrays, ConfigValue
+from fedsuite.messages.records import Arrays, ConfigValue
 from fedsuite.rounds.all_replies import LossStrategy
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.updates import (
     client_updates,
     flatten,
@@ -140,69 +139,27 @@ def rescale(vector: Vector, length: float) -> Vector:
 
 
 class FedFV(LossStrategy):
-    """Average of updates that no longer conflict.
+    """Average of updates that no longer conflict."""
 
-    Parameters
-    ----------
-    fedfv_alpha
-        Share of clients, those with the largest losses, whose updates stay untouched: 0 is
-        nobody; 1 with ``fedfv_tau`` 0 is FedAvg with equal weights.
-    fedfv_tau
-        Past rounds whose absent clients are heard; 0 is none. The server keeps one update
-        for each client seen in them.
-    fedfv_history
-        ``paper`` or ``code``: see this module's docstring.
-    loss_before_key
-        See :class:`~fedsuite.rounds.all_replies.LossStrategy`.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
-
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        Key(
-            "fedfv-alpha",
-            0.1,
-            "share alpha of clients whose updates FedFV leaves untouched; 1 with tau 0 is "
-            "FedAvg with equal weights",
-            minimum=0.0,
-            maximum=1.0,
-        ),
-        Key(
-            "fedfv-tau",
-            1,
-            "past rounds tau whose absent clients FedFV hears; 0 is none",
-            minimum=0,
-        ),
-        Key(
-            "fedfv-history",
-            "paper",
-            "whose past updates FedFV hears: absent clients', or (authors' code) from this "
-            "round on back",
-            choices=("paper", "code"),
-        ),
+    fedfv_alpha: float = key(
+        default=0.1,
+        help="share alpha of clients whose updates FedFV leaves untouched; 1 with tau 0 is "
+        "FedAvg with equal weights",
+        minimum=0.0,
+        maximum=1.0,
     )
-
-    def __init__(
-        self,
-        *,
-        fedfv_alpha: float = 0.1,
-        fedfv_tau: int = 1,
-        fedfv_history: History = "paper",
-        loss_before_key: str = LOSS_BEFORE,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        if not 0 <= fedfv_alpha <= 1:
-            raise ValueError(f"fedfv_alpha = {fedfv_alpha}: expected 0 to 1")
-        if fedfv_tau < 0:
-            raise ValueError(f"fedfv_tau = {fedfv_tau}: expected >= 0")
-        if fedfv_history not in ("paper", "code"):
-            raise ValueError(f"fedfv_history = {fedfv_history!r}: expected paper or code")
-        super().__init__(loss_before_key=loss_before_key, **options)
-        self.alpha = fedfv_alpha
-        self.tau = fedfv_tau
-        self.history = fedfv_history
-        self._past: dict[int, Arrays] = {}
-        self._last_seen: dict[int, int] = {}
+    fedfv_tau: int = key(
+        default=1,
+        help="past rounds tau whose absent clients FedFV hears; 0 is none",
+        minimum=0,
+    )
+    fedfv_history: History = key(
+        default="paper",
+        help="whose past updates FedFV hears: absent clients', or (authors' code) from "
+        "this round on back",
+    )
+    _past: dict[int, Arrays] = state(default_factory=dict)
+    _last_seen: dict[int, int] = state(default_factory=dict)
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the model moved by the fair average."""
@@ -211,7 +168,8 @@ class FedFV(LossStrategy):
             self._past[reply.client_id] = unflatten(update.astype(np.float32), arrays)
             self._last_seen[reply.client_id] = self.server_round
         plain = updates.sum(axis=0) / len(updates)
-        mean = mitigate_internal_conflicts(updates, self.losses_of(replies), self.alpha)
+        losses = self.losses_of(replies)
+        mean = mitigate_internal_conflicts(updates, losses, self.fedfv_alpha)
         mean = mitigate_external_conflicts(mean, self._past_rounds(arrays))
         self._forget()
         self.round_metrics["update_norm"] = norm(plain)
@@ -221,7 +179,7 @@ class FedFV(LossStrategy):
     def _forget(self) -> None:
         """Drop the updates that no later round hears."""
         for client_id, seen in list(self._last_seen.items()):
-            if seen <= self.server_round - self.tau:
+            if seen <= self.server_round - self.fedfv_tau:
                 del self._past[client_id], self._last_seen[client_id]
 
     def _past_rounds(self, arrays: Arrays) -> Iterable[Sequence[Floats]]:
@@ -231,10 +189,10 @@ class FedFV(LossStrategy):
         """
         still = {name: np.zeros_like(array) for name, array in arrays.items()}
         names = parameter_names(arrays)
-        newest = self.server_round - (self.history == "paper")
-        if newest < self.tau:
+        newest = self.server_round - (self.fedfv_history == "paper")
+        if newest < self.fedfv_tau:
             return
-        for server_round in range(newest - self.tau + 1, newest + 1):
+        for server_round in range(newest - self.fedfv_tau + 1, newest + 1):
             yield [
                 flatten({**still, **self._past[client_id]}, names)
                 for client_id, seen in sorted(self._last_seen.items())
@@ -256,8 +214,8 @@ class FedFV(LossStrategy):
         assert isinstance(clients, list) and isinstance(rounds, list)
         self._last_seen = dict(zip(map(int, clients), map(int, rounds), strict=True))
         self._past = {client_id: {} for client_id in self._last_seen}
-        for key, array in arrays.items():
-            client_id, _, name = key.partition("/")
+        for path, array in arrays.items():
+            client_id, _, name = path.partition("/")
             self._past[int(client_id)][name] = array
 
 

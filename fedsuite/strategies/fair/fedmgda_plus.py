@@ -16,15 +16,13 @@ Buffers are averaged as in FedAvg and take no part in the inner products.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
 
 import numpy as np
 
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays
 from fedsuite.rounds.all_replies import GatheredStrategy
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.simplex import minimize_on_simplex
 from fedsuite.rounds.updates import client_updates, inner, norm, take_step
 from fedsuite.rounds.validation import ClientReply
@@ -68,61 +66,22 @@ def min_norm_weights(gram: Vector, epsilon: float) -> Vector:
 
 
 class FedMGDAPlus(GatheredStrategy):
-    """A step of fixed length scale along the common descent direction.
+    """A step of fixed length scale along the common descent direction."""
 
-    Parameters
-    ----------
-    fedmgda_epsilon
-        epsilon: 0 is the plain mean of the unit updates, 1 the unrestricted shortest
-        mixture.
-    fedmgda_step
-        eta of the first round, > 0: the length of the step where all updates agree. The
-        local learning rate does not enter, only the updates' directions do.
-    fedmgda_step_decay
-        Factor on eta after each round, in (0, 1]; 1 is none.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
-
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        Key(
-            "fedmgda-epsilon",
-            0.1,
-            "how far epsilon FedMGDA+'s weights may be from equal; 0 is the mean of unit "
-            "updates",
-            minimum=0.0,
-            maximum=1.0,
-        ),
-        Key("fedmgda-step", 1.0, "length eta of FedMGDA+'s step", above=0.0),
-        Key(
-            "fedmgda-step-decay",
-            1.0,
-            "factor on FedMGDA+'s step after each round; 1 is none",
-            above=0.0,
-            maximum=1.0,
-        ),
+    fedmgda_epsilon: float = key(
+        default=0.1,
+        help="how far epsilon FedMGDA+'s weights may be from equal; 0 is the mean of unit "
+        "updates",
+        minimum=0.0,
+        maximum=1.0,
     )
-
-    def __init__(
-        self,
-        *,
-        fedmgda_epsilon: float = 0.1,
-        fedmgda_step: float = 1.0,
-        fedmgda_step_decay: float = 1.0,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        if not 0 <= fedmgda_epsilon <= 1:
-            raise ValueError(f"fedmgda_epsilon = {fedmgda_epsilon}: expected 0 to 1")
-        if not 0 < fedmgda_step < np.inf:
-            raise ValueError(f"fedmgda_step = {fedmgda_step}: expected a number > 0")
-        if not 0 < fedmgda_step_decay <= 1:
-            raise ValueError(
-                f"fedmgda_step_decay = {fedmgda_step_decay}: expected above 0, at most 1"
-            )
-        super().__init__(**options)
-        self.epsilon = fedmgda_epsilon
-        self.step = fedmgda_step
-        self.step_decay = fedmgda_step_decay
+    fedmgda_step: float = key(default=1.0, help="length eta of FedMGDA+'s step", above=0.0)
+    fedmgda_step_decay: float = key(
+        default=1.0,
+        help="factor on FedMGDA+'s step after each round; 1 is none",
+        maximum=1.0,
+        above=0.0,
+    )
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the model moved along the shortest mixture of unit updates."""
@@ -132,11 +91,11 @@ class FedMGDAPlus(GatheredStrategy):
         weights = np.zeros(len(replies))
         if moved.any():
             directions = updates[moved] / lengths[moved, np.newaxis]
-            weights[moved] = min_norm_weights(gram_matrix(directions), self.epsilon)
+            weights[moved] = min_norm_weights(gram_matrix(directions), self.fedmgda_epsilon)
             common = (weights[moved, np.newaxis] * directions).sum(axis=0)
         else:
             common = np.zeros(updates.shape[1])
         self.record_weights(replies, weights)
         self.round_metrics["common_direction_norm"] = norm(common)
-        step = self.step * self.step_decay ** (self.server_round - 1)
+        step = self.fedmgda_step * self.fedmgda_step_decay ** (self.server_round - 1)
         return take_step(arrays, step * common, replies)

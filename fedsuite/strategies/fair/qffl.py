@@ -26,17 +26,16 @@ left out, as in the authors' experiments. Buffers take part in the mean, not in
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import given, key
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import ARRAYS, LEARNING_RATE, LOSS_BEFORE, Arrays
+from fedsuite.messages.records import ARRAYS, LEARNING_RATE, Arrays
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.all_replies import LossStrategy, metric_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.updates import client_updates, inner
 from fedsuite.rounds.validation import ClientReply
 
@@ -83,21 +82,7 @@ def q_fedavg_weights(
 
 
 class QFFL(LossStrategy):
-    """q-FedAvg.
-
-    Parameters
-    ----------
-    qffl_q
-        Fairness q: 0 is FedAvg with equal weights, large q approaches the worst client
-        alone, in ever smaller steps.
-    learning_rate
-        eta of L = 1 / eta; None takes the median of what clients report as
-        ``learning-rate``.
-    loss_before_key
-        See :class:`~fedsuite.rounds.all_replies.LossStrategy`.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+    """q-FedAvg."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         metrics=(
@@ -107,30 +92,23 @@ class QFFL(LossStrategy):
             ),
         )
     )
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        Key(
-            "qffl-q",
-            1.0,
-            "fairness q of q-FFL; 0 is FedAvg with equal weights, large favours the worst",
-            minimum=0.0,
-        ),
+
+    qffl_q: float = key(
+        default=1.0,
+        help="fairness q of q-FFL; 0 is FedAvg with equal weights, large favours the worst",
+        minimum=0.0,
+    )
+    learning_rate: float | None = given(
+        default=None,
+        help="eta of L = 1 / eta; None takes the median of what clients report as "
+        "``learning-rate``",
     )
 
-    def __init__(
-        self,
-        *,
-        qffl_q: float = 1.0,
-        learning_rate: float | None = None,
-        loss_before_key: str = LOSS_BEFORE,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        if not 0 <= qffl_q < sys.float_info.max:
-            raise ValueError(f"qffl_q = {qffl_q}: expected a number >= 0")
-        if learning_rate is not None and not learning_rate >= LEAST_RATE:
-            raise ValueError(f"learning_rate = {learning_rate}: expected a number > 0")
-        super().__init__(loss_before_key=loss_before_key, **options)
-        self.q = qffl_q
-        self.learning_rate = learning_rate
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate = self.learning_rate
+        if rate is not None and not rate >= LEAST_RATE:
+            raise ValueError(f"learning_rate = {rate}: expected a number > 0")
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         """Return the loss before training and, unless it is known, the learning rate."""
@@ -145,7 +123,9 @@ class QFFL(LossStrategy):
         if rate is None:
             rate = float(np.median(metric_of(replies, LEARNING_RATE)))
         lengths = np.array([inner(g, g) for g in client_updates(arrays, replies)])
-        weights, sent = q_fedavg_weights(self.losses_of(replies), lengths, self.q, rate)
+        weights, sent = q_fedavg_weights(
+            self.losses_of(replies), lengths, self.qffl_q, rate
+        )
         self.record_weights(replies, weights)
         self.round_metrics["weight_of_old_model"] = sent / (sent + float(weights.sum()))
         models = [*(reply.arrays[ARRAYS] for reply in replies), arrays]

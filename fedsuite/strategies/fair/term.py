@@ -14,17 +14,14 @@ implementations agree on, with local steps in the place of gradients. The tilt i
 clients, not over the samples in a batch. Losses are those before training.
 """
 
-import math
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
 
 import numpy as np
 
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import LOSS_BEFORE, Arrays
+from fedsuite.messages.records import Arrays
 from fedsuite.rounds.all_replies import LossStrategy, examples_of
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.validation import ClientReply
 
 
@@ -53,40 +50,14 @@ def tilted_weights(losses: Vector, tilt: float, prior: Vector) -> Vector:
 
 
 class TERM(LossStrategy):
-    """FedAvg whose weights grow exponentially with the clients' losses.
+    """FedAvg whose weights grow exponentially with the clients' losses."""
 
-    Parameters
-    ----------
-    term_tilt
-        t: 0 is FedAvg, large t the worst client alone; t < 0 plays down clients with a
-        large loss.
-    loss_before_key
-        See :class:`~fedsuite.rounds.all_replies.LossStrategy`.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
-
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        Key(
-            "term-tilt",
-            1.0,
-            "tilt t of TERM; 0 is FedAvg, large the worst client alone, below 0 the best",
-        ),
+    term_tilt: float = key(
+        default=1.0,
+        help="tilt t of TERM; 0 is FedAvg, large the worst client alone, below 0 the best",
     )
-
-    def __init__(
-        self,
-        *,
-        term_tilt: float = 1.0,
-        loss_before_key: str = LOSS_BEFORE,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        if not math.isfinite(term_tilt):
-            raise ValueError(f"term_tilt = {term_tilt}: expected a finite number")
-        super().__init__(loss_before_key=loss_before_key, **options)
-        self.tilt = term_tilt
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the mean of the clients' models with tilted weights."""
         losses, prior = self.losses_of(replies), examples_of(replies)
-        return self.mean_of(replies, tilted_weights(losses, self.tilt, prior))
+        return self.mean_of(replies, tilted_weights(losses, self.term_tilt, prior))

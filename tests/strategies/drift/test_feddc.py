@@ -156,5 +156,5 @@ def test_hosted_on_one_node_it_gives_the_same_bits() -> None:
 
 @pytest.mark.parametrize("alpha", [-0.1, float("nan")])
 def test_bad_alpha(alpha: float) -> None:
-    with pytest.raises(ValueError, match=r"feddc_alpha = .*: expected a number >= 0"):
+    with pytest.raises(ValueError, match=r"feddc_alpha = .*: expected"):
         FedDC(feddc_alpha=alpha)

@@ -201,7 +201,7 @@ def test_fedvarp_is_refused() -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, -0.1, float("nan")])
 def test_bad_alpha(alpha: float) -> None:
-    with pytest.raises(ValueError, match=r"feddyn_alpha = .*: expected a number > 0"):
+    with pytest.raises(ValueError, match=r"feddyn_alpha = .*: expected"):
         FedDyn(feddyn_alpha=alpha)
 
 

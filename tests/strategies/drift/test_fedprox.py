@@ -88,5 +88,5 @@ def test_plain_client_ignores_mu() -> None:
 
 @pytest.mark.parametrize("mu", [-0.1, float("nan")])
 def test_bad_mu(mu: float) -> None:
-    with pytest.raises(ValueError, match=r"proximal_mu = .*: expected a number >= 0"):
+    with pytest.raises(ValueError, match=r"proximal_mu = .*: expected"):
         FedProx(proximal_mu=mu)

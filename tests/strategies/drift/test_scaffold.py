@@ -256,9 +256,7 @@ def test_bad_option(option: Any) -> None:
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
 def test_bad_server_rate(rate: float) -> None:
-    with pytest.raises(
-        ValueError, match=r"server_learning_rate = .*: expected a number > 0"
-    ):
+    with pytest.raises(ValueError, match=r"server_learning_rate = .*: expected"):
         Scaffold(server_learning_rate=rate)
 
 

@@ -244,5 +244,5 @@ def test_decision_is_a_distribution_that_follows_the_losses(
 
 
 def test_bad_setting() -> None:
-    with pytest.raises(ValueError, match="expected cross-device or cross-silo"):
+    with pytest.raises(ValueError, match="expected one of cross-device, cross-silo"):
         AAggFF(aaggff_setting="both")

@@ -172,5 +172,5 @@ def test_ascent_keeps_the_sum_and_favours_the_worse(
 
 @pytest.mark.parametrize("step", [-0.1, float("nan"), float("inf")])
 def test_bad_step(step: float) -> None:
-    with pytest.raises(ValueError, match=r"afl_step = .*: expected a number >= 0"):
+    with pytest.raises(ValueError, match=r"afl_step = .*: expected"):
         AFL(afl_step=step)

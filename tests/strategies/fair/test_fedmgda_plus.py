@@ -157,9 +157,9 @@ def test_many_clients() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fedmgda_epsilon": -0.1}, "fedmgda_epsilon = -0.1: expected 0 to 1"),
-        ({"fedmgda_step": 0.0}, "fedmgda_step = 0.0: expected a number > 0"),
-        ({"fedmgda_step_decay": 1.5}, "fedmgda_step_decay = 1.5: expected above 0"),
+        ({"fedmgda_epsilon": -0.1}, "fedmgda_epsilon = -0.1: expected"),
+        ({"fedmgda_step": 0.0}, "fedmgda_step = 0.0: expected"),
+        ({"fedmgda_step_decay": 1.5}, "fedmgda_step_decay = 1.5: expected"),
     ],
 )
 def test_bad_options(options: dict, message: str) -> None:

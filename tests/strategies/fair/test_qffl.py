@@ -137,7 +137,7 @@ def test_weights_are_those_of_the_paper(
 
 @pytest.mark.parametrize("q", [-1.0, float("nan"), float("inf")])
 def test_bad_q(q: float) -> None:
-    with pytest.raises(ValueError, match=r"qffl_q = .*: expected a number >= 0"):
+    with pytest.raises(ValueError, match=r"qffl_q = .*: expected"):
         QFFL(qffl_q=q)
 
 

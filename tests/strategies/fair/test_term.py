@@ -93,5 +93,5 @@ def test_weights_do_not_see_a_shift_and_follow_the_losses(
 
 @pytest.mark.parametrize("tilt", [float("nan"), float("inf")])
 def test_bad_tilt(tilt: float) -> None:
-    with pytest.raises(ValueError, match=r"term_tilt = .*: expected a finite number"):
+    with pytest.raises(ValueError, match=r"term_tilt = .*: expected"):
         TERM(term_tilt=tilt)

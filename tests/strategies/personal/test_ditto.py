@@ -200,7 +200,7 @@ def test_a_message_with_a_part_of_the_model_holds_the_anchor_for_the_rest_too() 
     ["ditto_lambda", "ditto_local_epochs", "ditto_local_steps", "ditto_learning_rate"],
 )
 def test_negative_numbers_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} = -1: expected a number >= 0"):
+    with pytest.raises(ValueError, match=f"{name} = -1: expected"):
         Ditto(**{name: -1})
 
 

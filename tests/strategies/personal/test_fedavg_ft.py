@@ -37,7 +37,5 @@ def test_nothing_persists() -> None:
 
 
 def test_bad_number_of_epochs() -> None:
-    with pytest.raises(
-        ValueError, match="fine_tune_epochs = -1: expected a whole number >= 0"
-    ):
+    with pytest.raises(ValueError, match="fine_tune_epochs = -1: expected"):
         FedAvgFT(fine_tune_epochs=-1)
