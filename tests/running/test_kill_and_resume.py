@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +26,12 @@ SETTINGS = {
     "local-epochs": "1",
     "early-stop-metric": "accuracy_mean",
     "early-stop-patience": str(ROUNDS),
+    "plots": "false",
 }
 KILLS = int(os.environ.get("FEDSUITE_KILLS", "3"))
+
+Outcome = tuple[bytes | None, list[str], dict[str, bytes]]
+"""The model if any, the rounds without their times, and the clients' states."""
 
 
 def command(method: str, output: Path, name: str) -> list[str]:
@@ -34,8 +41,8 @@ def command(method: str, output: Path, name: str) -> list[str]:
     return [sys.executable, "-m", "fedsuite", "run", str(experiment), *options]
 
 
-def outcome(folder: Path) -> tuple[bytes | None, list[str], dict[str, bytes]]:
-    """Return what a run left: model if any, rounds without times, and clients' states."""
+def outcome(folder: Path) -> Outcome:
+    """Return what a run left."""
     rows = (folder / "rounds.jsonl").read_text().splitlines()
     timeless = [row.split('"seconds"')[0] for row in rows]
     states = {
@@ -71,22 +78,40 @@ def run_and_kill(method: str, output: Path, name: str, chance: random.Random) ->
         subprocess.run(resume, check=True, stdout=subprocess.DEVNULL)
 
 
+def cases() -> Iterator[Any]:
+    """Yield each method with the number of each kill; the first of FedDC is smoke."""
+    for method in ("feddc", "fedavg", "standalone"):
+        for kill in range(KILLS):
+            smoke = (method, kill) == ("feddc", 0)
+            yield pytest.param(method, kill, marks=[pytest.mark.smoke] if smoke else [])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
+    """Return a function that gives what a whole run of a method left."""
+
+    @cache
+    def made(method: str) -> Outcome:
+        folder = tmp_path_factory.mktemp(method)
+        subprocess.run(
+            command(method, folder, "whole"), check=True, stdout=subprocess.DEVNULL
+        )
+        return outcome(folder / "whole")
+
+    return made
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", ["fedavg", "standalone", pytest.param("feddc", marks=pytest.mark.smoke)]
-)
-def test_killed_and_resumed_equals_uninterrupted(method: str, tmp_path: Path) -> None:
-    subprocess.run(
-        command(method, tmp_path, "whole"), check=True, stdout=subprocess.DEVNULL
-    )
-    expected = outcome(tmp_path / "whole")
+@pytest.mark.parametrize(("method", "kill"), cases())
+def test_killed_and_resumed_equals_uninterrupted(
+    method: str, kill: int, whole: Callable[[str], Outcome], tmp_path: Path
+) -> None:
+    expected = whole(method)
     assert len(expected[1]) == ROUNDS
     assert (expected[0] is None) == (method == "standalone")
     assert bool(expected[2]) == (method != "fedavg")
-    chance = random.Random(method)
-    for kill in range(KILLS):
-        run_and_kill(method, tmp_path, f"kill-{kill}", chance)
-        found = outcome(tmp_path / f"kill-{kill}")
-        assert found[0] == expected[0], f"kill {kill}: the model differs"
-        assert found[1] == expected[1], f"kill {kill}: the rounds differ"
-        assert found[2] == expected[2], f"kill {kill}: the clients' states differ"
+    run_and_kill(method, tmp_path, "killed", random.Random(f"{method} {kill}"))
+    found = outcome(tmp_path / "killed")
+    assert found[0] == expected[0], "the model differs"
+    assert found[1] == expected[1], "the rounds differ"
+    assert found[2] == expected[2], "the clients' states differ"
