@@ -184,8 +184,8 @@ class FederatedStrategy(RoundSettings, MethodDeclaration, StartableStrategy):
 
     def _refuse_legacy(self, hosts_clients: bool) -> None:
         legacy = self.wire == "numpy"
-        if legacy and self.NEEDS_OF_CLIENT.not_legacy:
-            raise ValueError(f"wire = 'numpy': {self.NEEDS_OF_CLIENT.not_legacy}")
+        if legacy and self.NOT_LEGACY:
+            raise ValueError(f"wire = 'numpy': {self.NOT_LEGACY}")
         if legacy and self.identity == "partition":
             raise ValueError(
                 "wire = 'numpy' cannot go with identity = 'partition': a legacy "

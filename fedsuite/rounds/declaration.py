@@ -65,15 +65,12 @@ class ClientNeeds:
     stores
         Whether the client keeps something between rounds and says so, by the metric
         ``stored-state``: the method is another one without.
-    not_legacy
-        Why a legacy NumPyClient (``wire="numpy"``) cannot do it; empty where it can.
     """
 
     client: str = ""
     does: str = ""
     metrics: tuple[NeededMetric, ...] = ()
     stores: bool = False
-    not_legacy: str = ""
 
     @property
     def words(self) -> str:
@@ -121,6 +118,9 @@ class MethodDeclaration:
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds()
     """What clients must do beside training the model that they got."""
+
+    NOT_LEGACY: ClassVar[str] = ""
+    """Why a legacy NumPyClient (``wire="numpy"``) cannot serve it; empty where it can."""
 
     NEEDS_GROUPS: ClassVar[bool] = False
     """Whether the constructor takes ``groups``, the model's ParameterGroups."""

@@ -8,6 +8,9 @@ from fedsuite.messages.records import ConfigValue, RecordError
 T = TypeVar("T", bool, int, float, str)
 
 
+_WORDS = {bool: "switch", int: "number", float: "number", str: "text"}
+
+
 class Hearing(Protocol):
     """A client that keeps the settings of the message it is answering."""
 
@@ -48,7 +51,7 @@ class Told(Generic[T]):
             value = float(value)
         if type(value) is not self.kind:
             raise RecordError(
-                f"client {client.client_id}: the message has no {self.kind.__name__} "
+                f"client {client.client_id}: the message has no {_WORDS[self.kind]} "
                 f"{self.name}: use the strategy that belongs to this client, or put it "
                 "into the config"
             )

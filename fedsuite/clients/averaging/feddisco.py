@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import RunError
 from fedsuite.data.specs import IGNORED
 from fedsuite.messages.records import Reply, Request
 from fedsuite.models.evaluation_mode import evaluation_mode
 from fedsuite.training.base import FederatedClient
+from fedsuite.training.told import Told
 
 
 def label_discrepancy(counts: NDArray[np.int64], measure: str) -> float:
@@ -36,20 +36,16 @@ def label_discrepancy(counts: NDArray[np.int64], measure: str) -> float:
 class FedDISCOClient(FederatedClient):
     """Trains as FedAvg's client and reports ``discrepancy``.
 
-    The message says by which ``feddisco-measure``. Classes are counted up to the number of
+    Classes are counted up to the number of
     the model's outputs.
     """
 
+    feddisco_measure = Told(str)
+
     def on_train(self, request: Request) -> Reply:
         """Train, and measure the labels."""
-        measure = request.config.get("feddisco-measure")
-        if measure not in ("kl", "l2"):
-            raise RunError(
-                f"client {self.client_id}: the message has no feddisco-measure (kl or l2): "
-                "use the strategy FedDISCO, or put it into the config"
-            )
         reply = super().on_train(request)
-        discrepancy = label_discrepancy(self.label_counts(), str(measure))
+        discrepancy = label_discrepancy(self.label_counts(), self.feddisco_measure)
         return Reply(reply.arrays, {**reply.metrics, "discrepancy": discrepancy})
 
     @torch.no_grad()

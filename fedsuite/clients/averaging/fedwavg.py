@@ -6,6 +6,7 @@ from fedsuite.messages.records import ARRAYS, Arrays, Reply, Request
 from fedsuite.models.arrays import load_arrays
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.evaluation import correct_predictions
+from fedsuite.training.told import Told
 
 
 class FedwAvgClient(FederatedClient):
@@ -16,6 +17,8 @@ class FedwAvgClient(FederatedClient):
     was right at the last look and is wrong now is forgotten, for good. The reply tells how
     many are ``forgotten``, and how many ``never-learned``: right at no look so far.
     """
+
+    fedwavg_every = Told(int)
 
     def on_train(self, request: Request) -> Reply:
         """Look, then train."""
@@ -32,9 +35,10 @@ class FedwAvgClient(FederatedClient):
     def _look(self, request: Request) -> Arrays:
         """Return the marks after this look, or the old ones where none is due."""
         old = self.load_state(request)
-        every = request.config.get("fedwavg-every", 1)
-        assert isinstance(every, int)
-        if old is not None and request.server_round - int(old["round"]) < every:
+        if (
+            old is not None
+            and request.server_round - int(old["round"]) < self.fedwavg_every
+        ):
             return old
         correct = correct_predictions(self.model, self.train_data)
         if old is None:

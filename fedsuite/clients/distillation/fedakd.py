@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,33 +16,11 @@ from fedsuite.training.base import FederatedClient
 from fedsuite.training.evaluation import chosen_rows
 from fedsuite.training.loop import TrainingSummary
 from fedsuite.training.scoring import prefixed
+from fedsuite.training.told import Told
 
 __all__ = ["FedAKDClient", "distillation_loss", "select_correct"]
 
 NO_STEP = TrainingSummary(0.0, 0)
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """What the message says; see the strategy's keys."""
-
-    alpha: float
-    beta: float
-    temperature: float
-    confidence: float
-    order: str
-    ablation: str
-
-    @classmethod
-    def of(cls, request: Request) -> "_Settings":
-        return cls(
-            request.number("global-to-local-weight"),
-            request.number("local-to-global-weight"),
-            request.number("distillation-temperature"),
-            request.number("confidence-threshold"),
-            str(request.config.get("fedakd-order", "paper")),
-            str(request.config.get("fedakd-ablation", "none")),
-        )
 
 
 class FedAKDClient(FederatedClient):
@@ -54,29 +31,34 @@ class FedAKDClient(FederatedClient):
     :class:`fedsuite.strategies.distillation.fedakd.FedAKD`.
     """
 
+    global_to_local_weight = Told(float)
+    local_to_global_weight = Told(float)
+    distillation_temperature = Told(float)
+    confidence_threshold = Told(float)
+    fedakd_order = Told(str)
+    fedakd_ablation = Told(str)
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._initial = model_arrays(self.model)
         self._teacher: nn.Module | None = None
         self._weight = 0.0
-        self._temperature = 1.0
 
     def on_train(self, request: Request) -> Reply:
         """Train the local model and store it, then a copy of the received one; send that.
 
         Afterwards ``self.model`` is what was sent.
         """
-        settings = _Settings.of(request)
         load_arrays(self.model, request.arrays[ARRAYS])
         received = model_arrays(self.model)
         teacher = copy.deepcopy(self.model).eval().requires_grad_(False)
-        rows, first = self._train_local(request, settings, teacher)
+        rows, first = self._train_local(request, teacher)
         local = model_arrays(self.model)
         load_arrays(teacher, local)
         load_arrays(self.model, received)
         second = NO_STEP
         if rows is None or len(rows):
-            with self._taught(teacher, settings.beta, settings.temperature):
+            with self._taught(teacher, self.local_to_global_weight):
                 second = self.train_locally(request, "global-batches", rows=rows)
         return Reply(
             {ARRAYS: model_arrays(self.model, request.arrays[ARRAYS])},
@@ -104,10 +86,12 @@ class FedAKDClient(FederatedClient):
             return loss
         with torch.no_grad():
             target = self._teacher(features)
-        return loss + self._weight * distillation_loss(logits, target, self._temperature)
+        return loss + self._weight * distillation_loss(
+            logits, target, self.distillation_temperature
+        )
 
     def _train_local(
-        self, request: Request, settings: _Settings, teacher: nn.Module
+        self, request: Request, teacher: nn.Module
     ) -> tuple[Tensor | None, TrainingSummary]:
         """Make ``self.model``, which is the received one, the new local one.
 
@@ -115,24 +99,22 @@ class FedAKDClient(FederatedClient):
         """
         summary, own = NO_STEP, self.load_state(request)
         # In the authors' order the local model first learns after the first aggregation.
-        waits = settings.order == "code" and not own
-        if settings.ablation != "single-dist" or waits:
+        waits = self.fedakd_order == "code" and not own
+        if self.fedakd_ablation != "single-dist" or waits:
             load_arrays(self.model, own or self._initial)
-        if settings.ablation != "single-dist" and not waits:
-            with self._taught(teacher, settings.alpha, settings.temperature):
+        if self.fedakd_ablation != "single-dist" and not waits:
+            with self._taught(teacher, self.global_to_local_weight):
                 summary = self.train_locally(request)
-        if settings.ablation == "all-data" or waits:
+        if self.fedakd_ablation == "all-data" or waits:
             return None, summary
-        choose = partial(select_correct, confidence=settings.confidence)
+        choose = partial(select_correct, confidence=self.confidence_threshold)
         return chosen_rows(self.model, self.train_data, choose), summary
 
     @contextmanager
-    def _taught(
-        self, teacher: nn.Module, weight: float, temperature: float
-    ) -> Iterator[None]:
+    def _taught(self, teacher: nn.Module, weight: float) -> Iterator[None]:
         """Add a teacher's loss to the hook ``loss``; at weight 0 nobody asks it."""
         self._teacher = teacher if weight else None
-        self._weight, self._temperature = weight, temperature
+        self._weight = weight
         try:
             yield
         finally:

@@ -9,19 +9,21 @@ from fedsuite.clients.drift.corrected import (
     with_vector,
 )
 from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, DRIFT, Reply, Request
+from fedsuite.training.told import Told
 
 
 class FedDCClient(CorrectedClient):
     """Adds alpha (w - w_t + h_k) + g - g_k to each gradient; keeps h_k and g_k.
 
-    Alpha comes with the message as ``feddc-alpha``, g as the record ``control``; without
-    that record there are no terms in g.
+    The record ``control`` holds g; without it there are no terms in g.
     """
+
+    feddc_alpha = Told(float)
 
     def on_train(self, request: Request) -> Reply:
         """Train with the correction, renew h_k and g_k, send the change of g_k along."""
         factor = self.size_factor(request)
-        alpha = request.number("feddc-alpha") / factor
+        alpha = self.feddc_alpha / factor
         received = request.arrays[ARRAYS]
         state = self.load_state(request) or {}
         names = self.trainable(received)

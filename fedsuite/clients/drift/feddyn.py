@@ -8,19 +8,19 @@ from fedsuite.clients.drift.corrected import (
     with_vector,
 )
 from fedsuite.messages.records import ARRAYS, Reply, Request
+from fedsuite.training.told import Told
 
 LAMBDA = "lambda"
 
 
 class FedDynClient(CorrectedClient):
-    """Adds alpha (w - w_t) - lambda_k to each gradient and keeps lambda_k.
+    """Adds alpha (w - w_t) - lambda_k to each gradient and keeps lambda_k."""
 
-    Alpha comes with the message as ``feddyn-alpha``.
-    """
+    feddyn_alpha = Told(float)
 
     def on_train(self, request: Request) -> Reply:
         """Train with the correction, then renew lambda_k."""
-        alpha = request.number("feddyn-alpha") / self.size_factor(request)
+        alpha = self.feddyn_alpha / self.size_factor(request)
         received = request.arrays[ARRAYS]
         state = self.load_state(request) or {}
         own = vector_of(state, LAMBDA, received, self.trainable(received))

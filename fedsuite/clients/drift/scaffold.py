@@ -17,10 +17,13 @@ from fedsuite.messages.records import (
 )
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.training.evaluation import probe_model
+from fedsuite.training.told import Told
 
 
 class ScaffoldClient(CorrectedClient):
     """Adds c - c_k to each gradient and keeps c_k; the record ``control`` holds c."""
+
+    scaffold_option = Told(str)
 
     def on_train(self, request: Request) -> Reply:
         """Train with the correction, renew c_k, and send its change along."""
@@ -40,7 +43,7 @@ class ScaffoldClient(CorrectedClient):
 
     def _full_gradient(self, request: Request, names: list[str]) -> Arrays:
         """Return the gradient of the received model for option I, nothing for option II."""
-        if request.config.get("scaffold-option") != "gradient" or not len(self.train_data):
+        if self.scaffold_option != "gradient" or not len(self.train_data):
             return {}
         load_arrays(self.model, request.arrays[ARRAYS])
         with self.layer_stream("probe", request.server_round):

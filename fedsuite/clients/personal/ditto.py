@@ -13,6 +13,7 @@ from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.scoring import prefixed
+from fedsuite.training.told import Told
 
 
 class DittoClient(FederatedClient):
@@ -23,11 +24,15 @@ class DittoClient(FederatedClient):
     ``ditto-local-steps``, ``ditto-learning-rate``.
     """
 
+    ditto_lambda = Told(float)
+    ditto_local_epochs = Told(int)
+    ditto_local_steps = Told(int)
+    ditto_learning_rate = Told(float)
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._initial = model_arrays(self.model)
         self._anchor: list[Tensor] = []
-        self._lambda = 0.0
 
     def on_train(self, request: Request) -> Reply:
         """Train the received model, then the personal one; send the first, keep the other.
@@ -39,7 +44,7 @@ class DittoClient(FederatedClient):
         reply = super().on_train(request)
         trained = model_arrays(self.model)
         load_arrays(self.model, self.load_state(request) or self._initial)
-        with self._personal(request, anchor):
+        with self._personal(anchor):
             summary = self.train_locally(request, purpose="personal-batches")
         stored = self.save_state(request, model_arrays(self.model))
         load_arrays(self.model, trained)
@@ -61,25 +66,23 @@ class DittoClient(FederatedClient):
         """Add lambda (v - w_t) to the gradients, if it is the personal model's step."""
         for parameter, anchor in zip(model.parameters(), self._anchor, strict=False):
             if parameter.grad is not None:
-                parameter.grad.add_(parameter - anchor, alpha=self._lambda)
+                parameter.grad.add_(parameter - anchor, alpha=self.ditto_lambda)
 
     @contextmanager
-    def _personal(self, request: Request, anchor: list[Tensor]) -> Iterator[None]:
+    def _personal(self, anchor: list[Tensor]) -> Iterator[None]:
         """Train as the message says of the personal model, and as usual afterwards."""
         usual = self.training
         try:
-            self.training = self._personal_training(request)
-            self._lambda = request.number("ditto-lambda")
+            self.training = self._personal_training()
             self._anchor = anchor
             yield
         finally:
-            self.training, self._anchor, self._lambda = usual, [], 0.0
+            self.training, self._anchor = usual, []
 
-    def _personal_training(self, request: Request) -> TrainingOptions:
+    def _personal_training(self) -> TrainingOptions:
         options = self.training
-        epochs = int(request.number("ditto-local-epochs"))
-        steps = int(request.number("ditto-local-steps"))
-        rate = request.number("ditto-learning-rate")
+        epochs, steps = self.ditto_local_epochs, self.ditto_local_steps
+        rate = self.ditto_learning_rate
         if epochs or steps:
             options = replace(options, local_epochs=epochs, local_steps=steps)
         return replace(options, learning_rate=rate) if rate else options

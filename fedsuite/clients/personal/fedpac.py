@@ -27,6 +27,7 @@ from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import (
     TrainingSummary,
 )
+from fedsuite.training.told import Told
 
 Floats = NDArray[np.float64]
 
@@ -62,6 +63,10 @@ class FedPACClient(FederatedClient):
     The head comes with the message; a client that never took part has the initial one.
     """
 
+    alignment = Told(float)
+    head_epochs = Told(int)
+    head_learning_rate = Told(float)
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if self.train_data.labels.ndim > 1:
@@ -76,7 +81,6 @@ class FedPACClient(FederatedClient):
         self._module = head_module(self.model, groups)
         self._features: Tensor | None = None
         self._targets: tuple[Tensor, Tensor] | None = None
-        self._alignment = 0.0
 
     def on_train(self, request: Request) -> Reply:
         """Measure, train in turns, measure again, and send all of it."""
@@ -115,7 +119,7 @@ class FedPACClient(FederatedClient):
             return mean
         prototypes, present = self._targets
         gaps = (self._features - prototypes[labels]) * present[labels].unsqueeze(1)
-        return mean + self._alignment * gaps.square().mean()
+        return mean + self.alignment * gaps.square().mean()
 
     @torch.no_grad()
     def features(self) -> Floats:
@@ -132,9 +136,9 @@ class FedPACClient(FederatedClient):
     def _train_in_turns(self, request: Request) -> TrainingSummary:
         options = replace(
             self.training,
-            local_epochs=int(request.number("head-epochs")),
+            local_epochs=self.head_epochs,
             local_steps=0,
-            learning_rate=request.number("head-learning-rate"),
+            learning_rate=self.head_learning_rate,
         )
         first = self.train_locally(
             request, "head-batches", training=options, frozen=self._body
@@ -146,8 +150,7 @@ class FedPACClient(FederatedClient):
     def _aligned(self, request: Request) -> Iterator[None]:
         """Add the alignment to the loss where there are prototypes."""
         sent = request.arrays.get("prototypes")
-        self._alignment = request.number("alignment")
-        if sent is not None and self._alignment > 0:
+        if sent is not None and self.alignment > 0:
             device = self.train_data.features.device
             means = torch.tensor(sent["means"], device=device)
             self._targets = means, torch.tensor(sent["present"], device=device).to(means)

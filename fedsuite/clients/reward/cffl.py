@@ -11,6 +11,7 @@ from fedsuite.core.vectors import Vector, largest, pack, unpack
 from fedsuite.messages.records import ARRAYS, STATISTICS, UPDATE, Arrays, Reply, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.training.base import FederatedClient
+from fedsuite.training.told import Told
 
 
 class CFFLClient(FederatedClient):
@@ -21,6 +22,9 @@ class CFFLClient(FederatedClient):
     many entries of its update are sent, and ``clip`` how far any of them moves; 0 is free.
     """
 
+    clip = Told(float)
+    upload_count = Told(int)
+
     def on_train(self, request: Request) -> Reply:
         """Take the reward, train, clip what that added, keep all of it, upload a part."""
         names = _names(request)
@@ -29,13 +33,12 @@ class CFFLClient(FederatedClient):
         metrics = self.train_metrics(self.train_locally(request))
         trained = model_arrays(self.model)
         update = _flat(trained, names) - _flat(start, names)
-        clip = request.number("clip")
-        if clip > 0:
-            update = np.clip(update, -clip, clip)
+        if self.clip > 0:
+            update = np.clip(update, -self.clip, self.clip)
         own = _stepped(start, names, update)
         statistics = {name: a for name, a in trained.items() if name not in set(names)}
         stored = self.save_state(request, {**own, **statistics})
-        bits, values = pack(update, largest(update, int(request.number("upload-count"))))
+        bits, values = pack(update, largest(update, self.upload_count))
         dtype = np.result_type(*(start[name] for name in names))
         upload: Arrays = {"kept": bits, "values": values.astype(dtype)}
         records = {UPDATE: upload} | ({STATISTICS: statistics} if statistics else {})

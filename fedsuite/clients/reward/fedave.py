@@ -10,22 +10,25 @@ from fedsuite.messages.records import ARRAYS, LOSSES, NUM_BATCHES, Reply, Reques
 from fedsuite.models.arrays import load_arrays
 from fedsuite.models.evaluation_mode import evaluation_mode
 from fedsuite.training.base import FederatedClient
+from fedsuite.training.told import Told
 
 
 class FedAVEClient(FederatedClient):
     """Sends the loss of each mini-batch of its training data along with its model.
 
-    The message says how many samples a mini-batch has, ``loss-batch``, and how many losses
-    to send at most, ``num-batches``: zeros fill up what the client has no data for.
+    The message says how many losses to send at most. Zeros fill up what the client has no
+    data for.
     """
+
+    loss_batch = Told(int)
+    num_batches = Told(int)
 
     def on_train(self, request: Request) -> Reply:
         """Measure the losses, in the order of the data, then train."""
         load_arrays(self.model, request.arrays[ARRAYS])
-        size = int(request.number("loss-batch"))
-        losses = np.zeros(int(request.number(NUM_BATCHES)))
+        losses = np.zeros(self.num_batches)
         with self.layer_stream("loss-batches", request.server_round):
-            found = self.batch_losses(size, losses.size)
+            found = self.batch_losses(self.loss_batch, losses.size)
         losses[: found.size] = found
         reply = super().on_train(request)
         return Reply(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedsuite.messages.records import ALONE, ARRAYS, HELD, Arrays, Reply, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.training.base import FederatedClient
+from fedsuite.training.told import Told
 
 
 class FedSACClient(FederatedClient):
@@ -33,13 +34,15 @@ class FedSACClient(FederatedClient):
         finally:
             self._held = {}
 
+    alone_epochs = Told(int)
+
     def on_alone(self, request: Request) -> Reply:
         """Train the received model for ``alone-epochs`` passes, at the first rate."""
         received = request.arrays[ARRAYS]
         load_arrays(self.model, received)
         alone = replace(
             self.training,
-            local_epochs=int(request.number("alone-epochs")),
+            local_epochs=self.alone_epochs,
             local_steps=0,
             learning_rate_decay=1.0,
         )

@@ -16,18 +16,15 @@ counts. Where every weight is 0 they are FedAvg's; the authors' code fails there
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import ClassVar, Literal, Unpack
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays
+from fedsuite.messages.records import TRAIN, Arrays
 from fedsuite.rounds.all_replies import GatheredStrategy, examples_of, metric_of
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.validation import ClientReply
 
 DISCREPANCY = "discrepancy"
@@ -67,70 +64,37 @@ def discrepancy_weights(
 
 
 class FedDISCO(GatheredStrategy):
-    """FedAvg with weights lowered by how far a client's labels are from uniform.
-
-    Parameters
-    ----------
-    feddisco_a, feddisco_b
-        a >= 0 and b >= 0; both 0 is FedAvg.
-    feddisco_measure
-        ``kl`` (the paper's) or ``l2``. Sent to clients as ``feddisco-measure``.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+    """FedAvg with weights lowered by how far a client's labels are from uniform."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedDISCOClient", "measures its labels"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        Key(
-            "feddisco-a",
-            0.5,
-            "weight a of a client's discrepancy in FedDisco; with b = 0, 0 is FedAvg",
-            minimum=0.0,
-        ),
-        Key("feddisco-b", 0.1, "added by FedDisco to each client's share", minimum=0.0),
-        Key(
-            "feddisco-measure",
-            "kl",
-            "FedDisco's distance of labels from uniform: KL divergence or Euclidean",
-            choices=("kl", "l2"),
-        ),
+    feddisco_a: float = key(
+        default=0.5,
+        help="weight a of a client's discrepancy in FedDisco; with b = 0, 0 is FedAvg",
+        minimum=0.0,
     )
-
-    def __init__(
-        self,
-        *,
-        feddisco_a: float = 0.5,
-        feddisco_b: float = 0.1,
-        feddisco_measure: Measure = "kl",
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        for name, value in (("feddisco_a", feddisco_a), ("feddisco_b", feddisco_b)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} = {value}: expected a number >= 0")
-        if feddisco_measure not in ("kl", "l2"):
-            raise ValueError(f"feddisco_measure = {feddisco_measure!r}: expected kl or l2")
-        super().__init__(**options)
-        self.a = feddisco_a
-        self.b = feddisco_b
-        self.measure = feddisco_measure
+    feddisco_b: float = key(
+        default=0.1, help="added by FedDisco to each client's share", minimum=0.0
+    )
+    feddisco_measure: Measure = key(
+        default="kl",
+        help="FedDisco's distance of labels from uniform: KL divergence or Euclidean",
+        told=TRAIN,
+    )
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         """Return the client's discrepancy."""
         return {DISCREPANCY: (0.0, math.inf)}
 
-    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send along what to measure."""
-        exchange = super().train_exchange(arrays, client_ids)
-        return replace(exchange, config={"feddisco-measure": self.measure})
-
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the mean of the clients' models."""
         discrepancies = metric_of(replies, DISCREPANCY)
-        if self.measure == "kl":
+        if self.feddisco_measure == "kl":
             discrepancies = shares_of_sum(discrepancies)
         examples = examples_of(replies)
-        weights = discrepancy_weights(examples, discrepancies, self.a, self.b)
+        weights = discrepancy_weights(
+            examples, discrepancies, self.feddisco_a, self.feddisco_b
+        )
         return self.mean_of(replies, weights)

@@ -18,18 +18,15 @@ and give no weight. Where nothing was forgotten the weights are FedAvg's.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays
+from fedsuite.messages.records import TRAIN, Arrays
 from fedsuite.rounds.all_replies import GatheredStrategy, examples_of, metric_of
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.validation import ClientReply
 
 FORGOTTEN = "forgotten"
@@ -56,64 +53,33 @@ def forgetting_weights(examples: Vector, forgotten: Vector, alpha: float) -> Vec
 
 
 class FedwAvg(GatheredStrategy):
-    """FedAvg with a part of the weights given by forgetting events.
-
-    Parameters
-    ----------
-    fedwavg_alpha
-        Share of the weight that goes by forgotten examples; 0 is FedAvg.
-    fedwavg_every
-        Rounds between two looks at a client's examples; 1 looks whenever it trains. Sent
-        to clients as ``fedwavg-every``.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+    """FedAvg with a part of the weights given by forgetting events."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedwAvgClient", "counts forgotten examples"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        Key(
-            "fedwavg-alpha",
-            0.3,
-            "share alpha of FedwAvg's weights that goes by forgotten examples; 0 is FedAvg",
-            minimum=0.0,
-            maximum=1.0,
-        ),
-        Key(
-            "fedwavg-every",
-            1,
-            "rounds between two looks of FedwAvg's clients at their examples",
-            minimum=1,
-        ),
+    fedwavg_alpha: float = key(
+        default=0.3,
+        help="share alpha of FedwAvg's weights that goes by forgotten examples; 0 is "
+        "FedAvg",
+        minimum=0.0,
+        maximum=1.0,
     )
-
-    def __init__(
-        self,
-        *,
-        fedwavg_alpha: float = 0.3,
-        fedwavg_every: int = 1,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        if not 0 <= fedwavg_alpha <= 1:
-            raise ValueError(f"fedwavg_alpha = {fedwavg_alpha}: expected 0 to 1")
-        if fedwavg_every < 1:
-            raise ValueError(f"fedwavg_every = {fedwavg_every}: expected >= 1")
-        super().__init__(**options)
-        self.alpha = fedwavg_alpha
-        self.every = fedwavg_every
+    fedwavg_every: int = key(
+        default=1,
+        help="rounds between two looks of FedwAvg's clients at their examples",
+        minimum=1,
+        told=TRAIN,
+    )
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         """Return the number of forgotten examples."""
         return {FORGOTTEN: (0.0, math.inf)}
 
-    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send along how often to look."""
-        exchange = super().train_exchange(arrays, client_ids)
-        return replace(exchange, config={"fedwavg-every": self.every})
-
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the mean of the clients' models."""
         examples, forgotten = examples_of(replies), metric_of(replies, FORGOTTEN)
-        return self.mean_of(replies, forgetting_weights(examples, forgotten, self.alpha))
+        return self.mean_of(
+            replies, forgetting_weights(examples, forgotten, self.fedwavg_alpha)
+        )

@@ -11,11 +11,10 @@ Deviation: no Jacobian correction, an optional regulariser of the paper.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 from fedsuite.core.keys import Value
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.options import FedAvgOptions
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.personal.partial import PartialAverage
 
@@ -31,25 +30,15 @@ class FedPara(FedAvg):
 
 
 class PFedPara(PartialAverage):
-    """Averages all but the second factors, weighted by examples.
-
-    Parameters
-    ----------
-    groups
-        Groups of a model with FedPara's layers.
-    options
-        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
-    """
+    """Averages all but the second factors, weighted by examples."""
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": True}
     FIXED: ClassVar[Mapping[str, Value]] = DEFAULTS
 
-    def __init__(
-        self, *, groups: ParameterGroups, **options: Unpack[FedAvgOptions]
-    ) -> None:
-        if not groups.personal:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.groups.personal:
             raise ValueError("the model has no second factors: make it with fedpara()")
-        super().__init__(groups=groups, **options)
 
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
         """Return all but the second factors."""

@@ -39,15 +39,14 @@ keeps its w_k, and the mean is over those that answered.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal, Unpack, get_args
+from typing import ClassVar, Literal
 
-from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key, Value
-from fedsuite.messages.records import SELECTED, Arrays
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import key
+from fedsuite.messages.records import SELECTED, TRAIN, Arrays
 from fedsuite.models.distillation import distillation_loss, select_correct
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import FedAvgOptions
 from fedsuite.rounds.validation import LARGEST_COUNT, ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
@@ -58,119 +57,62 @@ Ablation = Literal["none", "all-data", "single-dist", "correct-agg"]
 
 
 class FedAKD(FedAvg):
-    """FedAvg of copies of the global model, each taught by a client's private model.
-
-    Parameters
-    ----------
-    global_to_local_weight, local_to_global_weight
-        alpha and beta: weights of distillation from the global into the local model and
-        back; 0 trains on the labels alone.
-    distillation_temperature
-        T of both.
-    confidence_threshold
-        Least probability of its label for a sample to be selected; 0 selects each that is
-        classified correctly.
-    fedakd_order
-        ``paper`` or ``code``; see the module.
-    fedakd_ablation
-        ``none``, ``all-data``, ``single-dist`` or ``correct-agg``; see the module.
-    options
-        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
-    """
+    """FedAvg of copies of the global model, each taught by a client's private model."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedAKDClient", "keeps a local model and distils both ways"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *FedAvg.KEYS,
-        Key(
-            "global-to-local-weight",
-            1.0,
-            "alpha: weight of FedAKD's distillation into local models; 0 trains them alone",
-            minimum=0.0,
-        ),
-        Key(
-            "local-to-global-weight",
-            1.0,
-            "beta: weight of FedAKD's distillation into the copy of the global model",
-            minimum=0.0,
-        ),
-        Key(
-            "distillation-temperature",
-            1.0,
-            "temperature at which FedAKD compares predictions",
-            above=0.0,
-        ),
-        Key(
-            "confidence-threshold",
-            0.0,
-            "least probability of the label for FedAKD to select a sample; 0 takes all "
-            "that are classified correctly",
-            minimum=0.0,
-            maximum=1.0,
-        ),
-        Key(
-            "fedakd-order",
-            "paper",
-            "local model first, as the paper has it, or last, as its authors' code",
-            choices=get_args(Order),
-        ),
-        Key(
-            "fedakd-ablation",
-            "none",
-            "part of FedAKD that is taken away: selection, distillation into the local "
-            "model, or weights by size",
-            choices=get_args(Ablation),
-        ),
-    )
     DEFAULTS: ClassVar[dict[str, Value]] = {"optimizer": "adam", "learning-rate": 0.001}
     FIXED: ClassVar[dict[str, Value]] = {"lsr-gamma": 0.0}
     FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
+    NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
     SCORED_MODEL: ClassVar[ScoredModel] = "private"
 
-    def __init__(
-        self,
-        *,
-        global_to_local_weight: float = 1.0,
-        local_to_global_weight: float = 1.0,
-        distillation_temperature: float = 1.0,
-        confidence_threshold: float = 0.0,
-        fedakd_order: Order = "paper",
-        fedakd_ablation: Ablation = "none",
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
-        super().__init__(**options)
-        if self.wire == "numpy":
-            raise ValueError(
-                "wire='numpy' cannot go with clients that keep a local model between "
-                "rounds: a legacy NumPyClient app stores nothing"
-            )
-        self.settings: dict[str, float | str] = {
-            "global-to-local-weight": global_to_local_weight,
-            "local-to-global-weight": local_to_global_weight,
-            "distillation-temperature": distillation_temperature,
-            "confidence-threshold": confidence_threshold,
-            "fedakd-order": fedakd_order,
-            "fedakd-ablation": fedakd_ablation,
-        }
-        declared = {key.name: key for key in self.KEYS}
-        try:
-            for name, value in self.settings.items():
-                declared[name].parse(value)
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        self.ablation = fedakd_ablation
+    global_to_local_weight: float = key(
+        default=1.0,
+        help="alpha: weight of FedAKD's distillation into local models; 0 trains them "
+        "alone",
+        minimum=0.0,
+        told=TRAIN,
+    )
+    local_to_global_weight: float = key(
+        default=1.0,
+        help="beta: weight of FedAKD's distillation into the copy of the global model",
+        minimum=0.0,
+        told=TRAIN,
+    )
+    distillation_temperature: float = key(
+        default=1.0,
+        help="temperature at which FedAKD compares predictions",
+        above=0.0,
+        told=TRAIN,
+    )
+    confidence_threshold: float = key(
+        default=0.0,
+        help="least probability of the label for FedAKD to select a sample; 0 takes all "
+        "that are classified correctly",
+        minimum=0.0,
+        maximum=1.0,
+        told=TRAIN,
+    )
+    fedakd_order: Order = key(
+        default="paper",
+        help="local model first, as the paper has it, or last, as its authors' code",
+        told=TRAIN,
+    )
+    fedakd_ablation: Ablation = key(
+        default="none",
+        help="part of FedAKD that is taken away: selection, distillation into the local "
+        "model, or weights by size",
+        told=TRAIN,
+    )
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Say how to distil, and ask for the number of selected samples."""
+        """Ask for the number of selected samples."""
         exchange = super().train_exchange(arrays, client_ids)
         bounds = {SELECTED: (0.0, LARGEST_COUNT)}
-        return replace(
-            exchange,
-            config={**exchange.config, **self.settings},
-            expected=replace(exchange.expected, bounds=bounds),
-        )
+        return replace(exchange, expected=replace(exchange.expected, bounds=bounds))
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Average the clients' copies, and record what share of the data was selected."""
@@ -183,6 +125,6 @@ class FedAKD(FedAvg):
             # Nobody can have selected more than there is.
             chosen = min(reply.metrics[SELECTED], reply.num_examples)
             examples, selected = examples + reply.num_examples, selected + chosen
-            weight = chosen if self.ablation == "correct-agg" else reply.num_examples
+            weight = chosen if self.fedakd_ablation == "correct-agg" else reply.num_examples
             yield replace(reply, num_examples=weight)
         self.round_metrics["selected_share"] = selected / examples if examples else 0.0

@@ -20,12 +20,13 @@ over *all* clients, and uses their mean. Both are zero at the start. Here once:
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import key, state
 from fedsuite.messages.records import (
     ARRAYS,
     COUNT_EXAMPLES,
@@ -38,22 +39,8 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.aggregation import WeightedMean, cast_like
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.server_step import is_statistic
 from fedsuite.rounds.validation import ClientReply
-
-SIZE_SCALED = Key(
-    "size-scaled",
-    False,
-    "rescale the correction by clients' numbers of examples, as the authors' code does; "
-    "false counts all clients alike, as the equations do",
-)
-EVALUATE_PLAIN_MEAN = Key(
-    "evaluate-plain-mean",
-    False,
-    "clients also score the plain mean of the clients' models, without the server's "
-    "correction; false scores the corrected model alone",
-)
 
 
 class CorrectedStrategy(FederatedStrategy):
@@ -71,17 +58,11 @@ class CorrectedStrategy(FederatedStrategy):
         "its equations are those of plain SGD steps, and of what the clients really did"
     )
     CORRECTS_GRADIENTS: ClassVar[bool] = True
+    NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
 
-    def __init__(self, **options: Unpack[StrategyOptions]) -> None:
-        super().__init__(**options)
-        if self.wire == "numpy":
-            raise ValueError(
-                "wire='numpy' cannot go with clients that keep vectors between rounds: a "
-                "legacy NumPyClient app stores nothing"
-            )
-        self.sums: dict[str, Arrays] = {}
-        self._made: dict[str, Arrays] = {}
-        self._clients: set[int] = set()
+    sums: dict[str, Arrays] = state(default_factory=dict)
+    _made: dict[str, Arrays] = state(default_factory=dict)
+    _clients: set[int] = state(default_factory=set)
 
     @property
     def num_known_clients(self) -> int:
@@ -139,17 +120,10 @@ class CorrectedStrategy(FederatedStrategy):
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
         self.sums = {}
-        for key, array in arrays.items():
-            kind, _, name = key.partition("/")
+        for path, array in arrays.items():
+            kind, _, name = path.partition("/")
             self.sums.setdefault(kind, {})[name] = array.copy()
         self._clients = {int(client_id) for client_id in _numbers(scalars["clients"])}
-
-
-class DriftOptions(StrategyOptions, total=False):
-    """Keywords of :class:`DriftStrategy`."""
-
-    size_scaled: bool
-    evaluate_plain_mean: bool
 
 
 class DriftStrategy(CorrectedStrategy):
@@ -157,41 +131,31 @@ class DriftStrategy(CorrectedStrategy):
 
     The drift h_k of a client is all that it has moved away from the models sent to it. The
     server works out its sum from the models that come back.
-
-    Parameters
-    ----------
-    size_scaled
-        Rescale by omega_k = n_k / mean(n), the mean being over all clients, as the authors'
-        code does; each client is asked for its number of examples once. Off, all clients
-        count alike, as in the equations.
-    evaluate_plain_mean
-        Whether clients also score the plain mean of the models, as ``plain-mean-accuracy``
-        and ``plain-mean-loss``. What is sent to train is always the corrected model.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
     """
 
-    KEYS: ClassVar[tuple[Key, ...]] = (SIZE_SCALED, EVALUATE_PLAIN_MEAN)
     FIXED: ClassVar[Mapping[str, Value]] = {**CorrectedStrategy.FIXED, "fedvarp": False}
 
-    def __init__(
-        self,
-        *,
-        size_scaled: bool = False,
-        evaluate_plain_mean: bool = False,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        super().__init__(**options)
+    size_scaled: bool = key(
+        default=False,
+        help="rescale the correction by clients' numbers of examples, as the authors' code "
+        "does; false counts all clients alike, as the equations do",
+    )
+    evaluate_plain_mean: bool = key(
+        default=False,
+        help="clients also score the plain mean of the clients' models, without the "
+        "server's correction; false scores the corrected model alone",
+    )
+    plain_mean: Arrays = state(default_factory=dict)
+    _new_plain_mean: Arrays = state(default_factory=dict)
+    _sizes: dict[int, float] = state(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.extras.memory is not None:
             raise ValueError(
                 "fedvarp changes the models that come back, and with them what the server "
                 "takes for the clients' drift: leave it off"
             )
-        self.size_scaled = size_scaled
-        self.evaluate_plain_mean = evaluate_plain_mean
-        self.plain_mean: Arrays = {}
-        self._new_plain_mean: Arrays = {}
-        self._sizes: dict[int, float] = {}
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the mean number of examples along with the model, if it is wanted."""
@@ -199,7 +163,8 @@ class DriftStrategy(CorrectedStrategy):
         if not self.size_scaled:
             return exchange
         self._ask_for_sizes()
-        return replace(exchange, config={MEAN_EXAMPLES: self._mean_size()})
+        config = {**exchange.config, MEAN_EXAMPLES: self._mean_size()}
+        return replace(exchange, config=config)
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Return the plain mean moved by the mean drift of all clients."""

@@ -22,74 +22,44 @@ are refused: the server could not work out Delta_k.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
-from fedsuite.core.keys import Key
-from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, Arrays
+from fedsuite.core.settings import key
+from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
-from fedsuite.strategies.drift.corrected import DriftOptions, DriftStrategy
+from fedsuite.strategies.drift.corrected import DriftStrategy
 
 
 class FedDC(DriftStrategy):
-    """Plain averaging of models, corrected by the clients' drift.
-
-    Parameters
-    ----------
-    feddc_alpha
-        Weight alpha of the pull towards w_t - h_k; 0 leaves the g terms, and the mean drift
-        that the server adds.
-    feddc_gradient_terms
-        Whether clients correct by g - g_k; without, this is FedDyn.
-    options
-        Keywords of :class:`~fedsuite.strategies.drift.corrected.DriftStrategy`.
-    """
+    """Plain averaging of models, corrected by the clients' drift."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedDCClient", "keeps its drift", stores=True
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *DriftStrategy.KEYS,
-        Key(
-            "feddc-alpha",
-            0.01,
-            "weight alpha of FedDC's pull towards the drift-corrected model; 0 is none",
-            minimum=0.0,
-        ),
-        Key(
-            "feddc-gradient-terms",
-            True,
-            "correct gradients by g - g_k, which doubles the traffic; false is FedDyn",
-        ),
+    feddc_alpha: float = key(
+        default=0.01,
+        help="weight alpha of FedDC's pull towards the drift-corrected model; 0 is none",
+        minimum=0.0,
+        told=TRAIN,
+    )
+    feddc_gradient_terms: bool = key(
+        default=True,
+        help="correct gradients by g - g_k, which doubles the traffic; false is FedDyn",
     )
 
-    def __init__(
-        self,
-        *,
-        feddc_alpha: float = 0.01,
-        feddc_gradient_terms: bool = True,
-        **options: Unpack[DriftOptions],
-    ) -> None:
-        if not feddc_alpha >= 0:
-            raise ValueError(f"feddc_alpha = {feddc_alpha}: expected a number >= 0")
-        super().__init__(**options)
-        self.feddc_alpha = feddc_alpha
-        self.feddc_gradient_terms = feddc_gradient_terms
-
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send alpha and g along with the model; expect the change of g_k too."""
+        """Send g along with the model; expect the change of g_k too."""
         exchange = super().train_exchange(arrays, client_ids)
-        config = {**exchange.config, "feddc-alpha": self.feddc_alpha}
         if not self.feddc_gradient_terms:
-            return replace(exchange, config=config)
+            return exchange
         control = self.mean_vector(CONTROL, arrays)
         spec = {ARRAYS: spec_of(arrays), CONTROL_CHANGE: spec_of(control)}
         return replace(
             exchange,
             shared={**exchange.shared, CONTROL: control},
-            config=config,
             expected=Expected(spec),
         )
 

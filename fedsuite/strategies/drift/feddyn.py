@@ -21,53 +21,27 @@ gradient that is clipped. Momentum and Adam are refused: the authors' local solv
 SGD. FedVARP and noise on uploads are refused: the server could not work out Delta_k.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
-from fedsuite.core.keys import Key
-from fedsuite.messages.records import Arrays
+from fedsuite.core.settings import key
+from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.strategies.drift.corrected import DriftOptions, DriftStrategy
+from fedsuite.strategies.drift.corrected import DriftStrategy
 
 
 class FedDyn(DriftStrategy):
     """Plain averaging, corrected by the mean of the clients' linear terms.
 
-    Parameters
-    ----------
-    feddyn_alpha
-        Weight alpha of the dynamic regulariser, above 0. It has no value that gives
-        FedAvg: with a tiny one the server still adds the mean drift.
-    options
-        Keywords of :class:`~fedsuite.strategies.drift.corrected.DriftStrategy`.
+    No alpha gives FedAvg: with a tiny one the server still adds the mean drift.
     """
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedDynClient", "keeps its linear term", stores=True
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *DriftStrategy.KEYS,
-        Key(
-            "feddyn-alpha",
-            0.01,
-            "weight alpha of FedDyn's dynamic regulariser",
-            above=0.0,
-        ),
+    feddyn_alpha: float = key(
+        default=0.01,
+        help="weight alpha of FedDyn's dynamic regulariser",
+        above=0.0,
+        told=TRAIN,
     )
-
-    def __init__(
-        self, *, feddyn_alpha: float = 0.01, **options: Unpack[DriftOptions]
-    ) -> None:
-        if not feddyn_alpha > 0:
-            raise ValueError(f"feddyn_alpha = {feddyn_alpha}: expected a number > 0")
-        super().__init__(**options)
-        self.feddyn_alpha = feddyn_alpha
-
-    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send alpha along with the model."""
-        exchange = super().train_exchange(arrays, client_ids)
-        config = {**exchange.config, "feddyn-alpha": self.feddyn_alpha}
-        return replace(exchange, config=config)

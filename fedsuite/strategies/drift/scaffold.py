@@ -19,18 +19,16 @@ SGD alone. Noise on uploads is refused: c would no longer be the mean of the c_k
 Statistics of normalisation layers get the plain mean at any server rate.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal, Unpack
+from typing import ClassVar, Literal
 
-from fedsuite.core.keys import Key
-from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, Arrays
+from fedsuite.core.settings import key
+from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
+from fedsuite.rounds.round_settings import ServerRate
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
-from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.drift.corrected import (
     CorrectedStrategy,
     PlainMean,
@@ -39,57 +37,20 @@ from fedsuite.strategies.drift.corrected import (
     with_examples,
 )
 
-OPTIONS = ("gradient", "steps")
 
-
-class Scaffold(CorrectedStrategy):
-    """Plain averaging of models whose clients' drift is corrected by control variates.
-
-    Parameters
-    ----------
-    scaffold_option
-        Where a client's control variate comes from: ``steps`` (the paper's option II, the
-        mean gradient of the steps taken) or ``gradient`` (option I, one more pass for the
-        full gradient of the received model).
-    server_learning_rate
-        Step eta_g towards the mean; 1 takes it whole.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+class Scaffold(ServerRate, CorrectedStrategy):
+    """Plain averaging of models whose clients' drift is corrected by control variates."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "ScaffoldClient", "keeps a control variate"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *FedAvg.KEYS,
-        Key(
-            "scaffold-option",
-            "steps",
-            "a client's control variate: steps (option II, the mean gradient of its steps) "
-            "or gradient (option I, the full gradient of the received model)",
-            choices=OPTIONS,
-        ),
+    scaffold_option: Literal["gradient", "steps"] = key(
+        default="steps",
+        help="a client's control variate: steps (option II, the mean gradient of its "
+        "steps) or gradient (option I, the full gradient of the received model)",
+        told=TRAIN,
     )
-
-    def __init__(
-        self,
-        *,
-        scaffold_option: Literal["gradient", "steps"] = "steps",
-        server_learning_rate: float = 1.0,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        if not 0 < server_learning_rate < math.inf:
-            raise ValueError(
-                f"server_learning_rate = {server_learning_rate}: expected a number > 0"
-            )
-        if scaffold_option not in OPTIONS:
-            raise ValueError(
-                f"scaffold_option {scaffold_option!r}: expected steps or gradient"
-            )
-        super().__init__(**options)
-        self.scaffold_option = scaffold_option
-        self.server_learning_rate = server_learning_rate
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send c along with the model; expect the change of c_k along with w_k."""
@@ -99,7 +60,6 @@ class Scaffold(CorrectedStrategy):
         return replace(
             exchange,
             shared={**exchange.shared, CONTROL: control},
-            config={"scaffold-option": self.scaffold_option},
             expected=Expected(spec),
         )
 

@@ -75,10 +75,11 @@ class FedEBAPlus(AlignedFedEBA):
     """
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
-        "FedEBAPlusClient",
-        "answers query.probe with its loss and gradient",
-        not_legacy=f"a legacy NumPyClient cannot answer {PROBE}, which FedEBAPlus needs: "
-        "use PracFedEBAPlus, or a Message-API client",
+        "FedEBAPlusClient", "answers query.probe with its loss and gradient"
+    )
+    NOT_LEGACY: ClassVar[str] = (
+        f"a legacy NumPyClient cannot answer {PROBE}, which FedEBAPlus needs: use "
+        "PracFedEBAPlus, or a Message-API client"
     )
 
     CORRECTS_GRADIENTS: ClassVar[bool] = True

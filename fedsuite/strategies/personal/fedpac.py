@@ -29,21 +29,20 @@ whose weights cannot be found stays the client's own.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger
+from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import TRAIN, Arrays, ConfigValue
-from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import FedAvgOptions
 from fedsuite.rounds.simplex import least_form_on_simplex
 from fedsuite.rounds.validation import ClientReply, spec_of
 from fedsuite.strategies.personal.fedper import FedPer
@@ -140,65 +139,34 @@ class _Upload:
 
 
 class FedPAC(FedPer):
-    """FedPer with aligned features and heads that are combined for each client.
-
-    Parameters
-    ----------
-    groups
-        Groups of the model's arrays.
-    alignment
-        Weight lambda of the alignment of features; 0 turns it off.
-    head_epochs
-        Passes over the client's data for the head; the body gets ``local-epochs``.
-    head_learning_rate
-        Step size for the head; falls with ``learning-rate-decay`` as the body's does.
-    options
-        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
-    """
+    """FedPer with aligned features and heads that are combined for each client."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedPACClient", "measures its features"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *FedPer.KEYS,
-        Key(
-            "alignment",
-            1.0,
-            "weight lambda of FedPAC's alignment of features; 0 is off",
-            minimum=0.0,
-        ),
-        Key("head-epochs", 1, "passes over a client's data for its head", minimum=0),
-        Key("head-learning-rate", 0.1, "step size of a client's head", above=0.0),
-    )
-
     FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0}
 
-    def __init__(
-        self,
-        *,
-        groups: ParameterGroups,
-        alignment: float = 1.0,
-        head_epochs: int = 1,
-        head_learning_rate: float = 0.1,
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
-        if not 0 <= alignment < np.inf:
-            raise ValueError(f"alignment = {alignment}: expected a number >= 0")
-        if head_epochs < 0:
-            raise ValueError(f"head_epochs = {head_epochs}: expected >= 0")
-        if not 0 < head_learning_rate < np.inf:
-            raise ValueError(
-                f"head_learning_rate = {head_learning_rate}: expected a number > 0"
-            )
-        super().__init__(groups=groups, **options)  # type: ignore[call-arg]
-        self.settings: dict[str, ConfigValue] = {
-            "alignment": alignment,
-            "head-epochs": head_epochs,
-            "head-learning-rate": head_learning_rate,
-        }
-        self.heads: dict[int, Arrays] = {}
-        self.prototypes: Arrays = {}
+    alignment: float = key(
+        default=1.0,
+        help="weight lambda of FedPAC's alignment of features; 0 is off",
+        minimum=0.0,
+        told=TRAIN,
+    )
+    head_epochs: int = key(
+        default=1,
+        help="passes over a client's data for its head",
+        minimum=0,
+        told=TRAIN,
+    )
+    head_learning_rate: float = key(
+        default=0.1,
+        help="step size of a client's head",
+        above=0.0,
+        told=TRAIN,
+    )
+    heads: dict[int, Arrays] = state(default_factory=dict)
+    prototypes: Arrays = state(default_factory=dict)
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send body, prototypes and own heads; expect body, head and statistics."""
@@ -226,7 +194,6 @@ class FedPAC(FedPer):
             exchange,
             shared={**exchange.shared, **shared},
             own=self._own(client_ids),
-            config=self.settings,
             expected=expected,
         )
 
@@ -289,8 +256,8 @@ class FedPAC(FedPer):
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
         self.heads, self.prototypes = {}, {}
-        for key, array in arrays.items():
-            owner, _, name = key.partition("/")
+        for path, array in arrays.items():
+            owner, _, name = path.partition("/")
             if owner == "prototypes":
                 self.prototypes[name] = array
             else:

@@ -15,55 +15,31 @@ as the paper has it. Clients without examples do not count.
 """
 
 from collections.abc import Iterator
-from typing import ClassVar, Unpack
 
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import key
 from fedsuite.messages.records import Arrays
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.options import FedAvgOptions
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.personal.partial import PartialAverage, counted_alike
 
 
 class LGFedAvg(PartialAverage):
-    """Averages the upper layers, each client counting alike.
+    """Averages the upper layers, each client counting alike."""
 
-    Parameters
-    ----------
-    groups
-        Groups of the model's arrays.
-    shared_layers
-        Number of layers from the top that are shared; 0 is Standalone, all of them is
-        FedAvg with equal weights. A layer is a module with a matrix or kernel; a
-        normalisation goes with the layer before it.
-    options
-        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
-    """
-
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *PartialAverage.KEYS,
-        Key(
-            "shared-layers",
-            1,
-            "layers from the top that LG-FedAvg shares; 0 is Standalone",
-            minimum=0,
-        ),
+    shared_layers: int = key(
+        default=1,
+        help="layers from the top that LG-FedAvg shares; 0 is Standalone",
+        minimum=0,
     )
 
-    def __init__(
-        self,
-        *,
-        groups: ParameterGroups,
-        shared_layers: int = 1,
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
-        if not 0 <= shared_layers <= len(groups.layers):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count = len(self.groups.layers)
+        if self.shared_layers > count:
             raise ValueError(
-                f"shared_layers = {shared_layers}: expected 0 to {len(groups.layers)}, "
-                "the number of the model's layers"
+                f"shared_layers = {self.shared_layers}: expected 0 to {count}, the number "
+                "of the model's layers"
             )
-        self.shared_layers = shared_layers
-        super().__init__(groups=groups, **options)
 
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
         """Return the arrays of the upper layers."""

@@ -3,13 +3,13 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
+from fedsuite.core.settings import part
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.declaration import NO_WHOLE_MODEL, ClientNeeds
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import FedAvgOptions
 from fedsuite.rounds.server_step import is_statistic
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies.averaging.fedavg import FedAvg
@@ -21,13 +21,6 @@ class PartialAverage(FedAvg):
     Each client completes what it receives with a part of its own, which it keeps in its
     store; one that never trained is evaluated with the initial one. A method says what is
     shared in :meth:`shares`. All shared is FedAvg, nothing shared is Standalone.
-
-    Parameters
-    ----------
-    groups
-        Groups of the model's arrays.
-    options
-        Keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
     """
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -37,12 +30,11 @@ class PartialAverage(FedAvg):
     NEEDS_GROUPS: ClassVar[bool] = True
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_WHOLE_MODEL
 
-    def __init__(
-        self, *, groups: ParameterGroups, **options: Unpack[FedAvgOptions]
-    ) -> None:
-        super().__init__(**options)
-        self.groups = groups
-        self._shared_names = self.shares(groups)
+    groups: ParameterGroups = part(help="groups of the model's arrays")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._shared_names = self.shares(self.groups)
 
     @abstractmethod
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
@@ -54,14 +46,15 @@ class PartialAverage(FedAvg):
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the shared part and expect it back."""
-        part = self.shared(arrays)
-        trained = (a.size for name, a in part.items() if not is_statistic(name, a))
+        shared = self.shared(arrays)
+        trained = (a.size for name, a in shared.items() if not is_statistic(name, a))
         self.round_metrics["shared_parameters"] = float(sum(trained))
         return Exchange(
             TRAIN,
             client_ids,
-            shared={ARRAYS: part},
-            expected=Expected({ARRAYS: spec_of(part)}),
+            shared={ARRAYS: shared},
+            config=self.told(TRAIN),
+            expected=Expected({ARRAYS: spec_of(shared)}),
         )
 
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
@@ -70,8 +63,8 @@ class PartialAverage(FedAvg):
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Average the shared part, weighted by examples."""
-        part = super().aggregate(self.shared(arrays), replies)
-        return None if part is None else {**arrays, **part}
+        averaged = super().aggregate(self.shared(arrays), replies)
+        return None if averaged is None else {**arrays, **averaged}
 
 
 def counted_alike(replies: Iterator[ClientReply]) -> Iterator[ClientReply]:

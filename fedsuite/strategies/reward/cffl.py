@@ -36,18 +36,18 @@ is scored; clients without a part in it go on from what they kept.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, TypeVar, Unpack
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import key, part, state
 from fedsuite.core.vectors import Vector, pack, packed_size, top_k, unpack
 from fedsuite.messages.records import ARRAYS, STATISTICS, TRAIN, UPDATE, Arrays, ConfigValue
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.all_replies import examples_of
 from fedsuite.rounds.declaration import NO_WHOLE_MODEL, ClientNeeds
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.updates import parameter_names
 from fedsuite.rounds.validation import ClientReply, RecordSpec, spec_of
 from fedsuite.strategies.reward.cgsv import total_update
@@ -56,45 +56,9 @@ from fedsuite.strategies.reward.reputation import (
     Records,
     RewardStrategy,
     Validation,
-    check_values,
     merged,
     moved,
     shares_of,
-)
-
-UPLOAD_SHARE = Key(
-    "upload-share",
-    0.1,
-    "share theta_u of a CFFL client's update that it uploads: the largest entries",
-    above=0.0,
-    maximum=1.0,
-)
-CLIP = Key(
-    "cffl-clip",
-    0.01,
-    "most that any entry of a CFFL client's model moves in a round; 0 does not clip",
-    minimum=0.0,
-)
-SHARPNESS = Key(
-    "cffl-alpha",
-    5.0,
-    "alpha of CFFL's sinh: the larger, the more reputation the best clients have",
-    above=0.0,
-    maximum=100.0,
-)
-THRESHOLD = Key(
-    "cffl-threshold",
-    1 / 3,
-    "part of the mean reputation below which CFFL's clients train on alone; 0 drops nobody",
-    minimum=0.0,
-    maximum=1.0,
-)
-FORMULA = Key(
-    "cffl-reputation",
-    "paper",
-    "paper takes sinh of the accuracies and then the mean with the old reputation; code "
-    "takes the mean first",
-    choices=("paper", "code"),
 )
 
 CODE_MEMORY = 0.8
@@ -142,29 +106,10 @@ def reward_counts(size: int, reputation: Vector, num_examples: Vector) -> list[i
 
 
 class CFFL(RewardStrategy):
-    """Clients keep a model, upload a part of its update, and get back what they are worth.
-
-    Parameters
-    ----------
-    validation
-        Scores models on the server.
-    upload_share
-        Theta_u: share of the update that is uploaded.
-    cffl_clip
-        Gamma: most that an entry moves in a round; 0 does not clip.
-    cffl_alpha
-        Alpha: how much more reputation the best have.
-    cffl_threshold
-        Part of the mean reputation below which a client is on its own; 0 drops nobody.
-    cffl_reputation
-        ``paper`` or ``code``; see the module.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+    """Clients keep a model, upload a part of its update, and get what they are worth."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds("CFFLClient", "keeps its model")
 
-    KEYS: ClassVar[tuple[Key, ...]] = (UPLOAD_SHARE, CLIP, SHARPNESS, THRESHOLD, FORMULA)
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
     FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0}
     FIXED_REASON: ClassVar[str] = "noise would undo the choice of what is uploaded"
@@ -174,34 +119,41 @@ class CFFL(RewardStrategy):
     }
     NEEDS_VALIDATION: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        validation: Validation,
-        upload_share: float = 0.1,
-        cffl_clip: float = 0.01,
-        cffl_alpha: float = 5.0,
-        cffl_threshold: float = 1 / 3,
-        cffl_reputation: Literal["paper", "code"] = "paper",
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        check_values(
-            (UPLOAD_SHARE, upload_share),
-            (CLIP, cffl_clip),
-            (SHARPNESS, cffl_alpha),
-            (THRESHOLD, cffl_threshold),
-            (FORMULA, cffl_reputation),
-        )
-        super().__init__(**options)
-        self.validation = validation
-        self.upload_share = upload_share
-        self.clip = cffl_clip
-        self.alpha = cffl_alpha
-        self.threshold = cffl_threshold
-        self.formula = cffl_reputation
-        self.excluded: set[int] = set()
-        self._out: set[int] = set()
-        self._answered: list[int] = []
+    upload_share: float = key(
+        default=0.1,
+        help="share theta_u of a CFFL client's update that it uploads: the largest entries",
+        maximum=1.0,
+        above=0.0,
+    )
+    cffl_clip: float = key(
+        default=0.01,
+        help="most that any entry of a CFFL client's model moves in a round; 0 does not "
+        "clip",
+        minimum=0.0,
+    )
+    cffl_alpha: float = key(
+        default=5.0,
+        help="alpha of CFFL's sinh: the larger, the more reputation the best clients have",
+        maximum=100.0,
+        above=0.0,
+    )
+    cffl_threshold: float = key(
+        default=1 / 3,
+        help="part of the mean reputation below which CFFL's clients train on alone; 0 "
+        "drops nobody",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    cffl_reputation: Literal["paper", "code"] = key(
+        default="paper",
+        help="paper takes sinh of the accuracies and then the mean with the old "
+        "reputation; code takes the mean first",
+    )
+    validation: Validation = part(help="scores models on the server")
+
+    excluded: set[int] = state(default_factory=set)
+    _out: set[int] = state(default_factory=set)
+    _answered: list[int] = state(default_factory=list)
 
     # ---------------------------------------------------------------------------- exchange
 
@@ -230,7 +182,7 @@ class CFFL(RewardStrategy):
         config: dict[str, ConfigValue] = {
             **self._names(arrays),
             "upload-count": count,
-            "clip": self.clip,
+            "clip": self.cffl_clip,
         }
         expected = replace(exchange.expected, arrays=spec)
         return replace(exchange, config=config, expected=expected)
@@ -298,17 +250,17 @@ class CFFL(RewardStrategy):
         new = self.new_shares(client_ids, np.array(accuracies))
         for k, accuracy in zip(client_ids, accuracies, strict=True):
             self.reports[TRAIN].annotate(k, validation_accuracy=accuracy)
-        return reputable(merged(self.reputation, client_ids, new), self.threshold)
+        return reputable(merged(self.reputation, client_ids, new), self.cffl_threshold)
 
     def new_shares(self, client_ids: Sequence[int], accuracies: Vector) -> Vector:
         """Return the reputations of the round's clients, as shares of 1."""
         old = self.old_shares(client_ids)
-        if self.formula == "code":
-            return code_reputation(old, accuracies, self.alpha)
+        if self.cffl_reputation == "code":
+            return code_reputation(old, accuracies, self.cffl_alpha)
         known = np.array([k in self.reputation for k in client_ids])
         # A client starts with what an average one has.
         start = np.where(known, old, 1 / len(client_ids))
-        return paper_reputation(shares_of(start), accuracies, self.alpha)
+        return paper_reputation(shares_of(start), accuracies, self.cffl_alpha)
 
     def _counts(
         self, size: int, inside: Sequence[ClientReply], reputation: Mapping[int, float]

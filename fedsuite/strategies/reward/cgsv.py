@@ -25,47 +25,22 @@ own update kept for scoring) is not offered: it is another method.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
 
 import numpy as np
 
-from fedsuite.core.keys import Key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays
 from fedsuite.rounds.all_replies import examples_of
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.reward.reputation import (
+    CommonUpdateKeys,
     RewardStrategy,
-    check_values,
     cosine,
     merged,
     normalised,
     reward_shares,
     shares_of,
     smoothed,
-)
-
-UPDATE_LENGTH = Key(
-    "update-length",
-    0.5,
-    "length Gamma that each client's update is scaled to: the size of the server's step",
-    above=0.0,
-)
-REPUTATION_MEMORY = Key(
-    "reputation-memory",
-    0.95,
-    "share alpha of the old reputation that stays after a round; 0 forgets it",
-    minimum=0.0,
-    maximum=1.0,
-)
-ALTRUISM = Key(
-    "altruism",
-    2.0,
-    "degree beta to which rewards are alike: near 0 they follow reputation, 1e7 gives all "
-    "the same model",
-    above=0.0,
-    maximum=1e9,
 )
 
 
@@ -77,40 +52,8 @@ def total_update(updates: Sequence[Vector], weights: Vector) -> Vector:
     return total
 
 
-class CGSV(RewardStrategy):
-    """Clients get the larger a share of the common update, the more theirs agrees with it.
-
-    Parameters
-    ----------
-    update_length
-        Gamma: length of each client's update.
-    reputation_memory
-        Alpha: share of the old reputation that stays.
-    altruism
-        Beta: how much rewards are alike; 1e7 gives all the same model.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
-
-    KEYS: ClassVar[tuple[Key, ...]] = (UPDATE_LENGTH, REPUTATION_MEMORY, ALTRUISM)
-
-    def __init__(
-        self,
-        *,
-        update_length: float = 0.5,
-        reputation_memory: float = 0.95,
-        altruism: float = 2.0,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        check_values(
-            (UPDATE_LENGTH, update_length),
-            (REPUTATION_MEMORY, reputation_memory),
-            (ALTRUISM, altruism),
-        )
-        super().__init__(**options)
-        self.update_length = update_length
-        self.reputation_memory = reputation_memory
-        self.altruism = altruism
+class CGSV(CommonUpdateKeys, RewardStrategy):
+    """Clients get a share of the common update that grows with their agreement with it."""
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Add up the updates, judge each by its angle with the sum, and reward."""

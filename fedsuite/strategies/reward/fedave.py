@@ -31,29 +31,26 @@ data could claim any D.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import key, part, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, LOSSES, NUM_BATCHES, TRAIN, Arrays
 from fedsuite.rounds.all_replies import examples_of
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.validation import ClientReply, RecordSpec
 from fedsuite.strategies.reward.cgsv import (
-    ALTRUISM,
-    REPUTATION_MEMORY,
-    UPDATE_LENGTH,
     total_update,
 )
 from fedsuite.strategies.reward.reputation import (
     VALIDATION_DEFAULTS,
+    CommonUpdateKeys,
     RewardStrategy,
     Validation,
-    check_values,
     merged,
     normalised,
     reward_shares,
@@ -63,13 +60,6 @@ from fedsuite.strategies.reward.reputation import (
 
 LEAST_LOSS = 1e-12
 """Losses and divergences are taken to be at least this."""
-
-LOSS_BATCH = Key(
-    "fedave-loss-batch",
-    64,
-    "samples in each mini-batch whose loss FedAVE compares; keep it well below a client's",
-    minimum=1,
-)
 
 
 def loss_divergence(client: Vector, server: Vector) -> float:
@@ -99,61 +89,24 @@ def data_values(divergences: Vector) -> Vector:
     return values
 
 
-class FedAVE(RewardStrategy):
-    """Clients get the larger a share of the common update, the better they train.
-
-    Parameters
-    ----------
-    validation
-        Scores models on the server.
-    update_length
-        Gamma: length of each client's update.
-    reputation_memory
-        Alpha: share of the old reputation that stays.
-    altruism
-        Beta: how much rewards are alike, but for D.
-    fedave_loss_batch
-        Samples in each mini-batch whose loss is compared.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+class FedAVE(CommonUpdateKeys, RewardStrategy):
+    """Clients get the larger a share of the common update, the better they train."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedAVEClient", "measures its losses"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        UPDATE_LENGTH,
-        REPUTATION_MEMORY,
-        ALTRUISM,
-        LOSS_BATCH,
-    )
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
     NEEDS_VALIDATION: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        validation: Validation,
-        update_length: float = 0.5,
-        reputation_memory: float = 0.95,
-        altruism: float = 2.0,
-        fedave_loss_batch: int = 64,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        check_values(
-            (UPDATE_LENGTH, update_length),
-            (REPUTATION_MEMORY, reputation_memory),
-            (ALTRUISM, altruism),
-            (LOSS_BATCH, fedave_loss_batch),
-        )
-        super().__init__(**options)
-        self.validation = validation
-        self.update_length = update_length
-        self.reputation_memory = reputation_memory
-        self.altruism = altruism
-        self.loss_batch = fedave_loss_batch
-        self._server_losses: dict[int, Vector] = {}
+    fedave_loss_batch: int = key(
+        default=64,
+        help="samples in each mini-batch whose loss FedAVE compares; keep it well below "
+        "a client's",
+        minimum=1,
+    )
+    validation: Validation = part(help="scores models on the server")
+    _server_losses: dict[int, Vector] = state(default_factory=dict)
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Measure the server's losses under what is sent; expect the clients' too."""
@@ -168,12 +121,12 @@ class FedAVE(RewardStrategy):
             arrays={**exchange.expected.arrays, LOSSES: losses},
             bounds={NUM_BATCHES: (0, count)},
         )
-        config = {"loss-batch": self.loss_batch, NUM_BATCHES: count}
+        config = {"loss-batch": self.fedave_loss_batch, NUM_BATCHES: count}
         return replace(exchange, config=config, expected=expected)
 
     def batch_losses(self, arrays: Arrays) -> Vector:
         """Return a model's losses on the mini-batches of the validation data."""
-        losses = self.validation.batch_losses(arrays, self.loss_batch)
+        losses = self.validation.batch_losses(arrays, self.fedave_loss_batch)
         return np.asarray(losses, dtype=np.float64)
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:

@@ -45,19 +45,19 @@ What the sources leave open, and how it is settled:
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import numpy as np
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import given, key, part, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ALONE, ARRAYS, HELD, Arrays, ConfigValue
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.aggregation import WeightedMean
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies.reward.neurons import (
@@ -75,27 +75,6 @@ from fedsuite.strategies.reward.reputation import (
     VALIDATION_DEFAULTS,
     RewardStrategy,
     Validation,
-    check_values,
-)
-
-BETA = Key(
-    "fedsac-beta",
-    2.0,
-    "how much more of the network FedSAC's better clients get; 0 gives all the whole",
-    minimum=0.0,
-    maximum=700.0,
-)
-INTERVAL = Key(
-    "fedsac-interval",
-    10,
-    "rounds from one measurement of FedSAC's neurons to the next",
-    minimum=1,
-)
-ALONE_EPOCHS = Key(
-    "fedsac-alone-epochs",
-    20,
-    "passes over its data that a client trains alone, once, to show its contribution",
-    minimum=1,
 )
 
 
@@ -106,61 +85,49 @@ def reputations(contributions: Mapping[int, float], beta: float) -> dict[int, fl
 
 
 class FedSAC(RewardStrategy):
-    """Clients train and are scored with submodels of the server's model.
-
-    Parameters
-    ----------
-    groups
-        Groups of the model's arrays.
-    validation
-        Scores models on the server.
-    contributions
-        Client to contribution c_k in 0..1, where it is known; others are measured.
-    fedsac_beta
-        Beta: how much more the better clients get; 0 gives all the whole model.
-    fedsac_interval
-        Rounds from one measurement of importance to the next.
-    fedsac_alone_epochs
-        Passes of training alone to measure a contribution.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+    """Clients train and are scored with submodels of the server's model."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedSACClient", "leaves absent neurons alone"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (BETA, INTERVAL, ALONE_EPOCHS)
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
     NEEDS_GROUPS: ClassVar[bool] = True
     NEEDS_VALIDATION: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        groups: ParameterGroups,
-        validation: Validation,
-        contributions: Mapping[int, float] | None = None,
-        fedsac_beta: float = 2.0,
-        fedsac_interval: int = 10,
-        fedsac_alone_epochs: int = 20,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        check_values(
-            (BETA, fedsac_beta),
-            (INTERVAL, fedsac_interval),
-            (ALONE_EPOCHS, fedsac_alone_epochs),
-        )
-        super().__init__(**options)
-        self.groups = groups
-        self.validation = validation
-        self.contributions = dict(contributions or {})
-        self.beta = fedsac_beta
-        self.interval = fedsac_interval
-        self.alone_epochs = fedsac_alone_epochs
-        self.importance: Vector | None = None
-        self.counted_rounds = 0
-        self._held: dict[int, dict[str, Mask]] = {}
+    fedsac_beta: float = key(
+        default=2.0,
+        help="how much more of the network FedSAC's better clients get; 0 gives all the "
+        "whole",
+        minimum=0.0,
+        maximum=700.0,
+    )
+    fedsac_interval: int = key(
+        default=10,
+        help="rounds from one measurement of FedSAC's neurons to the next",
+        minimum=1,
+    )
+    fedsac_alone_epochs: int = key(
+        default=20,
+        help="passes over its data that a client trains alone, once, to show its "
+        "contribution",
+        minimum=1,
+    )
+    groups: ParameterGroups = part(help="groups of the model's arrays")
+    validation: Validation = part(help="scores models on the server")
+    contributions: Mapping[int, float] | None = given(
+        default=None,
+        help="client to contribution c_k in 0..1, where it is known; others are measured",
+    )
+
+    known: dict[int, float] = state(default_factory=dict)
+    importance: Vector | None = state(default_factory=lambda: None)
+    counted_rounds: int = state(default_factory=int)
+    _held: dict[int, dict[str, Mask]] = state(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.known |= self.contributions or {}
 
     # ---------------------------------------------------------------------------- exchange
 
@@ -171,7 +138,7 @@ class FedSAC(RewardStrategy):
         if not self.initial:
             self.initial = dict(arrays)
         self._measure_contributions(client_ids)
-        known = [k for k in client_ids if k in self.contributions]
+        known = [k for k in client_ids if k in self.known]
         exchange = super().train_exchange(arrays, known)
         self._held = self.held_rows(arrays, known)
         own = {
@@ -211,7 +178,7 @@ class FedSAC(RewardStrategy):
         """
         layers = self.layers_of(arrays)
         whole = np.ones(sum(layer.size for layer in layers), dtype=np.bool_)
-        reputation = reputations(self.contributions, self.beta)
+        reputation = reputations(self.known, self.fedsac_beta)
         return {
             k: masks_of(
                 layers,
@@ -225,21 +192,21 @@ class FedSAC(RewardStrategy):
 
     def _measure_contributions(self, client_ids: Sequence[int]) -> None:
         """Let clients that are new train alone, and score the results on the server."""
-        new = [k for k in client_ids if k not in self.contributions]
+        new = [k for k in client_ids if k not in self.known]
         if not new:
             return
         exchange = Exchange(
             ALONE,
             new,
             shared={ARRAYS: self.initial},
-            config={"alone-epochs": self.alone_epochs},
+            config={"alone-epochs": self.fedsac_alone_epochs},
             expected=Expected({ARRAYS: spec_of(self.initial)}),
         )
         # Few may be new: whether the round has enough clients shows when they train.
         with suppress(QuorumMissed):
             for reply in self.exchange(exchange):
                 accuracy = self.validation.accuracy(reply.arrays[ARRAYS])
-                self.contributions[reply.client_id] = accuracy
+                self.known[reply.client_id] = accuracy
 
     # --------------------------------------------------------------------------- aggregate
 
@@ -253,7 +220,7 @@ class FedSAC(RewardStrategy):
             rest.add(others, 1.0)
         means = {**neurons.result(arrays), **(rest.result() or {})}
         shares = [_share(arrays, self._held[reply.client_id]) for reply in replies]
-        scores = reputations(self.contributions, self.beta)
+        scores = reputations(self.known, self.fedsac_beta)
         reputation = {k: score / WHOLE for k, score in scores.items()}
         self.record(replies, reputation, np.array(shares))
         return {name: means[name] for name in arrays}
@@ -261,7 +228,7 @@ class FedSAC(RewardStrategy):
     def commit(self, arrays: Arrays) -> None:
         """Measure the neurons of the new model, if it is time."""
         super().commit(arrays)
-        if self.counted_rounds % self.interval == 0:
+        if self.counted_rounds % self.fedsac_interval == 0:
             self.importance = self.measured_importance(arrays)
         self.counted_rounds += 1
 
@@ -280,7 +247,7 @@ class FedSAC(RewardStrategy):
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return contributions, importance, and the number of rounds that counted."""
         arrays, scalars = super().state()
-        for k, value in self.contributions.items():
+        for k, value in self.known.items():
             arrays[f"contribution/{k}"] = np.array(value)
         if self.importance is not None:
             arrays["importance/"] = self.importance
@@ -290,9 +257,9 @@ class FedSAC(RewardStrategy):
         """Take them back."""
         rest = dict(arrays)
         self.importance = rest.pop("importance/", None)
-        self.contributions = {}
-        for key in [key for key in rest if key.startswith("contribution/")]:
-            self.contributions[int(key.partition("/")[2])] = float(rest.pop(key))
+        self.known = {}
+        for name in [name for name in rest if name.startswith("contribution/")]:
+            self.known[int(name.partition("/")[2])] = float(rest.pop(name))
         rounds = scalars["counted-rounds"]
         assert isinstance(rounds, int)
         self.counted_rounds = rounds

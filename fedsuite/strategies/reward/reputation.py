@@ -17,13 +17,13 @@ which is sent to it alone. Here once:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Protocol, Unpack
+from typing import ClassVar, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
-from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import Declared, key, state
 from fedsuite.core.vectors import Vector, top_k
 from fedsuite.messages.records import (
     ARRAYS,
@@ -37,7 +37,6 @@ from fedsuite.rounds.aggregation import cast_like, weighted_mean
 from fedsuite.rounds.all_replies import GatheredStrategy, examples_of
 from fedsuite.rounds.declaration import NO_COMMON_STEP
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.updates import flatten, inner, norm, parameter_names
 from fedsuite.rounds.validation import ClientReply
 
@@ -64,22 +63,6 @@ class Validation(Protocol):
 
     def batch_losses(self, arrays: Arrays, batch_size: int) -> Sequence[float]:
         """Return a model's mean cross-entropy on each mini-batch, in a fixed order."""
-
-
-def check_values(*values: tuple[Key, Value]) -> None:
-    """Refuse arguments that their keys would refuse.
-
-    Raises
-    ------
-    ValueError
-        Naming the argument, its value, and what is allowed.
-    """
-    for key, value in values:
-        try:
-            key.parse(value)
-        except ConfigError:
-            message = f"{key.argument} = {value!r}: expected {key.allowed()}"
-            raise ValueError(message) from None
 
 
 def shares_of(values: Vector) -> Vector:
@@ -176,6 +159,30 @@ def moved(arrays: Arrays, step: Vector, statistics: Arrays) -> Arrays:
     return new
 
 
+class CommonUpdateKeys(Declared):
+    """Keys of methods that hand out shares of one common update: CGSV and FedAVE."""
+
+    update_length: float = key(
+        default=0.5,
+        help="length Gamma that each client's update is scaled to: the size of the "
+        "server's step",
+        above=0.0,
+    )
+    reputation_memory: float = key(
+        default=0.95,
+        help="share alpha of the old reputation that stays after a round; 0 forgets it",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    altruism: float = key(
+        default=2.0,
+        help="degree beta to which rewards are alike: near 0 they follow reputation, 1e7 "
+        "gives all the same model",
+        above=0.0,
+        maximum=1e9,
+    )
+
+
 class RewardStrategy(GatheredStrategy):
     """Keeps reputations, and what each client is sent; a method overrides ``combine``.
 
@@ -185,17 +192,16 @@ class RewardStrategy(GatheredStrategy):
     OWN_MODELS: ClassVar[bool] = True
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP
 
-    def __init__(self, **options: Unpack[StrategyOptions]) -> None:
-        super().__init__(**options)
-        if self.wire == "numpy":
-            raise ValueError(
-                "wire='numpy' cannot go with a model of each client's own: use an app of "
-                "the Message API"
-            )
-        self.reputation: dict[int, float] = {}
-        self.rewards: dict[int, Records] = {}
-        self.initial: Arrays = {}
-        self._staged: tuple[dict[int, float], dict[int, Records]] | None = None
+    NOT_LEGACY: ClassVar[str] = (
+        "each client has a model of its own: use an app of the Message API"
+    )
+
+    reputation: dict[int, float] = state(default_factory=dict)
+    rewards: dict[int, Records] = state(default_factory=dict)
+    initial: Arrays = state(default_factory=dict)
+    _staged: tuple[dict[int, float], dict[int, Records]] | None = state(
+        default_factory=lambda: None
+    )
 
     # ------------------------------------------------------------- for methods to override
 
@@ -327,8 +333,8 @@ class RewardStrategy(GatheredStrategy):
         """Take them back."""
         self.reputation, self.initial = {}, {}
         rewards: dict[int, dict[str, Arrays]] = {}
-        for key, array in arrays.items():
-            owner, _, name = key.partition("/")
+        for path, array in arrays.items():
+            owner, _, name = path.partition("/")
             if owner == "initial":
                 self.initial[name] = array
             elif owner == "reputation":

@@ -250,7 +250,7 @@ def test_losses_are_told_apart() -> None:
 
 
 def test_a_message_without_settings_says_so() -> None:
-    with pytest.raises(Exception, match="no number global-to-local-weight: use the"):
+    with pytest.raises(Exception, match="no text fedakd-order: use the"):
         client().answer(Request("train", 0, {ARRAYS: received()}, {}))
 
 

@@ -35,7 +35,12 @@ from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
 from tests.helpers import bits, digits_experiment
 
-CONFIG: dict[str, Any] = {"feddyn-alpha": 0.1, "feddc-alpha": 0.1, "server-round": 1}
+CONFIG: dict[str, Any] = {
+    "feddyn-alpha": 0.1,
+    "feddc-alpha": 0.1,
+    "scaffold-option": "steps",
+    "server-round": 1,
+}
 CLIENTS = {
     ScaffoldClient: ("control",),
     FedDynClient: ("lambda",),

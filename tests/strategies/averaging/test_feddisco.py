@@ -127,7 +127,7 @@ def test_the_real_client_counts_classes_up_to_the_models_outputs() -> None:
 def test_client_without_a_measure_says_so() -> None:
     trace = run(FedAvg(), TamperingGrid(matrix_app(MatrixDISCOClient), 3))
     reason = trace.reports[0].train.rejections[0].reason
-    assert "no feddisco-measure (kl or l2): use the strategy FedDISCO" in reason
+    assert "no text feddisco-measure: use the strategy" in reason
 
 
 def test_client_that_does_not_measure_is_told_what_to_use() -> None:

@@ -94,9 +94,7 @@ def model_of(slope: float) -> dict[str, np.ndarray]:
     return {"weight": np.array([[0.0], [slope]], dtype=np.float32)}
 
 
-def client_rounds(
-    slopes: list[float], every: int | None = None
-) -> list[tuple[float, float]]:
+def client_rounds(slopes: list[float], every: int = 1) -> list[tuple[float, float]]:
     """Return (forgotten, never learnt) after the client saw each model."""
     store = MemoryStore()
     data = Split(FEATURES, LABELS)
@@ -105,11 +103,9 @@ def client_rounds(
     for server_round, slope in enumerate(slopes, start=1):
         model = torch.nn.Linear(1, 2, bias=False)
         client = FedwAvgClient(model, data, data, training=NEVER, store=store)
-        config: dict = {"server-round": server_round}
-        if every is not None:
-            config["fedwavg-every"] = every
+        config = {"server-round": server_round, "fedwavg-every": every}
         new = f"{server_round}.1"
-        reply = client.on_train(
+        reply = client.act(
             Request("train", 0, {ARRAYS: model_of(slope)}, config, version, "", new)
         )
         assert reply.metrics["stored-state"] == 1

@@ -64,7 +64,7 @@ def test_client_without_mu_says_so() -> None:
     reasons = [rejection.reason for rejection in trace.reports[0].train.rejections]
     assert len(reasons) == 3
     assert (
-        "the message has no float proximal-mu: use the strategy that belongs" in reasons[0]
+        "the message has no number proximal-mu: use the strategy that belongs" in reasons[0]
     )
 
 

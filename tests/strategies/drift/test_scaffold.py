@@ -246,14 +246,6 @@ def test_members_that_come_later_join_with_zero_and_leavers_keep_their_share() -
     assert server_control(found) != 0.0
 
 
-@pytest.mark.parametrize("option", ["iii", ""])
-def test_bad_option(option: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"scaffold_option '.*': expected steps or gradient"
-    ):
-        Scaffold(scaffold_option=option)
-
-
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
 def test_bad_server_rate(rate: float) -> None:
     with pytest.raises(ValueError, match=r"server_learning_rate = .*: expected"):

@@ -144,7 +144,7 @@ def test_client_without_them_says_so() -> None:
     trace = run(FedAvg(), TamperingGrid(matrix_app(MatrixPropFairClient), 3))
     reasons = [rejection.reason for rejection in trace.reports[0].train.rejections]
     assert len(reasons) == 3
-    assert "no float propfair-baseline: use the strategy" in reasons[0]
+    assert "no number propfair-baseline: use the strategy" in reasons[0]
 
 
 def test_huge_losses_stay_finite() -> None:

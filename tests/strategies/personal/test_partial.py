@@ -171,9 +171,7 @@ def test_shared_and_personal_make_the_whole(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: FedRep(groups=GROUPS, head_epochs=-1), "head_epochs = -1"),
         (lambda: LGFedAvg(groups=GROUPS, shared_layers=3), "expected 0 to 2"),
-        (lambda: LGFedAvg(groups=GROUPS, shared_layers=-1), "expected 0 to 2"),
         (lambda: PFedPara(groups=GROUPS), "no second factors"),
     ],
 )

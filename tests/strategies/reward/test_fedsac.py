@@ -260,7 +260,7 @@ def test_contributions_are_accuracies_after_training_alone_from_the_start() -> N
             steps.zero_grad()
             nn.functional.cross_entropy(model(data.features), data.labels).backward()
             steps.step()
-        assert strategy.contributions[k] == validation.accuracy(model_arrays(model))
+        assert strategy.known[k] == validation.accuracy(model_arrays(model))
     first, second = (report.train for report in trace.reports)
     size = sum(array.nbytes for array in trace.arrays[0].values())
     assert first.bytes_up == 2 * 3 * size
@@ -287,14 +287,14 @@ def test_a_newcomer_shows_its_contribution_when_it_first_takes_part() -> None:
     """Though it is alone in that, and the quorum is two."""
     strategy = fedsac(contributions={0: 0.2, 1: 0.5}, quorum=3)
     trace, _ = federate(strategy, FedSACClient, 1)
-    assert set(strategy.contributions) == {0, 1, 2}
+    assert set(strategy.known) == {0, 1, 2}
     assert len(trace.reports[0].train.rows) == 3
 
 
 def test_one_that_never_took_part_is_scored_with_the_initial_model() -> None:
     strategy = fedsac(contributions=None, clients_per_round=1)
     _, watch = federate(strategy, FedSACClient, 2)
-    never = {0, 1, 2} - set(strategy.contributions)
+    never = {0, 1, 2} - set(strategy.known)
     assert never
     for k in never:
         for name, array in model_arrays(tiny()).items():
