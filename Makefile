@@ -27,9 +27,8 @@ check: $(READY)  ## lint, format, the declared keys, types
 unit: $(READY)  ## tests that start neither Ray nor Flower's processes
 	$(PYTEST) -m "not slow and not nightly"
 
-# The longest case comes first, so that no core waits for it in the end.
 smoke: $(READY)  ## of those that do, one or two for each engine and door
-	$(PYTEST) -m smoke tests/test_readme.py tests
+	$(PYTEST) -m smoke
 
 slow: $(READY)  ## the others; much of their time is waiting
 	$(PYTEST) -m "slow and not smoke and not nightly"

@@ -19,6 +19,11 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the README's commands, so that no core waits for them in the end."""
+    items.sort(key=lambda item: item.path.name != "test_readme.py")
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Run torch on one thread, as every process of fedsuite does by default."""

@@ -102,7 +102,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "kill"), cases())
+@pytest.mark.parametrize(("method", "kill"), list(cases()))
 def test_killed_and_resumed_equals_uninterrupted(
     method: str, kill: int, whole: Callable[[str], Outcome], tmp_path: Path
 ) -> None:
