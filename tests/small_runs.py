@@ -36,11 +36,6 @@ def client_states(folder):
     return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
 
 
-def without_plots(monkeypatch):
-    """Leave out what takes most of a small run's time and has tests of its own."""
-    monkeypatch.setattr("fedsuite.results.plots.plot_run", lambda path: None)
-
-
 def copy_repository(folder):
     """Copy the repository without what was made in it."""
     ignored = shutil.ignore_patterns(".*", "__pycache__", "runs", "dist", "build")

@@ -17,7 +17,6 @@ from fedsuite.analyses.final_models import FinalModels
 from fedsuite.data import Split
 from tests.analyses.small_fedal import fedal_run, small_run
 from tests.analyses.test_commands import written
-from tests.small_runs import without_plots
 
 FIRST = ((0.8, 0.1, 0.1), (0.6, 0.2, 0.2), (0.1, 0.1, 0.8))
 SECOND = ((0.2, 0.4, 0.4), (0.4, 0.36, 0.24), (0.3, 0.3, 0.4))
@@ -69,8 +68,7 @@ def test_a_line_of_matrices_for_each_method() -> None:
     assert not first.texts
 
 
-def test_command(analyse: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_plots(monkeypatch)
+def test_command(analyse: Any, tmp_path: Path) -> None:
     run = fedal_run(tmp_path / "a", num_rounds=1)
     small_run(tmp_path / "b", method="fedavg", seed=1)
     code, out, err = analyse("class-probabilities", tmp_path / "a", tmp_path / "b")
@@ -89,10 +87,7 @@ def test_command(analyse: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert f"{np.diag(expected).mean():.4g}" in out
 
 
-def test_errors_are_one_line(
-    analyse: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_errors_are_one_line(analyse: Any, tmp_path: Path) -> None:
     small_run(tmp_path / "a", method="ditto", num_rounds=1)
     code, _, err = analyse("class-probabilities", tmp_path / "a")
     assert (code, err.count("\n")) == (1, 1)

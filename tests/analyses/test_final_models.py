@@ -15,7 +15,6 @@ from fedsuite.results.reader import load_run
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.training.evaluation import evaluate_model
 from tests.analyses.small_fedal import FEDAL, MIXED, fedal_run, small_run
-from tests.small_runs import without_plots
 
 RUNS: dict[str, dict[str, Any]] = {
     "FedAL, two networks": FEDAL,
@@ -26,11 +25,6 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "FedAvg, one model": {"method": "fedavg"},
 }
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_plots(monkeypatch)
 
 
 @pytest.mark.parametrize("keys", RUNS.values(), ids=RUNS)

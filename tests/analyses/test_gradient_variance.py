@@ -24,7 +24,6 @@ from fedsuite.training.evaluation import evaluate_model
 from fedsuite.training.loop import TrainingOptions
 from tests.analyses.small_fedal import fedal_run, small_run
 from tests.analyses.test_commands import written
-from tests.small_runs import without_plots
 
 ONE_BY_ONE = [torch.tensor([0]), torch.tensor([1])]
 SETTINGS = {
@@ -173,11 +172,8 @@ def test_batches_are_drawn_as_those_of_a_run() -> None:
     assert sorted(drawn("labels", 0, size=0)[0]) == list(range(9))
 
 
-def test_the_point_and_the_terms_are_those_of_the_next_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_point_and_the_terms_are_those_of_the_next_round(tmp_path: Path) -> None:
     """Of a run that goes on for one round more, over all public rows."""
-    without_plots(monkeypatch)
     keys = {
         **{"transfer_steps": 1, "public_batch_size": 0, "score_trained": True},
         **{"discriminator_learning_rate": 0.0, "num_clients": 3},
@@ -204,10 +200,7 @@ def test_the_point_and_the_terms_are_those_of_the_next_round(
     assert np.mean(discriminator_losses) == pytest.approx(recorded, rel=1e-5)
 
 
-def test_reference_and_discriminator_are_the_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_reference_and_discriminator_are_the_checkpoints(tmp_path: Path) -> None:
     run = fedal_run(tmp_path / "a", discriminator_learning_rate=0.1)
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     final = FinalModels(run)
@@ -231,8 +224,7 @@ def test_reference_and_discriminator_are_the_checkpoints(
     assert after == before
 
 
-def test_command(analyse: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_plots(monkeypatch)
+def test_command(analyse: Any, tmp_path: Path) -> None:
     fedal_run(tmp_path / "a", num_rounds=1)
     fedal_run(tmp_path / "b")
     fedal_run(tmp_path / "c", method="fedmd")

@@ -10,7 +10,7 @@ import pytest
 
 from fedsuite.cli import main
 from tests.results.made_runs import make_run
-from tests.small_runs import final_model, without_plots, write_experiment
+from tests.small_runs import final_model, write_experiment
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,6 @@ def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.delenv("FEDSUITE_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
-    without_plots(monkeypatch)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.running.worker import log_mod
 from tests.data.site_files import NAMES, write_sites
 from tests.helpers import for_client, run_tampered, set_metrics
-from tests.small_runs import SMALL, without_plots
+from tests.small_runs import SMALL
 
 Capture = pytest.CaptureFixture[str]
 
@@ -127,9 +127,7 @@ def test_a_run_of_sites_from_end_to_end(
     capsys: Capture,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    without_plots(monkeypatch)
     sites = {"sites": ",".join(NAMES), "site-dirs": str(write_sites(tmp_path / "at"))}
     places = {"output-dir": str(tmp_path), "run-name": "logged"}
     keys = {**SMALL, **sites, **places, "num-clients": 3, "num-rounds": 2}

@@ -10,14 +10,13 @@ import pytest
 import fedsuite
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.experiment.experiment import Experiment
-from tests.small_runs import SMALL, final_model, without_plots, write_experiment
+from tests.small_runs import SMALL, final_model, write_experiment
 
 
 @pytest.fixture(autouse=True)
 def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDSUITE_DATA", raising=False)
-    without_plots(monkeypatch)
 
 
 def test_a_dict_and_a_file_are_the_same_experiment(tmp_path):

@@ -101,12 +101,6 @@ def test_identity_is_lent_and_taken_back() -> None:
     assert identity() == before
 
 
-@pytest.fixture
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsuite.running.server.finish_folder", lambda *arguments: None)
-
-
-@pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize("method", ["fedavg", "standalone"])
 def test_bits_do_not_depend_on_the_number_of_nodes(method: str, tmp_path: Path) -> None:
     """Four clients on one, two, three and four nodes."""
@@ -120,7 +114,6 @@ def test_bits_do_not_depend_on_the_number_of_nodes(method: str, tmp_path: Path) 
     assert len(outcomes) == 1
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_client_states_lie_where_the_experiment_says(tmp_path: Path) -> None:
     state = tmp_path / "elsewhere"
     run_local(
@@ -131,7 +124,6 @@ def test_client_states_lie_where_the_experiment_says(tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / "name" / "state").exists()
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_run_that_fails_leaves_its_reason_in_the_manifest(tmp_path: Path) -> None:
     experiment = digits_experiment(model="mlp", learning_rate=1e30, max_failed_rounds=2)
     with pytest.raises(RunError, match=r"2 rounds in a row .* the training loss is nan"):

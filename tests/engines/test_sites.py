@@ -15,7 +15,7 @@ from fedsuite.engines.processes import Program, World
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.reader import load_run
 from tests.data.site_files import write_site
-from tests.small_runs import final_model, without_plots
+from tests.small_runs import final_model
 
 NAMES = ("north", "east")
 SITES: dict[str, Value] = {
@@ -113,10 +113,7 @@ def deploy(tmp_path: Path, sites: dict[str, Path], after: Callable[[World], None
 
 @pytest.mark.smoke
 @pytest.mark.slow
-def test_sites_as_real_nodes_give_the_bits_of_a_rehearsal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_sites_as_real_nodes_give_the_bits_of_a_rehearsal(tmp_path: Path) -> None:
     sites = {name: write_site(tmp_path / "at" / name, k) for k, name in enumerate(NAMES)}
     log = deploy(tmp_path, sites, lambda world: None)
     assert "finished:completed" in log, log

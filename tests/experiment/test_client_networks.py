@@ -20,7 +20,6 @@ from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 from fedsuite.running.worker import Worker
 from fedsuite.training.store import MemoryStore
 from tests.helpers import bits, digits_experiment, run_digits
-from tests.small_runs import without_plots
 
 THREE = "mlp:hidden-width=8, linear, mlp:hidden-width=8:hidden-layers=1"
 TURNS: dict[str, Value] = {
@@ -136,17 +135,11 @@ RUN: dict[str, Value] = {
 }
 
 
-@pytest.fixture
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_plots(monkeypatch)
-
-
 def run_folder(folder: Path, **changes: Value) -> Run:
     run_local(digits_experiment(**(RUN | changes)), folder)
     return load_run(folder)
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_a_run_records_who_has_what(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run")
     manifest = run.manifest
@@ -169,7 +162,6 @@ def test_a_run_records_who_has_what(tmp_path: Path) -> None:
     assert len(set(whole.values())) == 6
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_a_server_without_a_model_writes_none(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run")
     assert run.manifest["status"] == "finished"
@@ -181,7 +173,6 @@ def test_a_server_without_a_model_writes_none(tmp_path: Path) -> None:
     assert "networks" not in alike.manifest
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     run_folder(tmp_path / "whole")
     run_folder(tmp_path / "part", num_rounds=2)
@@ -199,7 +190,6 @@ def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
         assert (tmp_path / "part" / path).read_bytes() == content
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_nodes_that_host_several_networks_give_the_same_bits(tmp_path: Path) -> None:
     lines = set()
     for nodes in (1, 2, 0):
@@ -209,7 +199,6 @@ def test_nodes_that_host_several_networks_give_the_same_bits(tmp_path: Path) -> 
     assert len(lines) == 1
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_a_network_that_cannot_take_the_data_ends_it_before_it_starts(
     tmp_path: Path,
 ) -> None:
@@ -219,7 +208,6 @@ def test_a_network_that_cannot_take_the_data_ends_it_before_it_starts(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_standalone_of_a_run_has_its_networks(tmp_path: Path) -> None:
     from fedsuite.sweeps.standalone_runs import standalone_experiment
 

@@ -21,7 +21,7 @@ from fedsuite.models.features import feature_width, with_features
 from fedsuite.rounds.aggregation import WeightedMean
 from tests.helpers import digits_experiment, run_digits
 from tests.models.vision_files import SCALED, SMALL, build, images, refusal, same_state
-from tests.small_runs import final_model, without_plots
+from tests.small_runs import final_model
 
 HEADS = {
     "alexnet": (64, "classifier.6"),
@@ -281,6 +281,7 @@ VISION = {
     "num-clients": 2,
     "num-rounds": 1,
     "local-steps": 2,
+    "plots": False,
     "batch-size": 8,
     "learning-rate": 0.01,
     "device": "cpu",
@@ -299,11 +300,7 @@ def test_private_heads_stay_with_their_clients(torchvision):
 
 
 @pytest.mark.parametrize("name", [SMALL, "mobilenet_v3_small"])
-def test_a_run_has_the_same_bits_resumed_and_shared_out(
-    torchvision, monkeypatch, tmp_path, name
-):
-    without_plots(monkeypatch)
-
+def test_a_run_has_the_same_bits_resumed_and_shared_out(torchvision, tmp_path, name):
     def ran(folder, **changes):
         return run(
             {

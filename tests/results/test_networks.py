@@ -35,8 +35,7 @@ def test_a_run_with_one_network_has_none(tmp_path) -> None:
     assert accuracy_by_network(load_run(tmp_path / "run")) == ()
 
 
-def test_summary_has_a_line_for_each_network(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("fedsuite.results.plots.plot_run", lambda path: None)
+def test_summary_has_a_line_for_each_network(tmp_path) -> None:
     lines: list[str] = []
     manifest = {**MANIFEST, "networks": ["linear", "nobodys", "[b]mlp"]}
     finish_folder(make_run(tmp_path / "a", accuracies=ACCURACIES, **manifest), lines.append)

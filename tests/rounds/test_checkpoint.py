@@ -149,12 +149,6 @@ def test_safetensors_of_something_else(tmp_path: Path) -> None:
 OPTIONS: dict[str, Any] = {"num_rounds": 6, "clients_per_round": 3, "checkpoint_every": 2}
 
 
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what a finished run draws: these tests are about its rounds."""
-    monkeypatch.setattr("fedsuite.running.server.finish_folder", lambda *arguments: None)
-
-
 def run_folder(folder: Path, **changes: Any) -> dict[str, bytes]:
     result = run_local(digits_experiment(**OPTIONS | changes), folder).result
     return bits(to_arrays(result.arrays))

@@ -19,7 +19,7 @@ from fedsuite.running.worker import Worker
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
 from fedsuite.training.store import MemoryStore
 from tests.helpers import bits, digits_experiment, run_digits
-from tests.small_runs import final_model, without_plots
+from tests.small_runs import final_model
 
 FACTORED: dict[str, Any] = {
     "model": "cnn-shallow",
@@ -51,10 +51,9 @@ def rounds(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("evaluate_every", [1, 6])
 @pytest.mark.parametrize("stop", [2, 4])
 def test_resumed_in_the_middle_of_a_period_gives_the_same_bits(
-    stop: int, evaluate_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop: int, evaluate_every: int, tmp_path: Path
 ) -> None:
     """Rounds 1 and 4 upload; after either, the held versions are told apart."""
-    without_plots(monkeypatch)
     changes = {**EVERYTHING, "evaluate_every": evaluate_every}
     whole = digits_run(tmp_path, "whole", num_rounds=6, **changes)
     part = digits_run(tmp_path, "part", num_rounds=stop, **changes)

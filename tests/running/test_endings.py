@@ -18,13 +18,12 @@ from fedsuite.results.layout import read_manifest
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import RoundReport
 from tests.results.made_runs import make_run
-from tests.small_runs import SMALL, without_plots, write_experiment
+from tests.small_runs import SMALL, write_experiment
 
 
 @pytest.fixture(autouse=True)
 def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    without_plots(monkeypatch)
 
 
 def interrupt_in(monkeypatch, server_round, error=KeyboardInterrupt):
@@ -62,7 +61,6 @@ def test_ctrl_c_says_where_and_what_goes_on(monkeypatch, tmp_path, every, words)
     )
     assert read_manifest(folder)["status"] == "stopped"
     monkeypatch.undo()
-    without_plots(monkeypatch)
     assert fedsuite.resume(folder).manifest["status"] == "finished"
 
 

@@ -11,7 +11,6 @@ from fedsuite.clients.distillation.fedal import FedALClient
 from fedsuite.core.keys import Value
 from fedsuite.messages.records import ADVERSARIAL_GRADIENT, LOGITS, Request
 from fedsuite.results.reader import Run
-from tests.small_runs import without_plots
 
 STEPS = 600
 DIGITS: dict[str, Value] = {
@@ -29,6 +28,7 @@ DIGITS: dict[str, Value] = {
     "checkpoint-every": 0,
     "score-whole-test": True,
     "device": "cpu",
+    "plots": False,
 }
 
 
@@ -49,7 +49,6 @@ def late_mean(found: Run, name: str) -> float:
 def test_the_discriminator_brings_clients_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_plots(monkeypatch)
     fedal = run(tmp_path, "fedal", method="fedal")
     without = run(tmp_path, "without", method="fedal", adversarial=False)
     assert late_mean(fedal, "output_divergence") < late_mean(without, "output_divergence")

@@ -29,7 +29,7 @@ from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity
 from tests.data import parquet_files
 from tests.helpers import matrix_app
-from tests.small_runs import SMALL, without_plots
+from tests.small_runs import SMALL
 
 PUBLIC = {**SMALL, "public-size": 30}
 
@@ -40,7 +40,6 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("FEDSUITE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FEDSUITE_STATE", str(tmp_path / "state"))
     monkeypatch.delenv("FEDSUITE_DATA", raising=False)
-    without_plots(monkeypatch)
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:

@@ -25,13 +25,14 @@ from fedsuite.running.worker import (
 )
 from fedsuite.training.store import MemoryStore
 from tests.data.site_files import DIVIDED, NAMES, write, write_sites
-from tests.small_runs import final_model, without_plots
+from tests.small_runs import final_model
 
 SITES: dict[str, Value] = {
     "dataset": "digits",
     "model": "linear",
     "sites": ", ".join(NAMES),
     "num-rounds": 2,
+    "plots": False,
 }
 
 
@@ -51,22 +52,19 @@ def run(path: Path, name: str, keys: dict[str, Value]) -> Any:
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedeba-plus"])
 def test_sites_train_to_the_same_bits_as_divided_data(
-    method: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, folder: Path, tmp_path: Path
 ) -> None:
-    without_plots(monkeypatch)
     given = SITES | {"method": method, "site-dirs": str(folder)}
-    divided = {**DIVIDED, "model": "linear", "num-rounds": 2, "method": method}
+    alike = {"model": "linear", "num-rounds": 2, "plots": False}
+    divided = {**DIVIDED, **alike, "method": method}
     sites = run(tmp_path, "sites", given)
     assert final_model(sites.path) == final_model(run(tmp_path, "div", divided).path)
     lines = (sites.path / "clients.jsonl").read_text().splitlines()
     assert {json.loads(line)["client"] for line in lines} == set(NAMES)
 
 
-def test_a_table_that_no_catalogue_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_no_catalogue_knows(tmp_path: Path) -> None:
     """The second column is the class, which a linear model finds."""
-    without_plots(monkeypatch)
     for name in ("a", "b"):
         label = [0, 1, 2] * 20
         columns = {"age": [1.0] * 60, "sign": [3.0 * k - 3 for k in label]}
@@ -83,10 +81,7 @@ def test_a_table_that_no_catalogue_knows(
         run(tmp_path, "alone", {"dataset": "own-table", "model": "linear"})
 
 
-def test_a_run_records_no_counts_of_rows(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_a_run_records_no_counts_of_rows(folder: Path, tmp_path: Path) -> None:
     done = run(tmp_path, "run", SITES | {"site-dirs": str(folder)})
     assert not (done.path / PARTITION).exists()
     assert set(done.manifest["data"]) == {

@@ -15,12 +15,7 @@ from fedsuite.sweeps.standalone_runs import (
     standalone_experiment,
     standalone_runs,
 )
-from tests.small_runs import SMALL, without_plots
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_plots(monkeypatch)
+from tests.small_runs import SMALL
 
 
 def small(folder: Path, name: str, **changes: Any) -> Run:

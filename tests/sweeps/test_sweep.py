@@ -26,9 +26,7 @@ def sweep(tmp_path, monkeypatch):
     """Run sweeps of the small experiment; keep the tasks that each one starts."""
     from fedsuite.engines.api import resume, run
     from fedsuite.experiment.experiment import parse_assignment
-    from tests.small_runs import without_plots
 
-    without_plots(monkeypatch)
     monkeypatch.setattr("fedsuite.sweeps.sweep.paired.write", note_comparison)
     file = write_experiment(tmp_path / "small.toml")
     started = []

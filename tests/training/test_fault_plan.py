@@ -21,10 +21,6 @@ DROP_OUT = "client failed: planned drop-out"
 STRAGGLER = "client failed: planned straggler: its reply came after the deadline"
 
 
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsuite.results.plots.plot_run", lambda path: None)
-
-
 # The plan
 
 
@@ -210,10 +206,7 @@ def run_on(folder: Path, engine: Any, nodes: int) -> tuple[bytes, str, str]:
     return (path / "model.safetensors").read_bytes(), rows.read_text(), events.read_text()
 
 
-def test_the_plan_does_not_depend_on_the_number_of_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_the_plan_does_not_depend_on_the_number_of_nodes(tmp_path: Path) -> None:
     whole = run_on(tmp_path, "local", 0)
     assert "planned drop-out" in whole[2]
     assert "planned straggler" in whole[2]

@@ -10,7 +10,7 @@ from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.core.errors import ConfigError
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.rounds.checkpoint import load_latest
-from tests.small_runs import client_states, without_plots
+from tests.small_runs import client_states
 
 KEYS: dict[str, Any] = {
     "dataset": "digits",
@@ -20,6 +20,7 @@ KEYS: dict[str, Any] = {
     "public-size": 30,
     "transfer-steps": 2,
     "checkpoint-every": 1,
+    "plots": False,
 }
 METHODS: dict[str, dict[str, Any]] = {
     "cfd": {"cfd-bits": 2, "cfd-target": "prob-mean"},
@@ -31,7 +32,6 @@ METHODS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    without_plots(monkeypatch)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -97,7 +97,8 @@ def test_a_term_on_features_that_no_training_moves(
     method: str, weight: str, default: float
 ) -> None:
     public = 0 if method == "fedproto" else 30
-    keys = {"dataset": "digits", "num-clients": 3, "public-size": public, "num-rounds": 1}
+    keys: dict[str, Any] = {"dataset": "digits", "num-clients": 3, "num-rounds": 1}
+    keys |= {"public-size": public, "plots": False}
     for models in ({"model": "linear"}, {"client-models": "linear, linear"}):
         with pytest.raises(ConfigError) as caught:
             fedsuite.run({**keys, **models, "method": method})

@@ -29,7 +29,7 @@ from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.standalone import Standalone
 from fedsuite.strategies.distillation.fd import FD
 from fedsuite.training.loop import TrainingOptions
-from tests.small_runs import SMALL, client_states, without_plots
+from tests.small_runs import SMALL, client_states
 from tests.strategies.distillation.class_means import (
     G_LOGIT,
     LABELS,
@@ -319,10 +319,7 @@ def test_noise_on_uploads_is_refused() -> None:
         run({**SMALL, "method": "fd", "dp-noise-multiplier": 1.0})
 
 
-def test_resumed_run_ends_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     values = {
         **SMALL,
         "method": "fd",

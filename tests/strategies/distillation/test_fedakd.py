@@ -23,7 +23,7 @@ from fedsuite.strategies import load_strategy
 from fedsuite.strategies.distillation.fedakd import FedAKD
 from fedsuite.training.store import MemoryStore
 from tests.helpers import Trace, bits, digits_experiment, final_bits, run_digits
-from tests.small_runs import client_states, final_model, without_plots
+from tests.small_runs import client_states, final_model
 
 SIZES = (1000, 500, 250)
 MODELS = (1.0, 2.0, 4.0)
@@ -275,16 +275,14 @@ def test_the_alarm_goes_off(monkeypatch: pytest.MonkeyPatch) -> None:
         play(model="linear")
 
 
-def test_resumed_run_ends_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     values: dict[str, Value] = {
         "method": "fedakd",
         "model": "cnn-fedakd",
         "num-clients": 3,
         "partitioner": "power-law",
         "device": "cpu",
+        "plots": False,
         "output-dir": str(tmp_path),
     }
     whole = run({**values, "num-rounds": 4, "run-name": "whole"})

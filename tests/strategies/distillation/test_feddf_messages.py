@@ -32,7 +32,6 @@ from fedsuite.strategies.distillation.feddf_al import FedDFAL
 from fedsuite.training.evaluation import evaluate_model
 from fedsuite.training.store import MemoryStore
 from tests.helpers import digits_experiment, run_digits
-from tests.small_runs import without_plots
 from tests.strategies.distillation.model_exchange import TURNS, Small
 from tests.strategies.distillation.public import CLASSES, small
 
@@ -173,10 +172,8 @@ def test_clients_score_what_the_server_holds(method: str) -> None:
     ],
 )
 def test_a_run_that_is_resumed_is_the_same(
-    method: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    without_plots(monkeypatch)
-
     def files(name: str, **more: Any) -> bytes:
         changes = {**TURNS, **options, "num_rounds": 3, "checkpoint_every": 1, **more}
         run_local(digits_experiment(method=method, **changes), tmp_path / name)

@@ -30,7 +30,7 @@ from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.standalone import Standalone
 from fedsuite.strategies.distillation.fedproto import FedProto, FedProtoPublic
 from fedsuite.training.loop import TrainingOptions
-from tests.small_runs import SMALL, client_states, without_plots
+from tests.small_runs import SMALL, client_states
 from tests.strategies.distillation.prototypes import BY_COUNT, KINDS, NINE, TABLES, UNIFORM
 from tests.strategies.distillation.public import (
     ADAM,
@@ -214,10 +214,7 @@ def test_bad_settings_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_resumed_run_ends_with_the_same_bits(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_resumed_run_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
     values = {
         **SMALL,
         "method": name,
@@ -237,10 +234,7 @@ def test_resumed_run_ends_with_the_same_bits(
     assert whole.column("train_loss")[1].tolist() == parts.column("train_loss")[1].tolist()
 
 
-def test_a_run_refuses_networks_of_other_widths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_a_run_refuses_networks_of_other_widths(tmp_path: Path) -> None:
     models = "mlp:hidden-width=4, mlp:hidden-width=5"
     keys = {"client-model-assignment": "round-robin", "client-models": models}
     with pytest.raises(RunError, match="4 at clients 0, 2; 5 at clients 1, 3"):

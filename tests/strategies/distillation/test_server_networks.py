@@ -29,7 +29,6 @@ from tests.helpers import (
     run_digits,
     set_arrays,
 )
-from tests.small_runs import without_plots
 
 TURNS: dict[str, Value] = {
     "client_models": "linear, mlp:hidden-width=8",
@@ -142,11 +141,7 @@ def test_what_a_client_claims_is_limited_whatever_its_network(
 
 
 @pytest.mark.usefixtures("per_network")
-def test_what_the_server_writes_and_resumes_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
-
+def test_what_the_server_writes_and_resumes_from(tmp_path: Path) -> None:
     def files(name: str, **more: Value) -> bytes:
         changes = {**TURNS, "num_rounds": 2, "checkpoint_every": 1, **more}
         run_local(digits_experiment(**changes), tmp_path / name)

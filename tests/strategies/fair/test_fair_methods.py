@@ -49,7 +49,7 @@ from tests.helpers import (
     matrix_app,
     run,
 )
-from tests.small_runs import final_model, without_plots
+from tests.small_runs import final_model
 from tests.strategies.fair.fair_rounds import (
     EXAMPLES,
     FEDAVG,
@@ -93,6 +93,7 @@ def small(method: str, folder: Path, name: str, **changes: Value) -> dict[str, V
         "evaluate-every": 3,
         "local-steps": 2,
         "learning-rate-decay": 0.9,
+        "plots": False,
         "output-dir": str(folder),
         "run-name": name,
     }
@@ -105,10 +106,7 @@ def rows_of(folder: Path, name: str) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("method", SETTINGS)
-def test_resumed_equals_uninterrupted(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_resumed_equals_uninterrupted(method: str, tmp_path: Path) -> None:
     whole = fedsuite.run(small(method, tmp_path, "whole")).path
     part = fedsuite.run(small(method, tmp_path, "part", **{"num-rounds": 4})).path
     assert final_model(part) != final_model(whole)
@@ -120,10 +118,7 @@ def test_resumed_equals_uninterrupted(
 
 
 @pytest.mark.parametrize("method", SETTINGS)
-def test_same_bits_on_fewer_nodes(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_plots(monkeypatch)
+def test_same_bits_on_fewer_nodes(method: str, tmp_path: Path) -> None:
     models = [
         final_model(
             fedsuite.run(small(method, tmp_path, f"n{nodes}"), num_supernodes=nodes).path

@@ -26,7 +26,7 @@ from fedsuite.running.worker import Worker
 from fedsuite.training.evaluation import evaluate_model
 from fedsuite.training.store import MemoryStore
 from tests.helpers import Tamper, Trace, bits, digits_experiment, run_digits
-from tests.small_runs import SMALL, final_model, without_plots
+from tests.small_runs import SMALL, final_model
 from tests.strategies.personal.watched import Watching, watched
 
 METHODS = ("fedper", "fedrep", "lg-fedavg", "pfedpara")
@@ -118,7 +118,6 @@ def test_the_personal_part_survives_rounds_without_its_client(method: str) -> No
 def test_resumed_is_uninterrupted(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_plots(monkeypatch)
     monkeypatch.chdir(tmp_path)
     keys = {**SMALL, "model": "mlp", "hidden-width": 32, "method": method}
     short = fedsuite.run({**keys, "num-rounds": 2, "run-name": "short"})
