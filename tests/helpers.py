@@ -49,6 +49,9 @@ from fedsuite.workarounds.identity import flower_identity
 SOME_GROUPS = ParameterGroups(head=("head",), other=("body",))
 """For strategies that are built, not run."""
 
+NEARLY_0 = 1e-300
+"""Learning rate above 0 whose steps float32 rounds to none."""
+
 FULL_STEP = TrainingOptions(local_steps=1, batch_size=0, learning_rate=1.0)
 """One step that lands on the mean of the client's samples."""
 

@@ -10,7 +10,7 @@ told. A subclass that writes ``proximal_mu: float = 0.1`` changes the default al
 
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from types import UnionType
 from typing import (
@@ -41,6 +41,7 @@ def key(
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
+    choices: Iterable[str] = (),
     needs: tuple[With | Unless, ...] = (),
     told: str = "",
     init: Literal[True] = True,
@@ -58,12 +59,15 @@ def key(
         Inclusive bounds of a number.
     above
         Exclusive lower bound of a number.
+    choices
+        Allowed strings where a table holds them and no annotation can.
     needs
         What other keys must say for this one to have an effect, one of them at least.
     told
         Type of the messages that carry the value to clients; empty tells nobody.
     """
-    bounds = {"minimum": minimum, "maximum": maximum, "above": above, "needs": needs}
+    bounds: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
+    bounds |= {"needs": needs} | ({"choices": tuple(choices)} if choices else {})
     made: T = field(default=default, metadata={_KEY: bounds, _HELP: help, _TOLD: told})
     return made
 
@@ -128,8 +132,7 @@ def _keys_of(declared: Mapping[str, Field[Any]]) -> tuple[Key, ...]:
             _kebab(name),
             cast(Value, made.default),
             made.metadata[_HELP],
-            **_kind(made.type, made.default),
-            **made.metadata[_KEY],
+            **_kind(made.type, made.default) | made.metadata[_KEY],
         )
         for name, made in declared.items()
         if _KEY in made.metadata
@@ -177,10 +180,10 @@ def _entry(made: Field[Any], known: Key | None) -> str:
     return f"{made.name} : {kind}{default}\n{body}"
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(key, given, part, state))
-class Declared:
+class Declaring:
     """A class whose constructor, keys and docs are made from its annotated fields.
 
+    Its two kinds are :class:`Declared` and, frozen, :class:`Settings`.
     A subclass may have a constructor of its own, which calls ``super().__init__``.
 
     Attributes
@@ -248,10 +251,15 @@ class Declared:
         }
 
 
+@dataclass_transform(kw_only_default=True, field_specifiers=(key, given, part, state))
+class Declared(Declaring):
+    """A class of any kind, such as a strategy, with declared fields."""
+
+
 @dataclass_transform(
     kw_only_default=True, frozen_default=True, field_specifiers=(key, given, part, state)
 )
-class Settings(Declared):
+class Settings(Declaring):
     """Keys that belong together, such as those of local training, as one frozen object."""
 
     _FROZEN: ClassVar[bool] = True

@@ -13,12 +13,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import tomli_w
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.registry import METHODS
+from fedsuite.core.settings import Declaring
 from fedsuite.experiment.client_networks import check_networks
 from fedsuite.experiment.key_catalog import (
     SELECTORS,
@@ -35,6 +37,8 @@ from fedsuite.experiment.shipped import find_experiment
 from fedsuite.experiment.site_keys import check_sites, number_of_sites
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.decomposition.rules import refusal
+
+Group = TypeVar("Group", bound=Declaring)
 
 LOCAL_KEYS = frozenset(
     {
@@ -214,6 +218,18 @@ class Experiment:
     def arguments(self, keys: Sequence[Key]) -> dict[str, Value]:
         """Return the values of some keys as keyword arguments."""
         return {key.argument: self.values[key.name] for key in keys}
+
+    def group(self, settings: type[Group], **given: object) -> Group:
+        """Return the values of a class's keys as an object of it.
+
+        Parameters
+        ----------
+        settings
+            Declares the keys.
+        **given
+            Its keywords that are no keys.
+        """
+        return settings(**self.arguments(settings.KEYS), **given)
 
     def replace(self, **changes: Value) -> "Experiment":
         """Return an experiment with other values; arguments are keys in snake case."""

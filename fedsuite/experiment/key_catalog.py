@@ -113,14 +113,14 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     """Return the keys that every experiment has, by what they are about."""
     from fedsuite import data, models
     from fedsuite.rounds.round_settings import RoundSettings
-    from fedsuite.training.fault_plan import KEYS as FAULT_KEYS
-    from fedsuite.training.loop import KEYS as TRAINING_KEYS
-    from fedsuite.training.privacy import KEYS as PRIVACY_KEYS
-    from fedsuite.training.scoring import KEYS as SCORE_KEYS
-    from fedsuite.training.self_regularisation import KEYS as LSR_KEYS
+    from fedsuite.training.fault_plan import FaultPlan
+    from fedsuite.training.loop import TrainingOptions
+    from fedsuite.training.privacy import PrivacyOptions
+    from fedsuite.training.scoring import Scoring
+    from fedsuite.training.self_regularisation import LSROptions
 
     return {
-        "run": (*KEYS, *RoundSettings.KEYS, *SCORE_KEYS),
+        "run": (*KEYS, *RoundSettings.KEYS, *Scoring.KEYS),
         "data": data.KEYS,
         "model": (
             models.MODEL,
@@ -128,8 +128,8 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
             models.DECOMPOSITION,
             *models.FEDPARA_KEYS,
         ),
-        "training": TRAINING_KEYS,
-        "extras": (*LSR_KEYS, *PRIVACY_KEYS, *FAULT_KEYS),
+        "training": TrainingOptions.KEYS,
+        "extras": (*LSROptions.KEYS, *PrivacyOptions.KEYS, *FaultPlan.KEYS),
     }
 
 

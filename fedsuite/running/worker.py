@@ -31,14 +31,10 @@ from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
 from fedsuite.training.app import Answering, Failures, make_client_app
 from fedsuite.training.base import FederatedClient
-from fedsuite.training.fault_plan import KEYS as FAULT_KEYS
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
-from fedsuite.training.loop import KEYS as TRAINING_KEYS
 from fedsuite.training.loop import TrainingOptions, resolve_device
-from fedsuite.training.privacy import KEYS as PRIVACY_KEYS
 from fedsuite.training.privacy import PrivacyOptions
 from fedsuite.training.scoring import Scoring, WholeTest
-from fedsuite.training.self_regularisation import KEYS as LSR_KEYS
 from fedsuite.training.self_regularisation import LSROptions, SelfRegularisation
 from fedsuite.training.spill import SpillingMemory
 from fedsuite.training.store import ClientStore, FileStore, MemoryStore
@@ -100,18 +96,16 @@ class Worker:
             self._open_sites()
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
-        options = experiment.arguments(TRAINING_KEYS)
-        self._training = TrainingOptions(**options)  # type: ignore[arg-type]
+        self._training = experiment.group(TrainingOptions)
         augmentation = self._training.torchvision_augmentation
         check_augmentation(augmentation, self._data.input_shape)
         public = self._data.public_set()
         self._public = public.features.to(self._device) if len(public) else None
-        self._privacy = PrivacyOptions(
-            **experiment.arguments(PRIVACY_KEYS)  # type: ignore[arg-type]
+        self._privacy = experiment.group(PrivacyOptions)
+        self._faults = experiment.group(FaultPlan, seed=experiment.integer("seed"))
+        self._self_regularisation = _self_regularisation(
+            experiment.group(LSROptions), self._training, self._data
         )
-        faults = experiment.arguments(FAULT_KEYS)
-        self._faults = FaultPlan(**faults, seed=experiment.integer("seed"))  # type: ignore[arg-type]
-        self._self_regularisation = _self_regularisation(experiment, self._data)
         self._scoring = self._scores_asked_for()
         # A client that is made as the base makes it takes nothing from the model.
         made = self._client_class.__init__ is not FederatedClient.__init__
@@ -214,15 +208,15 @@ class Worker:
 
     def _scores_asked_for(self) -> Scoring:
         experiment = self._experiment
-        whole = None
-        if experiment["score-whole-test"]:
-            whole = WholeTest(self._on_device(self._data.test_set()))
-        every = experiment.integer("evaluate-every") if experiment["score-trained"] else 0
-        return Scoring(
-            whole,
-            every,
-            experiment.integer("num-rounds"),
-            training_data=bool(experiment["score-training-data"]),
+        scoring = experiment.group(
+            Scoring,
+            evaluate_every=experiment.integer("evaluate-every"),
+            num_rounds=experiment.integer("num-rounds"),
+        )
+        if not scoring.score_whole_test:
+            return scoring
+        return replace(
+            scoring, whole_test=WholeTest(self._on_device(self._data.test_set()))
         )
 
     def _on_device(self, split: Split) -> Split:
@@ -256,10 +250,9 @@ def state_folder(experiment: Experiment, run_name: str) -> Path:
 
 
 def _self_regularisation(
-    experiment: Experiment, data: FederatedData
+    options: LSROptions, training: TrainingOptions, data: FederatedData
 ) -> SelfRegularisation | None:
     """Return LSR on the data's scaling, None where it is off."""
-    options = LSROptions(**experiment.arguments(LSR_KEYS))  # type: ignore[arg-type]
     if options.lsr_gamma == 0:
         return None
     if not data.spec.is_image:
@@ -267,9 +260,9 @@ def _self_regularisation(
             f"key lsr-gamma = {options.lsr_gamma}: dataset {data.spec.name} has no images, "
             "which it takes random views of; set 0"
         )
-    if experiment["loss"] != "cross-entropy":
+    if training.loss != "cross-entropy":
         raise ConfigError(
-            f"key loss = {experiment['loss']!r}: local self-regularisation, which "
+            f"key loss = {training.loss!r}: local self-regularisation, which "
             "lsr-gamma above 0 turns on, has a loss of its own; leave one of them out"
         )
     return SelfRegularisation(options, *data.standardisation)

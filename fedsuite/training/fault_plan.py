@@ -13,58 +13,42 @@ Neither is waited for: the server hears of it at once, and records it as a refus
 Evaluation is a measurement, and always answered.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.keys import Key
 from fedsuite.core.rng import numpy_stream
+from fedsuite.core.settings import Settings, given, key
 from fedsuite.messages.records import EVALUATE, TRAIN, Reply, Request
 from fedsuite.training.app import Answering
-
-KEYS: tuple[Key, ...] = (
-    Key(
-        "drop-out",
-        0.0,
-        "probability that a client answers nothing in a round, evaluation apart; 0 is "
-        "never, 1 always",
-        minimum=0.0,
-        maximum=1.0,
-    ),
-    Key(
-        "straggler",
-        0.0,
-        "probability that what a client trained in a round comes after the deadline and is "
-        "discarded; with drop-out at most 1",
-        minimum=0.0,
-        maximum=1.0,
-    ),
-)
 
 Fate = Literal["fine", "drop-out", "straggler"]
 
 
-@dataclass(frozen=True)
-class FaultPlan:
-    """Which clients fail in which rounds.
+class FaultPlan(Settings):
+    """Which clients fail in which rounds."""
 
-    Parameters
-    ----------
-    drop_out, straggler
-        Probabilities, 0 to 1, and at most 1 together.
-    seed
-        The experiment's.
-    """
-
-    drop_out: float = 0.0
-    straggler: float = 0.0
-    seed: int = 0
+    drop_out: float = key(
+        default=0.0,
+        help="probability that a client answers nothing in a round, evaluation apart; 0 is "
+        "never, 1 always",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    straggler: float = key(
+        default=0.0,
+        help="probability that what a client trained in a round comes after the deadline "
+        "and is discarded; with drop-out at most 1",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    seed: int = given(default=0, help="seed of the experiment")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.drop_out <= self.drop_out + self.straggler <= 1:
+        super().__post_init__()
+        if self.drop_out + self.straggler > 1:
             raise ValueError(
                 f"drop_out = {self.drop_out}, straggler = {self.straggler}: expected "
-                "numbers >= 0, at most 1 together"
+                "at most 1 together"
             )
 
     def __bool__(self) -> bool:

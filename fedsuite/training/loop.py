@@ -4,15 +4,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key, Unless, With
+from fedsuite.core.keys import Unless, With
+from fedsuite.core.settings import Settings, key
 from fedsuite.data import Split
 from fedsuite.training.dense_gradients import dense_gradients
-from fedsuite.training.losses import KEYS as LOSS_KEYS
 from fedsuite.training.losses import (
     LossFunction,
     count_targets,
@@ -20,114 +21,84 @@ from fedsuite.training.losses import (
     focal_loss,
 )
 from fedsuite.training.optimizers import PlainAdam, PlainSGD
-from fedsuite.training.vision_transforms import AUGMENTATION, NONE
+from fedsuite.training.vision_transforms import AUGMENTATIONS, NONE
 
-KEYS: tuple[Key, ...] = (
-    Key(
-        "local-epochs",
-        1,
-        "passes over the client's training data in a round; where a method has another "
-        "phase too, in the one on labels. Naming this, local-steps or batch-size puts all "
-        "three in place of the method's own",
+
+class TrainingOptions(Settings):
+    """How a client trains."""
+
+    local_epochs: int = key(
+        default=1,
+        help="passes over the client's training data in a round; where a method has "
+        "another phase too, in the one on labels. Naming this, local-steps or batch-size "
+        "puts all three in place of the method's own",
         minimum=0,
-    ),
-    Key(
-        "local-steps",
-        0,
-        "mini-batch steps in a round, in place of local-epochs; 0 counts local-epochs",
+    )
+    local_steps: int = key(
+        default=0,
+        help="mini-batch steps in a round, in place of local-epochs; 0 counts local-epochs",
         minimum=0,
-    ),
-    Key(
-        "batch-size",
-        32,
-        "samples in a mini-batch; 0 is all of the client's data",
+    )
+    batch_size: int = key(
+        default=32,
+        help="samples in a mini-batch; 0 is all of the client's data",
         minimum=0,
-    ),
-    Key(
-        "learning-rate",
-        0.1,
-        "step size of the local optimiser; where that is not sgd, name both",
+    )
+    learning_rate: float = key(
+        default=0.1,
+        help="step size of the local optimiser; where that is not sgd, name both",
         above=0.0,
-    ),
-    Key(
-        "learning-rate-decay",
-        1.0,
-        "factor on the learning rate after each round; 1 is none",
+    )
+    learning_rate_decay: float = key(
+        default=1.0,
+        help="factor on the learning rate after each round; 1 is none",
         above=0.0,
         maximum=1.0,
-    ),
-    Key(
-        "learning-rate-decay-every",
-        1,
-        "rounds between two decays of the learning rate",
+    )
+    learning_rate_decay_every: int = key(
+        default=1,
+        help="rounds between two decays of the learning rate",
         minimum=1,
         needs=(Unless("learning-rate-decay", 1.0),),
-    ),
-    Key("optimizer", "sgd", "local optimiser", choices=("sgd", "adam")),
-    Key(
-        "momentum",
-        0.0,
-        "momentum of sgd; 0 is none",
+    )
+    optimizer: Literal["sgd", "adam"] = key(default="sgd", help="local optimiser")
+    momentum: float = key(
+        default=0.0,
+        help="momentum of sgd; 0 is none",
         minimum=0.0,
         maximum=1.0,
         needs=(With("optimizer", "sgd"),),
-    ),
-    Key("weight-decay", 0.0, "L2 penalty of the optimiser; 0 is none", minimum=0.0),
-    Key(
-        "clip-gradient-norm",
-        0.0,
-        "largest norm of the gradient of a step, after a method's correction and before "
-        "weight decay; 0 does not clip",
+    )
+    weight_decay: float = key(
+        default=0.0, help="L2 penalty of the optimiser; 0 is none", minimum=0.0
+    )
+    clip_gradient_norm: float = key(
+        default=0.0,
+        help="largest norm of the gradient of a step, after a method's correction and "
+        "before weight decay; 0 does not clip",
         minimum=0.0,
-    ),
-    Key(
-        "crop-and-flip",
-        False,
-        "shift training images by up to 4 pixels and mirror half of them, anew each time",
-    ),
-    AUGMENTATION,
-    *LOSS_KEYS,
-)
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """How a client trains; the fields are the keys of the same names.
-
-    Parameters
-    ----------
-    local_epochs, local_steps, batch_size
-        Amount of work: ``local_steps`` mini-batches, or ``local_epochs`` passes where it
-        is 0. ``batch_size`` 0 is the full batch.
-    learning_rate, learning_rate_decay, learning_rate_decay_every
-        Step size in round 1, its factor, and every how many rounds it is applied.
-    optimizer, momentum, weight_decay
-        ``sgd`` or ``adam``, made anew in each round.
-    clip_gradient_norm
-        Largest norm, over all parameters, of the gradient that the optimiser gets: a
-        method's correction is in it, weight decay is not. 0 does not clip.
-    crop_and_flip
-        Whether training images are shifted and mirrored at random.
-    torchvision_augmentation
-        How torchvision changes training images after that, such as ``rand-augment``.
-    loss, focal_gamma
-        ``cross-entropy``, or ``focal`` with its exponent.
-    """
-
-    local_epochs: int = 1
-    local_steps: int = 0
-    batch_size: int = 32
-    learning_rate: float = 0.1
-    learning_rate_decay: float = 1.0
-    learning_rate_decay_every: int = 1
-    optimizer: str = "sgd"
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip_gradient_norm: float = 0.0
-    crop_and_flip: bool = False
-    torchvision_augmentation: str = NONE
-    loss: str = "cross-entropy"
-    focal_gamma: float = 2.0
+    )
+    crop_and_flip: bool = key(
+        default=False,
+        help="shift training images by up to 4 pixels and mirror half of them, anew each "
+        "time",
+    )
+    torchvision_augmentation: str = key(
+        default=NONE,
+        help="how torchvision changes training images, each by itself and anew each time, "
+        "after crop-and-flip",
+        choices=AUGMENTATIONS,
+    )
+    loss: Literal["cross-entropy", "focal"] = key(
+        default="cross-entropy",
+        help="what clients minimise; evaluations report the cross-entropy",
+    )
+    focal_gamma: float = key(
+        default=2.0,
+        help="how little the focal loss weighs what is predicted well; 0 is cross-entropy",
+        minimum=0.0,
+        needs=(With("loss", "focal"),),
+    )
 
     def learning_rate_at(self, server_round: int) -> float:
         """Return the learning rate of a round, counted from 1."""

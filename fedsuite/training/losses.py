@@ -15,27 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.core.keys import Key, With
 from fedsuite.data.specs import IGNORED
 
 LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """Mean loss of a mini-batch from model, features and labels."""
-
-KEYS: tuple[Key, ...] = (
-    Key(
-        "loss",
-        "cross-entropy",
-        "what clients minimise; evaluations report the cross-entropy",
-        choices=("cross-entropy", "focal"),
-    ),
-    Key(
-        "focal-gamma",
-        2.0,
-        "how little the focal loss weighs what is predicted well; 0 is cross-entropy",
-        minimum=0.0,
-        needs=(With("loss", "focal"),),
-    ),
-)
 
 
 def count_targets(labels: Tensor) -> int:

@@ -14,45 +14,29 @@ repeated. It shows what noise does to a method; it protects nobody.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from fedsuite.core.keys import Key, Unless
+from fedsuite.core.keys import Unless
+from fedsuite.core.settings import Settings, key
 from fedsuite.messages.records import Arrays
 
-KEYS: tuple[Key, ...] = (
-    Key(
-        "dp-noise-multiplier",
-        0.0,
-        "noise on what clients upload: standard deviation over dp-clip; 0 neither clips "
-        "nor adds noise",
+
+class PrivacyOptions(Settings):
+    """How to protect uploads."""
+
+    dp_noise_multiplier: float = key(
+        default=0.0,
+        help="noise on what clients upload: standard deviation over dp-clip; 0 neither "
+        "clips nor adds noise",
         minimum=0.0,
-    ),
-    Key(
-        "dp-clip",
-        1.0,
-        "largest norm of an upload that gets noise; a very large one does not clip",
+    )
+    dp_clip: float = key(
+        default=1.0,
+        help="largest norm of an upload that gets noise; a very large one does not clip",
         above=0.0,
         needs=(Unless("dp-noise-multiplier", 0.0),),
-    ),
-)
-
-
-@dataclass(frozen=True)
-class PrivacyOptions:
-    """How to protect uploads; the fields are the keys of the same names.
-
-    Parameters
-    ----------
-    dp_noise_multiplier
-        Standard deviation z of the noise over the clipping norm; 0 turns all off.
-    dp_clip
-        Largest Euclidean norm C of one upload, over all of its arrays.
-    """
-
-    dp_noise_multiplier: float = 0.0
-    dp_clip: float = 1.0
+    )
 
 
 def privatise(

@@ -10,36 +10,15 @@ all training rows of the client.
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from torch import nn
 
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import Settings, given, key
 from fedsuite.data import Split
 from fedsuite.messages.records import ARRAYS, EVALUATE, NUM_EXAMPLES, MetricValue, Request
 from fedsuite.models.arrays import load_arrays
 from fedsuite.training.evaluation import evaluate_model, mean_loss
 from fedsuite.training.losses import LossFunction, count_targets
-
-KEYS: tuple[Key, ...] = (
-    Key(
-        "score-whole-test",
-        False,
-        "clients also score their models on the whole test part, not their own rows alone",
-    ),
-    Key(
-        "score-trained",
-        False,
-        "clients also score, in rounds that are evaluated, what local training left of "
-        "the received model, before it is averaged",
-    ),
-    Key(
-        "score-training-data",
-        False,
-        "clients also tell, in rounds that are evaluated, the received model's loss over "
-        "all their training rows: pooled, the convergence curve of the global model",
-    ),
-)
 
 _REMEMBERED = 2
 """Models whose scores are kept: clients take turns of their own and the shared one."""
@@ -75,30 +54,35 @@ class WholeTest:
         }
 
 
-@dataclass(frozen=True)
-class Scoring:
-    """What a client scores beside the usual.
+class Scoring(Settings):
+    """What a client scores beside the usual."""
 
-    Parameters
-    ----------
-    whole_test
-        None scores the client's own test rows alone.
-    trained_every, num_rounds
-        Trained models are scored every so many rounds, and in the last; 0 never.
-    training_data
-        Whether the loss of received models over the client's training data is told.
-    """
-
-    whole_test: WholeTest | None = None
-    trained_every: int = 0
-    num_rounds: int = 0
-    training_data: bool = False
+    score_whole_test: bool = key(
+        default=False,
+        help="clients also score their models on the whole test part, not their own rows "
+        "alone",
+    )
+    score_trained: bool = key(
+        default=False,
+        help="clients also score, in rounds that are evaluated, what local training left "
+        "of the received model, before it is averaged",
+    )
+    score_training_data: bool = key(
+        default=False,
+        help="clients also tell, in rounds that are evaluated, the received model's loss "
+        "over all their training rows: pooled, the convergence curve of the global model",
+    )
+    whole_test: WholeTest | None = given(
+        default=None, help="the whole test part, where models are scored on it"
+    )
+    evaluate_every: int = given(default=1, help="rounds between evaluations")
+    num_rounds: int = given(default=0, help="number of the last round, always evaluated")
 
     def scores_trained(self, server_round: int) -> bool:
         """Return whether a round's trained models are scored."""
-        if self.trained_every == 0:
+        if not self.score_trained:
             return False
-        return server_round % self.trained_every == 0 or server_round == self.num_rounds
+        return server_round % self.evaluate_every == 0 or server_round == self.num_rounds
 
     def received(
         self, model: nn.Module, request: Request, data: Split, loss: LossFunction
@@ -110,7 +94,7 @@ class Scoring:
         the answer is worked out, which loads what it needs.
         """
         arrays = request.arrays.get(ARRAYS, {})
-        wanted = self.training_data and request.message_type == EVALUATE
+        wanted = self.score_training_data and request.message_type == EVALUATE
         if not wanted or set(arrays) != set(model.state_dict()):
             return {}
         load_arrays(model, arrays)

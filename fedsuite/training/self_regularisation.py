@@ -17,67 +17,47 @@ the negative log-likelihood of p_s, where the code applies a second softmax to i
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.core.keys import Key, Unless
+from fedsuite.core.keys import Unless
+from fedsuite.core.settings import Settings, key
 from fedsuite.training.augmentation import augment
 
 _ON = (Unless("lsr-gamma", 0.0),)
 
-KEYS: tuple[Key, ...] = (
-    Key(
-        "lsr-gamma",
-        0.0,
-        "weight of local self-regularisation, which resists noisy labels; 0 is plain "
+
+class LSROptions(Settings):
+    """How to regularise."""
+
+    lsr_gamma: float = key(
+        default=0.0,
+        help="weight of local self-regularisation, which resists noisy labels; 0 is plain "
         "cross-entropy; 0.4 in its authors' code",
         minimum=0.0,
-    ),
-    Key(
-        "lsr-sharpening",
-        0.5,
-        "temperature that the mixed prediction is sharpened with; 1 leaves it as it is",
+    )
+    lsr_sharpening: float = key(
+        default=0.5,
+        help="temperature that the mixed prediction is sharpened with; 1 leaves it as it "
+        "is",
         above=0.0,
         needs=_ON,
-    ),
-    Key(
-        "lsr-distillation",
-        1 / 3,
-        "temperature at which the two views' predictions are compared",
+    )
+    lsr_distillation: float = key(
+        default=1 / 3,
+        help="temperature at which the two views' predictions are compared",
         above=0.0,
         needs=_ON,
-    ),
-    Key(
-        "lsr-ramp-rounds",
-        0,
-        "rounds over which lsr-gamma grows from 0 in round 1 to its value; 0 is at once",
+    )
+    lsr_ramp_rounds: int = key(
+        default=0,
+        help="rounds over which lsr-gamma grows from 0 in round 1 to its value; 0 is at "
+        "once",
         minimum=0,
         needs=_ON,
-    ),
-)
-
-
-@dataclass(frozen=True)
-class LSROptions:
-    """How to regularise; the fields are the keys of the same names.
-
-    Parameters
-    ----------
-    lsr_gamma
-        Weight of F_reg; 0 turns all of LSR off.
-    lsr_sharpening, lsr_distillation
-        Temperatures T_s and T_d, above 0.
-    lsr_ramp_rounds
-        Rounds over which the weight grows linearly from 0.
-    """
-
-    lsr_gamma: float = 0.0
-    lsr_sharpening: float = 0.5
-    lsr_distillation: float = 1 / 3
-    lsr_ramp_rounds: int = 0
+    )
 
     def gamma_at(self, server_round: int) -> float:
         """Return the weight of F_reg in a round, counted from 1."""

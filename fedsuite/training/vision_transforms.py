@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key
 from fedsuite.models.shapes import PIXELS, Standardisation
 from fedsuite.models.torchvision_import import import_torchvision
 from fedsuite.training.augmentation import HUE_TURNS, STRENGTH, crop_and_flip
@@ -49,13 +48,8 @@ _CLASSES: dict[str, tuple[str, dict[str, float]]] = {
     ),
 }
 
-AUGMENTATION = Key(
-    "torchvision-augmentation",
-    NONE,
-    "how torchvision changes training images, each by itself and anew each time, after "
-    "crop-and-flip",
-    choices=(NONE, *_CLASSES),
-)
+AUGMENTATIONS = (NONE, *_CLASSES)
+"""Values of the key ``torchvision-augmentation``."""
 
 
 class VisionTransform:
@@ -76,7 +70,7 @@ class VisionTransform:
 
     def __init__(self, name: str, standardisation: Standardisation = PIXELS) -> None:
         self.name = name
-        user = f"key {AUGMENTATION.name} = {name!r}"
+        user = f"key torchvision-augmentation = {name!r}"
         transforms = import_torchvision("transforms.v2", user)
         class_name, options = _CLASSES[name]
         self._transform: Callable[[Tensor], Tensor] = getattr(transforms, class_name)(
@@ -128,8 +122,8 @@ def check_augmentation(name: str, input_shape: tuple[int, ...]) -> None:
 def _check_images(name: str, input_shape: tuple[int, ...]) -> None:
     if len(input_shape) != 3 or input_shape[0] not in (1, 3):
         raise ConfigError(
-            f"key {AUGMENTATION.name} = {name!r} needs grey or colour images, got inputs "
-            f"of shape {input_shape}: set it to {NONE!r}, or choose another data set"
+            f"key torchvision-augmentation = {name!r} needs grey or colour images, got "
+            f"inputs of shape {input_shape}: set it to {NONE!r}, or choose another data set"
         )
 
 

@@ -23,7 +23,7 @@ from fedsuite.training.base import FederatedClient
 from fedsuite.training.privacy import PrivacyOptions, privatise
 from tests.training.test_client import make, request, some_data
 
-QUIET = PrivacyOptions(0.0, 1.0)
+QUIET = PrivacyOptions(dp_noise_multiplier=0.0, dp_clip=1.0)
 
 
 def test_clipping_by_hand() -> None:
@@ -34,7 +34,12 @@ def test_clipping_by_hand() -> None:
     np.testing.assert_allclose(clipped["a"], [1.6], rtol=1e-6)
     np.testing.assert_allclose(clipped["b"], [[2.8]], rtol=1e-6)
     assert clipped["a"].dtype == np.float32
-    without = privatise(arrays, {}, PrivacyOptions(0.0, 100.0), numpy_stream(0, "x"))
+    without = privatise(
+        arrays,
+        {},
+        PrivacyOptions(dp_noise_multiplier=0.0, dp_clip=100.0),
+        numpy_stream(0, "x"),
+    )
     np.testing.assert_array_equal(without["b"], arrays["b"])
 
 
@@ -46,7 +51,12 @@ def test_what_leaves_is_never_longer_than_the_clip(
     values: list[float], clip: float
 ) -> None:
     update = {"w": np.array(values)}
-    clipped = privatise(update, {}, PrivacyOptions(0.0, clip), numpy_stream(0, "x"))["w"]
+    clipped = privatise(
+        update,
+        {},
+        PrivacyOptions(dp_noise_multiplier=0.0, dp_clip=clip),
+        numpy_stream(0, "x"),
+    )["w"]
     norm = float(np.linalg.norm(values))
     assert float(np.linalg.norm(clipped)) == pytest.approx(min(norm, clip))
     assert float(clipped @ values) == pytest.approx(norm * min(norm, clip))
@@ -56,7 +66,7 @@ def test_what_leaves_is_never_longer_than_the_clip(
 def test_noise_is_multiplier_times_clip(multiplier: float, clip: float) -> None:
     """Of 40,000 draws the deviation is known to within 2 %: 5 standard errors."""
     still = {"w": np.zeros(40_000)}
-    options = PrivacyOptions(multiplier, clip)
+    options = PrivacyOptions(dp_noise_multiplier=multiplier, dp_clip=clip)
     noise = privatise(still, {}, options, numpy_stream(0, "x"))["w"]
     assert noise.std() == pytest.approx(multiplier * clip, rel=0.02)
     assert abs(noise.mean()) < 0.03 * multiplier * clip
@@ -101,7 +111,7 @@ def flat(arrays: Mapping[str, Any], start: Mapping[str, Any] | None = None) -> A
     )
 
 
-NEARLY_QUIET = PrivacyOptions(1e-6, 2.0)
+NEARLY_QUIET = PrivacyOptions(dp_noise_multiplier=1e-6, dp_clip=2.0)
 
 
 def test_every_record_that_leaves_is_clipped_where_it_belongs() -> None:
@@ -121,7 +131,7 @@ def test_every_record_that_leaves_is_clipped_where_it_belongs() -> None:
 
 
 def test_noise_repeats_and_differs_between_uploads() -> None:
-    options = PrivacyOptions(1.0, 1e-3)
+    options = PrivacyOptions(dp_noise_multiplier=1.0, dp_clip=1e-3)
     client = private(Uploads, options)
     start = model_arrays(client.model)
     first, again = (client.answer(asked(client, "train")) for _ in range(2))
@@ -138,7 +148,7 @@ def test_noise_repeats_and_differs_between_uploads() -> None:
 
 
 def test_no_noise_leaves_replies_as_they_are() -> None:
-    client = private(Uploads, PrivacyOptions(0.0, 1e-6))
+    client = private(Uploads, PrivacyOptions(dp_noise_multiplier=0.0, dp_clip=1e-6))
     reply = client.answer(asked(client, "train"))
     start = model_arrays(client.model)
     np.testing.assert_array_equal(flat(reply.arrays[ARRAYS]), flat(start) + np.float32(10))
@@ -146,7 +156,7 @@ def test_no_noise_leaves_replies_as_they_are() -> None:
 
 def test_statistics_of_normalisation_layers_are_refused() -> None:
     client = make(FedAvgClient)
-    client.privacy = PrivacyOptions(1.0, 1.0)
+    client.privacy = PrivacyOptions(dp_noise_multiplier=1.0, dp_clip=1.0)
     with pytest.raises(RunError, match=r"choose a model without normalisation layers"):
         client.answer(request("train"))
 

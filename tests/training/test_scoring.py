@@ -135,7 +135,7 @@ def test_scoring_training_data_leaves_no_trace() -> None:
     request = Request(EVALUATE, 0, {ARRAYS: arrays}, {})
     before = torch.get_rng_state()
     data = Split(torch.eye(3), torch.arange(3))
-    told = Scoring(training_data=True).received(model, request, data, cross_entropy)
+    told = Scoring(score_training_data=True).received(model, request, data, cross_entropy)
     assert told["training-examples"] == 3
     by_hand = evaluate_model(model, data)[0]
     assert told["received-training-loss"] == pytest.approx(by_hand)

@@ -15,14 +15,14 @@ from fedsuite.models.shapes import PIXELS
 from fedsuite.training.augmentation import crop_and_flip
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.vision_transforms import (
-    AUGMENTATION,
+    AUGMENTATIONS,
     VisionTransform,
     check_augmentation,
     image_changes,
 )
 from tests.helpers import digits_experiment, run_digits
 
-NAMES = [name for name in AUGMENTATION.choices if name != "none"]
+NAMES = [name for name in AUGMENTATIONS if name != "none"]
 SCALED = (0.3, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 

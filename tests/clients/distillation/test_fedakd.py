@@ -26,7 +26,7 @@ from tests.clients.distillation.teaching import (
     seeded,
     train,
 )
-from tests.helpers import bits
+from tests.helpers import NEARLY_0, bits
 
 
 def test_teachers_are_frozen_to_the_last_bit() -> None:
@@ -199,14 +199,14 @@ def test_a_teacher_without_weight_is_not_asked() -> None:
 
 
 def test_rate_0_moves_statistics_alone() -> None:
-    who = client(training=TrainingOptions(batch_size=8, learning_rate=0.0))
+    who = client(training=TrainingOptions(batch_size=8, learning_rate=NEARLY_0))
     reply = train(who, received())
     found, shared = reply.arrays[ARRAYS], received()
     trained = {name for name, _ in normalised().named_parameters()}
     same = {name for name in found if np.array_equal(found[name], shared[name])}
     assert same == trained
     plain_reply = train(
-        client(plain, training=TrainingOptions(learning_rate=0.0)), received(plain)
+        client(plain, training=TrainingOptions(learning_rate=NEARLY_0)), received(plain)
     )
     assert bits(dict(plain_reply.arrays[ARRAYS])) == bits(received(plain))
 

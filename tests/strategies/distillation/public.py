@@ -18,7 +18,7 @@ from fedsuite.training.app import make_client_app
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import ClientStore, MemoryStore
-from tests.helpers import Trace, run
+from tests.helpers import NEARLY_0, Trace, run
 
 CLASSES = 3
 WIDTH = 4
@@ -26,7 +26,7 @@ ADAM = TrainingOptions(local_steps=2, batch_size=8, learning_rate=0.01, optimize
 NO_TRAINING = TrainingOptions(local_epochs=0, learning_rate=1.0)
 """No step on private data; of the transfer plain steps by the gradient itself."""
 
-STANDING = TrainingOptions(local_steps=1, batch_size=0, learning_rate=0.0)
+STANDING = TrainingOptions(local_steps=1, batch_size=0, learning_rate=NEARLY_0)
 """One step on all data that goes nowhere."""
 
 Build = Callable[[], nn.Module]
