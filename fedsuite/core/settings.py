@@ -37,12 +37,13 @@ _WIDTH = 88
 def key(
     *,
     default: T,
-    help: str,
+    help: str = "",
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
     choices: Iterable[str] = (),
     needs: tuple[With | Unless, ...] = (),
+    value_needs: tuple[tuple[Value, With | Unless], ...] = (),
     told: str = "",
     init: Literal[True] = True,
 ) -> T:
@@ -54,7 +55,8 @@ def key(
         Default value. A :class:`~typing.Literal` annotation names the choices of a string;
         ``T | Literal["auto"]`` allows ``"auto"`` beside values of T.
     help
-        One line: meaning, unit, and what the extremes mean.
+        One line: meaning, unit, and what the extremes mean. Where a subclass leaves it
+        out, the parent's declaration holds but for what is given.
     minimum, maximum
         Inclusive bounds of a number.
     above
@@ -63,18 +65,21 @@ def key(
         Allowed strings where a table holds them and no annotation can.
     needs
         What other keys must say for this one to have an effect, one of them at least.
+    value_needs
+        The same for single values of a string.
     told
         Type of the messages that carry the value to clients; empty tells nobody.
     """
-    bounds: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
-    bounds |= {"needs": needs} | ({"choices": tuple(choices)} if choices else {})
-    made: T = field(default=default, metadata={_KEY: bounds, _HELP: help, _TOLD: told})
+    said: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
+    said |= {"needs": needs, "value_needs": value_needs}
+    said |= {"choices": tuple(choices)} if choices else {}
+    made: T = field(default=default, metadata={_KEY: said, _HELP: help, _TOLD: told})
     return made
 
 
-def given(*, default: T, help: str, init: Literal[True] = True) -> T:
+def given(*, default: T, help: str, told: str = "", init: Literal[True] = True) -> T:
     """Declare a keyword of the constructor that experiments do not set."""
-    made: T = field(default=default, metadata={_HELP: help})
+    made: T = field(default=default, metadata={_HELP: help, _TOLD: told})
     return made
 
 
@@ -111,11 +116,22 @@ def _own_fields(cls: type) -> tuple[str, ...]:
     for name in annotations:
         before = _inherited(cls, name)
         value = vars(cls).get(name, MISSING)
-        if before is None or isinstance(value, Field):
+        if before is None:
             continue
-        if value is not MISSING:
+        if isinstance(value, Field):
+            if value.metadata.get(_HELP) == "":
+                setattr(cls, name, _merged(before, value))
+        elif value is not MISSING:
             setattr(cls, name, field(default=value, metadata=before.metadata))
     return tuple(annotations)
+
+
+def _merged(before: Field[Any], changed: Field[Any]) -> Any:
+    """Return a parent's field with what a subclass says of it anew."""
+    said = {name: value for name, value in changed.metadata[_KEY].items() if value}
+    told = changed.metadata[_TOLD] or before.metadata[_TOLD]
+    parts = {_KEY: {**before.metadata[_KEY], **said}, _TOLD: told}
+    return field(default=changed.default, metadata={**before.metadata, **parts})
 
 
 def _inherited(cls: type, name: str) -> Field[Any] | None:

@@ -10,6 +10,7 @@ from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
 from fedsuite.messages.quantisation import quantise
 from fedsuite.messages.records import LOGITS, PROBABILITIES, SERVER_OUTPUTS, Request
 from fedsuite.models.distillation import kl_divergence
+from fedsuite.training.told import Told
 
 
 class CFDClient(PublicExchangeClient):
@@ -17,6 +18,8 @@ class CFDClient(PublicExchangeClient):
 
     See :class:`fedsuite.strategies.distillation.cfd.CFD`.
     """
+
+    cfd_bits = Told(int)
 
     def transfer_loss(
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
@@ -27,9 +30,8 @@ class CFDClient(PublicExchangeClient):
     def outputs_without_trace(self, request: Request, step: int) -> dict[str, Tensor]:
         """Return what is sent of a step's batch."""
         outputs = super().outputs_without_trace(request, step)
-        bits = int(request.number("cfd-bits"))
-        if not bits:
+        if not self.cfd_bits:
             return outputs
         predicted = functional.softmax(outputs[LOGITS].double(), dim=1)
-        codes = quantise(predicted.cpu().numpy(), bits)
+        codes = quantise(predicted.cpu().numpy(), self.cfd_bits)
         return {PROBABILITIES: torch.from_numpy(codes).float()}

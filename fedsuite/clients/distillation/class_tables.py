@@ -20,6 +20,7 @@ from fedsuite.messages.records import (
     Reply,
     Request,
 )
+from fedsuite.training.told import Told
 
 
 class ClassMeans:
@@ -52,6 +53,8 @@ class ClassTableClient(PrivateModelClient):
     A method gathers into ``self.gathered`` while it trains, and finds what it received in
     ``self.targets``: rows ``[classes, width]`` and whether there is one, or None.
     """
+
+    num_classes = Told(int)
 
     ACTIONS: ClassVar[Mapping[str, str]] = {TRAIN: "on_train", EVALUATE: "on_evaluate"}
 
@@ -87,7 +90,7 @@ class ClassTableClient(PrivateModelClient):
         """Train with the received rows, store the model, and tell the own rows."""
         self._load_for_training(request)
         width = self.row_width(request)
-        self.gathered = ClassMeans(int(request.number("num-classes")), width)
+        self.gathered = ClassMeans(self.num_classes, width)
         self.targets = self.received_rows(request, width)
         self.before_training(request)
         summary = self.train_locally(request)
@@ -115,7 +118,7 @@ class ClassTableClient(PrivateModelClient):
             return None
         rows = self.received(request, CLASS_TABLE, ROWS)
         classes = self.received(request, CLASS_TABLE, CLASSES)
-        count = int(request.number("num-classes"))
+        count = self.num_classes
         if rows.shape != (len(classes), width) or bool((classes >= count).any()):
             raise RunError(
                 f"client {self.client_id}: received rows of shape {tuple(rows.shape)}, and "

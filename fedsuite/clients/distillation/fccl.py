@@ -14,6 +14,7 @@ from fedsuite.messages.records import LOGITS, MEAN_OUTPUTS, MetricValue, Reply, 
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.distillation import kl_divergence
 from fedsuite.training.loop import TrainingSummary
+from fedsuite.training.told import Told
 
 PREVIOUS, PRETRAINED = "previous", "pretrained"
 CONSTANT_COLUMNS = "constant-columns"
@@ -91,6 +92,11 @@ class FCCLClient(PublicExchangeClient):
     See :class:`fedsuite.strategies.distillation.fccl.FCCL`.
     """
 
+    fccl_off_diagonal = Told(float)
+    fccl_std = Told(str)
+    fccl_target = Told(str)
+    fccl_pretrain_epochs = Told(int)
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._teachers: list[nn.Module] = []
@@ -99,7 +105,7 @@ class FCCLClient(PublicExchangeClient):
     def before_local_phase(self, request: Request) -> None:
         """Pre-train if that is asked for and was not done; get the teachers ready."""
         self._teachers, self._pretrain_steps = [], None
-        epochs = int(request.number("fccl-pretrain-epochs"))
+        epochs = self.fccl_pretrain_epochs
         if epochs:
             self._pretrain_steps = 0
             if not self._kept(PRETRAINED):
@@ -143,20 +149,19 @@ class FCCLClient(PublicExchangeClient):
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
     ) -> Tensor | None:
         """Return the loss of the correlation with the mean; None where nobody else is."""
-        num_clients = int(request.number("num-responders"))
-        if num_clients < 2:
+        if self.num_responders < 2:
             return None
         logits, target = outputs[LOGITS], self.received(request, MEAN_OUTPUTS)
-        if request.config.get("fccl-target") == "others-and-previous":
+        if self.fccl_target == "others-and-previous":
             with torch.no_grad():
                 previous = self._teacher(PREVIOUS)(self.public_features(request, step))
-            target = with_previous(target, logits.detach(), previous, num_clients)
+            target = with_previous(target, logits.detach(), previous, self.num_responders)
         self._count_constant(logits.detach(), target)
         return correlation_loss(
             logits,
             target,
-            request.number("fccl-off-diagonal"),
-            unbiased=request.config.get("fccl-std") == "unbiased",
+            self.fccl_off_diagonal,
+            unbiased=self.fccl_std == "unbiased",
         )
 
     def on_transfer(self, request: Request) -> Reply:

@@ -1,7 +1,6 @@
 """Client of FCCL+: FCCL's, and matches how similar samples are to each other."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from fedsuite.clients.distillation.fccl import FCCLClient
 from fedsuite.messages.records import LOGITS, MEAN_OUTPUTS, SIMILARITIES, Request
 from fedsuite.models.distillation import kl_divergence
 from fedsuite.models.features import with_features
+from fedsuite.training.told import Told
 
 
 def similarities(features: Tensor) -> Tensor:
@@ -71,22 +71,15 @@ class FCCLPlusClient(FCCLClient):
     See :class:`fedsuite.strategies.distillation.fccl_plus.FCCLPlus`.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._temperature = 3.0
-        self._renormalise = False
-
-    def before_local_phase(self, request: Request) -> None:
-        """Get the previous model ready."""
-        self._temperature = request.number("distillation-temperature")
-        self._renormalise = bool(request.config.get("fccl-plus-renormalise", False))
-        super().before_local_phase(request)
+    distillation_temperature = Told(float)
+    fccl_plus_similarity_weight = Told(float)
+    fccl_plus_similarity_temperature = Told(float)
+    fccl_plus_renormalise = Told(bool)
 
     def teaching(self, logits: Tensor, taught: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of the previous model on classes other than the label's."""
-        return non_target_loss(
-            logits, taught, labels, self._temperature, renormalise=self._renormalise
-        )
+        temperature, renormalise = self.distillation_temperature, self.fccl_plus_renormalise
+        return non_target_loss(logits, taught, labels, temperature, renormalise=renormalise)
 
     def public_outputs(self, features: Tensor) -> dict[str, Tensor]:
         """Return logits and similarities of one forward pass."""
@@ -98,9 +91,9 @@ class FCCLPlusClient(FCCLClient):
     ) -> Tensor | None:
         """Return FCCL's loss, and the divergence from the mean similarities."""
         loss = super().transfer_loss(request, step, outputs)
-        weight = request.number("fccl-plus-similarity-weight")
+        weight = self.fccl_plus_similarity_weight
         if loss is None or weight == 0:
             return loss
         mean = self.received(request, MEAN_OUTPUTS, SIMILARITIES)
-        temperature = request.number("fccl-plus-similarity-temperature")
+        temperature = self.fccl_plus_similarity_temperature
         return loss + weight * kl_divergence(outputs[SIMILARITIES], mean, temperature)

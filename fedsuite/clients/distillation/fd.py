@@ -7,6 +7,7 @@ from torch.nn import functional
 from fedsuite.clients.distillation.class_tables import ClassTableClient
 from fedsuite.messages.records import Request
 from fedsuite.training.evaluation import outputs_over
+from fedsuite.training.told import Told
 
 
 class FDClient(ClassTableClient):
@@ -15,25 +16,18 @@ class FDClient(ClassTableClient):
     See :class:`fedsuite.strategies.distillation.fd.FD`.
     """
 
-    _weight = 0.0
-    _space = "prob"
-    _kind = "ce"
-    _online = True
+    fd_weight = Told(float)
+    fd_space = Told(str)
+    fd_loss = Told(str)
+    fd_pass = Told(str)
 
     def row_width(self, request: Request) -> int:
         """Return the number of classes."""
-        return int(request.number("num-classes"))
-
-    def before_training(self, request: Request) -> None:
-        """Take in what the message says."""
-        self._weight = request.number("fd-weight")
-        self._space = str(request.config.get("fd-space", "prob"))
-        self._kind = str(request.config.get("fd-loss", "ce"))
-        self._online = request.config.get("fd-pass", "online") == "online"
+        return self.num_classes
 
     def after_training(self, request: Request) -> None:
         """Make a pass over all data, if that is how averages are taken."""
-        if not self._online:
+        if self.fd_pass == "end":
             for logits, labels in outputs_over(self.model, self.train_data):
                 self._gather(logits, labels)
 
@@ -41,16 +35,18 @@ class FDClient(ClassTableClient):
         """Return the labels' loss and the regulariser; gather the outputs."""
         logits = model(features)
         loss = self.loss_of_logits(logits, labels)
-        if self._online:
+        if self.fd_pass == "online":
             self._gather(logits.detach(), labels)
-        if self.targets is None or self._weight == 0:
+        if self.targets is None or self.fd_weight == 0:
             return loss
         rows, present = self.targets
-        phi = regulariser(logits, rows[labels], present[labels], self._space, self._kind)
-        return loss + self._weight * phi
+        phi = regulariser(
+            logits, rows[labels], present[labels], self.fd_space, self.fd_loss
+        )
+        return loss + self.fd_weight * phi
 
     def _gather(self, logits: Tensor, labels: Tensor) -> None:
-        self.gathered.add(outputs(logits, self._space), labels)
+        self.gathered.add(outputs(logits, self.fd_space), labels)
 
 
 def outputs(logits: Tensor, space: str) -> Tensor:

@@ -13,6 +13,7 @@ from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import LOGITS, MEAN_OUTPUTS, Request
 from fedsuite.models.distillation import kl_divergence, leave_one_out
+from fedsuite.training.told import Told
 
 __all__ = ["FedMDClient", "kl_divergence", "leave_one_out"]
 
@@ -25,17 +26,21 @@ class FedMDClient(PublicExchangeClient):
     See :class:`fedsuite.strategies.distillation.fedmd.FedMD`.
     """
 
+    distillation_temperature = Told(float)
+    distillation_target = Told(str)
+    distillation_loss = Told(str)
+    less_forgetting = Told(str)
+    less_forgetting_from = Told(int)
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._reference: nn.Module | None = None
-        self._temperature = 1.0
         self._steps_taken = 0
 
     def before_local_phase(self, request: Request) -> None:
         """Keep a copy of the model that local training should stay near to."""
         self._reference, self._steps_taken = None, 0
         if self._less_forgetting(request, "local"):
-            self._temperature = request.number("distillation-temperature")
             self._reference = copy.deepcopy(self.model).requires_grad_(False).train()
 
     def after_local_phase(self, request: Request) -> None:
@@ -45,7 +50,7 @@ class FedMDClient(PublicExchangeClient):
         """
         self._reference = None
         self.memory.pop(REFERENCE, None)
-        later = range(1, int(request.number("transfer-steps")))
+        later = range(1, self.transfer_steps)
         if later and self._less_forgetting(request, "transfer"):
             kept = [self.outputs_without_trace(request, step)[LOGITS] for step in later]
             self.memory[REFERENCE] = np.stack([logits.cpu().numpy() for logits in kept])
@@ -62,7 +67,7 @@ class FedMDClient(PublicExchangeClient):
         with torch.no_grad():
             kept = self._reference(features)
         loss = self.loss_of_logits(logits, labels)
-        return loss + kl_divergence(logits, kept, self._temperature)
+        return loss + kl_divergence(logits, kept, self.distillation_temperature)
 
     def transfer_loss(
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
@@ -73,35 +78,30 @@ class FedMDClient(PublicExchangeClient):
 
     def transfer_terms(self, request: Request, step: int, logits: Tensor) -> list[Tensor]:
         """Return the terms of the transfer loss."""
-        temperature = request.number("distillation-temperature")
         terms = []
         target = self._target(request, logits.detach())
         if target is not None:
-            terms.append(self._match(request, logits, target, temperature))
+            terms.append(self._match(logits, target))
         if step and self._less_forgetting(request, "transfer"):
             kept = torch.tensor(self._kept(step), device=logits.device)
-            terms.append(kl_divergence(logits, kept, temperature))
+            terms.append(kl_divergence(logits, kept, self.distillation_temperature))
         return terms
 
     def _target(self, request: Request, logits: Tensor) -> Tensor | None:
         """Return the logits to imitate; None where there is nobody else."""
-        num_clients = int(request.number("num-responders"))
-        if num_clients < 2:
+        if self.num_responders < 2:
             return None
         mean = self.received(request, MEAN_OUTPUTS)
-        if request.config.get("distillation-target") == "all":
+        if self.distillation_target == "all":
             return mean
-        return leave_one_out(mean, logits, num_clients)
+        return leave_one_out(mean, logits, self.num_responders)
 
-    def _match(
-        self, request: Request, logits: Tensor, target: Tensor, temperature: float
-    ) -> Tensor:
-        kind = request.config.get("distillation-loss", "kl")
-        if kind == "l1":
+    def _match(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.distillation_loss == "l1":
             return functional.l1_loss(logits, target)
-        if kind == "mse":
+        if self.distillation_loss == "mse":
             return functional.mse_loss(logits, target)
-        return kl_divergence(logits, target, temperature)
+        return kl_divergence(logits, target, self.distillation_temperature)
 
     def _kept(self, step: int) -> Any:
         if REFERENCE not in self.memory or step > len(self.memory[REFERENCE]):
@@ -112,6 +112,6 @@ class FedMDClient(PublicExchangeClient):
         return self.memory[REFERENCE][step - 1]
 
     def _less_forgetting(self, request: Request, phase: str) -> bool:
-        if request.server_round < request.number("less-forgetting-from"):
+        if request.server_round < self.less_forgetting_from:
             return False
-        return request.config.get("less-forgetting") in ("both", phase)
+        return self.less_forgetting in ("both", phase)

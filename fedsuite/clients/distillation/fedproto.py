@@ -21,6 +21,7 @@ from fedsuite.messages.records import (
 from fedsuite.models.distillation import leave_one_out
 from fedsuite.models.features import check_trained, feature_width, with_features
 from fedsuite.training.evaluation import correct_predictions
+from fedsuite.training.told import Told
 
 
 class FedProtoClient(ClassTableClient):
@@ -34,7 +35,8 @@ class FedProtoClient(ClassTableClient):
         FEATURE_WIDTH: "on_feature_width",
     }
 
-    _weight = 0.0
+    proto_weight = Told(float)
+    proto_aggregation = Told(str)
     _gathers_after = 0
     _steps_taken = 0
 
@@ -44,7 +46,6 @@ class FedProtoClient(ClassTableClient):
 
     def before_training(self, request: Request) -> None:
         """Find out where the last epoch begins."""
-        self._weight = request.number("proto-weight")
         options, count = self.training, len(self.train_data)
         epoch = math.ceil(count / (options.batch_size or count)) if count else 0
         steps = options.local_steps or options.local_epochs * epoch
@@ -60,15 +61,17 @@ class FedProtoClient(ClassTableClient):
         loss = self.loss_of_logits(logits, labels)
         if self._steps_taken >= self._gathers_after:
             self.gathered.add(found, labels)
-        if self.targets is None or self._weight == 0:
+        if self.targets is None or self.proto_weight == 0:
             return loss
         rows, present = self.targets
-        return loss + self._weight * prototype_loss(found, rows[labels], present[labels])
+        return loss + self.proto_weight * prototype_loss(
+            found, rows[labels], present[labels]
+        )
 
     def told_counts(self, request: Request) -> Tensor:
         """Return the examples of each class that has a row, where they are asked for."""
         present = super().told_counts(request)
-        if request.config.get("proto-aggregation") != "count":
+        if self.proto_aggregation != "count":
             return present
         return self._examples(len(present)) * present
 
@@ -105,6 +108,9 @@ class FedProtoPublicClient(PublicExchangeClient):
         FEATURE_WIDTH: "on_feature_width",
     }
 
+    proto_weight = Told(float)
+    proto_target = Told(str)
+
     def on_feature_width(self, request: Request) -> Reply:
         """Tell how many features the classifier is given, if training can move them."""
         check_trained(self.model)
@@ -118,13 +124,12 @@ class FedProtoPublicClient(PublicExchangeClient):
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
     ) -> Tensor | None:
         """Return the distance to the mean; None where there is nobody else."""
-        num_clients = int(request.number("num-responders"))
-        weight = request.number("proto-weight")
+        num_clients, weight = self.num_responders, self.proto_weight
         if num_clients < 2 or weight == 0:
             return None
         found = outputs[FEATURES]
         mean = self.received(request, MEAN_OUTPUTS, FEATURES)
-        if request.config.get("proto-target") == "others":
+        if self.proto_target == "others":
             mean = leave_one_out(mean, found.detach(), num_clients)
         return weight * functional.mse_loss(found, mean.to(found))
 

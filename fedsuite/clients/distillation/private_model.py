@@ -19,6 +19,7 @@ from fedsuite.models.features import feature_width
 from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions
+from fedsuite.training.told import Told
 
 _PARTS = MODEL, OPTIMIZER, MEMORY = "model", "optimizer", "memory"
 
@@ -29,6 +30,8 @@ class PrivateModelClient(FederatedClient):
     The model handed to the constructor is where it starts. ``self.memory`` holds arrays
     that a method needs again.
     """
+
+    reset_optimizer = Told(bool, otherwise=False)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -78,7 +81,7 @@ class PrivateModelClient(FederatedClient):
     def _load_for_training(self, request: Request) -> None:
         """Take up where the last message left off, unless the optimiser begins anew."""
         self._load(request)
-        if request.config.get("reset-optimizer", False):
+        if self.reset_optimizer:
             self._moments = {}
 
     def _load(self, request: Request) -> None:

@@ -33,6 +33,7 @@ from fedsuite.messages.records import (
     Reply,
     Request,
 )
+from fedsuite.training.told import Told
 
 
 class PublicExchangeClient(PrivateModelClient):
@@ -42,6 +43,12 @@ class PublicExchangeClient(PrivateModelClient):
     :meth:`transfer_loss` what is learnt from the server's answer, and in
     :meth:`public_outputs` what is sent; ``self.memory`` holds arrays that it needs again.
     """
+
+    transfer_steps = Told(int)
+    public_step = Told(int)
+    public_batch_size = Told(int)
+    public_seed = Told(int)
+    num_responders = Told(int)
 
     ACTIONS: ClassVar[Mapping[str, str]] = {
         LOCAL_PHASE: "on_local_phase",
@@ -92,7 +99,7 @@ class PublicExchangeClient(PrivateModelClient):
     def on_transfer(self, request: Request) -> Reply:
         """Take one step on the server's answer; tell the outputs on the next batch."""
         self._load(request)
-        step = int(request.number("public-step"))
+        step = self.public_step
         metrics: dict[str, MetricValue] = {"num-examples": len(self.train_data)}
         loss = self._step(request, step)
         if loss is not None:
@@ -116,8 +123,8 @@ class PublicExchangeClient(PrivateModelClient):
             )
         rows = public_batch(
             len(self.public),
-            int(request.number("public-batch-size")),
-            int(request.number("public-seed")),
+            self.public_batch_size,
+            self.public_seed,
             request.server_round,
             step,
         )
@@ -159,7 +166,7 @@ class PublicExchangeClient(PrivateModelClient):
     ) -> Reply:
         """Return the reply with the outputs of a step, none after the last; store state."""
         arrays: dict[str, Arrays] = {}
-        if step < int(request.number("transfer-steps")):
+        if step < self.transfer_steps:
             outputs = self.outputs_without_trace(request, step)
             arrays[OUTPUTS] = {
                 n: t.detach().cpu().numpy().copy() for n, t in outputs.items()

@@ -36,19 +36,21 @@ client that is alone in an exchange learns from the server all the same.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Key, Value
+from fedsuite.core.settings import key, part, state
 from fedsuite.data.public_batches import public_batch
 from fedsuite.messages.quantisation import LARGEST_BITS, DeltaLedger
 from fedsuite.messages.records import (
     LOGITS,
     PROBABILITIES,
     SERVER_OUTPUTS,
+    TRAIN,
     Arrays,
     ConfigValue,
 )
@@ -58,7 +60,6 @@ from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.validation import RecordSpec
 from fedsuite.strategies.distillation.public_exchange import (
     DEFAULTS,
-    ExchangeOptions,
     Feedback,
     PublicExchange,
     mean_outputs,
@@ -86,111 +87,66 @@ SERVER_MODEL = Key(
 
 
 class CFD(PublicExchange):
-    """A network on the server stands between the clients.
-
-    Parameters
-    ----------
-    networks, public
-        The clients' networks, and the public data: the server's network learns on it.
-    cfd_server_model
-        Network of the server, such as ``"lenet-5"``; empty is the largest that a client
-        has.
-    cfd_target
-        ``logit-mean`` or ``prob-mean``: what it learns.
-    cfd_emit
-        Whether clients get its outputs ``after`` or ``before`` the steps of an exchange.
-    cfd_server_steps
-        Its steps in an exchange; 0 leaves it as it was drawn.
-    cfd_learning_rate
-        Of its Adam.
-    cfd_bits
-        Bits of the grid that clients round probabilities to; 0 sends logits.
-    options
-        Keywords of
-        :class:`~fedsuite.strategies.distillation.public_exchange.PublicExchange`.
-    """
+    """A network on the server stands between the clients."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "CFDClient", "answers with its outputs on public data"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *PublicExchange.KEYS,
-        SERVER_MODEL,
-        Key(
-            "cfd-target",
-            "logit-mean",
-            "what CFD's server learns: the softmax of the mean logits, or the mean of the "
-            "softmaxes",
-            choices=get_args(Target),
-        ),
-        Key(
-            "cfd-emit",
-            "after",
-            "whether clients get the outputs of CFD's server after its step or before it",
-            choices=get_args(Emit),
-        ),
-        Key(
-            "cfd-server-steps",
-            1,
-            "steps of CFD's server in an exchange; 0 leaves it as it was drawn",
-            minimum=0,
-        ),
-        Key("cfd-learning-rate", 0.001, "step size of the server's Adam in CFD", above=0.0),
-        Key(
-            "cfd-bits",
-            0,
-            "bits of the grid that CFD's clients round probabilities to, 1 being one-hot; "
-            "0 sends logits",
-            minimum=0,
-            maximum=LARGEST_BITS,
-        ),
-    )
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
     NEEDS_PUBLIC_INPUTS: ClassVar[bool] = True
     NEEDS_NETWORKS: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        networks: "ServerNetworks",
-        public: "PublicData",
-        cfd_server_model: str = "",
-        cfd_target: Target = "logit-mean",
-        cfd_emit: Emit = "after",
-        cfd_server_steps: int = 1,
-        cfd_learning_rate: float = 0.001,
-        cfd_bits: int = 0,
-        **options: Unpack[ExchangeOptions],
-    ) -> None:
-        if not cfd_learning_rate > 0 or cfd_server_steps < 0:
+    cfd_server_model: str = key(
+        default="",
+        help="network of CFD's server, as an entry of client-models; empty is the largest "
+        "of the clients'",
+    )
+    cfd_target: Target = key(
+        default="logit-mean",
+        help="what CFD's server learns: the softmax of the mean logits, or the mean of the "
+        "softmaxes",
+    )
+    cfd_emit: Emit = key(
+        default="after",
+        help="whether clients get the outputs of CFD's server after its step or before it",
+    )
+    cfd_server_steps: int = key(
+        default=1,
+        help="steps of CFD's server in an exchange; 0 leaves it as it was drawn",
+        minimum=0,
+    )
+    cfd_learning_rate: float = key(
+        default=0.001, help="step size of the server's Adam in CFD", above=0.0
+    )
+    cfd_bits: int = key(
+        default=0,
+        help="bits of the grid that CFD's clients round probabilities to, 1 being one-hot; "
+        "0 sends logits",
+        minimum=0,
+        maximum=LARGEST_BITS,
+        told=TRAIN,
+    )
+    networks: "ServerNetworks" = part(help="the clients' networks")
+    public: "PublicData" = part(
+        help="the public data, which the server's network learns on"
+    )
+    _student: "ServerStudent | None" = state(default_factory=lambda: None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cfd_bits and self.cfd_target != "prob-mean":
             raise ValueError(
-                f"cfd_learning_rate = {cfd_learning_rate}, cfd_server_steps = "
-                f"{cfd_server_steps}: expected above 0, and at least 0"
+                f"cfd_bits = {self.cfd_bits}: what is rounded are probabilities, which "
+                "have no mean of logits: set cfd-target to 'prob-mean'"
             )
-        if not 0 <= cfd_bits <= LARGEST_BITS:
-            raise ValueError(f"cfd_bits = {cfd_bits}: expected 0 to {LARGEST_BITS}")
-        if cfd_bits and cfd_target != "prob-mean":
+        if len(self.public) != self.public_rows:
             raise ValueError(
-                f"cfd_bits = {cfd_bits}: what is rounded are probabilities, which have no "
-                "mean of logits: set cfd-target to 'prob-mean'"
+                f"public_rows = {self.public_rows}: public has {len(self.public)} rows"
             )
-        super().__init__(**options)
-        if len(public) != self.public_rows:
-            raise ValueError(
-                f"public_rows = {self.public_rows}, and public has {len(public)}: expected "
-                "the same"
-            )
-        self.settings["cfd-bits"] = cfd_bits
-        self._bits = cfd_bits
-        self._public = public
-        self._networks = networks
-        self._server_network = _parse(cfd_server_model)
-        self._by_logits = cfd_target == "logit-mean"
-        self._emits_after = cfd_emit == "after"
-        self._server_steps = cfd_server_steps
-        self._learning_rate = cfd_learning_rate
-        self._student: ServerStudent | None = None
+        self._server_network = _parse(self.cfd_server_model)
+        self._by_logits = self.cfd_target == "logit-mean"
+        self._emits_after = self.cfd_emit == "after"
         self._coded = DeltaLedger(self.public_rows)
 
     @property
@@ -200,12 +156,12 @@ class CFD(PublicExchange):
         from fedsuite.strategies.distillation.server_student import ServerStudent
 
         if self._student is None:
-            self._student = ServerStudent(self._build(), self._learning_rate, self.seed)
+            self._student = ServerStudent(self._build(), self.cfd_learning_rate, self.seed)
         return self._student
 
     def output_spec(self) -> RecordSpec:
         """Return what clients send of a batch: logits, or probabilities on the grid."""
-        if not self._bits:
+        if not self.cfd_bits:
             return super().output_spec()
         return {PROBABILITIES: ((self.batch_size, self.num_classes), "float32")}
 
@@ -218,15 +174,15 @@ class CFD(PublicExchange):
         rows = public_batch(
             self.public_rows, self.batch_size, self.seed, self.server_round, step
         )
-        inputs = self._public.features[rows]
+        inputs = self.public.features[rows]
         target = self._target(outputs)
         when = self.server_round, step
         emitted = self.student.logits(inputs, *when)
-        for _ in range(self._server_steps):
+        for _ in range(self.cfd_server_steps):
             self.note(server_loss=self.student.step(inputs, target, *when))
         if self._emits_after:
             emitted = self.student.logits(inputs, *when)
-        if not self._bits:
+        if not self.cfd_bits:
             self.note(output_divergence=output_divergence(outputs))
         else:
             for client_id, arrays in outputs.items():
@@ -252,7 +208,7 @@ class CFD(PublicExchange):
         if self._by_logits:
             return softmax(mean_outputs(outputs)[LOGITS])
         held = [
-            _rows(arrays[PROBABILITIES]) if self._bits else softmax(arrays[LOGITS])
+            _rows(arrays[PROBABILITIES]) if self.cfd_bits else softmax(arrays[LOGITS])
             for arrays in outputs.values()
         ]
         mean: NDArray[np.float64] = np.mean(held, axis=0)
@@ -261,19 +217,19 @@ class CFD(PublicExchange):
     def _build(self) -> "nn.Module":
         network = self._server_network
         if network is not None:
-            shape = tuple(self._public.features.shape[1:])
+            shape = tuple(self.public.features.shape[1:])
             return build_model(
                 network.name,
                 shape,
                 self.num_classes,
                 self.seed,
                 client_id=0,
-                standardisation=self._networks.standardisation,
+                standardisation=self.networks.standardisation,
                 **network.options,
             )
-        networks, sizes = self._networks.networks, self._networks.num_parameters
+        networks, sizes = self.networks.networks, self.networks.num_parameters
         held = [index for index in range(len(sizes)) if networks.clients_of(index)]
-        return self._networks.build(max(held, key=sizes.__getitem__))
+        return self.networks.build(max(held, key=sizes.__getitem__))
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:

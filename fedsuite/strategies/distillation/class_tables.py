@@ -12,12 +12,13 @@ client.
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Required, Unpack
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import key, part
 from fedsuite.messages.records import (
     CLASS_TABLE,
     CLASSES,
@@ -31,38 +32,18 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.validation import BadReply, ClientReply, Expected
 from fedsuite.strategies.distillation.public_exchange import (
     COMMON,
     LARGEST_OUTPUT,
-    RESET_OPTIMIZER,
 )
 
 Floats = NDArray[np.float64]
 
 
-class TableOptions(StrategyOptions, total=False):
-    """Keywords of :class:`ClassTables` that its sub-classes hand on."""
-
-    num_classes: Required[int]
-    reset_optimizer: bool
-
-
 class ClassTables(FederatedStrategy):
-    """Base of the methods that exchange a row a class.
+    """Base of the methods that exchange a row a class."""
 
-    Parameters
-    ----------
-    num_classes
-        Rows of a table.
-    reset_optimizer
-        Whether clients make their optimiser anew in each round.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
-
-    KEYS: ClassVar[tuple[Key, ...]] = (RESET_OPTIMIZER,)
     DEFAULTS: ClassVar[Mapping[str, Value]] = COMMON
     FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0, "dp-noise-multiplier": 0.0}
     FIXED_REASON: ClassVar[str] = (
@@ -76,26 +57,25 @@ class ClassTables(FederatedStrategy):
     LARGEST: ClassVar[float] = LARGEST_OUTPUT
     """Largest magnitude of a number that a client may send."""
 
-    def __init__(
-        self,
-        *,
-        num_classes: int,
-        reset_optimizer: bool = False,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        super().__init__(**options)
-        if self.wire == "numpy":
-            raise ValueError(
-                "wire='numpy' cannot go with exchanges of class tables: a legacy "
-                "NumPyClient has none"
-            )
-        if num_classes < 1:
-            raise ValueError(f"num_classes = {num_classes}: expected at least 1")
-        self.num_classes = num_classes
-        self.settings: dict[str, ConfigValue] = {
-            "num-classes": num_classes,
-            "reset-optimizer": reset_optimizer,
-        }
+    NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient exchanges no class tables"
+
+    num_classes: int = part(help="rows of a table")
+    reset_optimizer: bool = key(
+        default=False,
+        help="make the client's optimiser anew in each round; false keeps its moments for "
+        "ever",
+        told=TRAIN,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_classes < 1:
+            raise ValueError(f"num_classes = {self.num_classes}: expected at least 1")
+
+    @property
+    def settings(self) -> dict[str, ConfigValue]:
+        """What each message says: the keys that clients are told, and the classes."""
+        return {**self.told(TRAIN), "num-classes": self.num_classes}
 
     # ------------------------------------------------------------- for methods to override
 

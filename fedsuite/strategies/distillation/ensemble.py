@@ -11,7 +11,7 @@ the teachers' logits, f the student's and KL(a, b) = sum a log(a / b), target fi
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ from fedsuite.messages.records import Arrays
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.distillation import kl_divergence
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
-
-Combination = Literal["avg-logits", "avg-probs", "avg-losses"]
+from fedsuite.strategies.distillation.network_averages import Combination
 
 LARGEST_NORM = 5.0
 """To which the gradient of a step is clipped, as in the authors' code."""

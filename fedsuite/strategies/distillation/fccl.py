@@ -32,14 +32,14 @@ correlation: C is 0 there, no gradient comes from it, and the event is counted i
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Unpack, get_args
+from typing import ClassVar, Literal
 
-from fedsuite.core.keys import Key, Value
-from fedsuite.messages.records import MEAN_OUTPUTS, Arrays
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import key
+from fedsuite.messages.records import MEAN_OUTPUTS, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.strategies.distillation.public_exchange import (
     DEFAULTS,
-    ExchangeOptions,
     Feedback,
     PublicExchange,
     mean_outputs,
@@ -49,93 +49,48 @@ from fedsuite.strategies.distillation.public_exchange import (
 Spread = Literal["unbiased", "biased"]
 Target = Literal["all", "others-and-previous"]
 
-OFF_DIAGONAL = Key(
-    "fccl-off-diagonal",
-    0.0051,
-    "weight of FCCL's terms between different classes; 0 has none",
-    minimum=0.0,
-)
-SPREAD = Key(
-    "fccl-std",
-    "unbiased",
-    "standard deviation that FCCL divides by, over batch - 1 or over the batch",
-    choices=get_args(Spread),
-)
-
-
-class CorrelationOptions(ExchangeOptions, total=False):
-    """Keywords that :class:`FCCL` and FCCL+ share."""
-
-    fccl_off_diagonal: float
-    fccl_std: Spread
-
 
 class FCCL(PublicExchange):
-    """Mean logits come back, for clients to correlate theirs with.
-
-    Parameters
-    ----------
-    fccl_off_diagonal
-        lambda, the weight of the terms between different classes.
-    fccl_std
-        ``unbiased`` or ``biased``.
-    fccl_target
-        ``all``: the mean over clients; ``others-and-previous``: in it the client's own part
-        is of its previous model.
-    fccl_pretrain_epochs
-        Passes of each client over its data before its first local phase; 0 has none, nor
-        the teacher that they make.
-    options
-        Keywords of
-        :class:`~fedsuite.strategies.distillation.public_exchange.PublicExchange`.
-    """
+    """Mean logits come back, for clients to correlate theirs with."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FCCLClient", "answers with its outputs on public data"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *PublicExchange.KEYS,
-        OFF_DIAGONAL,
-        SPREAD,
-        Key(
-            "fccl-target",
-            "all",
-            "what FCCL's clients correlate with: the mean, or it with the previous model "
-            "in the client's own place",
-            choices=get_args(Target),
-        ),
-        Key(
-            "fccl-pretrain-epochs",
-            0,
-            "passes over a client's data before FCCL's first round, which other methods do "
-            "not get; 0 leaves their teacher out",
-            minimum=0,
-        ),
-    )
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
 
-    def __init__(
-        self,
-        *,
-        fccl_off_diagonal: float = 0.0051,
-        fccl_std: Spread = "unbiased",
-        fccl_target: Target = "all",
-        fccl_pretrain_epochs: int = 0,
-        **options: Unpack[ExchangeOptions],
-    ) -> None:
-        super().__init__(**options)
+    fccl_off_diagonal: float = key(
+        default=0.0051,
+        help="weight of FCCL's terms between different classes; 0 has none",
+        minimum=0.0,
+        told=TRAIN,
+    )
+    fccl_std: Spread = key(
+        default="unbiased",
+        help="standard deviation that FCCL divides by, over batch - 1 or over the batch",
+        told=TRAIN,
+    )
+    fccl_target: Target = key(
+        default="all",
+        help="what FCCL's clients correlate with: the mean, or it with the previous model "
+        "in the client's own place",
+        told=TRAIN,
+    )
+    fccl_pretrain_epochs: int = key(
+        default=0,
+        help="passes over a client's data before FCCL's first round, which other methods "
+        "do not get; 0 leaves their teacher out",
+        minimum=0,
+        told=TRAIN,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.batch_size < 2:
             raise ValueError(
                 f"a public batch of {self.batch_size} sample has no correlation: set "
                 "public-batch-size and public-size to at least 2"
             )
-        self.settings |= {
-            "fccl-off-diagonal": fccl_off_diagonal,
-            "fccl-std": fccl_std,
-            "fccl-target": fccl_target,
-            "fccl-pretrain-epochs": fccl_pretrain_epochs,
-        }
 
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
         """Return the mean of what clients sent."""

@@ -29,97 +29,53 @@ the code: no model leaves a client. There is no pre-training.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Key, Unless
-from fedsuite.messages.records import LOGITS, SIMILARITIES, Arrays
+from fedsuite.core.keys import Unless
+from fedsuite.core.settings import given, key
+from fedsuite.messages.records import LOGITS, SIMILARITIES, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.validation import RecordSpec
-from fedsuite.strategies.distillation.fccl import (
-    FCCL,
-    OFF_DIAGONAL,
-    SPREAD,
-    CorrelationOptions,
-)
-from fedsuite.strategies.distillation.fedmd import TEMPERATURE
-from fedsuite.strategies.distillation.public_exchange import Feedback, PublicExchange
+from fedsuite.strategies.distillation.fccl import FCCL, Target
+from fedsuite.strategies.distillation.public_exchange import Feedback
 
 
 class FCCLPlus(FCCL):
-    """Mean logits and mean similarities come back.
-
-    Parameters
-    ----------
-    fccl_plus_similarity_weight
-        omega, the weight of the similarities; 0 is FCCL's transfer.
-    fccl_plus_similarity_temperature
-        mu that cosines are divided by.
-    fccl_plus_renormalise
-        Whether predictions for classes other than the label's are made to sum to 1.
-    distillation_temperature
-        T of the local phase.
-    options
-        Keywords of
-        :class:`~fedsuite.strategies.distillation.public_exchange.PublicExchange`, and
-        ``fccl_off_diagonal`` and ``fccl_std`` of
-        :class:`~fedsuite.strategies.distillation.fccl.FCCL`.
-    """
+    """Mean logits and mean similarities come back."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FCCLPlusClient", "answers with its outputs on public data"
     )
     FEATURE_WEIGHT: ClassVar[str] = "fccl-plus-similarity-weight"
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *PublicExchange.KEYS,
-        OFF_DIAGONAL,
-        SPREAD,
-        replace(TEMPERATURE, default=3.0),
-        Key(
-            "fccl-plus-similarity-weight",
-            3.0,
-            "weight of the similarities of samples in FCCL+; 0 leaves them out",
-            minimum=0.0,
-        ),
-        Key(
-            "fccl-plus-similarity-temperature",
-            0.02,
-            "temperature at which FCCL+ compares similarities",
-            above=0.0,
-            needs=(Unless("fccl-plus-similarity-weight", 0.0),),
-        ),
-        Key(
-            "fccl-plus-renormalise",
-            False,
-            "make predictions for classes other than the label's sum to 1 in FCCL+",
-        ),
+    fccl_target: Target = given(default="all", help="as in FCCL", told=TRAIN)
+    fccl_pretrain_epochs: int = given(default=0, help="as in FCCL", told=TRAIN)
+    fccl_plus_similarity_weight: float = key(
+        default=3.0,
+        help="weight of the similarities of samples in FCCL+; 0 leaves them out",
+        minimum=0.0,
+        told=TRAIN,
     )
-
-    def __init__(
-        self,
-        *,
-        distillation_temperature: float = 3.0,
-        fccl_plus_similarity_weight: float = 3.0,
-        fccl_plus_similarity_temperature: float = 0.02,
-        fccl_plus_renormalise: bool = False,
-        **options: Unpack[CorrelationOptions],
-    ) -> None:
-        if not distillation_temperature > 0 or not fccl_plus_similarity_temperature > 0:
-            raise ValueError(
-                f"distillation_temperature = {distillation_temperature}, "
-                "fccl_plus_similarity_temperature = "
-                f"{fccl_plus_similarity_temperature}: expected above 0"
-            )
-        super().__init__(**options)
-        self.settings |= {
-            "distillation-temperature": distillation_temperature,
-            "fccl-plus-similarity-weight": fccl_plus_similarity_weight,
-            "fccl-plus-similarity-temperature": fccl_plus_similarity_temperature,
-            "fccl-plus-renormalise": fccl_plus_renormalise,
-        }
+    fccl_plus_similarity_temperature: float = key(
+        default=0.02,
+        help="temperature at which FCCL+ compares similarities",
+        above=0.0,
+        needs=(Unless("fccl-plus-similarity-weight", 0.0),),
+        told=TRAIN,
+    )
+    fccl_plus_renormalise: bool = key(
+        default=False,
+        help="make predictions for classes other than the label's sum to 1 in FCCL+",
+        told=TRAIN,
+    )
+    distillation_temperature: float = key(
+        default=3.0,
+        help="temperature at which predictions are compared",
+        above=0.0,
+        told=TRAIN,
+    )
 
     def output_spec(self) -> RecordSpec:
         """Return what clients send of a batch: logits and similarities."""

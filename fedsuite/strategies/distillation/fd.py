@@ -31,18 +31,17 @@ examples tell much, and of a class with one row the mean is the model's output o
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Unpack, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.keys import Key
-from fedsuite.messages.records import Arrays, ConfigValue
+from fedsuite.core.settings import key, state
+from fedsuite.messages.records import TRAIN, Arrays, ConfigValue
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.validation import BadReply, ClientReply
 from fedsuite.strategies.distillation.class_tables import (
     ClassTables,
-    TableOptions,
     packed,
     table_of,
 )
@@ -56,75 +55,36 @@ TOLERANCE = 1e-3
 
 
 class FD(ClassTables):
-    """A table of mean outputs, a row a class, goes up and the others' mean comes down.
-
-    Parameters
-    ----------
-    fd_weight
-        gamma, the weight of phi; 0 is local training.
-    fd_space
-        What is averaged: ``prob`` or ``logit``.
-    fd_loss
-        phi: ``ce``, ``kl`` or ``mse``.
-    fd_pass
-        When: ``online``, while training, or at its ``end``.
-    options
-        Keywords of :class:`~fedsuite.strategies.distillation.class_tables.ClassTables`.
-    """
+    """A table of mean outputs, a row a class, goes up and the others' mean comes down."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FDClient", "answers with the mean outputs of its classes"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *ClassTables.KEYS,
-        Key(
-            "fd-weight",
-            1.0,
-            "weight gamma of FD's regulariser; 0 is local training",
-            minimum=0.0,
-        ),
-        Key(
-            "fd-space",
-            "prob",
-            "what FD averages for each label: softmax outputs or logits",
-            choices=get_args(Space),
-        ),
-        Key(
-            "fd-loss",
-            "ce",
-            "FD's regulariser: cross-entropy, divergence, or squared distance",
-            choices=get_args(Match),
-        ),
-        Key(
-            "fd-pass",
-            "online",
-            "when FD takes its averages: during local training, or by a pass at its end",
-            choices=get_args(Pass),
-        ),
+    fd_weight: float = key(
+        default=1.0,
+        help="weight gamma of FD's regulariser; 0 is local training",
+        minimum=0.0,
+        told=TRAIN,
+    )
+    fd_space: Space = key(
+        default="prob",
+        help="what FD averages for each label: softmax outputs or logits",
+        told=TRAIN,
+    )
+    fd_loss: Match = key(
+        default="ce",
+        help="FD's regulariser: cross-entropy, divergence, or squared distance",
+        told=TRAIN,
+    )
+    fd_pass: Pass = key(
+        default="online",
+        help="when FD takes its averages: during local training, or by a pass at its end",
+        told=TRAIN,
     )
 
-    def __init__(
-        self,
-        *,
-        fd_weight: float = 1.0,
-        fd_space: Space = "prob",
-        fd_loss: Match = "ce",
-        fd_pass: Pass = "online",
-        **options: Unpack[TableOptions],
-    ) -> None:
-        if not 0 <= fd_weight < np.inf:
-            raise ValueError(f"fd_weight = {fd_weight}: expected a number >= 0")
-        super().__init__(**options)
-        self.space = fd_space
-        self.settings |= {
-            "fd-weight": fd_weight,
-            "fd-space": fd_space,
-            "fd-loss": fd_loss,
-            "fd-pass": fd_pass,
-        }
-        self.tables: dict[int, NDArray[Any]] = {}
-        self.present: dict[int, NDArray[np.bool_]] = {}
+    tables: dict[int, NDArray[Any]] = state(default_factory=dict)
+    present: dict[int, NDArray[np.bool_]] = state(default_factory=dict)
 
     def row_width(self) -> int:
         """Return the number of classes: a row is an output."""
@@ -134,7 +94,7 @@ class FD(ClassTables):
         """Refuse also what is not a mean of softmax outputs, where these are averaged."""
         super().check(reply)
         rows, counts = table_of(reply)
-        if self.space == "prob":
+        if self.fd_space == "prob":
             sums = rows[counts > 0].sum(axis=1, dtype=np.float64)
             if (rows < 0).any() or (abs(sums - 1) > TOLERANCE).any():
                 raise BadReply("the table has rows that are no probabilities")
@@ -167,8 +127,8 @@ class FD(ClassTables):
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
         self.tables, self.present = {}, {}
-        for key, array in arrays.items():
-            client_id, _, name = key.partition("/")
+        for path, array in arrays.items():
+            client_id, _, name = path.partition("/")
             if name == "rows":
                 self.tables[int(client_id)] = array
             else:

@@ -32,17 +32,16 @@ Logits and their gradients tell of private data: nothing here is a promise of pr
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, Unpack, cast, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 
-from fedsuite.core.keys import Key, With
+from fedsuite.core.keys import With
+from fedsuite.core.settings import key, state
 from fedsuite.messages.records import ADVERSARIAL_GRADIENT, LOGITS, Arrays, ConfigValue
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.strategies.distillation.fedmd import (
-    DistillationOptions,
     FedMDLF,
-    LessForgetting,
 )
 from fedsuite.strategies.distillation.public_exchange import Feedback
 
@@ -56,94 +55,44 @@ _DISCRIMINATOR = (With("adversarial", True),)
 LABELS = "labels"
 
 
-class FedALOptions(DistillationOptions, total=False):
-    """Keywords of ``FedMDLF`` that FedAL hands on."""
-
-    transfer_steps: int
-    less_forgetting: LessForgetting
-
-
 class FedAL(FedMDLF):
-    """FedMD-LF, and a discriminator on the server that clients learn to deceive.
-
-    Parameters
-    ----------
-    adversarial
-        Whether there is a discriminator; false is FedMD-LF.
-    discriminator_learning_rate, discriminator_optimizer
-        Step of the discriminator; 0 leaves it as it was drawn.
-    discriminator_temperature
-        E_d at which it sees outputs.
-    discriminator_widths
-        Units of its hidden layers, comma-separated; empty is a linear one.
-    options
-        Keywords of :class:`~fedsuite.strategies.distillation.fedmd.FedMDLF`.
-    """
+    """FedMD-LF, and a discriminator on the server that clients learn to deceive."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedALClient", "answers with its outputs on public data"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *FedMDLF.KEYS,
-        Key(
-            "adversarial",
-            True,
-            "whether a discriminator tells FedAL's clients apart; false is FedMD-LF",
-        ),
-        Key(
-            "discriminator-learning-rate",
-            1e-4,
-            "step size of FedAL's discriminator; 0 leaves it as it was drawn",
-            minimum=0.0,
-            needs=_DISCRIMINATOR,
-        ),
-        Key(
-            "discriminator-optimizer",
-            "adam",
-            "optimiser of FedAL's discriminator",
-            choices=get_args(DiscriminatorOptimizer),
-            needs=_DISCRIMINATOR,
-        ),
-        Key(
-            "discriminator-temperature",
-            2.0,
-            "temperature at which FedAL's discriminator sees outputs",
-            above=0.0,
-            needs=_DISCRIMINATOR,
-        ),
-        Key(
-            "discriminator-widths",
-            "32,265",
-            "units of the discriminator's hidden layers; empty has none",
-            needs=_DISCRIMINATOR,
-        ),
+    adversarial: bool = key(
+        default=True,
+        help="whether a discriminator tells FedAL's clients apart; false is FedMD-LF",
+    )
+    discriminator_learning_rate: float = key(
+        default=1e-4,
+        help="step size of FedAL's discriminator; 0 leaves it as it was drawn",
+        minimum=0.0,
+        needs=_DISCRIMINATOR,
+    )
+    discriminator_optimizer: DiscriminatorOptimizer = key(
+        default="adam", help="optimiser of FedAL's discriminator", needs=_DISCRIMINATOR
+    )
+    discriminator_temperature: float = key(
+        default=2.0,
+        help="temperature at which FedAL's discriminator sees outputs",
+        above=0.0,
+        needs=_DISCRIMINATOR,
+    )
+    discriminator_widths: str = key(
+        default="32,265",
+        help="units of the discriminator's hidden layers; empty has none",
+        needs=_DISCRIMINATOR,
     )
 
-    def __init__(
-        self,
-        *,
-        adversarial: bool = True,
-        discriminator_learning_rate: float = 1e-4,
-        discriminator_optimizer: DiscriminatorOptimizer = "adam",
-        discriminator_temperature: float = 2.0,
-        discriminator_widths: str = "32,265",
-        **options: Unpack[FedALOptions],
-    ) -> None:
-        if not discriminator_temperature > 0 or not discriminator_learning_rate >= 0:
-            raise ValueError(
-                f"discriminator_temperature = {discriminator_temperature}, "
-                f"discriminator_learning_rate = {discriminator_learning_rate}: expected "
-                "above 0, and not below it"
-            )
-        super().__init__(**options)
-        self.adversarial = adversarial
-        self._labels: dict[int, int] = {}
-        self._discriminator: Discriminator | None = None
-        self._widths = parse_widths(discriminator_widths)
-        self._optimizer = discriminator_optimizer
-        self._learning_rate = discriminator_learning_rate
-        self._temperature = discriminator_temperature
+    _labels: dict[int, int] = state(default_factory=dict)
+    _discriminator: "Discriminator | None" = state(default_factory=lambda: None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._widths = parse_widths(self.discriminator_widths)
 
     @property
     def discriminator(self) -> "Discriminator":
@@ -159,9 +108,9 @@ class FedAL(FedMDLF):
                 self.num_classes,
                 len(self._labels),
                 widths=self._widths,
-                optimizer=self._optimizer,
-                learning_rate=self._learning_rate,
-                temperature=self._temperature,
+                optimizer=self.discriminator_optimizer,
+                learning_rate=self.discriminator_learning_rate,
+                temperature=self.discriminator_temperature,
                 seed=self.seed,
             )
         return self._discriminator

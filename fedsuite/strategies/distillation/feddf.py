@@ -45,116 +45,43 @@ average.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal, Unpack
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedsuite.core.keys import Key, Value, With
+from fedsuite.core.keys import Value, With
 from fedsuite.core.logs import ServerLogger
+from fedsuite.core.settings import key, part
 from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange, Rejection
 from fedsuite.rounds.validation import ClientReply
-from fedsuite.strategies.distillation.fedmd import (
-    DistillationOptions,
-    FedMD,
-    LessForgetting,
-)
-from fedsuite.strategies.distillation.network_averages import (
-    AVERAGE,
-    Average,
-    NetworkAverages,
-)
+from fedsuite.strategies.distillation.fedmd import FedMD, Match, Target
+from fedsuite.strategies.distillation.network_averages import Combination, NetworkAverages
 from fedsuite.strategies.distillation.public_exchange import (
     DEFAULTS,
     LARGEST_OUTPUT,
-    TRANSFER_STEPS,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fedsuite.data.public import PublicData
-    from fedsuite.models.server_networks import ServerNetworks
-    from fedsuite.strategies.distillation.ensemble import Combination, EnsembleDistillation
+    from fedsuite.strategies.distillation.ensemble import EnsembleDistillation
 
 logger = ServerLogger(__name__)
 
 Mode = Literal["client-kd", "server-kd"]
 
+_CLIENTS_DISTIL = (With("feddf-mode", "client-kd"),)
 _SERVER_DISTILS = (With("feddf-mode", "server-kd"),)
 
 
 class FedDF(NetworkAverages, FedMD):
-    """Models go down and up, are averaged within networks, and distilled across them.
-
-    Parameters
-    ----------
-    networks
-        The clients' networks.
-    public
-        The public inputs; what the server distils on.
-    feddf_mode
-        ``client-kd`` or ``server-kd``; see the module. The latter has no exchange of
-        outputs, nor any use for what is about one.
-    feddf_average
-        ``size`` weighs models by examples, ``uniform`` alike.
-    feddf_server_steps
-        Steps of the server on each network in ``server-kd``; 0 only averages.
-    feddf_server_learning_rate
-        Of their first.
-    feddf_ensemble
-        ``avg-logits``, ``avg-probs`` or ``avg-losses``.
-    transfer_steps
-        Exchanges after each local phase in ``client-kd``.
-    less_forgetting
-        As in :class:`~fedsuite.strategies.distillation.fedmd.FedMD`.
-    options
-        Keywords of :class:`~fedsuite.strategies.distillation.fedmd.FedMD`.
-    """
+    """Models go down and up, are averaged within networks, and distilled across them."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedDFClient", "answers with its outputs on public data"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *(
-            replace(key, needs=(With("feddf-mode", "client-kd"),))
-            if key.name in ("reset-optimizer", "distillation-target", "distillation-loss")
-            else key
-            for key in FedMD.KEYS
-            if key.name != "transfer-steps"
-        ),
-        replace(TRANSFER_STEPS, default=10, needs=(With("feddf-mode", "client-kd"),)),
-        AVERAGE,
-        Key(
-            "feddf-mode",
-            "client-kd",
-            "who distils: clients, exchanging logits before their models are averaged, or "
-            "the server, from the models that it received",
-            choices=("client-kd", "server-kd"),
-        ),
-        Key(
-            "feddf-server-steps",
-            100,
-            "steps on public data that FedDF's server takes with each network's average "
-            "under server-kd; 0 only averages",
-            minimum=0,
-            needs=_SERVER_DISTILS,
-        ),
-        Key(
-            "feddf-server-learning-rate",
-            0.001,
-            "step size of FedDF's server under server-kd, before it falls by a cosine",
-            above=0.0,
-            needs=_SERVER_DISTILS,
-        ),
-        Key(
-            "feddf-ensemble",
-            "avg-logits",
-            "what FedDF's server averages over the received models",
-            choices=("avg-logits", "avg-probs", "avg-losses"),
-            needs=_SERVER_DISTILS,
-        ),
-    )
     DEFAULTS: ClassVar[dict[str, Value]] = {
         **DEFAULTS,
         "local-steps": 10,
@@ -162,39 +89,38 @@ class FedDF(NetworkAverages, FedMD):
     }
     NEEDS_PUBLIC_INPUTS: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        networks: "ServerNetworks",
-        public: "PublicData",
-        feddf_mode: Mode = "client-kd",
-        feddf_average: Average = "size",
-        feddf_server_steps: int = 100,
-        feddf_server_learning_rate: float = 0.001,
-        feddf_ensemble: "Combination" = "avg-logits",
-        transfer_steps: int = 10,
-        less_forgetting: LessForgetting = "none",
-        **options: Unpack[DistillationOptions],
-    ) -> None:
-        if feddf_server_steps < 0 or not feddf_server_learning_rate > 0:
-            raise ValueError(
-                f"feddf_server_steps = {feddf_server_steps}, feddf_server_learning_rate = "
-                f"{feddf_server_learning_rate}: expected at least 0, and above 0"
-            )
-        super().__init__(  # type: ignore[call-arg, misc]
-            transfer_steps=transfer_steps, less_forgetting=less_forgetting, **options
-        )
-        self.networks = networks
-        self.average = feddf_average
-        self.mode = feddf_mode
-        self._public = public
-        self._server_steps = feddf_server_steps
-        self._learning_rate = feddf_server_learning_rate
-        self._combination = feddf_ensemble
+    feddf_mode: Mode = key(
+        default="client-kd",
+        help="who distils: clients, exchanging logits before their models are averaged, or "
+        "the server, from the models that it received",
+    )
+    feddf_server_steps: int = key(
+        default=100,
+        help="steps on public data that FedDF's server takes with each network's average "
+        "under server-kd; 0 only averages",
+        minimum=0,
+        needs=_SERVER_DISTILS,
+    )
+    feddf_server_learning_rate: float = key(
+        default=0.001,
+        help="step size of FedDF's server under server-kd, before it falls by a cosine",
+        above=0.0,
+        needs=_SERVER_DISTILS,
+    )
+    feddf_ensemble: Combination = key(
+        default="avg-logits",
+        help="what FedDF's server averages over the received models",
+        needs=_SERVER_DISTILS,
+    )
+    public: "PublicData" = part(help="the public inputs; what the server distils on")
+    transfer_steps: int = key(default=10, needs=_CLIENTS_DISTIL)
+    reset_optimizer: bool = key(default=False, needs=_CLIENTS_DISTIL)
+    distillation_target: Target = key(default="others", needs=_CLIENTS_DISTIL)
+    distillation_loss: Match = key(default="kl", needs=_CLIENTS_DISTIL)
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Have clients train the model of their network and, where they do, distil."""
-        if self.mode == "client-kd":
+        if self.feddf_mode == "client-kd":
             return super().train_exchange(arrays, client_ids)
         return replace(
             self.local_phase(client_ids),
@@ -205,7 +131,7 @@ class FedDF(NetworkAverages, FedMD):
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Average within networks; under ``server-kd`` distil all into each."""
-        if self.mode == "client-kd" or self._server_steps == 0:
+        if self.feddf_mode == "client-kd" or self.feddf_server_steps == 0:
             return super().aggregate(arrays, replies)
         teachers: list[Tensor] = []
         averages = self.averages(self._taught(self.noted(replies), teachers))
@@ -247,10 +173,10 @@ class FedDF(NetworkAverages, FedMD):
 
         return EnsembleDistillation(
             self.networks.build,
-            self._public.features,
-            self._combination,
-            self._server_steps,
-            self._learning_rate,
+            self.public.features,
+            self.feddf_ensemble,
+            self.feddf_server_steps,
+            self.feddf_server_learning_rate,
             self.batch_size,
             self.seed,
         )

@@ -40,16 +40,18 @@ and of a class with one row the mean is that row's features.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Unpack, cast, get_args
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import Declared, key, state
 from fedsuite.messages.records import (
     CLASS_TABLE,
     FEATURES,
     MEAN_OUTPUTS,
+    TRAIN,
     Arrays,
     ConfigValue,
 )
@@ -58,7 +60,6 @@ from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply, RecordSpec
 from fedsuite.strategies.distillation.class_tables import (
     ClassTables,
-    TableOptions,
     mean_rows,
     packed,
     table_of,
@@ -66,11 +67,7 @@ from fedsuite.strategies.distillation.class_tables import (
 from fedsuite.strategies.distillation.feature_width import WIDTH, agreed_feature_width
 from fedsuite.strategies.distillation.public_exchange import (
     DEFAULTS,
-    PUBLIC_BATCH_SIZE,
-    RESET_OPTIMIZER,
-    TRANSFER_STEPS,
     Feedback,
-    OutputOptions,
     PublicExchange,
     mean_outputs,
 )
@@ -78,59 +75,34 @@ from fedsuite.strategies.distillation.public_exchange import (
 Aggregation = Literal["uniform", "count"]
 Target = Literal["all", "others"]
 
-WEIGHT = Key(
-    "proto-weight",
-    1.0,
-    "weight lambda of the distance of features to their mean; 0 is local training",
-    minimum=0.0,
-)
+
+class ProtoWeight(Declared):
+    """The key of both forms of FedProto."""
+
+    proto_weight: float = key(
+        default=1.0,
+        help="weight lambda of the distance of features to their mean; 0 is local training",
+        minimum=0.0,
+        told=TRAIN,
+    )
 
 
-class FedProto(ClassTables):
-    """Mean features, a row a class, go up and their means over clients come down.
-
-    Parameters
-    ----------
-    proto_weight
-        lambda, the weight of the distance to the prototypes.
-    proto_aggregation
-        ``uniform`` weighs clients alike, ``count`` by their examples of the class.
-    options
-        Keywords of :class:`~fedsuite.strategies.distillation.class_tables.ClassTables`.
-    """
+class FedProto(ProtoWeight, ClassTables):
+    """Mean features, a row a class, go up and their means over clients come down."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedProtoClient", "answers with the prototypes of its classes"
     )
-    FEATURE_WEIGHT: ClassVar[str] = WEIGHT.name
+    FEATURE_WEIGHT: ClassVar[str] = "proto-weight"
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        *ClassTables.KEYS,
-        WEIGHT,
-        Key(
-            "proto-aggregation",
-            "uniform",
-            "how FedProto's server weighs clients: alike, or by examples of the class",
-            choices=get_args(Aggregation),
-        ),
+    proto_aggregation: Aggregation = key(
+        default="uniform",
+        help="how FedProto's server weighs clients: alike, or by examples of the class",
+        told=TRAIN,
     )
 
-    def __init__(
-        self,
-        *,
-        proto_weight: float = 1.0,
-        proto_aggregation: Aggregation = "uniform",
-        **options: Unpack[TableOptions],
-    ) -> None:
-        refuse_weight(proto_weight)
-        super().__init__(**options)
-        self.settings |= {
-            "proto-weight": proto_weight,
-            "proto-aggregation": proto_aggregation,
-        }
-        self.aggregation = proto_aggregation
-        self.prototypes: Arrays = {}
-        self.width = 0
+    prototypes: Arrays = state(default_factory=dict)
+    width: int = state(default_factory=int)
 
     def row_width(self) -> int:
         """Return the number of features; asks the clients in the first round."""
@@ -147,7 +119,7 @@ class FedProto(ClassTables):
     def weights_of(self, reply: ClientReply) -> NDArray[Any]:
         """Return the weight of each row: counts, at most the examples that it has."""
         _, counts = table_of(reply)
-        if self.aggregation == "uniform":
+        if self.proto_aggregation == "uniform":
             return counts > 0
         claimed = float(counts.sum(dtype=np.float64))
         weights: NDArray[Any] = counts * min(1.0, reply.num_examples / max(claimed, 1.0))
@@ -173,52 +145,22 @@ class FedProto(ClassTables):
         self.width = cast(int, scalars.get(WIDTH, 0))
 
 
-class FedProtoPublic(PublicExchange):
-    """Features on public data go up and their means come down.
-
-    Parameters
-    ----------
-    transfer_steps
-        Exchanges after each local phase.
-    proto_weight
-        lambda, the weight of the distance to the mean.
-    proto_target
-        ``all`` clients' mean, or the ``others``' alone.
-    options
-        Keywords of
-        :class:`~fedsuite.strategies.distillation.public_exchange.PublicExchange`.
-    """
+class FedProtoPublic(ProtoWeight, PublicExchange):
+    """Features on public data go up and their means come down."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedProtoPublicClient", "answers with its features on public data"
     )
 
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        replace(TRANSFER_STEPS, default=1),
-        PUBLIC_BATCH_SIZE,
-        RESET_OPTIMIZER,
-        WEIGHT,
-        Key(
-            "proto-target",
-            "all",
-            "whose mean features a client imitates: all clients', or the others'",
-            choices=get_args(Target),
-        ),
-    )
     DEFAULTS: ClassVar[Mapping[str, Value]] = {**DEFAULTS, "local-steps": 1}
 
-    def __init__(
-        self,
-        *,
-        transfer_steps: int = 1,
-        proto_weight: float = 1.0,
-        proto_target: Target = "all",
-        **options: Unpack[OutputOptions],
-    ) -> None:
-        refuse_weight(proto_weight)
-        super().__init__(transfer_steps=transfer_steps, **options)
-        self.settings |= {"proto-weight": proto_weight, "proto-target": proto_target}
-        self.width = 0
+    proto_target: Target = key(
+        default="all",
+        help="whose mean features a client imitates: all clients', or the others'",
+        told=TRAIN,
+    )
+    transfer_steps: int = 1
+    width: int = state(default_factory=int)
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Ask in the first round how wide features are; then a round as usual."""
@@ -246,9 +188,3 @@ class FedProtoPublic(PublicExchange):
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take it back."""
         self.width = cast(int, scalars.get(WIDTH, 0))
-
-
-def refuse_weight(proto_weight: float) -> None:
-    """Raise ``ValueError`` where the weight is no number of at least 0."""
-    if not 0 <= proto_weight < np.inf:
-        raise ValueError(f"proto_weight = {proto_weight}: expected a number >= 0")

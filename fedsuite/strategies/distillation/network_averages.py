@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import key, part
 from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays
 from fedsuite.rounds.aggregation import WeightedMean
 from fedsuite.rounds.declaration import NO_COMMON_STEP
@@ -17,21 +18,14 @@ if TYPE_CHECKING:
     from fedsuite.models.server_networks import ServerNetworks
 
 Average = Literal["size", "uniform"]
-
-AVERAGE = Key(
-    "feddf-average",
-    "size",
-    "weights of clients' models in the average of their network: their examples, or alike",
-    choices=("size", "uniform"),
-)
+Combination = Literal["avg-logits", "avg-probs", "avg-losses"]
 
 
 class NetworkAverages(PublicExchange):
     """Put before a method of outputs: parameters go down before its round, and up after it.
 
     The local phase's message holds the model of the client's network, and the replies to
-    the last exchange the clients' models, parameters and buffers. The constructor of a
-    method sets ``networks`` and ``average``.
+    the last exchange the clients' models, parameters and buffers.
     """
 
     FIXED: ClassVar[Mapping[str, Value]] = {
@@ -46,8 +40,12 @@ class NetworkAverages(PublicExchange):
     PRIVATE_MODELS: ClassVar[bool] = False
     NEEDS_NETWORKS: ClassVar[bool] = True
 
-    networks: "ServerNetworks"
-    average: Average
+    networks: "ServerNetworks" = part(help="the clients' networks")
+    feddf_average: Average = key(
+        default="size",
+        help="weights of clients' models in the average of their network: their examples, "
+        "or alike",
+    )
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Make all exchanges but the last, which asks for the models."""
@@ -103,7 +101,7 @@ class NetworkAverages(PublicExchange):
         means = [WeightedMean() for _ in self.networks.initial]
         for reply in replies:
             weight = reply.num_examples
-            if self.average == "uniform":
+            if self.feddf_average == "uniform":
                 weight = float(weight > 0)
             means[self.network_of(reply.client_id)].add(reply.arrays[ARRAYS], weight)
         found = ((index, mean.result()) for index, mean in enumerate(means))

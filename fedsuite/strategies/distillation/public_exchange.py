@@ -13,11 +13,12 @@ out of the rest of the round and takes part in the next, from where it stopped.
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Required, Unpack
+from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import key, part, state
 from fedsuite.messages.records import (
     EVALUATE,
     LOCAL_PHASE,
@@ -31,28 +32,8 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.options import StrategyOptions
 from fedsuite.rounds.report import RESERVED
 from fedsuite.rounds.validation import ClientReply, Expected, RecordSpec
-
-TRANSFER_STEPS = Key(
-    "transfer-steps",
-    5,
-    "exchanges on public data after the local phase of a round, one step each",
-    minimum=1,
-)
-PUBLIC_BATCH_SIZE = Key(
-    "public-batch-size",
-    32,
-    "public samples of an exchange; 0 is all of them",
-    minimum=0,
-)
-RESET_OPTIMIZER = Key(
-    "reset-optimizer",
-    False,
-    "make the client's optimiser anew in each round; false keeps its moments for ever",
-)
-KEYS = (TRANSFER_STEPS, PUBLIC_BATCH_SIZE, RESET_OPTIMIZER)
 
 COMMON: Mapping[str, Value] = {
     "optimizer": "adam",
@@ -68,21 +49,6 @@ DEFAULTS: Mapping[str, Value] = {**COMMON, "public-size": 200}
 
 LARGEST_OUTPUT = 1e6
 """No network that trains has outputs beyond this; products with them stay finite."""
-
-
-class OutputOptions(StrategyOptions, total=False):
-    """Keywords of :class:`PublicExchange` that its sub-classes hand on."""
-
-    num_classes: Required[int]
-    public_rows: Required[int]
-    public_batch_size: int
-    reset_optimizer: bool
-
-
-class ExchangeOptions(OutputOptions, total=False):
-    """All keywords of :class:`PublicExchange`."""
-
-    transfer_steps: int
 
 
 @dataclass(frozen=True)
@@ -106,23 +72,8 @@ class PublicExchange(FederatedStrategy):
 
     A method says in :meth:`feedback` what the server makes of the clients' outputs, and in
     :meth:`output_spec` what these are.
-
-    Parameters
-    ----------
-    num_classes, public_rows
-        Classes, and rows of the public data: with them the shape of outputs is known. The
-        public data itself is not needed here.
-    transfer_steps
-        Exchanges after each local phase.
-    public_batch_size
-        Rows of a public mini-batch; 0, or more than there are, is all.
-    reset_optimizer
-        Whether clients make their optimiser anew in each round.
-    options
-        Keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
     """
 
-    KEYS: ClassVar[tuple[Key, ...]] = KEYS
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
     FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
     FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
@@ -130,39 +81,45 @@ class PublicExchange(FederatedStrategy):
     PRIVATE_MODELS: ClassVar[bool] = True
     NEEDS_PUBLIC: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        num_classes: int,
-        public_rows: int,
-        transfer_steps: int = 5,
-        public_batch_size: int = 32,
-        reset_optimizer: bool = False,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
-        super().__init__(**options)
-        if self.wire == "numpy":
+    NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient exchanges no outputs"
+
+    num_classes: int = part(help="number of classes")
+    public_rows: int = part(help="rows of the public data, which itself is not needed here")
+    transfer_steps: int = key(
+        default=5,
+        help="exchanges on public data after the local phase of a round, one step each",
+        minimum=1,
+        told=TRAIN,
+    )
+    public_batch_size: int = key(
+        default=32,
+        help="public samples of an exchange; 0 is all of them",
+        minimum=0,
+        told=TRAIN,
+    )
+    reset_optimizer: bool = key(
+        default=False,
+        help="make the client's optimiser anew in each round; false keeps its moments for "
+        "ever",
+        told=TRAIN,
+    )
+    _local: dict[int, Mapping[str, float]] = state(default_factory=dict)
+    _figures: dict[str, list[float]] = state(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.public_rows < 1 or self.num_classes < 1:
             raise ValueError(
-                "wire='numpy' cannot go with exchanges of outputs: a legacy NumPyClient "
-                "has none"
+                f"public_rows = {self.public_rows}, num_classes = {self.num_classes}: "
+                "expected at least 1 of each"
             )
-        if public_rows < 1 or num_classes < 1:
-            raise ValueError(
-                f"public_rows = {public_rows}, num_classes = {num_classes}: expected at "
-                "least 1 of each"
-            )
-        self.num_classes = num_classes
-        self.public_rows = public_rows
-        self.transfer_steps = transfer_steps
-        self.batch_size = min(public_batch_size or public_rows, public_rows)
-        self.settings: dict[str, ConfigValue] = {
-            "transfer-steps": transfer_steps,
-            "public-batch-size": self.batch_size,
-            "public-seed": self.seed,
-            "reset-optimizer": reset_optimizer,
-        }
-        self._local: dict[int, Mapping[str, float]] = {}
-        self._figures: dict[str, list[float]] = {}
+        self.batch_size = min(self.public_batch_size or self.public_rows, self.public_rows)
+
+    @property
+    def settings(self) -> dict[str, ConfigValue]:
+        """What each message of a round says: keys, and the batch as it really is."""
+        told = self.told(TRAIN)
+        return {**told, "public-batch-size": self.batch_size, "public-seed": self.seed}
 
     # ------------------------------------------------------------- for methods to override
 

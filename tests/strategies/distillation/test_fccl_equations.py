@@ -128,7 +128,10 @@ def test_other_classes_of_the_specification_s_example(
     )
     assert float(found) == pytest.approx(expected, abs=1e-6)
     client = local_client(FCCLPlusClient, LOCAL_PREVIOUS)
-    client._temperature, client._renormalise = temperature, renormalise
+    client.heard = {
+        "distillation-temperature": temperature,
+        "fccl-plus-renormalise": renormalise,
+    }
     loss = client.loss(nn.Identity(), matrix(LOCAL), LABELS)
     assert float(loss) == pytest.approx(0.847188 + expected, abs=2e-6)
 

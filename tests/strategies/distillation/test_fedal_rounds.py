@@ -119,6 +119,7 @@ def test_telling_outputs_leaves_no_trace() -> None:
     config = {"public-batch-size": 6, "public-seed": 0, "server-round": 1}
     before = [t.clone() for t in client.model.state_dict().values()]
     state = torch.get_rng_state()
+    client.heard = config
     client.outputs_without_trace(Request(TRANSFER, 0, config=config), 0)
     assert torch.equal(torch.get_rng_state(), state)
     for tensor, start in zip(client.model.state_dict().values(), before, strict=True):

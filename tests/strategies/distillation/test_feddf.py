@@ -20,9 +20,7 @@ from tests.strategies.distillation.model_exchange import (
     COUNTS,
     TURNS,
     Small,
-    networks_of,
     sent_models,
-    strategy_of,
 )
 from tests.strategies.distillation.public import (
     MIXED,
@@ -247,10 +245,3 @@ def test_what_does_not_go_together_is_refused(method: str) -> None:
         digits_experiment(method=method, public_size=40, client_initialisation="own")
     with pytest.raises(ConfigError, match="needs public data"):
         run_digits(digits_experiment(method=method, public_size=0))
-
-
-def test_bad_settings_are_refused() -> None:
-    networks = networks_of((small,), (0,))
-    for options in ({"feddf_server_steps": -1}, {"feddf_server_learning_rate": 0.0}):
-        with pytest.raises(ValueError, match="feddf_server_steps"):
-            strategy_of(FedDF, networks, **options)
