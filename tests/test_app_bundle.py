@@ -39,6 +39,11 @@ def test_every_module_travels_and_nothing_else(names):
     assert "simulations/quickstart.toml" in names
 
 
+def test_the_example_app_does_not_travel(names):
+    assert "simulations/fedeba/quickstart.toml" in names
+    assert not [name for name in names if "plug_in" in name]
+
+
 def test_no_module_has_a_name_that_flower_drops():
     for path in ROOT.glob("fedsuite/**/*.py"):
         assert not fnmatch.fnmatch(path.name, "test_*.py"), path

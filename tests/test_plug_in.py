@@ -1,11 +1,9 @@
 """The example app, whose client knows nothing of fedsuite, and legacy NumPyClient apps."""
 
-import io
 import logging
 import re
 import sys
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -81,14 +79,6 @@ def test_one_line_of_the_example_app_is_the_whole_swap(
     run_app(swapped, {**config, "num-server-rounds": 2})
     assert len(accuracies(capsys.readouterr().out)) == 2
     assert "fedsuite" not in (FOLDER / "client_app.py").read_text().partition('"""\n')[2]
-
-
-def test_the_app_of_the_repository_does_not_carry_the_example() -> None:
-    from flwr.cli.build import build_fab_from_disk
-
-    names = zipfile.ZipFile(io.BytesIO(build_fab_from_disk(ROOT))).namelist()
-    assert "simulations/fedeba/quickstart.toml" in names
-    assert not [name for name in names if "plug_in" in name]
 
 
 # ---- a legacy app: unchanged NumPyClients

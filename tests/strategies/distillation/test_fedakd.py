@@ -281,6 +281,8 @@ def test_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
         "model": "cnn-fedakd",
         "num-clients": 3,
         "partitioner": "power-law",
+        "local-steps": 3,
+        "batch-size": 16,
         "device": "cpu",
         "plots": False,
         "output-dir": str(tmp_path),
