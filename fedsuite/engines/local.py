@@ -20,6 +20,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.own_process import cores
 from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import failures_in
 from fedsuite.running.server import FinishedRun, run_experiment
 from fedsuite.running.worker import Worker, client_app_for, memory_store
@@ -250,12 +251,12 @@ def run_local(
     num_supernodes
         Nodes that the clients live on; 0 gives each client its own.
     """
-    configured = experiment.text("state-dir")
-    state = folder / "state" if configured == AUTO else Path(configured) / folder.name
+    run = experiment.group(RunSettings)
+    state = folder / "state" if run.state_dir == AUTO else Path(run.state_dir) / folder.name
     store = memory_store(experiment, state)
     clients = experiment.integer("num-clients")
     nodes = num_supernodes or clients
-    workers = min(experiment.integer("workers") or cores(), clients)
+    workers = min(run.workers or cores(), clients)
     failures = Failures()
     with flower_identity(), ExitStack() as stack:
         pool = None

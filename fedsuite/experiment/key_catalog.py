@@ -10,87 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import AUTO, Key, Unless, Value
+from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment.own_defaults import TOGETHER
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.strategies import load_strategy
-
-KEYS: tuple[Key, ...] = (
-    Key("method", "fedavg", "method to run", choices=tuple(METHODS)),
-    Key("num-rounds", 10, "rounds of the federation", minimum=1),
-    Key("round-timeout", 3600.0, "seconds to wait for the replies of a round", above=0.0),
-    Key(
-        "threads",
-        1,
-        "torch threads of each process; may change the last bits",
-        minimum=1,
-        maximum=256,
-    ),
-    Key("device", "auto", "where clients train", choices=("auto", "cpu", "cuda")),
-    Key(
-        "engine",
-        AUTO,
-        "what runs it under `fedsuite run`: auto is local",
-        choices=("local", "ray", "deployment"),
-        kind=str,
-    ),
-    Key(
-        "workers",
-        1,
-        "processes that clients of the local engine train in, the run's own among them, to "
-        "the same bits; 0 is one a core",
-        minimum=0,
-        maximum=1024,
-    ),
-    Key("resume", False, "go on from the last checkpoint in the run's folder"),
-    Key("output-dir", AUTO, "folder that run folders go into", kind=str),
-    Key("run-name", AUTO, "name of the run's folder", kind=str),
-    Key("state-dir", AUTO, "folder for what clients keep between rounds", kind=str),
-    Key(
-        "client-memory",
-        2048,
-        "MiB of what clients keep that stays in memory (local engine); the rest in files",
-        minimum=1,
-    ),
-    Key(
-        "checkpoint-every",
-        10,
-        "rounds between checkpoints; 0 writes none",
-        minimum=0,
-    ),
-    Key("plots", True, "draw the run's plots at its end"),
-    Key("tensorboard", False, "also write TensorBoard events into the run's folder"),
-    Key(
-        "metrics-port",
-        0,
-        "port of the server's Prometheus text, /metrics, while rounds go on; 0 is none",
-        minimum=0,
-        maximum=65535,
-    ),
-    Key(
-        "metrics-host",
-        "127.0.0.1",
-        "address that metrics-port is opened on",
-        needs=(Unless("metrics-port", 0),),
-    ),
-    Key(
-        "early-stop-metric",
-        "",
-        "metric of rounds.jsonl that ends the run when it stops improving; empty: never",
-    ),
-    Key(
-        "early-stop-patience",
-        20,
-        "evaluations without improvement to wait",
-        minimum=1,
-        needs=(Unless("early-stop-metric", ""),),
-    ),
-    Key(
-        "best-model-metric",
-        "",
-        "metric of rounds.jsonl whose best model is kept too; empty keeps none",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -120,7 +44,7 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     from fedsuite.training.self_regularisation import LSROptions
 
     return {
-        "run": (*KEYS, *RoundSettings.KEYS, *Scoring.KEYS),
+        "run": (*RunSettings.KEYS, *RoundSettings.KEYS, *Scoring.KEYS),
         "data": data.KEYS,
         "model": (
             models.MODEL,

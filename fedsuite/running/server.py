@@ -24,6 +24,7 @@ from fedsuite.data import FederatedData
 from fedsuite.data.experiment_keys import site_names
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
 from fedsuite.messages.records import to_arrays, to_record
 from fedsuite.models.server_networks import ServerNetworks
@@ -132,13 +133,14 @@ def _run_experiment(
 ) -> FinishedRun:
     import torch
 
-    torch.set_num_threads(experiment.integer("threads"))
-    again = bool(experiment["resume"]) or _is_retry(folder, flwr_run_id)
+    run = experiment.group(RunSettings)
+    torch.set_num_threads(run.threads)
+    again = run.resume or _is_retry(folder, flwr_run_id)
     checkpoint = (
         load_latest(folder / CHECKPOINTS, experiment.fingerprint) if again else None
     )
     if again:
-        _refuse_fewer_rounds(experiment, checkpoint)
+        _refuse_fewer_rounds(run.num_rounds, checkpoint)
         run_folder = RunFolder.resume(folder, checkpoint.server_round if checkpoint else 0)
         write(
             f"resuming {folder} after round {checkpoint.server_round if checkpoint else 0}"
@@ -160,13 +162,13 @@ def _run_experiment(
         result = strategy.start(
             grid,
             to_record(initial_arrays(experiment, model, parts)),
-            num_rounds=experiment.integer("num-rounds"),
-            timeout=experiment.number("round-timeout"),
+            num_rounds=run.num_rounds,
+            timeout=run.round_timeout,
             callbacks=callbacks,
             resume=checkpoint,
         )
         finish_folder(run_folder, write)
-        if experiment["plots"]:
+        if run.plots:
             draw_plots(run_folder)
         if len(result.arrays):
             run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
@@ -232,39 +234,31 @@ def build_callbacks(
     write: Callable[[str], None],
 ) -> list[Callback]:
     """Return the callbacks that the experiment asks for."""
+    run = experiment.group(RunSettings)
     callbacks: list[Callback] = [Recorder(folder)]
-    if experiment["early-stop-metric"]:
-        metric, patience = (
-            experiment.text("early-stop-metric"),
-            experiment.integer("early-stop-patience"),
-        )
-        callbacks.append(EarlyStop(metric, patience))
-    if experiment["best-model-metric"]:
-        callbacks.append(BestModel(experiment.text("best-model-metric"), folder))
-    if experiment["tensorboard"]:
+    if run.early_stop_metric:
+        callbacks.append(EarlyStop(run.early_stop_metric, run.early_stop_patience))
+    if run.best_model_metric:
+        callbacks.append(BestModel(run.best_model_metric, folder))
+    if run.tensorboard:
         from fedsuite.callbacks.tensorboard import TensorBoard
 
         callbacks.append(TensorBoard(folder.path / "tensorboard"))
-    if experiment["metrics-port"]:
+    if run.metrics_port:
         from fedsuite.callbacks.prometheus import Prometheus
 
-        host, port = experiment.text("metrics-host"), experiment.integer("metrics-port")
-        callbacks.append(Prometheus(host, port))
+        callbacks.append(Prometheus(run.metrics_host, run.metrics_port))
     # After those that may stop the run, and after the recorder: a checkpoint must not be
     # ahead of the lines of its round.
     writer = CheckpointWriter(
-        folder,
-        experiment.fingerprint,
-        every=experiment.integer("checkpoint-every"),
-        others=callbacks,
+        folder, experiment.fingerprint, every=run.checkpoint_every, others=callbacks
     )
     if checkpoint is not None:
         writer.recall(checkpoint)
     return [*callbacks, writer, Progress(write)]
 
 
-def _refuse_fewer_rounds(experiment: Experiment, checkpoint: Checkpoint | None) -> None:
-    num_rounds = experiment.integer("num-rounds")
+def _refuse_fewer_rounds(num_rounds: int, checkpoint: Checkpoint | None) -> None:
     if checkpoint is not None and checkpoint.server_round > num_rounds:
         raise RunError(
             f"key num-rounds = {num_rounds}: the run is at round {checkpoint.server_round} "

@@ -24,6 +24,7 @@ from fedsuite.data import ClientData, FederatedData, Split
 from fedsuite.data.site import Site, site_from_config
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.decomposition import clients_take_part
 from fedsuite.messages.records import Arrays, num_bytes
 from fedsuite.models.arrays import load_arrays, model_arrays
@@ -84,12 +85,13 @@ class Worker:
         client_seed: int | None = None,
         site: Site | None = None,
     ) -> None:
-        torch.set_num_threads(experiment.integer("threads"))
+        run = experiment.group(RunSettings)
+        torch.set_num_threads(run.threads)
         self._experiment = experiment
         self._store = store
-        self._device = resolve_device(experiment.text("device"))
+        self._device = resolve_device(run.device)
         self._seed = experiment.integer("seed") if client_seed is None else client_seed
-        self._client_class = load_client(METHODS[experiment.text("method")])
+        self._client_class = load_client(METHODS[run.method])
         self._data = federated_data(experiment, site)
         self._site = site
         if experiment["sites"]:
@@ -106,7 +108,7 @@ class Worker:
         self._self_regularisation = _self_regularisation(
             experiment.group(LSROptions), self._training, self._data
         )
-        self._scoring = self._scores_asked_for()
+        self._scoring = self._scores_asked_for(run.num_rounds)
         # A client that is made as the base makes it takes nothing from the model.
         made = self._client_class.__init__ is not FederatedClient.__init__
         self._remembers_initial = made or clients_take_part(experiment.values)
@@ -206,12 +208,10 @@ class Worker:
             self._residents[index] = _Resident(model, model_arrays(model))
         return self._residents[index]
 
-    def _scores_asked_for(self) -> Scoring:
-        experiment = self._experiment
-        scoring = experiment.group(
-            Scoring,
-            evaluate_every=experiment.integer("evaluate-every"),
-            num_rounds=experiment.integer("num-rounds"),
+    def _scores_asked_for(self, num_rounds: int) -> Scoring:
+        every = self._experiment.integer("evaluate-every")
+        scoring = self._experiment.group(
+            Scoring, evaluate_every=every, num_rounds=num_rounds
         )
         if not scoring.score_whole_test:
             return scoring
@@ -230,11 +230,11 @@ class Worker:
 
 def experiment_run_name(experiment: Experiment, flwr_run_id: int) -> str:
     """Return the name of a run; server and clients come to the same one."""
-    name = experiment.text("run-name")
-    if name != AUTO:
-        return name
-    method, dataset = experiment.text("method"), experiment.text("dataset")
-    return f"{method}-{dataset}-s{experiment['seed']}-{flwr_run_id}"
+    run = experiment.group(RunSettings)
+    if run.run_name != AUTO:
+        return run.run_name
+    dataset, seed = experiment.text("dataset"), experiment.integer("seed")
+    return f"{run.method}-{dataset}-s{seed}-{flwr_run_id}"
 
 
 def state_folder(experiment: Experiment, run_name: str) -> Path:

@@ -19,8 +19,8 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.registry import METHODS
 from fedsuite.data import DATASETS, PARTITIONERS, ClientShift
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.key_catalog import KEYS
 from fedsuite.experiment.parts import federated_data
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.strategies import load_strategy
 
 
@@ -47,7 +47,7 @@ def test_methods_have_their_papers_and_keys():
 @pytest.mark.parametrize("method", METHODS)
 def test_keys_are_those_that_an_experiment_may_set(method):
     names = {row[0] for row in rows(method_keys_table(method, every=True))}
-    assert {key.name for key in KEYS} < names
+    assert {key.name for key in RunSettings.KEYS} < names
     assert set(Experiment.from_values({"method": method}).values) <= names
     others = {
         key.name

@@ -1,0 +1,82 @@
+"""The keys of a run: which method, where, how long, and what is written of it."""
+
+from typing import Literal
+
+from fedsuite.core.keys import AUTO, Unless
+from fedsuite.core.registry import METHODS
+from fedsuite.core.settings import Settings, key
+
+
+class RunSettings(Settings):
+    """How an experiment is run."""
+
+    method: str = key(default="fedavg", help="method to run", choices=METHODS)
+    num_rounds: int = key(default=10, help="rounds of the federation", minimum=1)
+    round_timeout: float = key(
+        default=3600.0, help="seconds to wait for the replies of a round", above=0.0
+    )
+    threads: int = key(
+        default=1,
+        help="torch threads of each process; may change the last bits",
+        minimum=1,
+        maximum=256,
+    )
+    device: str = key(
+        default="auto", help="where clients train", choices=("auto", "cpu", "cuda")
+    )
+    engine: Literal["auto", "local", "ray", "deployment"] = key(
+        default="auto", help="what runs it under `fedsuite run`: auto is local"
+    )
+    workers: int = key(
+        default=1,
+        help="processes that clients of the local engine train in, the run's own among "
+        "them, to the same bits; 0 is one a core",
+        minimum=0,
+        maximum=1024,
+    )
+    resume: bool = key(
+        default=False, help="go on from the last checkpoint in the run's folder"
+    )
+    output_dir: str = key(default=AUTO, help="folder that run folders go into")
+    run_name: str = key(default=AUTO, help="name of the run's folder")
+    state_dir: str = key(default=AUTO, help="folder for what clients keep between rounds")
+    client_memory: int = key(
+        default=2048,
+        help="MiB of what clients keep that stays in memory (local engine); the rest in "
+        "files",
+        minimum=1,
+    )
+    checkpoint_every: int = key(
+        default=10, help="rounds between checkpoints; 0 writes none", minimum=0
+    )
+    plots: bool = key(default=True, help="draw the run's plots at its end")
+    tensorboard: bool = key(
+        default=False, help="also write TensorBoard events into the run's folder"
+    )
+    metrics_port: int = key(
+        default=0,
+        help="port of the server's Prometheus text, /metrics, while rounds go on; 0 is "
+        "none",
+        minimum=0,
+        maximum=65535,
+    )
+    metrics_host: str = key(
+        default="127.0.0.1",
+        help="address that metrics-port is opened on",
+        needs=(Unless("metrics-port", 0),),
+    )
+    early_stop_metric: str = key(
+        default="",
+        help="metric of rounds.jsonl that ends the run when it stops improving; empty: "
+        "never",
+    )
+    early_stop_patience: int = key(
+        default=20,
+        help="evaluations without improvement to wait",
+        minimum=1,
+        needs=(Unless("early-stop-metric", ""),),
+    )
+    best_model_metric: str = key(
+        default="",
+        help="metric of rounds.jsonl whose best model is kept too; empty keeps none",
+    )
