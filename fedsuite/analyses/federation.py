@@ -45,7 +45,7 @@ class Federation:
 
     def __init__(self, experiment: Experiment) -> None:
         strategy = load_strategy(METHODS[experiment.text("method")])
-        if strategy.PRIVATE_MODELS or strategy.NEEDS_NETWORKS:
+        if strategy.PRIVATE_MODELS or strategy.takes("networks"):
             raise ConfigError(
                 f"method {experiment['method']}: its clients share no model, and this "
                 "analysis needs one; choose a method whose clients do"

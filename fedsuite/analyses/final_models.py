@@ -125,7 +125,7 @@ class FinalModels:
         """
         index = self._networks.of_client[client_id]
         initial = model_arrays(self._initial(client_id))
-        if self._strategy.NEEDS_NETWORKS:
+        if self._strategy.takes("networks"):
             return self._whole(initial, _under(f"{index}/", self._held), client_id)
         if not self._strategy.PRIVATE_MODELS:
             return self._whole(initial, self._held, client_id)
@@ -159,7 +159,7 @@ class FinalModels:
             and self._strategy.evaluate_exchange is FederatedStrategy.evaluate_exchange
             and not clients_take_part(self.experiment.values)
         )
-        if not (one or self._strategy.NEEDS_NETWORKS):
+        if not (one or self._strategy.takes("networks")):
             raise RunError(
                 f"{self.run.path}: method {method} may score clients with models of their "
                 "own beside the shared one: give runs whose clients keep their whole "

@@ -229,8 +229,7 @@ class Declaring:
         if made:
             cls._MADE = True
         declared = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-        if "KEYS" not in vars(cls):
-            cls.KEYS = _keys_of(declared)
+        cls.KEYS = _keys_of(declared)
         cls.PARTS = frozenset(n for n, f in declared.items() if _PART in f.metadata)
         cls._TOLD = {
             _kebab(name): f.metadata[_TOLD]

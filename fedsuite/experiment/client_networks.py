@@ -54,8 +54,8 @@ def check_networks(values: Mapping[str, Value]) -> None:
 
 
 def _allows_different(strategy: "type[FederatedStrategy]") -> bool:
-    one_model = strategy.NEEDS_GROUPS or strategy.NEEDS_VALIDATION
-    return (strategy.PRIVATE_MODELS or strategy.NEEDS_NETWORKS) and not one_model
+    one_model = strategy.takes("groups") or strategy.takes("validation")
+    return (strategy.PRIVATE_MODELS or strategy.takes("networks")) and not one_model
 
 
 def _keeps_private(strategy: "type[FederatedStrategy]") -> bool:

@@ -60,7 +60,7 @@ def check_sites(values: Mapping[str, Value]) -> None:
                 f"{needed!r}"
             )
     method = str(values["method"])
-    if load_strategy(METHODS[method]).NEEDS_VALIDATION:
+    if load_strategy(METHODS[method]).takes("validation"):
         raise ConfigError(
             f"method {method} validates on rows of the server, which has none where sites "
             "bring their own: choose another method, or leave sites empty"

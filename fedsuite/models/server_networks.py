@@ -16,9 +16,9 @@ from fedsuite.models.shapes import PIXELS, Standardisation
 class ServerNetworks:
     """Networks, who has which, and their initial arrays.
 
-    A strategy whose class says ``NEEDS_NETWORKS = True`` gets one of these as the keyword
-    ``networks``. Its global arrays are those of all networks, each array named
-    ``INDEX/NAME``; :meth:`join` and :meth:`split` go from one form to the other.
+    A strategy that declares the part ``networks`` gets one of these. Its global arrays are
+    those of all networks, each array named ``INDEX/NAME``. :meth:`join` and :meth:`split`
+    go from one form to the other.
 
     Parameters
     ----------

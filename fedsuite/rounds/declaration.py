@@ -7,6 +7,15 @@ from typing import ClassVar, Literal
 from fedsuite.core.keys import Key, Value
 from fedsuite.rounds.round_settings import RoundSettings
 
+Part = Literal["groups", "validation", "networks", "num_classes", "public", "public_rows"]
+"""What a run can fill in; a strategy declares a field of that name with ``part``.
+
+groups: the model's ParameterGroups. validation: scores models on rows of the server.
+networks: the clients' networks, which may differ unless groups or validation are taken too.
+num_classes: number of classes. public_rows: number of public samples, which clients then
+need. public: the public data itself.
+"""
+
 ScoredModel = Literal["shared", "tuned", "private"]
 
 NO_COMMON_STEP: Mapping[str, str] = dict.fromkeys(
@@ -122,30 +131,9 @@ class MethodDeclaration:
     NOT_LEGACY: ClassVar[str] = ""
     """Why a legacy NumPyClient (``wire="numpy"``) cannot serve it; empty where it can."""
 
-    NEEDS_GROUPS: ClassVar[bool] = False
-    """Whether the constructor takes ``groups``, the model's ParameterGroups."""
-
-    NEEDS_VALIDATION: ClassVar[bool] = False
-    """Whether the constructor takes ``validation``, a ServerValidation or its like."""
-
-    NEEDS_CLASSES: ClassVar[bool] = False
-    """Whether the constructor takes ``num_classes``."""
-
-    NEEDS_PUBLIC: ClassVar[bool] = False
-    """Whether the method needs public data at its clients; the constructor then takes
-    ``num_classes`` and ``public_rows``."""
-
-    NEEDS_PUBLIC_INPUTS: ClassVar[bool] = False
-    """Whether the constructor also takes ``public``, the PublicData itself."""
-
     PRIVATE_MODELS: ClassVar[bool] = False
     """Whether clients keep their models, which the server never sees and which may differ:
     it starts with no arrays."""
-
-    NEEDS_NETWORKS: ClassVar[bool] = False
-    """Whether the constructor takes ``networks``, a ServerNetworks: clients' models may
-    differ, and the server's arrays are those of all networks. Different ones cannot go with
-    NEEDS_GROUPS or NEEDS_VALIDATION, which are of one model."""
 
     OWN_MODELS: ClassVar[bool] = False
     """Whether the server has a model for each client, in place of one for all."""
@@ -158,6 +146,14 @@ class MethodDeclaration:
     """Whether clients correct their gradients by vectors, kept or received, of all that is
     trained. What is trained and then thrown away would be in those vectors."""
 
+    PARTS: ClassVar[frozenset[str]]
+    """Keywords that a run fills with what it has, see :data:`Part`."""
+
+    @classmethod
+    def takes(cls, part: Part) -> bool:
+        """Return whether a run fills a keyword of the constructor."""
+        return part in cls.PARTS
+
     @classmethod
     def method_keys(cls) -> tuple[Key, ...]:
         """Return the keys that are the method's own."""
@@ -167,4 +163,4 @@ class MethodDeclaration:
     @classmethod
     def trains_one_model(cls) -> bool:
         """Return whether the clients of a round all train the one model that is sent."""
-        return not (cls.PRIVATE_MODELS or cls.NEEDS_NETWORKS or cls.OWN_MODELS)
+        return not (cls.PRIVATE_MODELS or cls.takes("networks") or cls.OWN_MODELS)

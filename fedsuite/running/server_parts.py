@@ -49,23 +49,14 @@ class ServerParts:
     public: PublicData | None = None
     num_classes: int = 0
 
+    @property
+    def public_rows(self) -> int:
+        """Number of public samples."""
+        return len(self.public) if self.public else 0
+
     def needed_by(self, strategy: type[FederatedStrategy]) -> dict[str, object]:
         """Return the keywords by which a strategy's constructor takes what it needs."""
-        needed: dict[str, object] = {}
-        if strategy.NEEDS_GROUPS:
-            needed["groups"] = self.groups
-        if strategy.NEEDS_VALIDATION:
-            needed["validation"] = self.validation
-        if strategy.NEEDS_NETWORKS:
-            needed["networks"] = self.networks
-        if strategy.NEEDS_CLASSES:
-            needed["num_classes"] = self.num_classes
-        if strategy.NEEDS_PUBLIC:
-            needed["num_classes"] = self.num_classes
-            needed["public_rows"] = len(self.public) if self.public else 0
-        if strategy.NEEDS_PUBLIC_INPUTS:
-            needed["public"] = self.public
-        return needed
+        return {name: getattr(self, name) for name in strategy.PARTS}
 
 
 def server_parts(
@@ -118,7 +109,7 @@ def initial_arrays(experiment: Experiment, model: nn.Module, parts: ServerParts)
     strategy = load_strategy(METHODS[experiment.text("method")])
     if strategy.PRIVATE_MODELS:
         return {}
-    if strategy.NEEDS_NETWORKS:
+    if strategy.takes("networks"):
         assert parts.networks is not None
         return parts.networks.join(parts.networks.initial)
     return model_arrays(model)
@@ -133,7 +124,7 @@ def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetwor
         If a network cannot take the data.
     """
     strategy = load_strategy(METHODS[experiment.text("method")])
-    if not experiment["client-models"] and not strategy.NEEDS_NETWORKS:
+    if not experiment["client-models"] and not strategy.takes("networks"):
         return None
     networks = experiment_networks(experiment.values)
     build = partial(network_model, experiment, data)
@@ -158,7 +149,7 @@ def server_validation(
         If it does, and no rows are held out for it.
     """
     method = experiment.text("method")
-    if not load_strategy(METHODS[method]).NEEDS_VALIDATION:
+    if not load_strategy(METHODS[method]).takes("validation"):
         return None
     split = data.validation_set()
     if not len(split):
@@ -184,7 +175,7 @@ def public_data(experiment: Experiment, data: FederatedData) -> PublicData | Non
     if len(public):
         return public
     method = experiment.text("method")
-    if load_strategy(METHODS[method]).NEEDS_PUBLIC:
+    if load_strategy(METHODS[method]).takes("public_rows"):
         raise ConfigError(
             f"method {method} needs public data: set public-size, such as 200, or "
             "public-dir"

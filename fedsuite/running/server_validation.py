@@ -16,9 +16,8 @@ from fedsuite.training.evaluation import evaluate_model
 class ServerValidation:
     """Scores models, given as arrays, on validation data.
 
-    A strategy whose class says ``NEEDS_VALIDATION = True`` gets one of these as the keyword
-    ``validation``, on the share of the training part that the key
-    ``server-validation-fraction`` holds out.
+    A strategy that declares the part ``validation`` gets one of these, on the share of the
+    training part that the key ``server-validation-fraction`` holds out.
 
     Parameters
     ----------

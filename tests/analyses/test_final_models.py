@@ -64,7 +64,7 @@ def test_one_model_of_each_network_on_the_server(
     text = text.replace('"standalone"', '"fedavg"')
     text = text.replace('client-initialisation = "own"\n', "")
     (run.path / "experiment.toml").write_text(text)
-    monkeypatch.setattr(FedAvg, "NEEDS_NETWORKS", True)
+    monkeypatch.setattr(FedAvg, "PARTS", frozenset({"networks"}))
     final = FinalModels(load_run(run.path))
     assert final.server_round == 1
     found = [model_arrays(model) for model in final.models()]

@@ -40,7 +40,7 @@ _NAMES_AND_TIMES = (".lock", "experiment.toml")
 def base(method: str) -> dict[str, Value]:
     """Return the small experiment with a method, as a user would write it."""
     values: dict[str, Value] = {**SMALL, "method": method}
-    if load_strategy(METHODS[method]).NEEDS_PUBLIC:
+    if load_strategy(METHODS[method]).takes("public_rows"):
         values["public-size"] = 40
     return values
 

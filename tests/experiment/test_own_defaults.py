@@ -170,7 +170,7 @@ def test_the_serverapp_says_what_the_method_brings(
 
 def test_public_rows_come_with_a_method_that_needs_them_unless_there_is_a_folder() -> None:
     for name, method in METHODS.items():
-        rows = 200 if load_strategy(method).NEEDS_PUBLIC else 0
+        rows = 200 if load_strategy(method).takes("public_rows") else 0
         assert Experiment.from_values({"method": name})["public-size"] == rows
     assert Experiment.from_values({"method": "fedal", "public-size": 7})["public-size"] == 7
     folder = {"method": "fedal", "public-dir": "somewhere"}

@@ -96,7 +96,7 @@ def over_strangers(
     initial = to_arrays(stranger_model())
     if made.PRIVATE_MODELS:
         initial = {}
-    elif made.NEEDS_NETWORKS:
+    elif made.takes("networks"):
         initial = made.networks.join([initial])
     with flower_identity():
         grid.result = strategy.start(grid, to_record(initial), 2)

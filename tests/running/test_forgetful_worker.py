@@ -58,7 +58,7 @@ def outcome(**changes: Value) -> list[Any]:
     """Return all that a run tells and keeps."""
     few: dict[str, Value] = {"local_steps": 2, "batch_size": 8, "num_rounds": 3}
     method = load_strategy(METHODS[str(changes["method"])])
-    if method.NEEDS_PUBLIC:
+    if method.takes("public_rows"):
         few["public_size"] = 32
     store = Recording()
     trace = run_digits(digits_experiment(**{"model": "mlp", **few, **changes}), store)

@@ -164,7 +164,7 @@ def test_the_server_tells_its_strategy_what_to_expect(
 def test_a_method_that_needs_public_data(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(FedAvg, "NEEDS_PUBLIC", True)
+    monkeypatch.setattr(FedAvg, "PARTS", frozenset({"public_rows"}))
     words = "method fedavg needs public data: set public-size, such as 200, or public-dir"
     with pytest.raises(ConfigError, match=words):
         fedsuite.run({**SMALL, "run-name": "one"})

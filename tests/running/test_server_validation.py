@@ -99,7 +99,7 @@ class TestStrategy:
             plain(self, **options)
             self.validation = validation
 
-        monkeypatch.setattr(FedAvg, "NEEDS_VALIDATION", True)
+        monkeypatch.setattr(FedAvg, "PARTS", frozenset({"validation"}))
         monkeypatch.setattr(FedAvg, "__init__", init)
 
     def parts(self, **changes):

@@ -200,7 +200,9 @@ def test_every_methods_uploads_pass_through(
     monkeypatch.setattr(FederatedClient, "answer", watch)
     changes = {"dp-noise-multiplier": 1e-9, "dp-clip": 1e-5}
     places = {"output-dir": str(tmp_path), "run-name": "run"}
-    public = {"public-size": 64} if load_strategy(METHODS[method]).NEEDS_PUBLIC else {}
+    public = (
+        {"public-size": 64} if load_strategy(METHODS[method]).takes("public_rows") else {}
+    )
     done = run({**DIGITS, **places, **public, "method": method, **changes})
     assert done.manifest["status"] == "finished"
     assert left == []

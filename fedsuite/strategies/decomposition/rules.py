@@ -53,7 +53,7 @@ def refusal(strategy: "type[MethodDeclaration]", values: Mapping[str, Value]) ->
             "together in each round: leave one of them out"
         )
     first, method = _said(acting[0], changed), strategy.__name__
-    if strategy.NEEDS_GROUPS:
+    if strategy.takes("groups"):
         return f"{first}: {method} divides the model itself: leave it out"
     if not strategy.trains_one_model():
         return (

@@ -94,8 +94,6 @@ class CFD(PublicExchange):
     )
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
-    NEEDS_PUBLIC_INPUTS: ClassVar[bool] = True
-    NEEDS_NETWORKS: ClassVar[bool] = True
 
     cfd_server_model: str = key(
         default="",

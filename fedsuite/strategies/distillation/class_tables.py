@@ -52,7 +52,6 @@ class ClassTables(FederatedStrategy):
     )
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**NO_COMMON_STEP, **NO_WHOLE_MODEL}
     PRIVATE_MODELS: ClassVar[bool] = True
-    NEEDS_CLASSES: ClassVar[bool] = True
 
     LARGEST: ClassVar[float] = LARGEST_OUTPUT
     """Largest magnitude of a number that a client may send."""

@@ -87,7 +87,6 @@ class FedDF(NetworkAverages, FedMD):
         "local-steps": 10,
         "client-initialisation": "shared",
     }
-    NEEDS_PUBLIC_INPUTS: ClassVar[bool] = True
 
     feddf_mode: Mode = key(
         default="client-kd",

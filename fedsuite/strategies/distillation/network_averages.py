@@ -38,7 +38,6 @@ class NetworkAverages(PublicExchange):
     )
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP
     PRIVATE_MODELS: ClassVar[bool] = False
-    NEEDS_NETWORKS: ClassVar[bool] = True
 
     networks: "ServerNetworks" = part(help="the clients' networks")
     feddf_average: Average = key(

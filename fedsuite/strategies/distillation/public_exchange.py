@@ -79,7 +79,6 @@ class PublicExchange(FederatedStrategy):
     FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**NO_COMMON_STEP, **NO_WHOLE_MODEL}
     PRIVATE_MODELS: ClassVar[bool] = True
-    NEEDS_PUBLIC: ClassVar[bool] = True
 
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient exchanges no outputs"
 

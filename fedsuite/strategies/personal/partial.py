@@ -27,7 +27,6 @@ class PartialAverage(FedAvg):
         "PartialClient", "keeps its own part of the model"
     )
 
-    NEEDS_GROUPS: ClassVar[bool] = True
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_WHOLE_MODEL
 
     groups: ParameterGroups = part(help="groups of the model's arrays")

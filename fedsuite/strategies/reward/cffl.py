@@ -117,7 +117,6 @@ class CFFL(RewardStrategy):
         **RewardStrategy.WITHOUT_EFFECT,
         **NO_WHOLE_MODEL,
     }
-    NEEDS_VALIDATION: ClassVar[bool] = True
 
     upload_share: float = key(
         default=0.1,

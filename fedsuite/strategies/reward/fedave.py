@@ -97,7 +97,6 @@ class FedAVE(CommonUpdateKeys, RewardStrategy):
     )
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
-    NEEDS_VALIDATION: ClassVar[bool] = True
 
     fedave_loss_batch: int = key(
         default=64,

@@ -92,8 +92,6 @@ class FedSAC(RewardStrategy):
     )
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
-    NEEDS_GROUPS: ClassVar[bool] = True
-    NEEDS_VALIDATION: ClassVar[bool] = True
 
     fedsac_beta: float = key(
         default=2.0,

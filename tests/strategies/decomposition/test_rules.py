@@ -64,7 +64,11 @@ def factored_experiment(method: str, **changes: Any) -> Any:
         model="cnn-shallow",
         decomposition=True,
         client_initialisation="shared",
-        **{**fixed, **({"public_size": 32} if strategy.NEEDS_PUBLIC else {}), **changes},
+        **{
+            **fixed,
+            **({"public_size": 32} if strategy.takes("public_rows") else {}),
+            **changes,
+        },
     )
 
 
@@ -86,7 +90,7 @@ def test_methods_without_one_shared_model_are_refused_before_the_run(
     else:
         refused = False
     strategy = load_strategy(METHODS[method])
-    none = strategy.NEEDS_GROUPS or not strategy.trains_one_model()
+    none = strategy.takes("groups") or not strategy.trains_one_model()
     scored_otherwise = key == "personal-atoms" and strategy.SCORED_MODEL != "shared"
     assert refused == (none or scored_otherwise)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.registry import METHODS, load_class
+from fedsuite.core.settings import part
 from fedsuite.engines.local import run_local
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
@@ -39,11 +39,7 @@ TURNS: dict[str, Value] = {
 class PerNetworkMean(FedAvg):
     """FedAvg within each network."""
 
-    NEEDS_NETWORKS: ClassVar[bool] = True
-
-    def __init__(self, *, networks: ServerNetworks, **options: Any) -> None:
-        super().__init__(**options)
-        self.networks = networks
+    networks: ServerNetworks = part(help="the clients' networks")
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         own = self._own(arrays, client_ids)
@@ -58,10 +54,10 @@ class PerNetworkMean(FedAvg):
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         parts = self.networks.split(arrays)
         taken = list(replies)
-        for index, part in enumerate(parts):
+        for index, held in enumerate(parts):
             members = self.networks.networks.clients_of(index)
             mine = [reply for reply in taken if reply.client_id in members]
-            parts[index] = super().aggregate(part, iter(mine)) or part
+            parts[index] = super().aggregate(held, iter(mine)) or held
         return self.networks.join(parts)
 
     def _own(
@@ -179,10 +175,10 @@ def test_own_starts_are_nothing_to_a_server_that_holds_the_models() -> None:
 
 
 @pytest.mark.usefixtures("per_network")
-@pytest.mark.parametrize("need", ["NEEDS_GROUPS", "NEEDS_VALIDATION"])
+@pytest.mark.parametrize("need", ["groups", "validation"])
 def test_what_is_of_one_model_refuses_several(
     need: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PerNetworkMean, need, True)
+    monkeypatch.setattr(PerNetworkMean, "PARTS", PerNetworkMean.PARTS | {need})
     with pytest.raises(ConfigError, match="fedavg share one model; those of standalone"):
         digits_experiment(client_models="linear")

@@ -57,9 +57,9 @@ SOME = {
 def strategy_of(method: str, **changes: Any) -> RewardStrategy:
     strategy = load_strategy(REGISTRY[method])
     needed: dict[str, Any] = {}
-    if strategy.NEEDS_GROUPS:
+    if strategy.takes("groups"):
         needed["groups"] = parameter_groups(tiny())
-    if strategy.NEEDS_VALIDATION:
+    if strategy.takes("validation"):
         needed["validation"] = ServerValidation(tiny(), split_of(99, 40))
     made = strategy(**needed, **{**options(3), **OPEN.get(method, {}), **changes})
     assert isinstance(made, RewardStrategy)
