@@ -1,8 +1,8 @@
 """Data sets, their division among clients, and the keys that choose them.
 
-Importing this module costs little: torch, pyarrow, Pillow, scikit-learn and the hub's
-libraries are imported when data is loaded, and flwr-datasets when one of its partitioners
-(:mod:`fedsuite.data.partitioners`) is asked for.
+Importing this module costs little. torch, pyarrow, Pillow, scikit-learn and the hub's
+libraries are imported when data is loaded. flwr-datasets is imported with a partitioner of
+:mod:`fedsuite.data.partitioners`.
 """
 
 from importlib import import_module

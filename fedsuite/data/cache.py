@@ -1,10 +1,10 @@
 """Decoded arrays on disk, shared by all processes of a machine.
 
-The deployment runtime starts a new process for each message, so images are decoded once
-and kept as ``.npy`` files under ``FEDSUITE_CACHE`` (default ``~/.cache/fedsuite``), which
-every process maps into memory. An entry appears under its name complete or not at all,
-carries checksums that are verified whenever it is opened, and is rebuilt when they do not
-hold. Where the folder cannot be written, arrays are decoded in each process.
+The deployment runtime starts a new process per message. So images are decoded once and kept
+as ``.npy`` files under ``FEDSUITE_CACHE`` (default ``~/.cache/fedsuite``). Every process
+maps these files into memory. An entry appears under its name complete or not at all.
+Checksums are verified whenever an entry is opened; a damaged entry is rebuilt. Each process
+decodes the arrays itself where the folder cannot be written.
 """
 
 import json
@@ -39,9 +39,9 @@ def load_or_build(
     Parameters
     ----------
     entry
-        Name of the entry: a file name that changes whenever the sources do.
+        File name of the entry, which changes whenever the sources do.
     build
-        Makes the arrays. While it runs, other processes that want the entry wait.
+        Function that makes the arrays. Other processes wait for it.
     """
     folder = cache_folder() / entry
     arrays = _open(folder)
@@ -62,7 +62,7 @@ def load_or_build(
 
 
 def _store(folder: Path, arrays: Arrays) -> Arrays:
-    """Write an entry; return its mapped arrays, or the given ones if writing failed."""
+    """Write an entry; return its mapped arrays, or the given arrays if writing failed."""
     unfinished = folder.with_name(folder.name + ".unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -87,7 +87,7 @@ def _store(folder: Path, arrays: Arrays) -> Arrays:
 
 
 def _open(folder: Path) -> Arrays | None:
-    """Return the mapped arrays of an entry, ``None`` if it is absent or damaged."""
+    """Return the mapped arrays of an entry, ``None`` if absent or damaged."""
     if not folder.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Clients whose inputs are shifted by a known amount, and how much they are in fact.
+"""Partitioners that shift clients' inputs by a known amount.
 
 Yu et al., KDD 2025, arXiv:2507.08617 (FedAKD), Appendix E. In the coordinates of
 :mod:`fedsuite.data.pca` the training pool has mean 0 and covariance I. Client k gets a
@@ -7,21 +7,19 @@ in units of the inputs with the pool's covariance L L', and
 
     log w_i = s_k . z_i     (= delta_k' Sigma^-1 (x_i - mu))
 
-is, up to a constant, the log of the density ratio of N(mu + delta_k, Sigma) to
-N(mu, Sigma): rows drawn by it from a Gaussian pool are N(mu + delta_k, Sigma). Training
-and test pool are separate before anything is drawn, and both are drawn from with the same
-s_k, so no row is on both sides. Real pools are no Gaussians: the shift reached is measured
-and reported.
+is, up to a constant, the log of the density ratio of N(mu + delta_k, Sigma) to N(mu,
+Sigma). Rows drawn by these weights from a Gaussian pool are N(mu + delta_k, Sigma).
+Training and test rows are drawn from separate pools with the same s_k. Real pools are not
+Gaussian, so the shift reached is measured and reported.
 
-The paper's printed weights and the sort in its authors' code are here by name too:
+Two more partitioners follow the paper's print and its authors' code:
 
-* ``covariate-shift-printed``: log w_i = -|z_i - s_k|^2 / 2, the density of the target and
-  not the ratio. The pool is distributed as N(mu, Sigma) already, so the product is
-  N(mu + delta_k / 2, Sigma / 2): half the shift, a quarter of C, and half the covariance.
+* ``covariate-shift-printed``: log w_i = -|z_i - s_k|^2 / 2, the target's density instead
+  of the ratio. The rows drawn are N(mu + delta_k / 2, Sigma / 2): half the shift, a quarter
+  of C, and half the covariance.
 * ``first-component``: rows sorted by their first principal component and cut into blocks.
-  There is no C in it: ICS(2), ICS(5) and ICS(10) of that code are one partition. Blocks
-  differ in their labels as much as in anything, and which end of the component is used
-  depends on a sign that means nothing.
+  C plays no part: ICS(2), ICS(5) and ICS(10) of that code are one partition. Blocks differ
+  in their labels too. An arbitrary sign decides which end of the component is used.
 """
 
 from collections.abc import Callable
@@ -36,13 +34,13 @@ from fedsuite.data.shift_report import measure_shift
 from fedsuite.data.specs import IntArray
 
 LogWeights = Callable[[FloatArray, FloatArray], FloatArray]
-"""Log-weights of rows, up to a constant, from their coordinates and a displacement."""
+"""Function of coordinates and displacement that returns log-weights, up to a constant."""
 
 
 def displacement(
     rng: np.random.Generator, dimensions: int, squared_shift: float
 ) -> FloatArray:
-    """Draw a displacement of the given squared length in a uniformly random direction."""
+    """Draw a displacement of a given squared length in a uniformly random direction."""
     direction = rng.standard_normal(dimensions)
     shift: FloatArray = direction * np.sqrt(squared_shift / np.square(direction).sum())
     return shift
@@ -72,8 +70,8 @@ def draw_rows(
 ) -> IntArray:
     """Draw rows with chances proportional to their weights.
 
-    Without replacement each draw is among the rows left; the mean is then pulled back to
-    the pool's, the more so the larger the part of it that is drawn.
+    Without replacement each draw is among the rows left. This pulls the mean back to the
+    pool's mean, the more so the larger the part of the pool that is drawn.
     """
     if size == 0:
         return np.empty(0, np.int64)
@@ -81,7 +79,7 @@ def draw_rows(
         chances = np.exp(log_weights - np.logaddexp.reduce(log_weights))
         rows: IntArray = rng.choice(len(log_weights), size, p=chances / chances.sum())
         return rows
-    # The largest of log-weight plus Gumbel noise are such draws, in order.
+    # The rows with the largest log-weight plus Gumbel noise are such draws, in order.
     ranks = log_weights + rng.gumbel(size=len(log_weights))
     order: IntArray = np.argsort(-ranks, kind="stable")[:size]
     return order
@@ -106,20 +104,20 @@ def covariate_shift(
     squared_shift
         C: squared Mahalanobis distance of each client's target mean from the pool's.
     shift_dimensions
-        Principal components, of the training pool, that the Gaussian is fitted in.
+        Number of the training pool's principal components in which the Gaussian is fitted.
     shift_replacement
-        Whether a client may hold copies of a row. Without, rows are distinct within a
-        client and the shift falls short of C. Clients may share rows either way.
+        Whether a client may hold copies of a row. Without copies, the shift falls short of
+        C. Clients may share rows either way.
     power_law_exponent, data_fraction
-        Sizes: proportional to ``1 / k**exponent``, this share of the pool in all.
+        Sizes are proportional to ``1 / k**exponent`` and add up to this share of the pool.
     log_weights
-        What the rows are drawn by.
+        Weights of the draws.
     """
     pools = _white_pools(samples, shift_dimensions)
     sizes = _part_sizes(pools, num_clients, power_law_exponent, data_fraction)
     train, test, effective = [], [], []
     for client, stream in enumerate(rng.spawn(num_clients)):
-        # Streams of a client's own: its direction depends on neither C nor the sizes.
+        # Each client has its own streams: its direction depends on neither C nor the sizes.
         directions, train_draws, test_draws = stream.spawn(3)
         shift = displacement(directions, shift_dimensions, squared_shift)
         weights = log_weights(pools[0], shift)
@@ -161,7 +159,7 @@ def first_component(
 
 
 def _white_pools(samples: Samples, dimensions: int) -> tuple[FloatArray, FloatArray]:
-    """Return both pools in the coordinates in which the training pool is white."""
+    """Return both pools in coordinates that whiten the training pool."""
     if samples.train_features is None or samples.test_features is None:
         raise DataError("this partitioner goes by the inputs, and none were given")
     frame = pool_frame(samples.train_features, dimensions)

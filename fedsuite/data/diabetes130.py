@@ -1,22 +1,25 @@
-"""Encounters of diabetics at 130 US hospitals, 1999 to 2008: real records.
+"""Real records of diabetics at 130 US hospitals, 1999 to 2008.
 
 B. Strack et al., "Impact of HbA1c Measurement on Hospital Readmission Rates", BioMed
 Research International 2014, 781670; J. Clore, K. Cios, J. DeShazo, B. Strack, UCI Machine
 Learning Repository. The task is whether a patient is readmitted.
 
-The table names no hospital: clients are the medical specialties of the admitting physician,
-or the payers (key ``diabetes-clients``). Rows whose specialty or payer is unknown have no
-client and are left out; that is 49 % of them by specialty and 40 % by payer.
+The table names no hospital. Clients are the medical specialties of the admitting physician,
+or the payers (key ``diabetes-clients``). Rows of unknown specialty (49 %) or payer (40 %)
+have no client and are left out.
 
-A patient may have several encounters. All of them are on one side: test patients are drawn,
-not test rows. They may lie with several clients, as a patient sees several specialists.
+A patient may have several encounters. All encounters of a patient are in one part: test
+patients are drawn, not test rows. A patient's encounters may lie with several clients, as a
+patient sees several specialists.
 
-Left out are the ids of encounter and patient; the weight (97 % missing); the two columns
-that name clients; and encounters that end with death or in a hospice, after which nobody is
-readmitted. Diagnoses are grouped as by Strack et al. (their Table 2). Nine columns are
-numbers (age is the middle of its decade; the three counts of earlier visits enter as the
-logarithm of one more); the others are 0 or 1, one for each value of a
-fixed code book, so that all clients have the same columns. An unknown value is no value.
+Left out are the ids of encounter and patient, the weight (97 % missing), the two columns
+that name clients, and encounters that end with death or in a hospice, after which nobody is
+readmitted.
+
+Nine columns are numbers. Age is the middle of its decade. The three counts of earlier
+visits enter as ``log(1 + count)``. The other columns are 0 or 1, one per value of a fixed
+code book, so that all clients have the same columns. Diagnoses are grouped as by Strack et
+al. (their Table 2). An unknown value is 0 in all its columns.
 """
 
 from pathlib import Path
@@ -32,7 +35,7 @@ from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.tabular import Floats, one_hot, standardised
 
 FILES = ("diabetic_data.parquet", "diabetic_data.csv")
-"""One of them is read, the first that is there."""
+"""Names of the table's file; the first file that exists is read."""
 
 KEYS = (
     Key(
@@ -69,7 +72,7 @@ DISEASES = {
     "genitourinary": ((580, 630), (788, 789)),
     "neoplasms": ((140, 240),),
 }
-"""Ranges of ICD-9 codes, the end not included; all else is one more group."""
+"""Ranges of ICD-9 codes, without their ends; all other codes are one more group."""
 
 DIED_OR_HOSPICE = ("11", "13", "14", "19", "20", "21")
 DRUGS = (
@@ -95,7 +98,7 @@ CODES: dict[str, tuple[str, ...]] = {
     "change": ("Ch",),
     "diabetesMed": ("Yes",),
 }
-"""Values of each column of codes; those that mean unknown or nothing are left out."""
+"""Values of each column of codes, without values that mean "unknown" or "nothing"."""
 
 OWNERS = {"specialty": "medical_specialty", "payer": "payer_code"}
 TARGETS = {"NO": 0, ">30": 1, "<30": 2}
@@ -115,7 +118,7 @@ def load_diabetes130(
     Raises
     ------
     DataError
-        If there is no table, or it holds what it should not.
+        If the table is missing or holds an impossible value.
     """
     import pyarrow.compute as pc
 
@@ -152,10 +155,10 @@ def prepare_diabetes130(
 
 
 def disease_group(code: str) -> int:
-    """Return the group of an ICD-9 code, by its place in :data:`DISEASES`.
+    """Return the index in :data:`DISEASES` of an ICD-9 code's group.
 
-    Codes of no group there (also ``E`` and ``V`` codes) are of one more, the last; an
-    unknown code is -1.
+    Codes without a group there (also ``E`` and ``V`` codes) form one more group, the last.
+    An unknown code is -1.
     """
     if code == UNKNOWN:
         return -1
@@ -177,14 +180,14 @@ def _find(spec: DatasetSpec, folder: Path) -> Path:
 
 
 def _read(file: Path) -> ArrowTable:
-    """Return the columns that are used, all as strings."""
+    """Return the used columns as strings."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
     try:
         if file.suffix == ".csv":
-            # Columns of numbers and of words alike, so that ? and None stay what they are.
+            # Strings also for columns of numbers, so that ? and None stay as they are.
             table = pyarrow.csv.read_csv(
                 file, convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=False)
             )
@@ -254,7 +257,7 @@ def _diseases(column: ArrowTable) -> Floats:
 
 
 def _index(column: ArrowTable, values: tuple[str, ...]) -> IntArray:
-    """Return the place of each cell among the values, -1 where it is none of them."""
+    """Return the index of each cell among the values, -1 for any other cell."""
     import pyarrow.compute as pc
 
     found = pc.fill_null(pc.index_in(column, value_set=_strings(values)), -1)
@@ -262,7 +265,7 @@ def _index(column: ArrowTable, values: tuple[str, ...]) -> IntArray:
 
 
 def _numbered(column: ArrowTable) -> IntArray:
-    """Return numbers 0, 1, ... for what stands in a column, in order of the names."""
+    """Return each cell's index among the column's sorted values."""
     codes = column.combine_chunks().dictionary_encode()
     names: npt.NDArray[Any] = np.array(codes.dictionary.to_pylist())
     rank = np.argsort(np.argsort(names))

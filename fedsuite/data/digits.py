@@ -11,8 +11,8 @@ from fedsuite.data.specs import DatasetSpec, RawData
 def load_digits(spec: DatasetSpec, data_dir: Path | None) -> RawData:
     """Read the digits out of the installed scikit-learn; ``data_dir`` plays no part.
 
-    The packaged table is read directly, because importing scikit-learn for it takes a
-    second in every new process; where it has moved, scikit-learn itself is asked.
+    The packaged table is read directly, because importing scikit-learn takes a second in
+    every new process. If the table has moved, scikit-learn itself loads it.
     """
     table_file = _packaged_table()
     if table_file is not None:

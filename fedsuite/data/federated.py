@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     import torch
 
 CLIENT_CACHE_BYTES = 1 << 30
-"""Scaled inputs of recently used clients that a process keeps."""
+"""Bytes of recently used clients' scaled inputs that a process keeps."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Inputs and labels of some rows. Shared between callers: never write into them.
+    """Inputs and labels of some rows, shared between callers: never write into them.
 
     Parameters
     ----------
     features
-        ``[rows, *input_shape]``: float32, or int64 where they are numbers of words.
+        ``[rows, *input_shape]``: float32, or int64 for words.
     labels
-        int64 ``[rows]``; of sequences ``[rows, length]``, one target a position, which is
-        :data:`~fedsuite.data.specs.IGNORED` where there is none.
+        int64 ``[rows]``; of sequences ``[rows, length]``, one target per position, with
+        :data:`~fedsuite.data.specs.IGNORED` for no target.
     never_right
-        Label that no prediction counts as right; None where there is none.
+        Label that no prediction matches, such as the unknown word; None for no such label.
     """
 
     features: "torch.Tensor"
@@ -56,12 +56,12 @@ class ClientData:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the inputs, next to which labels weigh little."""
+        """Bytes of the inputs."""
         return self.train.features.nbytes + self.test.features.nbytes
 
 
 class FederatedData:
-    """A data set divided among clients; one decoded copy serves all of them.
+    """A data set divided among clients, which share one decoded copy.
 
     Parameters
     ----------
@@ -78,11 +78,11 @@ class FederatedData:
     partitioner
         Name of the partitioner, for the description.
     train_labels
-        Labels of the training part as its holders see them; None for the true ones.
+        Labels of the training part as the clients see them; None for the true labels.
     label_noise
-        Share of them that is wrong, for the description.
+        Share of wrong training labels, for the description.
     public
-        Unscaled features of the public data; None where there is none.
+        Unscaled features of the public data; None for no public data.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class FederatedData:
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the clients' positions and labels, training and test.
 
-        Labels with noise count as their holders see them. Of public data it covers which
-        rows are held out, not how many of them are used.
+        The hash covers noisy labels as the clients see them. Of public data the hash covers
+        the rows held out, not how many of these rows are used.
         """
         digest = hashlib.sha256()
         if not self._rows.is_plain:
@@ -163,7 +163,7 @@ class FederatedData:
 
     @property
     def description(self) -> dict[str, Value]:
-        """What the run's folder records of the data: names, sizes, fingerprint."""
+        """Names, sizes and fingerprint of the data, for the run's folder."""
         held = [np.concatenate(part) for part, _ in self._parts()]
         unused_train, unused_test = (
             len(rows) - len(np.unique(used))
@@ -205,7 +205,7 @@ class FederatedData:
         }
 
     def _majority(self) -> dict[str, Value]:
-        """Return how unbalanced the classes are: the accuracy of always guessing one."""
+        """Return the accuracy of always guessing the largest class."""
         if not self._by_class:
             return {}
         counts = {"train": self.class_counts(), "test": self.test_class_counts()}
@@ -235,22 +235,22 @@ class FederatedData:
         return data
 
     def test_set(self) -> Split:
-        """Return the global test set: the whole test part, whoever holds its rows."""
+        """Return the global test set."""
         return self._test_set
 
     def validation_set(self) -> Split:
-        """Return what the server keeps of the training part; no rows unless asked for."""
+        """Return the server's validation rows; none unless the experiment asks for some."""
         return self._validation_set
 
     def public_set(self) -> PublicData:
-        """Return what all know and no client holds; no rows unless asked for."""
+        """Return the public data; no rows unless the experiment asks for some."""
         return self._public_set
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """Return training rows by client and class, ``[num_clients, num_classes]``.
 
-        Labels with noise count as their holders see them. Where labels are sequences, rows
-        have no class, and all are counted in one column.
+        Noisy labels count as the clients see them. Sequences have no class: all rows are
+        counted in one column.
         """
         return self._counts(self.partition.train, self._train_labels)
 
@@ -269,7 +269,7 @@ class FederatedData:
 
     @functools.cached_property
     def _public_set(self) -> PublicData:
-        # Copied: they may be mapped from a file, which torch cannot look at.
+        # Copied, because torch cannot use arrays that are mapped from a file.
         return PublicData(self._scaled(np.array(self._public)))
 
     def _parts(self) -> tuple[tuple[tuple[IntArray, ...], IntArray], ...]:
@@ -298,7 +298,7 @@ class FederatedData:
 
 
 def scale_inputs(raw: npt.NDArray[Any], spec: DatasetSpec, scaling: str) -> "torch.Tensor":
-    """Scale inputs, in memory that torch allocated, for its alignment.
+    """Return scaled inputs in memory that torch allocated, for torch's alignment.
 
     Parameters
     ----------
@@ -325,7 +325,7 @@ def scale_inputs(raw: npt.NDArray[Any], spec: DatasetSpec, scaling: str) -> "tor
 
 @functools.cache
 def _by_channel(values: tuple[float, ...], axes: int) -> "torch.Tensor":
-    """Return one number a channel, in a shape that goes with images of so many axes."""
+    """Return one number per channel, shaped to broadcast over images with so many axes."""
     import torch
 
     return torch.tensor(values).reshape(-1, *[1] * (axes - 1))

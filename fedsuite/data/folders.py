@@ -1,4 +1,4 @@
-"""Data sets that are read from a local folder alone, for no hub has them."""
+"""Local folders of data sets that no hub has."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def dataset_folder(spec: DatasetSpec, data_dir: Path | None) -> Path:
     Raises
     ------
     DataError
-        If there is none; says what to put where.
+        If the folder does not exist.
     """
     folder = data_dir / spec.folder if data_dir is not None else None
     if folder is None or not folder.is_dir():
@@ -26,7 +26,7 @@ def dataset_folder(spec: DatasetSpec, data_dir: Path | None) -> Path:
 
 
 def dataset_file(spec: DatasetSpec, data_dir: Path | None, name: str) -> Path:
-    """Return one file of a data set, which must be there."""
+    """Return one existing file of a data set."""
     file = dataset_folder(spec, data_dir) / name
     if not file.is_file():
         raise DataError(
@@ -37,6 +37,6 @@ def dataset_file(spec: DatasetSpec, data_dir: Path | None, name: str) -> Path:
 
 
 def file_identity(file: Path) -> str:
-    """Return what changes when a file does: its place, size and time."""
+    """Return a file's path, size and time, which change with the file."""
     status = file.stat()
     return f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}"

@@ -1,16 +1,17 @@
-"""Heart disease at four hospitals: real records, one hospital a client.
+"""Real records of heart disease at four hospitals, one hospital per client.
 
 A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano, "Heart Disease", UCI Machine Learning
 Repository, 1988: Cleveland, Budapest ("Hungarian"), Zurich and Basel ("Switzerland"), and
-the V.A. in Long Beach. One CSV file a hospital, with a header; the label ``num`` is above 0
-where an artery is narrowed by more than half.
+the V.A. in Long Beach. Each hospital has one CSV file with a header. The label ``num`` is
+above 0 where an artery is narrowed by more than half.
 
-Nine columns are numbers; four are codes, one column of 0 and 1 for each value of a fixed
-code book; ten columns of 0 and 1 tell which of the others was missing. A missing number is
-the mean of the training rows, a missing code is no code. The test part is drawn from each
-hospital's ill and healthy in the same share. Missing are empty cells, ``?``,
-``-9``, and what cannot be: a cholesterol or blood pressure of 0 (all of Switzerland's
-cholesterol) and a ``ca`` above 3.
+Nine columns are numbers. Four columns are codes, made into one column of 0 and 1 per value
+of a fixed code book. Ten columns of 0 and 1 mark missing values. A missing number becomes
+the mean of the training rows. A missing code is 0 in all its columns. The test part takes
+the same share of each hospital's ill and healthy patients.
+
+Missing are empty cells, ``?``, ``-9``, and impossible values: a cholesterol or blood
+pressure of 0 (all of Switzerland's cholesterol) and a ``ca`` above 3.
 """
 
 import csv
@@ -24,7 +25,7 @@ from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.tabular import Floats, one_hot, standardised
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
-"""Owners 0 to 3."""
+"""Names of owners 0 to 3."""
 
 NUMBERS = ("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak", "ca")
 CODES = {
@@ -50,7 +51,7 @@ def load_heart_disease(spec: DatasetSpec, data_dir: Path | None) -> RawData:
     Raises
     ------
     DataError
-        If a file is missing or holds what it should not.
+        If a file is missing or holds an impossible value.
     """
     tables = [_read(dataset_file(spec, data_dir, name)) for name in FILES]
     labels = np.concatenate([(table[LABEL] > 0).astype(np.int64) for table in tables])
@@ -79,7 +80,7 @@ def _encode(table: dict[str, Floats]) -> Floats:
 
 
 def _positions(column: Floats, values: tuple[int, ...]) -> IntArray:
-    """Return where in the code book each value stands, -1 of missing ones."""
+    """Return each value's index in the code book, -1 for a missing value."""
     matches = column[:, None] == np.array(values)
     return np.where(matches.any(axis=1), matches.argmax(axis=1), -1)
 
@@ -125,7 +126,7 @@ def _number(text: str | None, where: str) -> float:
 
 
 def _check(file: Path, table: dict[str, Floats]) -> None:
-    """Refuse missing labels, and codes that the code book lacks."""
+    """Refuse missing labels and unknown codes."""
     for name in (*NEVER_MISSING, LABEL):
         absent = np.flatnonzero(np.isnan(table[name]))
         if absent.size:

@@ -1,4 +1,4 @@
-"""Who holds what, for people."""
+"""Table of the clients' rows."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from fedsuite.data.federated import FederatedData
 
 @dataclass(frozen=True)
 class PartitionRow:
-    """Who holds what: one client's line of the partition table.
+    """One client's line of the partition table.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class PartitionRow:
 
 
 def partition_table(data: FederatedData) -> list[PartitionRow]:
-    """Return who holds what, one row per client."""
+    """Return the partition table, one row per client."""
     return [
         PartitionRow(
             k, len(train), len(test), int((counts > 0).sum()), tuple(counts.tolist())

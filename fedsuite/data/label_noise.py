@@ -9,10 +9,10 @@ from fedsuite.data.specs import IntArray
 def flip_labels(
     labels: IntArray, num_classes: int, ratio: float, rng: np.random.Generator
 ) -> IntArray:
-    """Return labels of which a share is wrong.
+    """Return labels with a share of wrong labels.
 
     Exactly ``ratio`` of the rows, rounded to the nearest whole number, are drawn without
-    replacement; each gets one of the other classes, all equally likely.
+    replacement. Each drawn row gets one of the other classes, all equally likely.
 
     Parameters
     ----------

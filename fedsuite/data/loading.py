@@ -1,4 +1,4 @@
-"""The data of an experiment, read once and divided among its clients."""
+"""Loading of an experiment's data."""
 
 import functools
 import os
@@ -41,16 +41,15 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
     Parameters
     ----------
     values
-        The experiment by kebab-case key; keys that are not about data are ignored, and
-        missing ones take their default.
+        Values by kebab-case key. Other keys are ignored. Missing keys take their default.
     seed
-        Seed of the experiment. The partition depends on it; the division of a data set
-        into training and test part does not, so all seeds share one test part.
+        Seed of the experiment, which decides the partition. The division into training and
+        test part does not depend on the seed, so all seeds share one test part.
 
     Raises
     ------
     ConfigError
-        If a key has a value that it does not allow.
+        If a key does not allow its value.
     DataError
         If the data cannot be read or cannot be divided as asked.
     """
@@ -80,7 +79,7 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
 
 
 def _data_folder(data_dir: str) -> Path | None:
-    """Return the data folder that the experiment or the environment names, if any."""
+    """Return the data folder of the experiment or else of the environment, if any."""
     text = os.environ.get("FEDSUITE_DATA", "") if data_dir == AUTO else data_dir
     if not text:
         return None
@@ -91,7 +90,7 @@ def _data_folder(data_dir: str) -> Path | None:
 
 
 def public_options(values: Mapping[str, Value]) -> PublicOptions:
-    """Return what the values of the data's keys say of public data."""
+    """Return the options of public data."""
     folder = str(values["public-dir"])
     if folder == AUTO:
         folder = os.environ.get("FEDSUITE_PUBLIC", "")
@@ -115,7 +114,7 @@ _Source = tuple[str, Path | None, tuple[tuple[str, Value], ...]]
 def _loaded(
     source: _Source, fractions: tuple[float, float, float], public_size: int
 ) -> tuple[RawData, Parts]:
-    """Return the rows of a data set, prepared, and what they are for."""
+    """Return the prepared rows of a data set, and the division into parts."""
     dataset, data_dir, options = source
     spec = DATASETS[dataset]
     raw = spec.load(spec, data_dir, **dict(options))
@@ -175,7 +174,7 @@ def _divided(
 def _public_features(
     spec: DatasetSpec, raw: RawData, parts: Parts, public: PublicOptions
 ) -> npt.NDArray[Any]:
-    """Return the unscaled features of the public data; no rows where there is none."""
+    """Return the unscaled features of the public data."""
     if public.folder is not None:
         return public.choose(read_public_folder(spec, public.folder))
     features: npt.NDArray[Any] = raw.features[public.choose(parts.public)]
@@ -183,7 +182,7 @@ def _public_features(
 
 
 def _check_sequences(raw: RawData, partitioner: str, label_noise: float) -> None:
-    """Refuse what needs one class a row where labels are sequences."""
+    """Refuse options that need one class per row, where labels are sequences."""
     if raw.labels.ndim == 1:
         return
     if PARTITIONERS[partitioner].by_class:
@@ -206,7 +205,7 @@ def _pair(
 
 
 def _refuse_mixtures(values: Mapping[str, Value], partitioner: PartitionerSpec) -> None:
-    """Refuse values that their keys allow one by one."""
+    """Refuse values that exclude each other."""
     if values["label-noise"] and partitioner.shares_rows:
         raise ConfigError(
             f"key label-noise = {values['label-noise']}: partitioner {partitioner.name} "

@@ -1,4 +1,4 @@
-"""Tables that sites bring and no catalogue knows: the experiment says only their shape."""
+"""Tables of sites' own, of which the experiment knows only the shape."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ KEYS = (
 
 
 def load_own_table(spec: DatasetSpec, data_dir: Path | None, **options: Value) -> RawData:
-    """Refuse: there are no rows but those of sites."""
+    """Refuse, because only sites have rows."""
     raise ConfigError(
         f"key dataset = {spec.name!r}: it has no rows of its own; name those who have with "
         'sites = "A, B"'
@@ -23,7 +23,7 @@ def load_own_table(spec: DatasetSpec, data_dir: Path | None, **options: Value) -
 
 
 def shaped(spec: DatasetSpec, values: Mapping[str, Value]) -> DatasetSpec:
-    """Return a data set with the shape that an experiment gives it, if it is such a one."""
+    """Return the data set, an own table with the experiment's shape."""
     if spec.keys != KEYS:
         return spec
     options = spec.options(values)

@@ -1,6 +1,6 @@
 """Image data sets stored as Parquet in the layout of the Hugging Face hub.
 
-Images are structs of encoded bytes (PNG or JPEG) beside an integer label. They are
+Images are structs of encoded bytes (PNG or JPEG) beside an integer label. All images are
 decoded once into one 8-bit array; see :mod:`fedsuite.data.cache`.
 """
 
@@ -20,7 +20,7 @@ from fedsuite.data.cache import load_or_build
 from fedsuite.data.specs import DatasetSpec, RawData
 
 HUB = "hf://datasets/"
-"""Where the hub's repositories are found by the ``datasets`` library."""
+"""Prefix of the hub's repositories for the ``datasets`` library."""
 
 _DECODER_VERSION = 1  # part of the cache key: raise it when decoding changes
 _ROWS_PER_BATCH = 1024
@@ -30,7 +30,7 @@ ArrowTable: TypeAlias = Any  # pyarrow ships no types
 
 @dataclass(frozen=True)
 class _Source:
-    """One file or one split of the hub: its name for errors, its rows, its tables."""
+    """One file, or one split of the hub."""
 
     where: str
     num_rows: int
@@ -50,8 +50,7 @@ def load_parquet(spec: DatasetSpec, data_dir: Path | None) -> RawData:
     Raises
     ------
     DataError
-        If there is neither a folder nor a hub; a file is missing, unreadable, lacks a
-        column, or holds an image or label that the data set cannot have.
+        If neither a folder nor the hub has the files, or a file is not usable.
     """
     folder = data_dir / spec.folder if data_dir is not None else None
     if folder is not None and folder.is_dir():
@@ -75,32 +74,32 @@ def load_parquet(spec: DatasetSpec, data_dir: Path | None) -> RawData:
 def decode_files(
     spec: DatasetSpec, files: Mapping[str, Sequence[Path]]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Decode the files of each split, in the order of the splits; nothing is kept on disk.
+    """Decode the files of each split, in the order of the splits, without the cache.
 
     Returns
     -------
     dict
-        ``features`` (8-bit), ``labels``, the number of training rows as ``num_train``, and
-        ``ids`` where the data set names a column of them.
+        ``features`` (8-bit), ``labels``, ``num_train`` (the number of training rows), and
+        ``ids`` where the data set has a column of ids.
 
     Raises
     ------
     DataError
-        If a file is unreadable, lacks a column, or holds what the data set cannot have.
+        If a file is unreadable, lacks a column, or holds an impossible image or label.
     """
     opened = {s: [_open(spec, f) for f in part] for s, part in files.items()}
     return _decode(spec, opened)
 
 
 def load_images(spec: DatasetSpec, folder: Path) -> npt.NDArray[np.uint8]:
-    """Read images of a data set's form, without labels, from all files of a folder.
+    """Read images without labels from all Parquet files of a folder.
 
     Parameters
     ----------
     spec
-        The data set; of the files' columns only its ``image_column`` is read.
+        The data set; only the column ``image_column`` is read.
     folder
-        Folder with ``*.parquet``, taken in the order of their names.
+        Folder of ``*.parquet`` files, read in the order of their names.
 
     Returns
     -------
@@ -110,8 +109,7 @@ def load_images(spec: DatasetSpec, folder: Path) -> npt.NDArray[np.uint8]:
     Raises
     ------
     DataError
-        If there is no such folder or file; a file is unreadable, lacks the column, or holds
-        an image that the data set cannot have.
+        If there is no such folder or file, or a file is not usable.
     """
     if not folder.is_dir():
         raise DataError(f"folder {folder} does not exist")
@@ -131,8 +129,8 @@ def load_images(spec: DatasetSpec, folder: Path) -> npt.NDArray[np.uint8]:
 def find_files(spec: DatasetSpec, folder: Path) -> dict[str, list[Path]]:
     """Return the files of each split, in shard order.
 
-    They lie in ``folder`` itself or, as in a clone of the hub's repository, in
-    ``folder / spec.hub_folder``.
+    The files lie in ``folder`` or, as in a clone of the hub's repository, in ``folder /
+    spec.hub_folder``.
     """
     splits = spec.train_splits + spec.test_splits
     nested = folder / spec.hub_folder
@@ -149,7 +147,7 @@ def find_files(spec: DatasetSpec, folder: Path) -> dict[str, list[Path]]:
 
 
 def _check_shards(spec: DatasetSpec, files: Sequence[Path]) -> None:
-    """Refuse a split of which a shard is missing, as their names tell."""
+    """Refuse a split with a missing shard, as the files' names tell."""
     numbers = [re.search(r"-(\d+)-of-(\d+)", file.name) for file in files]
     present = [(int(n[1]), int(n[2])) for n in numbers if n is not None]
     if not present:
@@ -168,7 +166,7 @@ def _identity(file: Path) -> str:
 
 
 def _cache_entry(spec: DatasetSpec, sources: Sequence[str]) -> str:
-    """Name the cache entry after all that decides what the arrays hold."""
+    """Return the cache entry's name, a hash of all that decides the arrays."""
     columns = (spec.image_column, spec.label_column, spec.id_column)
     splits = (spec.train_splits, spec.test_splits)
     parts = [_DECODER_VERSION, spec.input_shape, columns, splits, *sources]
@@ -198,7 +196,7 @@ def _open(spec: DatasetSpec, file: Path) -> _Source:
 
 
 def _hub_sources(spec: DatasetSpec, folder: Path | None) -> dict[str, Sequence[_Source]]:
-    """Fetch the splits through flwr-datasets; nothing but the wanted splits is fetched."""
+    """Fetch the wanted splits through flwr-datasets."""
     from flwr_datasets import FederatedDataset
 
     splits = spec.train_splits + spec.test_splits
@@ -235,7 +233,7 @@ def _neither_folder_nor_hub(
 
 
 def _wanted_columns(spec: DatasetSpec, present: Sequence[str], where: str) -> list[str]:
-    """Return the columns to read, after checking that they are there."""
+    """Return the columns to read; refuse a file that lacks one."""
     wanted = [c for c in (spec.image_column, spec.label_column, spec.id_column) if c]
     for name in wanted:
         if name not in present:
@@ -279,7 +277,7 @@ def _decode(
 
 
 def read_column(table: ArrowTable, name: str, where: str) -> Any:
-    """Return one column as a single Arrow array, after checking that it has no nulls."""
+    """Return one column as a single Arrow array; refuse missing values."""
     column = table.column(name).combine_chunks()
     if column.null_count:
         raise DataError(f"{where}: column {name!r} has {column.null_count} missing values")
@@ -289,7 +287,7 @@ def read_column(table: ArrowTable, name: str, where: str) -> Any:
 def read_labels(
     spec: DatasetSpec, table: ArrowTable, position: tuple[str, int]
 ) -> npt.NDArray[np.int64]:
-    """Return the labels of one table; ``position`` is its source and first row there."""
+    """Return the labels of one table; ``position`` is the table's source and first row."""
     import pyarrow as pa
 
     where, first_row = position

@@ -1,9 +1,9 @@
-"""Ways to divide a data set among clients, as pure functions on arrays.
+"""Partitioners, as pure functions on arrays.
 
-A partitioner takes the labels of the training and the test part and returns, for each
-client, positions in the two. The test part follows the training part: a client is
-tested on the classes that it trains on, in the same proportions.
-:data:`fedsuite.data.PARTITIONERS` lists them by the value of the key ``partitioner``.
+A partitioner takes the labels of the training and the test part. It returns each client's
+positions in both. A client is tested on the classes that it trains on, in the same
+proportions. :data:`fedsuite.data.PARTITIONERS` lists them by the value of the key
+``partitioner``.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from fedsuite.data.shift_report import ClientShift
 from fedsuite.data.specs import IntArray
 
 MAX_REDRAWS = 500
-"""How often a Dirichlet partition is drawn anew before it counts as impossible."""
+"""Draws of a Dirichlet partition before the partition counts as impossible."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What partitioners look at: labels, natural owners where there are any, and inputs.
+    """Labels, natural owners and inputs of the rows to divide.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Samples:
     train_ids, test_ids
         Natural owner of each row, or ``None`` where the data set names none.
     train_features, test_features
-        Inputs, ``[rows, ...]``; only partitioners that go by them get them.
+        Inputs, ``[rows, ...]``; ``None`` for partitioners that ignore inputs.
     """
 
     train_labels: IntArray
@@ -45,14 +45,14 @@ class Samples:
 
 @dataclass(frozen=True)
 class Partition:
-    """Who holds what.
+    """Rows of each client.
 
     Parameters
     ----------
     train, test
         Positions of each client's rows in the training part and in the test part.
     shifts
-        What came of each client's covariate shift; empty where none was asked for.
+        Measured covariate shift of each client; empty without such a shift.
     """
 
     train: tuple[IntArray, ...]
@@ -78,8 +78,8 @@ def power_law(
 ) -> Partition:
     """Divide both parts at random into sizes proportional to ``1 / k**exponent``.
 
-    ``k`` is the client's number from 1, so client 0 holds most; exponent 0 is IID. Of
-    each part ``data_fraction``, rounded down, is divided, and the rest stays unused.
+    ``k`` is the client's number from 1, so client 0 holds most. Exponent 0 is IID. The
+    share ``data_fraction`` of each part, rounded down, is divided. The rest stays unused.
     """
     parts = []
     for labels in (samples.train_labels, samples.test_labels):
@@ -93,7 +93,7 @@ def power_law(
 def power_law_sizes(total: int, num_clients: int, exponent: float) -> IntArray:
     """Return sizes proportional to ``1 / k**exponent`` that add up to ``total``.
 
-    Shares are rounded down, and the rows left over go one each to the first clients.
+    Shares are rounded down. Each of the first clients gets one of the rows left over.
     """
     weights = np.arange(1, num_clients + 1, dtype=np.float64) ** -exponent
     sizes: IntArray = np.floor(total * weights / weights.sum()).astype(np.int64)
@@ -107,13 +107,12 @@ def shards(
     rng: np.random.Generator,
     shards_per_client: int = 2,
 ) -> Partition:
-    """Sort by label, cut into equal shards, deal each client the same number at random.
+    """Deal each client the same number of equal shards of the rows sorted by label.
 
-    Where the rows of each class divide into whole shards, every shard holds one class, and
-    a client may get several of one; :func:`pathological` deals it different ones. Where
-    all rows do not divide equally, shards differ by one row. The test part is
-    dealt class by class in the proportions of the training shards, which is the same
-    deal of test shards wherever these divide exactly.
+    A shard holds one class where the rows of each class divide into whole shards. A client
+    may get several shards of one class; :func:`pathological` deals different classes.
+    Shards differ by one row where the rows do not divide equally. The test part is dealt
+    class by class in the proportions of the training shards.
     """
     num_rows, num_shards = len(samples.train_labels), num_clients * shards_per_client
     if num_shards > num_rows:
@@ -139,8 +138,8 @@ def dirichlet(
     """Divide each class among the clients in proportions drawn from Dir(alpha).
 
     Small alpha gives each class to few clients; large alpha is IID. Client sizes differ.
-    The whole draw is repeated until each client has ``dirichlet_min_size`` training
-    rows, at most :data:`MAX_REDRAWS` times.
+    The draw is repeated until each client has ``dirichlet_min_size`` training rows, at most
+    :data:`MAX_REDRAWS` times.
     """
     rows_of = [rng.permutation(rows) for rows in _rows_by_class(samples.train_labels)]
     sizes = np.array([len(rows) for rows in rows_of])
@@ -165,11 +164,11 @@ def dirichlet_client(
     rng: np.random.Generator,
     dirichlet_client_alpha: float = 1.0,
 ) -> Partition:
-    """Give each client a class mix drawn from Dir(alpha), and equal sizes to all.
+    """Give all clients equal sizes, and each a class mix drawn from Dir(alpha).
 
-    The clients take turns; in a turn a client draws a class from its mix, restricted to
-    the classes that have rows left, and takes one row of it. Rows that do not divide
-    equally go one each to the first clients.
+    The clients take turns. In its turn, a client draws a class from its mix, among the
+    classes that have rows left, and takes one row of this class. Each of the first clients
+    gets one of the rows that do not divide equally.
     """
     pools = [rng.permutation(rows) for rows in _rows_by_class(samples.train_labels)]
     left = np.array([len(pool) for pool in pools])
@@ -211,9 +210,9 @@ def pathological(
 ) -> Partition:
     """Give each client exactly so many classes, and use every row.
 
-    Each client in turn takes the classes that fewest clients hold so far, ties broken
-    at random, so that numbers of holders differ by at most one; the rows of a class are
-    divided equally among its holders.
+    Each client in turn takes the classes that fewest clients hold so far. Ties are broken
+    at random. So the classes' numbers of holders differ by at most one. The rows of a class
+    are divided equally among the holders of the class.
     """
     rows_of = _rows_by_class(samples.train_labels)
     num_classes = len(rows_of)
@@ -242,11 +241,11 @@ def pathological(
 
 
 def class_count(samples: Samples, num_clients: int, rng: np.random.Generator) -> Partition:
-    """Give client ``k`` (from 1) the first ``k`` classes, and equal sizes to all.
+    """Give client ``k`` (from 1) the first ``k`` classes, and all clients equal sizes.
 
-    Each client holds its classes in equal numbers (to within one row). Equal sizes leave
-    rows unused, most of the last classes: the size is the largest that the scarcest
-    class allows.
+    Each client holds its classes in equal numbers (to within one row). The common size is
+    the largest that the scarcest class allows. Rows stay unused, mostly of the last
+    classes.
     """
     num_classes = len(np.unique(samples.train_labels))
     if num_clients > num_classes:
@@ -301,11 +300,10 @@ def natural_id(
     Parameters
     ----------
     natural_ids
-        ``"group"`` deals all owners at random into ``num_clients`` groups whose numbers
-        of owners differ by at most one (as many owners as clients: one each).
-        ``"sample"`` makes clients of ``num_clients`` owners drawn at random among those
-        with training and test rows, and leaves the others unused. ``"largest"`` takes
-        those of them with most rows: client 0 is the largest, whatever the seed.
+        ``"group"`` deals all owners at random into ``num_clients`` groups of equal size (to
+        within one owner). ``"sample"`` draws ``num_clients`` owners among those with
+        training and test rows, and makes each a client. ``"largest"`` takes the owners with
+        most rows instead: client 0 is the largest, whatever the seed.
     natural_min_size
         Owners with fewer rows, training and test together, are left out.
     """
@@ -344,13 +342,13 @@ def natural_id(
 def match_test(
     samples: Samples, train: Sequence[IntArray], rng: np.random.Generator
 ) -> tuple[IntArray, ...]:
-    """Divide the test part so that each client's class mix is that of its training rows.
+    """Divide the test part in the class mixes of the clients' training rows.
 
-    Each class is divided in proportion to the clients' training rows of it, so nobody
-    is tested on a class that it does not hold. A client's share of a class is rounded
-    down or up; who gets the rows left over is decided by what each client still lacks
-    of its share of all classes so far, so that the client's size comes out right too. A
-    class that nobody trains on is divided in proportion to the clients' sizes.
+    Each class is divided in proportion to the clients' training rows of the class, so no
+    client is tested on a class that it does not hold. Each share is rounded down or up. The
+    rows left over go to the clients that lack most of their share of all classes so far, so
+    that the clients' sizes come out right too. A class without training rows is divided in
+    proportion to the clients' sizes.
     """
     num_clients = len(train)
     labels = samples.train_labels
@@ -379,7 +377,7 @@ def _with_matching_test(
 
 
 def _rows_by_class(labels: IntArray, num_classes: int | None = None) -> list[IntArray]:
-    """Return the rows of each class that occurs, or of classes ``0 .. num_classes - 1``."""
+    """Return the rows of each class, of classes that occur if ``num_classes`` is None."""
     classes = np.unique(labels) if num_classes is None else np.arange(num_classes)
     order = np.argsort(labels, kind="stable")
     bounds = np.searchsorted(labels[order], classes, side="left")

@@ -27,20 +27,18 @@ class PartitionerSpec:
     description
         One line for listings.
     function
-        Called as ``function(samples, num_clients, rng, **options)``; the options are the
-        keys below under their argument names.
+        Called as ``function(samples, num_clients, rng, **options)``, with one option per
+        key, under the key's argument name.
     keys
         Keys that only this partitioner reads.
     exhaustive
-        Whether every row goes to a client. Where it need not, the number of unused rows
-        is recorded with the data.
+        Whether every row goes to a client. The data's description counts unused rows.
     by_class
-        Whether it looks at the rows' classes, so that rows must have one each.
+        Whether the function needs one class per row.
     uses_features
-        Whether it goes by the inputs.
+        Whether the function looks at the inputs.
     shares_rows
-        Whether a row may go to several clients, or several times to one. No row is in
-        both the training and the test part in any case.
+        Whether a row may go to several clients, or several times to one client.
     """
 
     name: str
@@ -194,8 +192,8 @@ _SPECS = (
             Key(
                 "natural-ids",
                 "group",
-                "group deals all owners to the clients; sample: one owner a client, drawn; "
-                "largest: the largest owners, one a client, in order of size",
+                "group deals all owners to the clients; sample draws one owner per client; "
+                "largest: one owner per client, in order of size",
                 choices=("group", "sample", "largest"),
             ),
             Key(
@@ -233,30 +231,29 @@ def partition_indices(
     labels_train, labels_test
         Class of each row, >= 0.
     num_clients
-        Number of clients, >= 1; with 1 the client holds what the partitioner uses.
+        Number of clients, >= 1.
     options
-        Values of the partitioner's keys by kebab-case name; other entries are ignored
-        and missing ones take their default.
+        Values of the partitioner's keys by kebab-case name. Other entries are ignored.
+        Missing keys take their default.
     seed
-        Seed of the experiment; the draws come from its stream ``"partition"``.
+        Seed of the experiment; draws come from the stream ``"partition"``.
     ids
         Natural owner of each training row and of each test row.
     features
-        Inputs of each training row and of each test row, ``[rows, ...]``; needed by the
-        partitioners that go by them.
+        Inputs of each training row and of each test row, ``[rows, ...]``; needed by
+        partitioners that look at inputs.
 
     Returns
     -------
     Partition
-        For each client ascending positions in the two parts, none empty; disjoint unless
-        the partitioner shares rows, and all of them unless it is not exhaustive.
+        Each client's positions in the two parts: ascending, and never empty.
 
     Raises
     ------
     ConfigError
-        If there is no such partitioner, or an option is not what its key allows.
+        If there is no such partitioner, or a key does not allow its value.
     DataError
-        If the parts cannot be divided so; names the keys and the numbers.
+        If the parts cannot be divided so.
     """
     samples = Samples(
         labels_train,
@@ -295,7 +292,7 @@ def partition_training_part(
 def divide(
     name: str, samples: Samples, num_clients: int, options: Mapping[str, Value], seed: int
 ) -> Partition:
-    """Return a partition whose training positions are checked, and its test's are not."""
+    """Return a partition; only its training positions are checked."""
     if name not in PARTITIONERS:
         raise ConfigError(
             f"key partitioner = {name!r}: expected one of {', '.join(PARTITIONERS)}"

@@ -1,7 +1,7 @@
-"""fedsuite's partitioners in the form of flwr-datasets, for any Flower app.
+"""fedsuite's partitioners as classes of flwr-datasets, for any Flower app.
 
-A training split is divided by one of the named classes, and a test split by
-:class:`SameMixPartitioner`, which follows it::
+A named class divides the training split. :class:`SameMixPartitioner` divides the test split
+in the same mix::
 
     train = ShardPartitioner(num_partitions=100, shards_per_client=2)
     data = FederatedDataset(
@@ -47,7 +47,7 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
     options
         Values of the partitioner's own keys, by kebab-case name.
     features
-        Columns of inputs, images or numbers, for partitioners that go by them.
+        Columns of inputs (images or numbers), for partitioners that look at inputs.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
 
     @property
     def shifts(self) -> tuple[ClientShift, ...]:
-        """What came of each client's covariate shift; empty where none was asked for."""
+        """Measured covariate shift of each client; empty without such a shift."""
         return self._partition.shifts
 
     @cached_property
@@ -101,8 +101,8 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
         Raises
         ------
         DataError
-            If the test split changes who gets which training rows, as owners do that
-            occur in only one of the two.
+            If the test split changes who gets which training rows, because an owner occurs
+            in only one of the two.
         """
         column = self.column(self.dataset)
         labels, ids = self._labels_and_ids(np.concatenate([column, self.column(test)]))
@@ -134,7 +134,7 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
         return self._read(dataset, self.partition_by)
 
     def _features(self, dataset: "Dataset") -> npt.NDArray[Any] | None:
-        """Return the inputs as rows of numbers, ``None`` where they are not looked at."""
+        """Return the inputs as rows of numbers; None without the option ``features``."""
         if not self.features:
             return None
         columns = []
@@ -166,7 +166,7 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
 
 
 class SameMixPartitioner(Partitioner):  # type: ignore[misc]
-    """Divides a test split so that each client's mix is that of its training rows.
+    """Divides a test split in the class mixes of the clients' training rows.
 
     Parameters
     ----------
@@ -287,9 +287,10 @@ class PowerLawPartitioner(SuitePartitioner):
 class CovariateShiftPartitioner(SuitePartitioner):
     """Shifted inputs; see :func:`fedsuite.data.covariate_shift.covariate_shift`.
 
-    Give it the training split alone, and the test split to a :class:`SameMixPartitioner`,
-    which shifts it the same way. A data set without a test split is split first. A client's
-    rows must not be split afterwards: copies of one row would be in both halves.
+    Give this class the training split alone. Give the test split to a
+    :class:`SameMixPartitioner`, which shifts the test rows the same way. Split a data set
+    without a test split first. Do not split a client's rows afterwards: copies of one row
+    would be in both halves.
     """
 
     _GENERATOR: ClassVar[str] = "covariate-shift"

@@ -1,8 +1,8 @@
-"""Principal components of a training pool, and the coordinates in which it is white.
+"""Principal components of a training pool, and coordinates that whiten the pool.
 
-The leading components are found by block power iteration with a Rayleigh-Ritz step, which
-reads the rows in portions and never holds a covariance of all inputs. A component's sign
-is chosen, not left to chance: its entry of largest size is positive.
+Block power iteration with a Rayleigh-Ritz step finds the leading components. It reads the
+rows in portions and never holds a covariance of all inputs. A component's sign is fixed:
+its largest entry in size is positive.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _SPARE_DIRECTIONS = 10
 _MAX_PASSES = 40
 _SETTLED = 1e-6
 _NO_VARIANCE = 1e-10
-_WORTH_KEEPING = 1 << 22  # values, from which the passes cost more than a look on disk
+_WORTH_KEEPING = 1 << 22  # values; from here on the passes cost more than a read from disk
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Frame:
         return white
 
     def displacement(self, white: FloatArray) -> FloatArray:
-        """Return the displacement of inputs that a displacement of coordinates is."""
+        """Return the displacement of inputs for a displacement of coordinates."""
         moved: FloatArray = (white * self.deviations) @ self.components
         return moved
 
@@ -64,7 +64,7 @@ class Frame:
 def pool_frame(features: npt.NDArray[Any], dimensions: int) -> Frame:
     """Return :func:`fit_frame` of a pool, kept on disk where the pool is large.
 
-    Processes that serve one message each would otherwise repeat the work for every message.
+    A process that serves one message would otherwise repeat the work for each message.
     """
     if features.size < _WORTH_KEEPING:
         return fit_frame(features, dimensions)

@@ -1,4 +1,4 @@
-"""Public data: inputs without labels that all clients have in common."""
+"""Public data, inputs without labels that all clients share."""
 
 import functools
 import hashlib
@@ -21,7 +21,7 @@ _BRIGHTEST = 255  # of an encoded image
 
 @dataclass(frozen=True)
 class PublicData:
-    """Public inputs; there are no labels to be had. Shared: never write into them.
+    """Public inputs without labels, shared between callers: never write into them.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class PublicData:
 
 @dataclass(frozen=True)
 class PublicOptions:
-    """What an experiment says of its public data.
+    """Keys of an experiment's public data.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class PublicOptions:
     Raises
     ------
     ConfigError
-        If more rows are to be used than there are to be.
+        If ``used`` exceeds ``size``.
     """
 
     size: int = 0
@@ -73,7 +73,7 @@ class PublicOptions:
 
     @property
     def held_out(self) -> int:
-        """Rows that the training part gives."""
+        """Number of rows taken from the training part."""
         return self.size if self.folder is None else 0
 
     def choose(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -82,7 +82,7 @@ class PublicOptions:
         Raises
         ------
         DataError
-            If there are not so many.
+            If there are fewer rows.
         """
         for name, count in (("public-size", self.size), ("public-used", self.used)):
             if count > len(rows):

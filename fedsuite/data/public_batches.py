@@ -1,4 +1,4 @@
-"""Mini-batches of public data: clients and server come to the same rows by themselves."""
+"""Mini-batches of public data, the same on clients and server without a message."""
 
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,9 @@ def public_batch(
     num_rows
         Number of public rows, at least 1.
     batch_size
-        Rows to draw; 0, or as many as there are or more, takes all of them, in an order
-        that is as fresh as any batch.
+        Rows to draw; 0, or ``num_rows`` or more, takes all rows in a new order.
     seed
-        The experiment's seed, not one that a client has of its own.
+        The experiment's seed, not a client's seed.
     server_round, step
         Each pair has a draw of its own.
 

@@ -1,18 +1,18 @@
-"""Reddit comments in LEAF's files: predict each next word, one user a client.
+"""Reddit comments in LEAF's files, one user per client; the task is the next word.
 
 S. Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097. LEAF cuts
-each comment into sequences of ten words, ``<BOS>`` first, ``<EOS>`` at the end, and
-``<PAD>`` behind it; targets are the same words, one position on. Files are JSON::
+each comment into sequences of ten words, with ``<BOS>`` first, ``<EOS>`` at the end, and
+``<PAD>`` behind the end. Targets are the same words, one position on. Files are JSON::
 
     {"users": ["7"], "user_data": {"7": {"x": [COMMENT, ...], "y": [LABEL, ...]}}}
 
 where COMMENT is a list of sequences of ten words, and LABEL an object whose
 ``target_tokens`` has the same form.
 
-Whatever LEAF calls train, val and test is read and pooled; the test part is drawn anew for
-each user (key ``test-fraction``), whole comments at a time, so that no comment is on both
-sides. The vocabulary is that of the training part: the 9,996 most frequent words besides
-padding, unknown word, begin and end. LEAF's own vocabulary is a pickle, which is not read.
+LEAF's train, val and test files are pooled. A test part is drawn anew per user (key
+``test-fraction``). Whole comments are drawn, so that no comment is in both parts. The
+vocabulary holds the 9,996 most frequent words of the training part, besides padding,
+unknown word, begin and end. LEAF's own vocabulary is a pickle and is not read.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ _READER_VERSION = 1  # part of the cache key: raise it when reading changes
 
 @dataclass(frozen=True)
 class _Comment:
-    """One comment: its user, and its sequences in and out."""
+    """A comment's user, input sequences and target sequences."""
 
     user: str
     words: list[list[str]]
@@ -59,14 +59,14 @@ class _Comment:
 
 
 def load_reddit(spec: DatasetSpec, data_dir: Path | None, reddit_targets: str) -> RawData:
-    """Read LEAF's JSON files below ``data_dir / spec.folder``, in whatever folders.
+    """Read all of LEAF's JSON files below ``data_dir / spec.folder``.
 
-    Words are numbered over all that occur; :func:`prepare_reddit` makes a vocabulary.
+    All words that occur are numbered; :func:`prepare_reddit` makes a vocabulary.
 
     Raises
     ------
     DataError
-        If there is no file, or one is not in LEAF's form.
+        If there is no file, or a file is not in LEAF's form.
     """
     folder = dataset_folder(spec, data_dir)
     files = sorted(folder.rglob("*.json"))
@@ -87,7 +87,7 @@ def load_reddit(spec: DatasetSpec, data_dir: Path | None, reddit_targets: str) -
 
 
 def prepare_reddit(raw: RawData, train_rows: IntArray, reddit_targets: str) -> RawData:
-    """Renumber the words by a vocabulary of the training rows, and mark what counts.
+    """Renumber the words by a vocabulary of the training rows, and mark targets to ignore.
 
     The vocabulary is ordered by frequency, then by name.
     """
@@ -138,7 +138,7 @@ def _read(spec: DatasetSpec, files: list[Path]) -> dict[str, IntArray]:
 
 
 def _comments(file: Path) -> Iterator[_Comment]:
-    """Yield the comments of one file, after checking their form."""
+    """Yield the comments of one file; refuse another form than LEAF's."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

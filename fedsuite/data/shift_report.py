@@ -1,4 +1,4 @@
-"""How far a client's rows are from the pool that they were drawn from."""
+"""Measures of the shift between a client's rows and the pool of all rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ from fedsuite.data.specs import IntArray
 
 @dataclass(frozen=True)
 class ClientShift:
-    """What came of the shift that was asked for, for one client.
+    """Measured covariate shift of one client.
 
     Parameters
     ----------
     squared_shift
-        Squared Mahalanobis distance of the mean of the training rows from the mean of the
-        training pool. Of n independent rows without any shift about ``dimensions / n``.
+        Squared Mahalanobis distance of the training rows' mean from the training pool's
+        mean. About ``dimensions / n`` for n independent rows without shift.
     test_squared_shift
-        The same of the client's test rows, from the same mean; None without test rows.
+        The same distance of the client's test rows; None without test rows.
     variance
         Variance of the training rows in units of the pool's, mean over the dimensions.
     effective_size
-        (sum w)^2 / sum w^2 of the weights over the training pool: as many equally likely
-        rows would give a mean as certain. Where weights draw nothing, the number of rows.
+        (sum w)^2 / sum w^2 of the weights over the training pool: so many equally likely
+        rows would give as certain a mean. The number of rows where nothing is drawn.
     distinct
         Different rows of the pool among the training rows.
     label_drift
         Total variation distance, 0 to 1, of the class shares of the training rows from
         those of the training pool.
     divergence
-        KL divergence of the Gaussian fitted to the training rows from the pool's, the
-        paper's measure of imbalanced covariate shift; None where the rows are too few or
-        too much alike to fit one.
+        KL divergence of the Gaussian fitted to the training rows from the pool's Gaussian,
+        the paper's measure of imbalanced covariate shift. None where the rows are too few
+        or too much alike to fit a Gaussian.
     """
 
     squared_shift: float
@@ -52,18 +52,18 @@ def measure_shift(
     test: Sequence[IntArray],
     effective_sizes: Sequence[float],
 ) -> tuple[ClientShift, ...]:
-    """Return what each client's rows amount to; nothing if a client has none.
+    """Return the measured shift of each client; empty if any client has no rows.
 
     Parameters
     ----------
     white
-        Training and test pool in the coordinates in which the training pool is white.
+        Training and test pool in coordinates that whiten the training pool.
     labels
         Classes of the training pool.
     train, test
         Positions of each client's rows in the two pools.
     effective_sizes
-        What the report holds under that name.
+        Effective size of each client.
     """
     if not all(map(len, train)):
         return ()
@@ -90,7 +90,7 @@ def measure_shift(
 
 
 def divergence_from_white(points: FloatArray) -> float | None:
-    """Return KL(N(m, S) || N(0, I)) of the Gaussian fitted to rows, if S is regular."""
+    """Return KL(N(m, S) || N(0, I)) of the rows' Gaussian, None for a singular S."""
     mean = points.mean(axis=0)
     covariance = np.atleast_2d(np.cov(points, rowvar=False, bias=True))
     sign, log_determinant = np.linalg.slogdet(covariance)

@@ -1,17 +1,17 @@
-"""A site's own data: what its node's configuration names, and what an adapter returns.
+"""A site's own data, as its node's configuration names it and an adapter returns it.
 
 The operator of a node names the data in the node's configuration, for example::
 
     flower-supernode --node-config 'data="/srv/hospital-a" label-column="died"' ...
 
-Nothing that arrives over the wire chooses a file, a column or an adapter, and nothing of
-the rows leaves the node but what the method's records hold.
+No message chooses a file, a column or an adapter. Nothing of the rows leaves the node but
+the method's records.
 
-An *adapter* turns what ``data`` names into a :class:`SiteData`, unscaled. The default one
-reads Parquet (:mod:`fedsuite.data.site_parquet`); an operator may name another as
-``data-adapter = "module:function"``, a function called as
-``function(site, spec, test_fraction)``. Whatever an adapter returns is checked and scaled
-on the node (:mod:`fedsuite.data.site_loading`).
+An *adapter* reads the file or folder ``data`` into an unscaled :class:`SiteData`. The
+default adapter reads Parquet (:mod:`fedsuite.data.site_parquet`). An operator may name
+another adapter as ``data-adapter = "module:function"``, called as ``function(site, spec,
+test_fraction)``. The node checks and scales an adapter's data
+(:mod:`fedsuite.data.site_loading`).
 """
 
 import difflib
@@ -28,16 +28,16 @@ from fedsuite.data.specs import DatasetSpec, IntArray
 
 @dataclass(frozen=True)
 class Site:
-    """What a node's operator says of the site's data.
+    """A node's configuration of the site's data.
 
     Parameters
     ----------
     name
-        For messages.
+        Name of the site, for messages.
     data
         Folder or Parquet file.
     adapter
-        ``module:function`` that reads it; empty is the default adapter.
+        ``module:function`` that reads the data; empty is the default adapter.
     image_column, label_column, id_column
         Columns of the default adapter; empty is the data set's own. Rows with one id (a
         patient) are never in both the training and the test part.
@@ -56,15 +56,15 @@ class Site:
 
 @dataclass(frozen=True)
 class SiteData:
-    """What an adapter returns: a site's rows, their inputs in the data set's raw units.
+    """A site's rows from an adapter, with inputs in the data set's raw units.
 
     Parameters
     ----------
     train, test
         Inputs (float32; uint8 for images), ``[rows, *input_shape]``, and classes (int64).
     ids
-        What each training row and each test row is about, such as a patient's number;
-        checked to have nothing in common, and not used otherwise.
+        Subject of each training row and each test row, such as a patient's number. The two
+        parts must share no subject. The ids have no other use.
     """
 
     train: Split
@@ -73,7 +73,7 @@ class SiteData:
 
 
 Adapter: TypeAlias = Callable[[Site, DatasetSpec, float], SiteData]
-"""Reads a site's data; the number is the share of rows to hold out for tests."""
+"""Function that reads a site's data; its last argument is the test fraction."""
 
 _KEYS = {
     "data": "data",
@@ -84,16 +84,16 @@ _KEYS = {
     "feature-columns": "feature_columns",
     "site": "name",
 }
-"""Keys of a node's configuration, and the fields of :class:`Site` that they set."""
+"""Fields of :class:`Site` by the key of a node's configuration."""
 
 
 def site_from_config(config: Mapping[str, Value]) -> Site:
-    """Read what a node's configuration says of its data; keys of others are passed over.
+    """Return the site of a node's configuration; other programs' keys are passed over.
 
     Raises
     ------
     ConfigError
-        If ``data`` is missing, a value is no text, or a key is nearly one of these.
+        If ``data`` is missing, a value is no text, or a key looks misspelt.
     """
     given: dict[str, str] = {}
     for key, value in config.items():

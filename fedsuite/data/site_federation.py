@@ -1,4 +1,4 @@
-"""The data of a federation whose clients are sites with data of their own."""
+"""Data of a federation whose clients are sites with data of their own."""
 
 import functools
 import hashlib
@@ -27,24 +27,25 @@ SITE_FILE = "site.toml"
 
 
 class SiteFederation(FederatedData):
-    """What can be known of the data where the rows stay at their sites.
+    """Description of data that stays at its sites.
 
-    It stands where :class:`FederatedData` does: it knows shapes, classes and scaling, has
-    no rows for the server, and returns a client's rows only where they lie.
+    This class takes the place of :class:`FederatedData`. It knows shapes, classes and
+    scaling. It has no rows for the server. It returns a client's rows only at the client's
+    site.
 
     Parameters
     ----------
     spec
-        The data set that all sites' data looks like.
+        The data set, which all sites' data must match.
     names
-        The sites; client k is the k-th.
+        Names of the sites; client k is the k-th site.
     sites
-        Client to what is known of its data here: all of them in a rehearsal, nothing on a
+        Sites by client, as far as known in this process: all in a rehearsal, none on a
         server.
     scaling, test_fraction
         The keys of the experiment.
     public
-        Unscaled features of the public data; None where there is none.
+        Unscaled features of the public data; None for no public data.
     """
 
     def __init__(
@@ -75,12 +76,12 @@ class SiteFederation(FederatedData):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over the sites' names: their rows are not known here."""
+        """SHA-256 (hex) over the sites' names, because the rows are unknown here."""
         return hashlib.sha256("/".join(("sites", *self._names)).encode()).hexdigest()
 
     @property
     def description(self) -> dict[str, Value]:
-        """What the run's folder records of the data: no number of rows is among it."""
+        """Names and shapes of the data, for the run's folder; no numbers of rows."""
         return {
             "dataset": self.spec.name,
             "partitioner": self.partitioner,
@@ -93,7 +94,7 @@ class SiteFederation(FederatedData):
         }
 
     def client(self, client_id: int) -> ClientData:
-        """Return the rows of a site, where they are."""
+        """Return the rows of a site, at the site only."""
         if client_id not in self._sites:
             raise DataError(
                 f"client {client_id}: the rows of a site lie at its own node and nowhere "
@@ -107,7 +108,7 @@ class SiteFederation(FederatedData):
         return self._site_data[site]
 
     def class_counts(self) -> npt.NDArray[np.int64]:
-        """Refuse: which classes a site has is not told."""
+        """Refuse, because sites do not tell their classes."""
         raise DataError(
             "the experiment has sites with data of their own: which classes they hold "
             "stays with them"
@@ -117,22 +118,22 @@ class SiteFederation(FederatedData):
 
 
 def site_federation(values: Mapping[str, Value], site: Site | None) -> SiteFederation:
-    """Return the data of an experiment with sites, as this process may know it.
+    """Return the data of an experiment with sites, as far as this process may know it.
 
     Parameters
     ----------
     values
         The experiment by kebab-case key.
     site
-        What the operator of this node says of its data. None on a server, and in a
-        rehearsal, where all lie below the key ``site-dirs``.
+        Configuration of this node's data. None on a server. None in a rehearsal too, where
+        all data lies below the key ``site-dirs``.
     """
     names = site_names(values)
     known = {key.name: key.parse(values.get(key.name, key.default)) for key in KEYS}
     folder = str(known["site-dirs"])
     sites: dict[int, Site] = {}
     if site is not None:
-        # Whichever number the server knows it by.
+        # Under any client number, as the server numbers the nodes.
         sites = dict.fromkeys(range(len(names)), site)
     elif folder:
         sites = dict(enumerate(rehearsal_sites(Path(folder).expanduser(), names)))
@@ -152,14 +153,14 @@ def site_federation(values: Mapping[str, Value], site: Site | None) -> SiteFeder
 
 
 def rehearsal_sites(folder: Path, names: Sequence[str]) -> list[Site]:
-    """Return sites that lie below one folder, each in a sub-folder of its name.
+    """Return the sites below one folder, each in a sub-folder of its name.
 
-    A file ``site.toml`` there has what the node's configuration will have, but ``data``.
+    A file ``site.toml`` there has the node's configuration without ``data``.
 
     Raises
     ------
     FedsuiteError
-        If a sub-folder is missing, or its file cannot be used.
+        If a sub-folder is missing, or its ``site.toml`` cannot be used.
     """
     sites = []
     for name in names:

@@ -1,7 +1,4 @@
-"""Reads a site's data on its node, checks it, and scales it as the experiment says.
-
-All sites' inputs are alike then, whatever adapter read them.
-"""
+"""Reading, checks and scaling of a site's data on its node."""
 
 import importlib
 import re
@@ -27,7 +24,7 @@ def load_site_data(
     Raises
     ------
     FedsuiteError
-        In one line with site, file or part, column, and what to do.
+        If the data cannot be used.
     """
     adapter = _load_adapter(site)
     try:
@@ -35,7 +32,7 @@ def load_site_data(
     except FedsuiteError as error:
         raise DataError(f"site {site.name}: {error}") from error
     except Exception as error:
-        # An adapter is somebody else's code: it may raise whatever it likes.
+        # An adapter is somebody else's code and may raise anything.
         raise DataError(
             f"site {site.name}: adapter {site.adapter or 'parquet'} failed on {site.data} "
             f"({type(error).__name__}: {' '.join(str(error).split())}): mend it or the data"
@@ -45,7 +42,7 @@ def load_site_data(
 
 
 def check_site_data(site: Site, spec: DatasetSpec, data: object) -> None:
-    """Refuse what no client could train on; :class:`DataError` says what and where."""
+    """Raise :class:`DataError` on data that no client could train on."""
     where = f"site {site.name}: {site.data}"
     if not isinstance(data, SiteData):
         raise DataError(
@@ -71,7 +68,7 @@ def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:
     if labels.ndim != 1 or labels.dtype != torch.int64:
         raise DataError(
             f"{where}: labels are {labels.dtype} of shape {tuple(labels.shape)}: expected "
-            "one int64 class a row"
+            "one int64 class per row"
         )
     if len(features) != len(labels):
         raise DataError(

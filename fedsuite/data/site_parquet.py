@@ -1,11 +1,13 @@
-"""The default adapter of sites: Parquet with a column of images, or columns of numbers.
+"""The default adapter of sites, which reads Parquet.
 
-In a folder, files ``train-*.parquet`` and ``test-*.parquet`` are the two parts; otherwise
-all ``*.parquet`` are pooled and a fixed draw holds out the test part, the same at each
-start. Images are structs with encoded bytes, as the Hugging Face hub has them. Columns of
-numbers are the inputs themselves, in the order of ``feature-columns``, else all columns
-of numbers but label and id in the order of their names; of images they are raw pixels,
-channel by channel and row by row. One column of lists stands for as many columns.
+Files ``train-*.parquet`` and ``test-*.parquet`` of a folder are the two parts. Without such
+files all ``*.parquet`` are pooled, and a fixed draw holds out the test part.
+
+Inputs are one column of images, or columns of numbers. Images are structs with encoded
+bytes, as on the Hugging Face hub. Columns of numbers are taken in the order of
+``feature-columns``; without this key, all columns of numbers but label and id are taken in
+the order of their names. Numbers of images are raw pixels, channel by channel and row by
+row. A column of lists counts as one column per list entry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +37,11 @@ def read_site(site: Site, spec: DatasetSpec, test_fraction: float) -> SiteData:
     Parameters
     ----------
     site
-        Says where they are, and which columns to take.
+        The site, which names the files and the columns.
     spec
         The experiment's data set: shape, classes, and names of columns.
     test_fraction
-        Share of the rows held out where the files do not say which they are.
+        Share of the rows to hold out where no file is named ``test-*``.
     """
     files = _find_files(site.data)
     named = replace(
@@ -190,7 +192,7 @@ def _one_column(table: Any, name: str, file: Path) -> npt.NDArray[np.float32]:
 
 
 def _number_columns(file: Path, spec: DatasetSpec) -> list[str]:
-    """Return the columns that can be inputs, by name: files may order them differently."""
+    """Return the names of the columns of numbers, sorted."""
     others = {spec.label_column, spec.id_column}
     schema = _schema(file)
     found = sorted(
@@ -240,7 +242,7 @@ def _read(file: Path, columns: Sequence[str]) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        # Not read_table: it would take folder names such as a=1 for columns.
+        # Not read_table, which would take folder names such as a=1 for columns.
         return pq.ParquetFile(file).read([name for name in columns if name])
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(file, error) from error

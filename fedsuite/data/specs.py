@@ -1,4 +1,4 @@
-"""What a data set is: its description and the arrays that its loader returns."""
+"""Description of a data set, and the arrays that its loader returns."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from fedsuite.core.keys import Key, Value
 IntArray = npt.NDArray[np.int64]
 
 IGNORED = -100
-"""Label of a target that counts neither in the loss nor in the accuracy."""
+"""Label that counts neither in the loss nor in the accuracy."""
 
 
 @dataclass(frozen=True)
 class RawData:
-    """All rows of a data set, decoded; the training part comes first where there is one.
+    """All decoded rows of a data set, a published training part first.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class RawData:
         file: never write into it.
     labels
         Class of each row, ``0 .. num_classes - 1``. Of sequences ``[rows, length]``, one
-        target a position, or :data:`IGNORED`.
+        target or :data:`IGNORED` per position.
     ids
         Natural owner of each row (a writer, a celebrity) as a number ``0, 1, ...``;
         ``None`` where the data set names none.
@@ -34,14 +34,14 @@ class RawData:
         Number of training rows of the published split; ``None`` where there is no
         published split that separates rows of one owner.
     groups
-        Number of what a row is part of (a patient, a comment): rows of one group are
-        never divided between training and test part. ``None`` where rows stand alone.
+        Number of each row's group, such as a patient or a comment. A group is never divided
+        between training and test part. ``None`` without groups.
     strata
-        Number of what the test part gets the same share of; ``None`` is the owner, or the
-        class where rows have none.
+        Number of each row's stratum; the test part takes the same share of each stratum.
+        ``None`` takes owners, or else classes, as strata.
     never_right
-        Label that no prediction counts as right, such as that of unknown words; ``None``
-        where there is none.
+        Label that no prediction matches, such as the unknown word; ``None`` for no such
+        label.
     """
 
     features: npt.NDArray[Any]
@@ -68,12 +68,12 @@ class DatasetSpec:
     input_shape
         Shape of one input, channels first, without the batch.
     load
-        Reads the data: called with this description, the data folder (``None`` for
-        the hub), and one keyword per key.
+        Function that reads the data, called with this description, the data folder
+        (``None`` for the hub), and one keyword per key.
     mean, std
-        Per-channel constants of the training part of images, in units of
-        ``value / max_value``; what the key ``scaling = "standard"`` applies. Empty where
-        rows are no images: they are used as they are, whatever ``scaling`` says.
+        Per-channel constants of the training part of images, in units of ``value /
+        max_value``, which the key ``scaling = "standard"`` applies. Empty for rows other
+        than images, which are never scaled.
     max_value
         Largest raw value: 255 for 8-bit images, 16 for digits.
     hub_id
@@ -83,21 +83,20 @@ class DatasetSpec:
     folder
         Name of the sub-folder of ``data-dir`` that holds the same Parquet files.
     train_splits, test_splits
-        Names that the files start with. Without ``test_splits`` all rows are pooled and
-        a test part is drawn (key ``test-fraction``).
+        Beginnings of the files' names. Without ``test_splits`` all rows are pooled, and a
+        test part is drawn (key ``test-fraction``).
     image_column, label_column, id_column
         Column names; ``id_column`` names the natural owner and may be empty.
     resize
-        Whether images of another size are resized; otherwise they are an error.
+        Whether images of another size are resized or refused.
     files
-        Files below ``folder`` that are needed, where they are not the Parquet files of
-        the splits.
+        Files below ``folder`` that are needed instead of the splits' Parquet files.
     prepare
-        What is done once the training part is known, such as standardising: called with
-        the rows, the positions of the training part, and one keyword per key. Whatever it
-        learns from the data it learns from the training part.
+        Function that prepares the rows once the training part is known, such as by
+        standardising, called with the rows, the positions of the training part, and one
+        keyword per key. The function may learn from the training part only.
     keys
-        Keys that only this data set has.
+        Keys of this data set alone.
     """
 
     name: str
@@ -123,7 +122,7 @@ class DatasetSpec:
 
     @property
     def file_patterns(self) -> tuple[str, ...]:
-        """Names of the files that a local folder must hold, with wildcards."""
+        """Patterns of the files that a local folder must hold."""
         return self.files or tuple(
             f"{s}-*.parquet" for s in self.train_splits + self.test_splits
         )

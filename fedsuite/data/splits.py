@@ -1,4 +1,4 @@
-"""Which rows are for training, for tests, and for the server, before clients get any."""
+"""Division of a data set's rows into training, test, validation and public part."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ _SPLIT_SEED = 0  # one test part for all seeds of an experiment
 
 @dataclass(frozen=True)
 class Parts:
-    """Rows of a data set by what they are for, ascending unless said otherwise.
+    """Rows of a data set by purpose, ascending unless said otherwise.
 
     Parameters
     ----------
@@ -23,13 +23,13 @@ class Parts:
     client_test
         Divided among the clients to be tested on.
     test
-        The global test set: the same rows as ``client_test``, or, where those were split
-        off the training part, rows that no client holds.
+        The global test set. The same rows as ``client_test``, unless the latter were split
+        off the training part; then no client holds these rows.
     validation
-        Kept by the server; no client holds any.
+        Kept by the server; no client holds these rows.
     public
-        Known to all without their labels; no client holds any. In the order in which they
-        were drawn: fewer rows would be the first ones of these.
+        Known to all without their labels; no client holds these rows. In the order of the
+        draw: a smaller ``public-size`` draws the first of these rows.
     """
 
     train: IntArray
@@ -40,7 +40,7 @@ class Parts:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there are a training and a test part and no more."""
+        """Whether a training and a test part are all there is."""
         held_out = len(self.validation) + len(self.public)
         return not held_out and np.array_equal(self.client_test, self.test)
 
@@ -59,10 +59,10 @@ def split_parts(
     test_fraction
         As :func:`split_rows` takes it.
     client_test_fraction
-        Share of the training part that clients are tested on, and the global test set is
-        then the test part alone; 0 tests clients on rows of the test part.
+        Share of the training part that clients are tested on. The test part is then the
+        global test set alone. 0 tests clients on rows of the test part.
     validation_fraction
-        Share of the training part that the server keeps; the three leave it disjoint.
+        Share of the training part that the server keeps.
     public_size
         Public rows, as :func:`draw_public` takes them from what is left.
     """
@@ -73,7 +73,7 @@ def split_parts(
         # Both shares are of the whole training part.
         rest = client_test_fraction / (1 - validation_fraction)
         train, client_test = _hold_out(raw, train, rest, "client-test-split")
-    # Last, so that asking for public rows moves no row of the other parts held out.
+    # Public rows are drawn last, so that they move no row of the other parts held out.
     train, public = draw_public(raw, train, public_size)
     return Parts(train, client_test, test, validation, public)
 
@@ -81,9 +81,9 @@ def split_parts(
 def draw_public(raw: RawData, rows: IntArray, size: int) -> tuple[IntArray, IntArray]:
     """Return the rows that stay, and ``size`` public ones in the order of the draw.
 
-    Uniform, whatever the labels. Where rows belong to groups, groups are drawn instead, and
-    their rows taken in turn: what the last one has too many of is used by nobody, because a
-    group is never both public and private.
+    The draw is uniform, whatever the labels. Groups are drawn instead of rows where rows
+    belong to groups. Nobody uses the surplus rows of the last group drawn, because a group
+    is never both public and private.
 
     Raises
     ------
@@ -109,11 +109,11 @@ def draw_public(raw: RawData, rows: IntArray, size: int) -> tuple[IntArray, IntA
 def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
     """Return the rows of the training part and of the test part, ascending.
 
-    The published split where there is one. Otherwise a fixed random ``test_fraction`` of
-    the rows of each stratum: unless the data set says otherwise each natural owner, or each
-    class where rows have no owner. Of at least two rows there is at least one in each part.
-    Where rows belong to groups, groups are drawn instead of rows, each as one of its first
-    row's stratum.
+    A published split is returned as it is. Otherwise a fixed random ``test_fraction`` of
+    each stratum is the test part. Strata are the data set's own, or else the natural
+    owners, or else the classes. A stratum of two or more rows has a row in each part.
+    Groups are drawn instead of rows where rows belong to groups; the first row decides a
+    group's stratum.
     """
     num_rows = len(raw.labels)
     if raw.num_train is not None:
@@ -124,7 +124,7 @@ def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
 def _hold_out(
     raw: RawData, rows: IntArray, share: float, purpose: str
 ) -> tuple[IntArray, IntArray]:
-    """Split rows into those that stay and a random share; groups are not torn apart."""
+    """Split rows into those that stay and a random share, without dividing a group."""
     if share == 0:
         return rows, np.empty(0, np.int64)
     strata = raw.strata
@@ -141,7 +141,7 @@ def _hold_out(
 
 
 def _draw(strata: IntArray, share: float, purpose: str) -> npt.NDArray[np.bool_]:
-    """Return which things are drawn, the same share of each stratum."""
+    """Return a mask of the entries drawn, the same share of each stratum."""
     shuffled = numpy_stream(_SPLIT_SEED, purpose).permutation(len(strata))
     numbers = strata[shuffled]
     order = shuffled[np.argsort(numbers, kind="stable")]

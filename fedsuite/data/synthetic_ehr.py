@@ -1,15 +1,15 @@
-"""Made patients of 50 states, in the sizes of the private records of FedAKD's paper.
+"""Generated patients of 50 states, in the sizes of the FedAKD paper's private records.
 
-GENERATED DATA: no row is or was a patient. The records behind that paper (TriNetX, will a
-patient develop pancreatic cancer) are not public; this set has their form, and exactly the
-numbers of positive and negative patients of each state in the paper's Table 7, so that its
-set-up can be run. What is measured on it says nothing about medicine.
+GENERATED DATA: no row is or was a patient. The paper's records (TriNetX: will a patient
+develop pancreatic cancer?) are not public. This data set has the same form, and for each
+state the numbers of positive and negative patients in the paper's Table 7. Results on this
+data set say nothing about medicine.
 
 A patient is a sex, a postal code, and up to 32 events (code, value, age). States differ in
-what they code, how old their patients are, and how much they record: covariate shift, whose
-strength is ``ehr-shift``. The label follows one rule in all states, a score of codes,
-values, age and sex with noise; in each state the highest scores are the positives, as many
-as the table says. So p(y | x) is the same but for each state's threshold.
+their codes, their patients' ages, and the number of events recorded. The key ``ehr-shift``
+sets the strength of this covariate shift. The label follows one rule in all states: a score
+of codes, values, age and sex with noise. Each state's highest scores are its positives. So
+p(y | x) is the same but for each state's threshold.
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ OR 1322 2315  PA 4658 7159  RI 158 265  SC 1194 2192  SD 266 385  TN 2038 3633
 TX 5152 10633  UT 495 1622  VA 1924 4133  VT 150 295  WA 2009 4238  WI 1281 1612
 WV 617 1095  WY 113 245
 """
-"""State, positive and negative patients (Table 7, without the validation set)."""
+"""Positive and negative patients per state (Table 7, without the validation set)."""
 
 _GENERATOR_VERSION = 1  # part of the cache key: raise it when what is made changes
 _SEED = 0  # the same patients for all seeds of an experiment
@@ -75,7 +75,7 @@ class State:
 
 @dataclass(frozen=True)
 class _World:
-    """What all states share: topics ``[topics, codes]`` (cumulative), and the score."""
+    """Topics ``[topics, codes]`` (cumulative) and scores that all states share."""
 
     topics: npt.NDArray[np.float64]
     topic_weights: npt.NDArray[np.float64]
@@ -84,7 +84,7 @@ class _World:
 
 
 def states(scale: float = 1.0) -> tuple[State, ...]:
-    """Return the states by their letters, with a part of the patients, one at least."""
+    """Return the states, each with a share of its patients, at least one per kind."""
     words = TABLE_7.split()
     return tuple(
         State(name, *(max(round(scale * int(count)), 1) for count in counts))
@@ -95,7 +95,7 @@ def states(scale: float = 1.0) -> tuple[State, ...]:
 def load_synthetic_ehr(
     spec: DatasetSpec, data_dir: Path | None, ehr_scale: float, ehr_shift: float
 ) -> RawData:
-    """Generate the patients, once for each scale and shift; ``data_dir`` plays no part.
+    """Generate the patients, once per scale and shift; ``data_dir`` plays no part.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def _world() -> _World:
     rng = numpy_stream(_SEED, "synthetic-ehr")
     topics = np.cumsum(rng.dirichlet(np.full(CODES, 0.05), TOPICS), axis=1)
     risky = np.arange(TOPICS) < TOPICS // 4
-    # A code is as risky as the topics that use it, and then some.
+    # A code's risk is that of the topics that use the code, plus a share of its own.
     use = np.diff(topics, axis=1, prepend=0.0)
     share = use[risky].sum(axis=0) / np.maximum(use.sum(axis=0), 1e-12)
     code_risk = share + 0.3 * rng.standard_normal(CODES)
@@ -170,7 +170,7 @@ def _patients(
 def _codes(
     world: _World, logits: npt.NDArray[np.float64], rng: np.random.Generator
 ) -> IntArray:
-    """Draw each event's topic, then its code, 1 to CODES: ``[patients, EVENTS]``."""
+    """Draw a topic and then a code (1 to CODES) per event, ``[patients, EVENTS]``."""
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     ends = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
     draws = rng.random((len(logits), EVENTS, 2))

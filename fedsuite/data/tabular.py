@@ -1,4 +1,4 @@
-"""Tables of numbers and codes, made into one row of float32 per case.
+"""Encoding of tables of numbers and codes, one row of float32 per case.
 
 The columns of numbers come first and may hold NaN, which is a missing value.
 """
@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def one_hot(positions: npt.NDArray[np.integer[Any]], size: int) -> Floats:
-    """Return rows of 0 with a 1 at each position, ``[rows, size]``; at -1 no 1."""
+    """Return one-hot rows ``[rows, size]``; position -1 is a row of 0."""
     rows = np.zeros((len(positions), size), np.float32)
     known = np.flatnonzero(positions >= 0)
     rows[known, positions[known]] = 1.0
@@ -23,18 +23,18 @@ def one_hot(positions: npt.NDArray[np.integer[Any]], size: int) -> Floats:
 
 
 def standardised(raw: RawData, train_rows: IntArray, numbers: int) -> RawData:
-    """Bring the columns of numbers to mean 0 and deviation 1; missing ones become 0.
+    """Bring the columns of numbers to mean 0 and deviation 1; missing values become 0.
 
-    Means and deviations are those of the values present in the training rows of all
-    clients together: what a server can add up from each client's sums. Scales of each
-    client's own would take away the shift between clients that their methods are about.
+    Means and deviations are taken over all clients' training rows, without missing values.
+    A server could add them up from the clients' sums. Scales per client would remove the
+    shift between clients, which the methods are about.
 
     Parameters
     ----------
     raw
-        Its first ``numbers`` columns are numbers; the others stay as they are.
+        Rows whose first ``numbers`` columns are numbers; the other columns stay.
     train_rows
-        Positions of the training part: no other row has a say.
+        Positions of the training part.
     numbers
         How many columns are numbers.
     """
