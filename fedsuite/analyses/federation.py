@@ -14,7 +14,6 @@ from fedsuite.messages.records import Reply, Request, to_record
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.events import Callback
-from fedsuite.rounds.wrapper import StrategyWrapper
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
 from fedsuite.running.worker import Worker
@@ -79,7 +78,7 @@ class Federation:
             self._store,
         )
 
-    def strategy(self, seed: int | None = None) -> FederatedStrategy | StrategyWrapper:
+    def strategy(self, seed: int | None = None) -> FederatedStrategy:
         """Return a new strategy; ``seed`` None is the experiment's."""
         chosen = self.experiment if seed is None else self.experiment.replace(seed=seed)
         return build_strategy(chosen, server_parts(chosen, self.data, self.model))

@@ -177,6 +177,7 @@ def _public_terms(
         config = {**answers.config, "num-responders": responders}
         request = Request(TRANSFER, client.client_id, arrays, config)
         client.memory = {REFERENCE: kept[rows.numpy()][None]}
+        client.heard = request.config
         (found,) = client.transfer_terms(request, step, client.model(public[rows]))
         return found
 
@@ -280,7 +281,7 @@ class NextPhase:
 def _restored_strategy(final: FinalModels) -> "FederatedStrategy":
     experiment, data = final.experiment, final.data
     parts = server_parts(experiment, data, network_model(experiment, data))
-    strategy = cast("FederatedStrategy", build_strategy(experiment, parts))
+    strategy = build_strategy(experiment, parts)
     strategy.restore(final.checkpoint.method_arrays, final.checkpoint.method_scalars)
     return strategy
 

@@ -23,6 +23,7 @@ from typing import (
     dataclass_transform,
     get_args,
     get_origin,
+    overload,
 )
 
 from fedsuite.core.errors import ConfigError
@@ -77,10 +78,25 @@ def key(
     return made
 
 
-def given(*, default: T, help: str, told: str = "", init: Literal[True] = True) -> T:
+@overload
+def given(*, default: T, help: str, told: str = "", init: Literal[True] = True) -> T: ...
+@overload
+def given(
+    *, default_factory: Callable[[], T], help: str, init: Literal[True] = True
+) -> T: ...
+def given(
+    *,
+    help: str,
+    default: Any = MISSING,
+    default_factory: Any = MISSING,
+    told: str = "",
+    init: Literal[True] = True,
+) -> Any:
     """Declare a keyword of the constructor that experiments do not set."""
-    made: T = field(default=default, metadata={_HELP: help, _TOLD: told})
-    return made
+    says = {_HELP: help, _TOLD: told}
+    if default_factory is not MISSING:
+        return field(default_factory=default_factory, metadata=says)
+    return field(default=default, metadata=says)
 
 
 def part(*, help: str, init: Literal[True] = True) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import ServerLogger, log_scope
@@ -29,7 +30,9 @@ from fedsuite.messages.records import (
     to_arrays,
     to_record,
 )
+from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.declaration import MethodDeclaration
+from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange import (
     FEDSUITE_KEYS,
     Exchange,
@@ -42,20 +45,20 @@ from fedsuite.rounds.exchange import (
 )
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.first_exchange import first_refusal
+from fedsuite.rounds.loop import run_rounds
 from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
 from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
 from fedsuite.rounds.quorum import Quorum, QuorumMissed
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.server_step import ServerExtras
-from fedsuite.rounds.startable import StartableStrategy
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
 from fedsuite.rounds.validation import ClientReply, Expected, all_finite, spec_of
 
 logger = ServerLogger(__name__)
 
 
-class FederatedStrategy(RoundSettings, MethodDeclaration, StartableStrategy):
+class FederatedStrategy(RoundSettings, MethodDeclaration, Strategy):
     """Base of all strategies."""
 
     fraction_train: float = given(
@@ -130,6 +133,12 @@ class FederatedStrategy(RoundSettings, MethodDeclaration, StartableStrategy):
         "of the nodes that take part, client k being the k-th. Empty takes all nodes",
     )
 
+    layer: ExchangeLayer = given(
+        default_factory=ExchangeLayer,
+        help="what stands between the strategy and its clients, such as "
+        "FilterDecomposition; a layer serves one strategy",
+    )
+
     def __post_init__(self) -> None:
         """Check the keywords, and make what the rounds need."""
         super().__post_init__()
@@ -159,7 +168,6 @@ class FederatedStrategy(RoundSettings, MethodDeclaration, StartableStrategy):
             for phase, function in functions.items()
         }
         self.extras = ServerExtras(momentum=self.server_momentum, fedvarp=self.fedvarp)
-        self.layer = ExchangeLayer()
         self.directory = Directory(
             self.identity,
             self.num_clients,
@@ -181,6 +189,7 @@ class FederatedStrategy(RoundSettings, MethodDeclaration, StartableStrategy):
         self._arrays: Arrays = {}
         self._pending: dict[str, ReplyReader] = {}
         self._told_conversion = False
+        self.layer.attach(self)
 
     def _refuse_legacy(self, hosts_clients: bool) -> None:
         legacy = self.wire == "numpy"
@@ -284,8 +293,9 @@ class FederatedStrategy(RoundSettings, MethodDeclaration, StartableStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Sample clients and return one message a node."""
-        self._begin_round(server_round, arrays, grid)
+        """Sample clients and return one message per node."""
+        travelling = self.layer.before_training(server_round, arrays)
+        self._begin_round(server_round, travelling, grid)
         self.reports = {}
         self.round_metrics = {}
         if self.sampling[TRAIN].fraction == 0.0:
@@ -300,6 +310,13 @@ class FederatedStrategy(RoundSettings, MethodDeclaration, StartableStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies and reduce them in client-id order."""
+        arrays, metrics = self._reduced(server_round, replies)
+        return self.layer.after_training(arrays), metrics
+
+    def _reduced(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return what the strategy itself makes of the replies."""
         if TRAIN not in self._pending:
             self._refuse_foreign(TRAIN, server_round, replies)
             return None, None
@@ -325,7 +342,8 @@ class FederatedStrategy(RoundSettings, MethodDeclaration, StartableStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one message a node, in the rounds that are evaluated."""
+        """Return one message per node, in the rounds that are evaluated."""
+        self.layer.before_evaluation(arrays)
         last = server_round == self.num_rounds
         skipped = server_round % self.evaluate_every and not last
         if self.sampling[EVALUATE].fraction == 0.0 or skipped:
@@ -347,6 +365,46 @@ class FederatedStrategy(RoundSettings, MethodDeclaration, StartableStrategy):
         self._judge_first(reader)
         tell_replies("aggregate_evaluate", len(report.rows), report.num_asked)
         return self._means[EVALUATE].record(report)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        resume: Checkpoint | None = None,
+    ) -> Result:
+        """Run the rounds, as Flower's own ``start``, with callbacks and resume.
+
+        Parameters
+        ----------
+        grid, initial_arrays, num_rounds, timeout
+            As in Flower.
+        train_config, evaluate_config, evaluate_fn
+            As in Flower.
+        callbacks
+            Called at the start, after each round, and at the end.
+        resume
+            Checkpoint to go on from.
+        """
+        self.exchange_timeout = timeout
+        return run_rounds(
+            self,
+            grid,
+            initial_arrays,
+            num_rounds=num_rounds,
+            timeout=timeout,
+            train_config=train_config,
+            evaluate_config=evaluate_config,
+            evaluate_fn=evaluate_fn,
+            callbacks=callbacks,
+            resume=resume,
+        )
 
     def summary(self) -> None:
         """Log the settings that matter for a reader of the log."""

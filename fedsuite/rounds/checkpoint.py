@@ -23,7 +23,7 @@ from fedsuite.messages.records import Arrays, to_arrays, to_record
 if TYPE_CHECKING:
     from fedsuite.rounds.events import RunState
 
-FORMAT = 1
+FORMAT = 2
 _FILE_NAME = "round-{:06d}.safetensors"
 _PATTERN = re.compile(r"round-(\d{6,})\.safetensors")
 _HISTORIES = (
@@ -47,6 +47,8 @@ class Checkpoint:
         Global arrays.
     method_arrays, method_scalars
         What the method remembers between rounds.
+    layer_scalars
+        What the strategy's layer remembers.
     extra_arrays
         What server momentum and FedVARP remember.
     client_versions
@@ -62,6 +64,7 @@ class Checkpoint:
     arrays: Arrays
     method_arrays: Arrays = field(default_factory=dict)
     method_scalars: Mapping[str, Any] = field(default_factory=dict)
+    layer_scalars: Mapping[str, Any] = field(default_factory=dict)
     extra_arrays: Arrays = field(default_factory=dict)
     client_versions: Mapping[int, str] = field(default_factory=dict)
     failed_rounds: int = 0
@@ -74,6 +77,7 @@ class Checkpoint:
     ) -> "Checkpoint":
         """Return the state of a run between two rounds."""
         method_arrays, method_scalars = state.strategy.state()
+        layer = state.strategy.layer.state()
         extras = state.strategy.extras.state()
         return cls(
             server_round=state.server_round,
@@ -81,6 +85,7 @@ class Checkpoint:
             arrays=to_arrays(state.arrays),
             method_arrays=method_arrays,
             method_scalars=method_scalars,
+            layer_scalars=layer,
             extra_arrays=extras,
             client_versions=dict(state.strategy.client_versions),
             failed_rounds=state.strategy.judge.failed_rounds,
@@ -97,6 +102,7 @@ class Checkpoint:
         state.arrays = state.result.arrays = to_record(self.arrays)
         strategy = state.strategy
         strategy.restore(self.method_arrays, self.method_scalars)
+        strategy.layer.restore(self.layer_scalars)
         strategy.extras.restore(self.extra_arrays)
         strategy.client_versions = dict(self.client_versions)
         strategy.kept_versions = dict(self.client_versions)
@@ -114,6 +120,7 @@ class Checkpoint:
             "arrays": list(self.arrays),
             "method_arrays": list(self.method_arrays),
             "method_scalars": dict(self.method_scalars),
+            "layer_scalars": dict(self.layer_scalars),
             "extra_arrays": list(self.extra_arrays),
             "client_versions": self.client_versions,
             "failed_rounds": self.failed_rounds,
@@ -152,6 +159,7 @@ class Checkpoint:
                 arrays={n: tensors[f"arrays/{n}"] for n in facts["arrays"]},
                 method_arrays={n: tensors[f"method/{n}"] for n in facts["method_arrays"]},
                 method_scalars=facts["method_scalars"],
+                layer_scalars=facts["layer_scalars"],
                 extra_arrays={n: tensors[f"extra/{n}"] for n in facts["extra_arrays"]},
                 client_versions={int(k): v for k, v in facts["client_versions"].items()},
                 failed_rounds=facts["failed_rounds"],

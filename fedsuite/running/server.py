@@ -34,8 +34,8 @@ from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
 from fedsuite.rounds.events import Callback
+from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.round_settings import RoundSettings
-from fedsuite.rounds.wrapper import StrategyWrapper
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies import load_strategy
@@ -180,9 +180,7 @@ def _run_experiment(
     return FinishedRun(folder, result)
 
 
-def build_strategy(
-    experiment: Experiment, parts: ServerParts
-) -> FederatedStrategy | StrategyWrapper:
+def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrategy:
     """Return the experiment's strategy.
 
     Parameters
@@ -196,23 +194,25 @@ def build_strategy(
         If the strategy refuses values that their keys allow one by one.
     """
     try:
-        strategy = _make_strategy(experiment, parts)
-        if not decomposition.server_takes_part(experiment.values):
-            return strategy
-        assert parts.groups is not None
-        options = experiment.arguments(decomposition.KEYS)
-        return FilterDecomposition(strategy, parts.groups, **options)  # type: ignore[arg-type]
+        layer = ExchangeLayer()
+        if decomposition.server_takes_part(experiment.values):
+            options: dict[str, Any] = experiment.arguments(decomposition.KEYS)
+            layer = FilterDecomposition(groups=parts.groups, **options)
+        return _make_strategy(experiment, parts, layer)
     except ValueError as error:
         raise ConfigError(f"method {experiment['method']}: {error}") from error
 
 
-def _make_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrategy:
+def _make_strategy(
+    experiment: Experiment, parts: ServerParts, layer: ExchangeLayer
+) -> FederatedStrategy:
     strategy = load_strategy(METHODS[experiment.text("method")])
     return strategy(
         **experiment.arguments(  # type: ignore[arg-type]
             (*RoundSettings.KEYS, *strategy.method_keys())
         ),
         **parts.needed_by(strategy),  # type: ignore[arg-type]
+        layer=layer,
         num_clients=experiment.integer("num-clients"),
         min_available_nodes=1,
         identity="registered" if _has_own_nodes(experiment) else "partition",

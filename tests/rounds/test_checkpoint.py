@@ -111,7 +111,7 @@ def test_rewriting_without_a_change_is_fine(tmp_path: Path) -> None:
 def test_other_format_is_named(tmp_path: Path) -> None:
     path = example().save(tmp_path)
     rewrite(path, lambda facts: facts | {"format": 99})
-    with pytest.raises(RunError, match="has format 99, this version reads 1: resume it"):
+    with pytest.raises(RunError, match="has format 99, this version reads 2: resume it"):
         Checkpoint.load(path)
 
 

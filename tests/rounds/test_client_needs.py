@@ -292,9 +292,9 @@ def test_groups_are_read_from_the_first_model() -> None:
 
 def test_filter_decomposition_without_groups() -> None:
     with pytest.raises(ConfigError, match="no decomposed layer: decompose it"):
-        over_strangers(FilterDecomposition(FedAvg()))
+        over_strangers(FedAvg(layer=FilterDecomposition()))
     with pytest.raises(ValueError, match=r"head: give groups = parameter_groups\(model\)"):
-        FilterDecomposition(FedAvg(), coefficient_period=2)
+        FilterDecomposition(coefficient_period=2)
 
 
 @pytest.mark.parametrize("fast_set", ["atoms", "atoms+head+other"])
@@ -302,7 +302,7 @@ def test_fast_sets_without_a_head_need_no_groups(fast_set: Any) -> None:
     model = tiny_model()
     arrays = to_record(model_arrays(model))
     strategies = [
-        FilterDecomposition(FedAvg(), groups, coefficient_period=2, fast_set=fast_set)
+        FilterDecomposition(groups=groups, coefficient_period=2, fast_set=fast_set)
         for groups in (None, parameter_groups(model))
     ]
     for strategy in strategies:
@@ -323,7 +323,8 @@ def test_a_plain_app_under_filter_decomposition_is_told_the_client() -> None:
         }
         return Message(RecordDict(content), reply_to=message)
 
-    strategy = FilterDecomposition(FedAvg(), coefficient_period=2, fast_set="atoms")
+    layer = FilterDecomposition(coefficient_period=2, fast_set="atoms")
+    strategy = FedAvg(layer=layer)
     grid = CountingGrid(app)
     with flower_identity(), pytest.raises(RunError) as caught:
         strategy.start(grid, to_record(model_arrays(tiny_model())), 3)

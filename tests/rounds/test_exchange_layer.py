@@ -34,8 +34,8 @@ class Doubling(ExchangeLayer):
 
 
 def test_layer_sees_all_that_passes() -> None:
-    strategy = FedAvg()
-    strategy.layer = layer = Doubling()
+    layer = Doubling()
+    strategy = FedAvg(layer=layer)
     grid = TamperingGrid(matrix_app(), 3)
     trace = run(strategy, grid)
     assert layer.seen == [TRAIN, EVALUATE]

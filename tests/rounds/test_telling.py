@@ -12,7 +12,6 @@ from flwr.serverapp import strategy as flower
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import log_scope
 from fedsuite.engines.local import LocalGrid
-from fedsuite.rounds.wrapper import StrategyWrapper
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import for_client, run_tampered, set_metrics
@@ -104,12 +103,6 @@ def test_a_copied_start_tells_everything_once(told: Any) -> None:
     assert found.count("[ROUND 1/2]") == 1
     assert found.count("configure_train: Sampled 3 nodes (out of 3)") == 2
     assert found.count("aggregate_train: Received 3 results and 0 failures") == 2
-
-
-def test_a_wrapper_tells_its_own_name(told: Any) -> None:
-    start(StrategyWrapper(FedAvg()))
-    assert "Starting StrategyWrapper strategy:" in told()
-    assert told().count("[ROUND 2/2]") == 1
 
 
 def test_waiting_for_nodes_is_told_once(told: Any) -> None:

@@ -100,7 +100,7 @@ def test_who_is_wrapped(changes: dict[str, Any], server: bool, clients: bool) ->
     experiment = digits_experiment(**FACTORED, **changes)
     model = experiment_model(experiment, federated_data(experiment))
     strategy = build_strategy(experiment, ServerParts(parameter_groups(model)))
-    assert isinstance(strategy, FilterDecomposition) == server
+    assert isinstance(strategy.layer, FilterDecomposition) == server
     worker = Worker(experiment, MemoryStore())
     client: Any = worker.client(None, 0)  # type: ignore[arg-type]
     assert isinstance(client, DecomposedClient) == clients

@@ -88,7 +88,7 @@ class _Compartment:
 
 
 class DecomposedClient:
-    """Stands in front of a client whose strategy is in ``FilterDecomposition``.
+    """Stands in front of a client whose strategy has the layer ``FilterDecomposition``.
 
     The client inside gets and answers with a whole model, and knows nothing of fast and
     slow arrays. What it keeps between rounds, the slow arrays and the personal atoms make
@@ -152,17 +152,17 @@ class DecomposedClient:
         self._take_slow(request, orders, memory, slow)
         received = {**request.arrays[ARRAYS], **memory.slow}
         whole = self._with_model(request, {**received, **memory.drifted})
-        frozen = set(self._groups.atoms) if orders.freeze_atoms else set()
-        if orders.local_coefficients == "freeze" and not orders.sync:
+        frozen = set(self._groups.atoms) if orders.keys.freeze_atoms else set()
+        if orders.keys.local_coefficients == "freeze" and not orders.sync:
             frozen |= set(slow)
         with frozen_arrays(self.client.model, frozen):
             reply = self._inside(whole, memory)
         if request.message_type == TRAIN:
-            if orders.local_coefficients == "persist":
+            if orders.keys.local_coefficients == "persist":
                 trained = reply.arrays[ARRAYS]
                 memory.drifted = {name: trained[name] for name in slow}
                 memory.changed |= bool(slow)
-            if orders.personal_atoms:
+            if orders.keys.personal_atoms:
                 reply = self._train_personal(request, orders, memory, received, reply)
         if not orders.sync:
             reply = Reply(
@@ -218,7 +218,7 @@ class DecomposedClient:
         reply: Reply,
     ) -> Reply:
         """Train the personal atoms against what was received; add their loss."""
-        epochs, start = orders.personal_epochs, self._personal(orders, memory)
+        epochs, start = orders.keys.personal_epochs, self._personal(orders, memory)
         memory.personal, loss = self._trained(request, received, start, epochs, "personal")
         memory.changed = True
         return Reply(reply.arrays, {**reply.metrics, "personal-loss": loss})
@@ -226,10 +226,10 @@ class DecomposedClient:
     def _evaluate(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
         """Score the shared model and, where there is one, the personal model."""
         # Some methods tune a copy before they score it.
-        frozen = self._groups.atoms if orders.freeze_atoms else ()
+        frozen = self._groups.atoms if orders.keys.freeze_atoms else ()
         with frozen_arrays(self.client.model, frozen):
             shared = self.client.protect(request, self._inside(request, memory))
-        if not orders.personal_atoms:
+        if not orders.keys.personal_atoms:
             return shared
         metrics = dict(shared.metrics)
         for name in ("loss", "accuracy"):
@@ -237,8 +237,8 @@ class DecomposedClient:
                 metrics[f"global-{name}"] = metrics.pop(name)
         received, personal = request.arrays[ARRAYS], self._personal(orders, memory)
         metrics |= self._scores(received, personal)
-        if orders.refresh_epochs:
-            epochs = orders.refresh_epochs
+        if orders.keys.refresh_epochs:
+            epochs = orders.keys.refresh_epochs
             fresh, _ = self._trained(request, received, personal, epochs, "refresh")
             scores = self._scores(received, fresh)
             metrics |= {f"refreshed-{k}": scores[k] for k in ("loss", "accuracy")}
@@ -250,7 +250,7 @@ class DecomposedClient:
 
     def _personal(self, orders: Orders, memory: _Memory) -> Arrays:
         """Return the personal arrays; the initial ones before the first training."""
-        head = self._groups.head if orders.personal_head == "local" else ()
+        head = self._groups.head if orders.keys.personal_head == "local" else ()
         names = (*self._groups.atoms, *head)
         return {name: memory.personal.get(name, self._initial[name]) for name in names}
 

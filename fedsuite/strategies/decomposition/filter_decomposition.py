@@ -41,24 +41,21 @@ Deviations, and what the paper leaves open:
   :mod:`fedsuite.strategies.decomposition.product_average`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
+from fedsuite.core.settings import given, state
 from fedsuite.messages.decomposition import (
     SLOW,
     SLOW_VERSION,
-    Average,
+    DecompositionKeys,
     FastSet,
-    LocalCoefficients,
     Orders,
-    PersonalHead,
     clients_take_part,
 )
 from fedsuite.messages.records import (
@@ -76,7 +73,6 @@ from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.validation import ClientReply
-from fedsuite.rounds.wrapper import StrategyWrapper
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.decomposition.ledger import Ledger, nominal
 from fedsuite.strategies.decomposition.product_average import (
@@ -93,188 +89,122 @@ _UNDECOMPOSED = "the model has no decomposed layer: decompose it first"
 _CLIENT = ClientNeeds("DecomposedClient", "goes around the method's own client")
 
 
-class FilterDecomposition(StrategyWrapper):
-    """Goes around a strategy that trains a decomposed model.
+class FilterDecomposition(DecompositionKeys, ExchangeLayer):
+    """Stands between a strategy and clients that train a decomposed model.
 
-    Clients must be wrapped too, in
-    :class:`~fedsuite.clients.decomposition.filter_decomposition.DecomposedClient`.
-
-    Parameters
-    ----------
-    strategy
-        Any strategy of fedsuite whose clients all train the one shared model.
-    groups
-        ``parameter_groups(model)`` of the decomposed model. None reads atoms and
-        coefficients from the first model, which does not show its head: a fast set with the
-        head alone needs the groups.
-    coefficient_period
-        Rounds from one upload of the coefficients to the next; 1 is every round.
-    fast_set
-        What travels in each round: ``atoms``, ``atoms+head``, ``atoms+head+other``.
-    local_coefficients
-        ``discard``, ``freeze`` or ``persist``; see the module.
-    freeze_atoms
-        Keep the atoms as they are at the start (control C2).
-    personal_atoms
-        Clients train and are scored with atoms of their own.
-    personal_epochs
-        Passes to train them; 0 is as much work as for the shared model.
-    personal_head
-        ``shared`` or ``local``.
-    refresh_epochs
-        Also score personal models after so many passes that are not kept; 0 does not.
-    decomposition_average
-        ``factors``, or ``products`` for control C1; ``factors-regauged`` and
-        ``products-regauged`` for the pair in balanced factors, which need a period of 1.
-    measure_cross_terms
-        Record the norm of the cross terms over that of the update.
+    ``FedAvg(layer=FilterDecomposition(groups=parameter_groups(model)))``. The strategy may
+    be any of fedsuite whose clients all train the one shared model. Clients must be wrapped
+    in :class:`~fedsuite.clients.decomposition.filter_decomposition.DecomposedClient`.
     """
 
-    def __init__(
-        self,
-        strategy: FederatedStrategy,
-        groups: ParameterGroups | None = None,
-        *,
-        coefficient_period: int = 1,
-        fast_set: FastSet = "atoms+head",
-        local_coefficients: LocalCoefficients = "discard",
-        freeze_atoms: bool = False,
-        personal_atoms: bool = False,
-        personal_epochs: int = 0,
-        personal_head: PersonalHead = "shared",
-        refresh_epochs: int = 0,
-        decomposition_average: Average = "factors",
-        measure_cross_terms: bool = False,
-    ) -> None:
-        super().__init__(strategy)
-        for name, value, known in (
-            ("fast_set", fast_set, FastSet),
-            ("local_coefficients", local_coefficients, LocalCoefficients),
-            ("personal_head", personal_head, PersonalHead),
-            ("decomposition_average", decomposition_average, Average),
-        ):
-            if value not in get_args(known):
-                raise ValueError(f"{name} = {value!r}: expected one of {get_args(known)}")
-        if coefficient_period < 1 or personal_epochs < 0 or refresh_epochs < 0:
-            raise ValueError(
-                f"coefficient_period = {coefficient_period}, personal_epochs = "
-                f"{personal_epochs}, refresh_epochs = {refresh_epochs}: expected whole "
-                "numbers, the first at least 1"
-            )
-        self.period = coefficient_period
-        self.average = decomposition_average
-        self.measures = measure_cross_terms
-        self._fast_set = fast_set
-        self._layers: list[FactoredLayer] = []
+    groups: ParameterGroups | None = given(
+        default=None,
+        help="parameter_groups(model) of the decomposed model. None reads atoms and "
+        "coefficients from the first model, which does not show its head: a fast set with "
+        "the head alone needs the groups",
+    )
+    _layers: list[FactoredLayer] = state(default_factory=list)
+    _held: dict[int, int] = state(default_factory=dict)
+    _whole: Arrays = state(default_factory=dict)
+    _record: ArrayRecord = state(default_factory=ArrayRecord)
+    _ledger: Ledger = state(default_factory=Ledger)
+    _slow_version: int = state(default_factory=int)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._fast: frozenset[str] | None = None
-        if groups is not None:
-            self._know(groups)
+        self._slow: Arrays | None = None
+        self._products: ProductMean | None = None
+        self._strategy: FederatedStrategy | None = None
+        if self.groups is not None:
+            self._know(self.groups)
             if not self._layers:
                 raise ValueError(_UNDECOMPOSED)
-        elif coefficient_period > 1 and fast_set == "atoms+head":
+        elif self.coefficient_period > 1 and self.fast_set == "atoms+head":
             raise ValueError(
                 "fast_set = 'atoms+head': arrays do not show which of them are the head: "
                 "give groups = parameter_groups(model) (of fedsuite.models.groups)"
             )
-        self._orders = Orders(
-            local_coefficients=local_coefficients,
-            freeze_atoms=freeze_atoms,
-            personal_atoms=personal_atoms,
-            personal_epochs=personal_epochs,
-            personal_head=personal_head,
-            refresh_epochs=refresh_epochs,
-        )
-        values = {
-            "coefficient-period": coefficient_period,
-            "fast-set": fast_set,
-            "decomposition-average": decomposition_average,
-            "measure-cross-terms": measure_cross_terms,
-            **self._orders.settings(),
-        }
-        self._needs_clients = clients_take_part(values)
-        self._check_strategy(values)
-        self._whole: Arrays = {}
-        self._record = ArrayRecord()
-        self._slow: Arrays | None = None
-        self._slow_version = 0
-        self._held: dict[int, int] = {}
-        self._ledger = Ledger()
-        self._products: ProductMean | None = None
-        strategy.layer = _Between(self)
+        self._orders = Orders(self)
+        self._needs_clients = clients_take_part(self._values())
 
-    def refusal(self, strategy: object) -> str:
-        """Say what to do with a strategy that is not ours."""
-        return (
-            f"{super().refusal(strategy)}: the base variant, averaging the factors, needs "
-            "no wrapper; run that strategy on the decomposed model as it is"
-        )
+    @property
+    def strategy(self) -> FederatedStrategy:
+        """The strategy that the layer belongs to."""
+        if self._strategy is None:
+            raise RuntimeError("FilterDecomposition belongs to no strategy yet")
+        return self._strategy
 
-    def _check_strategy(self, values: Mapping[str, Value]) -> None:
-        inner = self.strategy
-        name = type(inner).__name__
-        if reason := refusal(type(inner), values):
+    def attach(self, strategy: FederatedStrategy) -> None:
+        """Take note of the strategy, unless the two cannot go together."""
+        if self._strategy is not None:
+            raise ValueError(
+                f"this FilterDecomposition belongs to a {type(self._strategy).__name__}: "
+                "make another one for each strategy"
+            )
+        self._check_strategy(strategy)
+        self._strategy = strategy
+
+    def _values(self) -> dict[str, Value]:
+        return {declared.name: getattr(self, declared.argument) for declared in self.KEYS}
+
+    def _check_strategy(self, strategy: FederatedStrategy) -> None:
+        name = type(strategy).__name__
+        if reason := refusal(type(strategy), self._values()):
             raise ValueError(reason)
-        if self._needs_clients and inner.wire != "message":
-            raise ValueError(f"wire = {inner.wire!r}: legacy clients know no fast set")
-        if self.average == "factors" and not self.measures:
+        if self._needs_clients and strategy.wire != "message":
+            raise ValueError(f"wire = {strategy.wire!r}: legacy clients know no fast set")
+        if self.decomposition_average == "factors" and not self.measure_cross_terms:
             return
-        extras = inner.extras.momentum.factor > 0 or inner.extras.memory is not None
-        if not _is_plain_mean(inner) or extras:
+        extras = strategy.extras.momentum.factor > 0 or strategy.extras.memory is not None
+        if not _is_plain_mean(strategy) or extras:
             raise ValueError(
                 f"cross terms are defined for the mean by examples: {name} must be FedAvg "
                 "or FedProx, with server-learning-rate 1, without server-momentum and "
                 "fedvarp"
             )
 
-    # ------------------------------------------------------------------ Flower's contract
+    # ---------------------------------------------------------------------------- a round
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Give the strategy what travels in this round."""
+    def before_training(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Return what travels in this round."""
         self._take(arrays)
         self._orders = replace(self._orders, sync=self.is_sync(server_round))
         self._ledger = Ledger()
         self._products = None
-        if self.average != "factors":
-            check_rank(self._layers, self._whole, self.average)
-        if self._orders.sync and (self.average != "factors" or self.measures):
+        if self.decomposition_average != "factors":
+            check_rank(self._layers, self._whole, self.decomposition_average)
+        multiplied = self.decomposition_average != "factors" or self.measure_cross_terms
+        if self._orders.sync and multiplied:
             self._products = ProductMean(self._layers)
-        travelling = arrays
-        if not self._orders.sync:
-            travelling = ArrayRecord()
-            for name in self._travelling():
-                travelling[name] = arrays[name]
-        return self.strategy.configure_train(server_round, travelling, config, grid)
+        if self._orders.sync:
+            return arrays
+        travelling = ArrayRecord()
+        for name in self._travelling():
+            travelling[name] = arrays[name]
+        return travelling
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def after_training(self, arrays: ArrayRecord | None) -> ArrayRecord | None:
         """Put what the strategy made of the fast set into the whole model."""
-        record, metrics = self.strategy.aggregate_train(server_round, replies)
-        if record is not None and self._products is not None:
-            record = self._judge(to_arrays(record), self._products)
+        if arrays is not None and self._products is not None:
+            arrays = self._judge(to_arrays(arrays), self._products)
         self._record_costs()
-        if record is None:
-            return None, metrics
+        if arrays is None:
+            return None
         merged = ArrayRecord()
         for name, array in self._record.items():
-            merged[name] = record.get(name, array)
-        return merged, metrics
+            merged[name] = arrays.get(name, array)
+        return merged
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Give the strategy the whole model."""
-        # In rounds without evaluation too: a checkpoint after an upload must know of it.
+    def before_evaluation(self, arrays: ArrayRecord) -> None:
+        """Take note of the whole model: a checkpoint after an upload must know of it."""
         self._take(arrays)
-        return super().configure_evaluate(server_round, arrays, config, grid)
 
     def is_sync(self, server_round: int) -> bool:
         """Return whether coefficients are uploaded in a round, counted from 1."""
-        return (server_round - 1) % self.period == 0
+        return (server_round - 1) % self.coefficient_period == 0
 
-    def own_state(self) -> dict[str, ConfigValue]:
+    def state(self) -> dict[str, ConfigValue]:
         """Return who holds which version of the slow arrays."""
         return {
             "slow-version": self._slow_version,
@@ -282,8 +212,8 @@ class FilterDecomposition(StrategyWrapper):
             "held-versions": list(self._held.values()),
         }
 
-    def restore_own(self, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take back what :meth:`own_state` returned."""
+    def restore(self, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take back what :meth:`state` returned."""
         version, clients, held = (
             _integers(scalars[name])
             for name in ("slow-version", "held-by", "held-versions")
@@ -295,7 +225,7 @@ class FilterDecomposition(StrategyWrapper):
 
     # ------------------------------------------------------ between strategy and clients
 
-    def client_needs(self) -> ClientNeeds | None:
+    def needs(self) -> ClientNeeds | None:
         """Return what clients must be; None where any client of the strategy will do."""
         return _CLIENT if self._needs_clients else None
 
@@ -349,7 +279,7 @@ class FilterDecomposition(StrategyWrapper):
             )
         records = [exchange.shared, *exchange.own.values()]
         others = {n for record in records for n in record if n != ARRAYS}
-        if self._fast and others and self._orders.local_coefficients != "freeze":
+        if self._fast and others and self.local_coefficients != "freeze":
             # Between uploads these hold nothing for the slow arrays, and what a client
             # would make of that differs from method to method.
             raise ConfigError(
@@ -372,7 +302,9 @@ class FilterDecomposition(StrategyWrapper):
             FactoredLayer(atoms, coefficients)
             for atoms, coefficients in zip(groups.atoms, groups.coefficients, strict=True)
         ]
-        self._fast = _fast_names(groups, self._fast_set) if self.period > 1 else None
+        self._fast = (
+            _fast_names(groups, self.fast_set) if self.coefficient_period > 1 else None
+        )
 
     def _holds(self, client_id: int) -> bool:
         return self._held.get(client_id) == self._slow_version
@@ -393,7 +325,7 @@ class FilterDecomposition(StrategyWrapper):
         """Note the whole model; slow arrays that changed are a new version.
 
         Whoever changed them: the strategy in a round of an upload, or a wrapper around
-        this one.
+        it.
         """
         if record is self._record:
             return
@@ -411,44 +343,25 @@ class FilterDecomposition(StrategyWrapper):
         """Return the new model, and record how much of it comes from cross terms."""
         mean = products.result()
         new = averaged
-        if self.average == "products":
+        if self.decomposition_average == "products":
             new = refactor_model(self._layers, mean, averaged)
-        elif self.average != "factors":
-            if self.average == "factors-regauged":
+        elif self.decomposition_average != "factors":
+            if self.decomposition_average == "factors-regauged":
                 filters = {x.coefficients: x.filters(averaged) for x in self._layers}
             else:
                 filters = mean
             new = regauge_model(self._layers, filters, averaged)
         ratios = cross_term_ratios(self._layers, mean, averaged, self._whole, new)
-        self.round_metrics.update(ratios)
+        self.strategy.round_metrics.update(ratios)
         return to_record(new)
 
     def _record_costs(self) -> None:
-        report = self.reports.get(TRAIN)
+        report = self.strategy.reports.get(TRAIN)
         if report is None:
             return
         paper = nominal(self._whole, self._travelling(), report.num_asked)
-        self.round_metrics.update(paper.metrics("nominal"))
-        self.round_metrics.update(self._ledger.metrics("true"))
-
-
-class _Between(ExchangeLayer):
-    """Shows a wrapper what passes."""
-
-    def __init__(self, wrapper: FilterDecomposition) -> None:
-        self._wrapper = wrapper
-
-    def needs(self) -> ClientNeeds | None:
-        return self._wrapper.client_needs()
-
-    def outgoing(self, exchange: Exchange) -> Exchange:
-        return self._wrapper.outgoing(exchange)
-
-    def incoming(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-        return self._wrapper.incoming(replies)
-
-    def accepted(self, exchange: Exchange, reply: ClientReply) -> None:
-        self._wrapper.accepted(exchange, reply)
+        self.strategy.round_metrics.update(paper.metrics("nominal"))
+        self.strategy.round_metrics.update(self._ledger.metrics("true"))
 
 
 def _integers(value: ConfigValue) -> list[int]:

@@ -9,15 +9,6 @@ from fedsuite.messages.decomposition import CLIENT_KEYS, KEYS
 if TYPE_CHECKING:
     from fedsuite.rounds.declaration import MethodDeclaration
 
-_WITHOUT_EFFECT: Mapping[str, str] = {
-    "fast-set": "coefficient-period",
-    "local-coefficients": "coefficient-period",
-    "personal-epochs": "personal-atoms",
-    "personal-head": "personal-atoms",
-    "refresh-epochs": "personal-atoms",
-}
-"""Key to the key without which it does nothing."""
-
 
 def refusal(strategy: "type[MethodDeclaration]", values: Mapping[str, Value]) -> str:
     """Return why a method cannot go with values of the decomposition's keys.
@@ -36,13 +27,13 @@ def refusal(strategy: "type[MethodDeclaration]", values: Mapping[str, Value]) ->
         together.
     """
     changed = {k.name: values[k.name] for k in KEYS if values[k.name] != k.default}
-    for name, needed in _WITHOUT_EFFECT.items():
-        if name in changed and needed not in changed:
-            default = next(key.default for key in KEYS if key.name == needed)
-            return (
-                f"{_said(name, changed)} has no effect with {needed} = {default!r}: set "
-                "that too, or leave this out"
-            )
+    for name in changed:
+        for need in next(key.needs for key in KEYS if key.name == name):
+            if not need.met(values):
+                return (
+                    f"{_said(name, changed)} has no effect with {need.key} = "
+                    f"{values[need.key]!r}: set that too, or leave this out"
+                )
     acting = [name for name in CLIENT_KEYS if name in changed]
     if not acting:
         return ""

@@ -222,10 +222,17 @@ def changes(trace: Trace, name: str) -> list[int]:
     ]
 
 
-def wrap(strategy: FederatedStrategy | None = None, **options: Any) -> FilterDecomposition:
-    """Return the wrapper around FedAvg, unless another strategy is given."""
+def wrap(
+    strategy: FederatedStrategy | None = None,
+    layer_class: type[FilterDecomposition] = FilterDecomposition,
+    **options: Any,
+) -> FederatedStrategy:
+    """Return FedAvg with the layer, unless another strategy is given."""
     inner = strategy or no_evaluation()
-    return FilterDecomposition(inner, options.pop("groups", GROUPS), **options)
+    layer = layer_class(groups=options.pop("groups", GROUPS), **options)
+    layer.attach(inner)
+    inner.layer = layer
+    return inner
 
 
 def federate(

@@ -10,6 +10,7 @@ from fedsuite.analyses.latent_clients import average_of_products
 from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.messages.records import ARRAYS, Reply, Request
 from fedsuite.models.groups import ParameterGroups
+from fedsuite.strategies import FilterDecomposition
 from tests.helpers import Trace, bits
 from tests.strategies.decomposition.factored import (
     ATOMS,
@@ -49,8 +50,8 @@ def test_coefficients_change_after_each_fifth_round_from_the_first() -> None:
 
 
 def test_a_period_of_ten_has_two_uploads_in_twenty_rounds() -> None:
-    strategy = wrap(coefficient_period=10)
-    assert [r for r in range(1, 21) if strategy.is_sync(r)] == [1, 11]
+    layer = FilterDecomposition(groups=GROUPS, coefficient_period=10)
+    assert [r for r in range(1, 21) if layer.is_sync(r)] == [1, 11]
 
 
 def test_without_upload_the_filters_are_the_mean_of_products() -> None:

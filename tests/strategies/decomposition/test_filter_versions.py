@@ -17,7 +17,6 @@ from tests.strategies.decomposition.factored import (
     CLIENTS,
     COEFFICIENTS,
     FAST,
-    GROUPS,
     SLOW_NAMES,
     Recorder,
     Told,
@@ -161,17 +160,17 @@ def test_arrays_changed_by_a_wrapper_outside_are_a_new_version() -> None:
     """Noise on the whole model, say, makes the held coefficients stale."""
 
     class Shifted(FilterDecomposition):
-        def aggregate_train(self, server_round: int, replies: Any) -> Any:
-            arrays, metrics = super().aggregate_train(server_round, replies)
-            if server_round == 2:
+        def after_training(self, arrays: Any) -> Any:
+            arrays = super().after_training(arrays)
+            if self.strategy.server_round == 2:
                 changed = type(arrays)(dict(arrays))
                 moved = arrays[COEFFICIENTS].numpy() + 1
                 changed[COEFFICIENTS] = type(arrays)([moved])["0"]
                 arrays = changed
-            return arrays, metrics
+            return arrays
 
     grid = Recorder(make_app())
-    federate(Shifted(no_evaluation(), GROUPS, coefficient_period=9), grid, 4)
+    federate(wrap(layer_class=Shifted, coefficient_period=9), grid, 4)
     assert [len(clients) for clients in downloads(grid, 4)] == [4, 4, 4, 0]
 
 
@@ -195,7 +194,7 @@ def test_a_checkpoint_right_after_an_upload_knows_of_the_new_version() -> None:
     strategy = wrap(coefficient_period=3)
     trace = federate(strategy, Recorder(make_app()), 1)
     resumed = wrap(coefficient_period=3)
-    resumed.restore(*strategy.state())
+    resumed.layer.restore(strategy.layer.state())
     resumed.client_versions = dict(strategy.client_versions)
     grid = Recorder(make_app())
     federate(resumed, grid, 1, trace.arrays[0])

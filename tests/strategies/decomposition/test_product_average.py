@@ -12,6 +12,7 @@ from fedsuite.analyses.latent_clients import (
 from fedsuite.core.errors import ConfigError
 from fedsuite.messages.records import Arrays
 from fedsuite.models.groups import ParameterGroups
+from fedsuite.strategies import FilterDecomposition
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.decomposition.product_average import (
     FactoredLayer,
@@ -320,4 +321,6 @@ def test_other_means_are_refused(inner: Any, options: dict[str, Any]) -> None:
 
 
 def test_fedprox_is_taken() -> None:
-    assert wrap(FedProx(), decomposition_average="products").average == "products"
+    layer = wrap(FedProx(), decomposition_average="products").layer
+    assert isinstance(layer, FilterDecomposition)
+    assert layer.decomposition_average == "products"
