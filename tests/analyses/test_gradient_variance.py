@@ -32,6 +32,8 @@ SETTINGS = {
     "distillation-temperature": 2.0,
     "less-forgetting": "both",
     "less-forgetting-from": 1,
+    "distillation-target": "others",
+    "distillation-loss": "kl",
 }
 
 BY_HAND = {
