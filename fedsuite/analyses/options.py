@@ -9,7 +9,6 @@ import typer
 
 from fedsuite.core.keys import Value
 from fedsuite.experiment.key_catalog import known_keys, table_default
-from fedsuite.models import DECOMPOSITION
 
 OutputOption = Annotated[Path, typer.Option(help="Folder for table and plot.")]
 OverwriteOption = Annotated[
@@ -47,8 +46,8 @@ def variant(name: str, given: Mapping[str, Value]) -> dict[str, Value]:
         Overrides of the user.
     """
     if name == "factored":
-        return {**given, DECOMPOSITION.name: True}
+        return {**given, "decomposition": True}
     # Keys of the decomposition, which the file may set, do not apply to a dense network.
-    owner = f"{DECOMPOSITION.name} true"
+    owner = "decomposition true"
     idle = [key for key, known in known_keys().items() if known.owners == (owner,)]
-    return {**given, DECOMPOSITION.name: False, **{key: table_default(key) for key in idle}}
+    return {**given, "decomposition": False, **{key: table_default(key) for key in idle}}

@@ -17,6 +17,7 @@ from typing import (
     Any,
     ClassVar,
     Literal,
+    Self,
     TypeVar,
     Union,
     cast,
@@ -253,6 +254,25 @@ class Declaring:
             if f.metadata.get(_TOLD)
         }
         cls.__doc__ = _documented(cls, own, declared)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Value], **given: Any) -> Self:
+        """Return the object of an experiment's values; keys left out have their default.
+
+        Parameters
+        ----------
+        values
+            Kebab-case key to value; other keys are ignored.
+        **given
+            Keywords that are no keys.
+
+        Raises
+        ------
+        ConfigError
+            Naming the key, the value, and what is allowed.
+        """
+        found = {k.argument: k.parse(values.get(k.name, k.default)) for k in cls.KEYS}
+        return cls(**found, **given)
 
     def __post_init__(self) -> None:
         """Check each key; an overriding method calls this one first.

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from fedsuite.data.catalog import DATASETS
-from fedsuite.data.experiment_keys import KEYS
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.federated import (
     ClientData,
     FederatedData,
@@ -25,10 +25,10 @@ from fedsuite.data.specs import DatasetSpec, RawData
 
 __all__ = [
     "DATASETS",
-    "KEYS",
     "PARTITIONERS",
     "ClientData",
     "ClientShift",
+    "DataSettings",
     "DatasetSpec",
     "FederatedData",
     "Partition",

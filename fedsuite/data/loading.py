@@ -13,7 +13,7 @@ from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.rng import numpy_stream
 from fedsuite.data.catalog import DATASETS
-from fedsuite.data.experiment_keys import KEYS
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.federated import FederatedData
 from fedsuite.data.label_noise import flip_labels
 from fedsuite.data.partition import Partition
@@ -30,7 +30,7 @@ AnyNumber = TypeVar("AnyNumber", bound=np.generic)
 
 _MOST_HELD_OUT = 0.9
 
-_TEST_FRACTION = next(key.default for key in KEYS if key.name == "test-fraction")
+_TEST_FRACTION = DataSettings().test_fraction
 
 
 def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData:
@@ -53,26 +53,26 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
     DataError
         If the data cannot be read or cannot be divided as asked.
     """
-    known = {key.name: key.parse(values.get(key.name, key.default)) for key in KEYS}
-    dataset = DATASETS[str(known["dataset"])]
-    partitioner = PARTITIONERS[str(known["partitioner"])]
-    _refuse_mixtures(known, partitioner)
+    settings = DataSettings.of(values)
+    dataset = DATASETS[settings.dataset]
+    partitioner = PARTITIONERS[settings.partitioner]
+    _refuse_mixtures(settings, partitioner)
     return _divided(
         (
             dataset.name,
-            _data_folder(str(known["data-dir"])) if dataset.folder else None,
+            _data_folder(settings.data_dir) if dataset.folder else None,
             tuple(dataset.options(values).items()),
         ),
         (
-            float(known["test-fraction"]),
-            float(known["client-test-fraction"]),
-            float(known["server-validation-fraction"]),
+            settings.test_fraction,
+            settings.client_test_fraction,
+            settings.server_validation_fraction,
         ),
-        public_options(known),
-        str(known["scaling"]),
-        float(known["label-noise"]),
+        public_options(settings),
+        settings.scaling,
+        settings.label_noise,
         partitioner.name,
-        int(known["num-clients"]),
+        settings.num_clients,
         tuple(partitioner.options(values).items()),
         seed,
     )
@@ -89,9 +89,9 @@ def _data_folder(data_dir: str) -> Path | None:
     return folder
 
 
-def public_options(values: Mapping[str, Value]) -> PublicOptions:
+def public_options(settings: DataSettings) -> PublicOptions:
     """Return the options of public data."""
-    folder = str(values["public-dir"])
+    folder = settings.public_dir
     if folder == AUTO:
         folder = os.environ.get("FEDSUITE_PUBLIC", "")
         if not folder:
@@ -100,8 +100,8 @@ def public_options(values: Mapping[str, Value]) -> PublicOptions:
                 "the folder of public images on this machine"
             )
     return PublicOptions(
-        int(values["public-size"]),
-        int(values["public-used"]),
+        settings.public_size,
+        settings.public_used,
         Path(folder).expanduser().resolve() if folder else None,
     )
 
@@ -204,17 +204,15 @@ def _pair(
     return values[train], values[test]
 
 
-def _refuse_mixtures(values: Mapping[str, Value], partitioner: PartitionerSpec) -> None:
+def _refuse_mixtures(settings: DataSettings, partitioner: PartitionerSpec) -> None:
     """Refuse values that exclude each other."""
-    if values["label-noise"] and partitioner.shares_rows:
+    if settings.label_noise and partitioner.shares_rows:
         raise ConfigError(
-            f"key label-noise = {values['label-noise']}: partitioner {partitioner.name} "
+            f"key label-noise = {settings.label_noise}: partitioner {partitioner.name} "
             "gives rows to several clients, whose wrong labels would mix; set one of the "
             "two otherwise"
         )
-    held_out = [
-        float(values[f"{n}-fraction"]) for n in ("client-test", "server-validation")
-    ]
+    held_out = (settings.client_test_fraction, settings.server_validation_fraction)
     if sum(held_out) > _MOST_HELD_OUT:
         raise ConfigError(
             f"keys client-test-fraction = {held_out[0]:g} and server-validation-fraction = "

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import Value
 from fedsuite.data.catalog import DATASETS
-from fedsuite.data.experiment_keys import KEYS, site_names
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.federated import ClientData, FederatedData
 from fedsuite.data.loading import public_options
 from fedsuite.data.own_table import shaped
@@ -128,17 +128,16 @@ def site_federation(values: Mapping[str, Value], site: Site | None) -> SiteFeder
         Configuration of this node's data. None on a server. None in a rehearsal too, where
         all data lies below the key ``site-dirs``.
     """
-    names = site_names(values)
-    known = {key.name: key.parse(values.get(key.name, key.default)) for key in KEYS}
-    folder = str(known["site-dirs"])
+    settings = DataSettings.of(values)
+    names, folder = settings.site_names, settings.site_dirs
     sites: dict[int, Site] = {}
     if site is not None:
         # Under any client number, as the server numbers the nodes.
         sites = dict.fromkeys(range(len(names)), site)
     elif folder:
         sites = dict(enumerate(rehearsal_sites(Path(folder).expanduser(), names)))
-    spec = shaped(DATASETS[str(known["dataset"])], values)
-    public = public_options(known)
+    spec = shaped(DATASETS[settings.dataset], values)
+    public = public_options(settings)
     features = None
     if public.folder is not None:
         features = public.choose(read_public_folder(spec, public.folder))
@@ -146,8 +145,8 @@ def site_federation(values: Mapping[str, Value], site: Site | None) -> SiteFeder
         spec,
         names,
         sites,
-        str(known["scaling"]),
-        float(known["test-fraction"]),
+        settings.scaling,
+        settings.test_fraction,
         features,
     )
 

@@ -26,11 +26,13 @@ def check_networks(values: Mapping[str, Value]) -> None:
         In one line, with what to do.
     """
     from fedsuite.models.assignment import experiment_networks
+    from fedsuite.models.model_settings import ModelSettings
 
     method = str(values["method"])
     strategy = load_strategy(METHODS[method])
-    different = bool(values["client-models"])
-    own = values["client-initialisation"] == "own"
+    settings = ModelSettings.of(values)
+    different = bool(settings.client_models)
+    own = settings.client_initialisation == "own"
     if different and not _allows_different(strategy):
         raise ConfigError(
             f"key client-models: clients of method {method} share one model; those of "

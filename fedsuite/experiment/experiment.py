@@ -215,10 +215,6 @@ class Experiment:
         assert isinstance(value, str), name
         return value
 
-    def arguments(self, keys: Sequence[Key]) -> dict[str, Value]:
-        """Return the values of some keys as keyword arguments."""
-        return {key.argument: self.values[key.name] for key in keys}
-
     def group(self, settings: type[Group], **given: object) -> Group:
         """Return the values of a class's keys as an object of it.
 
@@ -229,7 +225,8 @@ class Experiment:
         **given
             Its keywords that are no keys.
         """
-        return settings(**self.arguments(settings.KEYS), **given)
+        values = {key.argument: self.values[key.name] for key in settings.KEYS}
+        return settings(**values, **given)
 
     def replace(self, **changes: Value) -> "Experiment":
         """Return an experiment with other values; arguments are keys in snake case."""

@@ -35,7 +35,8 @@ class KnownKey:
 
 def shared_groups() -> dict[str, tuple[Key, ...]]:
     """Return the keys that every experiment has, by what they are about."""
-    from fedsuite import data, models
+    from fedsuite.data import DataSettings
+    from fedsuite.models.model_settings import ModelSettings
     from fedsuite.rounds.round_settings import RoundSettings
     from fedsuite.training.fault_plan import FaultPlan
     from fedsuite.training.loop import TrainingOptions
@@ -45,13 +46,8 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
 
     return {
         "run": (*RunSettings.KEYS, *RoundSettings.KEYS, *Scoring.KEYS),
-        "data": data.KEYS,
-        "model": (
-            models.MODEL,
-            *models.CLIENT_NETWORK_KEYS,
-            models.DECOMPOSITION,
-            *models.FEDPARA_KEYS,
-        ),
+        "data": DataSettings.KEYS,
+        "model": ModelSettings.KEYS,
         "training": TrainingOptions.KEYS,
         "extras": (*LSROptions.KEYS, *PrivacyOptions.KEYS, *FaultPlan.KEYS),
     }
@@ -85,6 +81,7 @@ def keys_of(selector: str, name: str) -> Sequence[Key]:
     """Return the keys that apply where a selector has a value; loads that method alone."""
     from fedsuite import data, models
     from fedsuite.messages import decomposition
+    from fedsuite.models.model_settings import DecompositionSettings
 
     if selector == "dataset":
         return data.DATASETS[name].keys
@@ -94,7 +91,7 @@ def keys_of(selector: str, name: str) -> Sequence[Key]:
         return models.MODELS[name].keys
     if selector == "method":
         return load_strategy(METHODS[name]).method_keys()
-    return (*models.DECOMPOSITION_KEYS, *decomposition.KEYS) if name == "true" else ()
+    return (*DecompositionSettings.KEYS, *decomposition.KEYS) if name == "true" else ()
 
 
 @cache

@@ -7,10 +7,11 @@ from fedsuite.data import FederatedData, load_federated_data
 from fedsuite.data.site import Site
 from fedsuite.data.site_federation import site_federation
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.models import DECOMPOSITION_KEYS, build_model
+from fedsuite.models import build_model
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.decomposed import decompose, factored_layers
 from fedsuite.models.fedpara import fedpara
+from fedsuite.models.model_settings import DecompositionSettings, ModelSettings
 from fedsuite.models.trial import failure
 from fedsuite.models.vision import TorchvisionNetwork
 
@@ -25,7 +26,7 @@ def federated_data(experiment: Experiment, site: Site | None = None) -> Federate
     site
         The data of this node, where clients are sites with data of their own.
     """
-    if experiment["sites"]:
+    if experiment.text("sites"):
         return site_federation(experiment.values, site)
     return load_federated_data(experiment.values, experiment.integer("seed"))
 
@@ -38,7 +39,7 @@ def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Mo
     ConfigError
         If they have different networks.
     """
-    if experiment["client-models"]:
+    if experiment.text("client-models"):
         raise ConfigError(
             "key client-models: clients have different networks, and this needs one that "
             "all share; leave it empty"
@@ -87,43 +88,45 @@ def _check_factors(model: torch.nn.Module, input_shape: tuple[int, ...]) -> None
         )
 
 
-def _refuse_idle_switches(model: torch.nn.Module, experiment: Experiment) -> None:
+def _refuse_idle_switches(
+    model: torch.nn.Module, name: str, factors: DecompositionSettings
+) -> None:
     """Refuse to factor layers that the network does not have."""
-    switches = {"decompose-stem": "stem", "decompose-1x1": "pointwise"}
-    none = dict.fromkeys(switches.values(), False)
+    switches = {
+        "decompose-stem": (factors.decompose_stem, "stem"),
+        "decompose-1x1": (factors.decompose_1x1, "pointwise"),
+    }
+    none = {layers: False for _, layers in switches.values()}
     without = factored_layers(model, **none)
-    for key, layers in switches.items():
-        idle = factored_layers(model, **{**none, layers: True}) == without
-        if experiment[key] and idle:
+    for key, (wanted, layers) in switches.items():
+        if wanted and factored_layers(model, **{**none, layers: True}) == without:
             raise ConfigError(
-                f"key {key} = True has no effect: model {experiment['model']} has no such "
+                f"key {key} = True has no effect: model {name} has no such "
                 f"convolution; leave {key} out"
             )
 
 
 def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:
     """Return the network with the factors that the experiment asks for, if any."""
-    seed = experiment.integer("seed")
-    if experiment["fedpara"] and experiment["decomposition"]:
+    settings, seed = experiment.group(ModelSettings), experiment.integer("seed")
+    if settings.fedpara and settings.decomposition:
         raise ConfigError("keys fedpara and decomposition are both true: choose one")
-    if experiment["fedpara"]:
+    if settings.fedpara:
         return fedpara(
-            model,
-            experiment.number("fedpara-gamma"),
-            personal=bool(experiment["fedpara-personal"]),
-            seed=seed,
+            model, settings.fedpara_gamma, personal=settings.fedpara_personal, seed=seed
         )
-    if not experiment["decomposition"]:
+    if not settings.decomposition:
         return model
-    _refuse_idle_switches(model, experiment)
-    factors = experiment.arguments(DECOMPOSITION_KEYS)
+    factors, name = experiment.group(DecompositionSettings), settings.model
+    _refuse_idle_switches(model, name, factors)
     try:
         return decompose(
             model,
-            initialisation=factors.pop("atoms_initialisation"),  # type: ignore[arg-type]
+            factors.atoms,
+            initialisation=factors.atoms_initialisation,
+            decompose_stem=factors.decompose_stem,
+            decompose_1x1=factors.decompose_1x1,
             seed=seed,
-            **factors,  # type: ignore[arg-type]
         )
     except ConfigError as error:
-        name = experiment["model"]
         raise ConfigError(f"key decomposition = true: model {name}: {error}") from None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.registry import METHODS
-from fedsuite.data.experiment_keys import site_names
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.strategies import load_strategy
 
 _NUM_CLIENTS_DEFAULT = 10
@@ -28,7 +28,7 @@ def number_of_sites(values: Mapping[str, Value]) -> dict[str, Value]:
     ConfigError
         If another number is given.
     """
-    names = site_names(values)
+    names = DataSettings.of(values).site_names
     if not names:
         return {}
     given = values["num-clients"]
@@ -48,8 +48,9 @@ def check_sites(values: Mapping[str, Value]) -> None:
     ConfigError
         In one line, with what to do.
     """
-    rehearsal = bool(values["site-dirs"])
-    if not site_names(values):
+    data = DataSettings.of(values)
+    rehearsal = bool(data.site_dirs)
+    if not data.site_names:
         if rehearsal:
             raise ConfigError('key site-dirs: name the sites too, with sites = "A, B"')
         return
@@ -65,13 +66,13 @@ def check_sites(values: Mapping[str, Value]) -> None:
             f"method {method} validates on rows of the server, which has none where sites "
             "bring their own: choose another method, or leave sites empty"
         )
-    if values["dataset"] == "reddit":
+    if data.dataset == "reddit":
         raise ConfigError(
             "key dataset = 'reddit' cannot go with sites: its rows have no class"
         )
-    if values["public-size"] and not values["public-dir"]:
+    if data.public_size and not data.public_dir:
         raise ConfigError(
-            f"key public-size = {values['public-size']}: with sites no rows can be held "
+            f"key public-size = {data.public_size}: with sites no rows can be held "
             "out; give public-dir = 'auto', and FEDSUITE_PUBLIC at server and sites"
         )
     if values["engine"] == "ray" or (values["engine"] == "deployment" and rehearsal):

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key, Unless, Value, With
+from fedsuite.core.keys import Key, Value
 from fedsuite.core.rng import stream_seed
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.shapes import PIXELS, Standardisation
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from fedsuite.models.decomposed import decompose, recompose
 
 __all__ = [
-    "CLIENT_MODELS",
-    "CLIENT_NETWORK_KEYS",
-    "DECOMPOSITION",
-    "DECOMPOSITION_KEYS",
-    "KEYS",
-    "MODEL",
     "MODELS",
     "ModelSpec",
     "ParameterGroups",
@@ -212,83 +206,6 @@ MODELS: dict[str, ModelSpec] = {
         needs_standardisation=True,
     ),
 }
-
-FEDPARA_KEYS: tuple[Key, ...] = (
-    Key(
-        "fedpara",
-        False,
-        "give the model's layers FedPara's low-rank factors in place of weights",
-    ),
-    Key(
-        "fedpara-gamma",
-        0.1,
-        "FedPara's rank: 0 is the least that allows full rank, 1 as large as dense",
-        minimum=0.0,
-        maximum=1.0,
-        needs=(With("fedpara", True),),
-    ),
-    Key(
-        "fedpara-personal",
-        False,
-        "layers of pFedPara, W1 * (W2 + 1); false is FedPara's W1 * W2",
-        needs=(With("fedpara", True),),
-    ),
-)
-
-MODEL = Key("model", "mlp", "network that clients train", choices=tuple(MODELS))
-
-CLIENT_MODELS = Key(
-    "client-models",
-    "",
-    "comma-separated networks that clients are given, each NAME or NAME:key=value:...; "
-    "empty gives all of them model",
-)
-
-CLIENT_NETWORK_KEYS: tuple[Key, ...] = (
-    CLIENT_MODELS,
-    Key(
-        "client-model-assignment",
-        "random",
-        "which client gets which entry of client-models: drawn for each, in turns, or one "
-        "entry listed for each",
-        choices=("random", "round-robin", "listed"),
-        needs=(Unless("client-models", ""),),
-    ),
-    Key(
-        "client-initialisation",
-        "shared",
-        "whether clients with the same network start alike, or each with weights of its "
-        "own",
-        choices=("shared", "own"),
-    ),
-)
-"""Keys by which clients may have different networks."""
-
-DECOMPOSITION = Key(
-    "decomposition", False, "factor the convolutions into filter atoms and coefficients"
-)
-
-DECOMPOSITION_KEYS: tuple[Key, ...] = (
-    Key("atoms", 9, "filter atoms of each factored convolution", minimum=1),
-    Key(
-        "atoms-initialisation",
-        "kaiming-both",
-        "how factors start: keep is the nearest to the dense filters, others are drawn",
-        choices=("keep", "kaiming-both", "match-dense"),
-    ),
-    Key("decompose-stem", False, "factor a 7 x 7 first convolution too"),
-    Key("decompose-1x1", False, "factor 1 x 1 convolutions too"),
-)
-"""Keys that apply where ``decomposition`` is true."""
-
-KEYS: tuple[Key, ...] = (
-    MODEL,
-    *CLIENT_NETWORK_KEYS,
-    *(key for spec in MODELS.values() for key in spec.keys),
-    DECOMPOSITION,
-    *DECOMPOSITION_KEYS,
-    *FEDPARA_KEYS,
-)
 
 
 def __getattr__(name: str) -> Any:

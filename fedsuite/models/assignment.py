@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Key, Value
 from fedsuite.core.rng import numpy_stream
-from fedsuite.models import CLIENT_MODELS, MODELS, model_spec
+from fedsuite.models import MODELS, model_spec
+from fedsuite.models.model_settings import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -76,18 +77,18 @@ def experiment_networks(values: Mapping[str, Value]) -> Networks:
     """
     num_clients, seed = values["num-clients"], values["seed"]
     assert isinstance(num_clients, int) and isinstance(seed, int)
-    if not values[CLIENT_MODELS.name]:
-        name = str(values["model"])
+    settings = ModelSettings.of(values)
+    if not settings.client_models:
+        name = settings.model
         own = tuple((key.name, values[key.name]) for key in MODELS[name].keys)
         return Networks((Network(name, own),), (0,) * num_clients)
-    entries = parse_networks(str(values[CLIENT_MODELS.name]))
-    rule = str(values["client-model-assignment"])
-    chosen = assign(len(entries), rule, num_clients, seed)
+    entries = parse_networks(settings.client_models)
+    chosen = assign(len(entries), settings.client_model_assignment, num_clients, seed)
     distinct = tuple(dict.fromkeys(entries))
     return Networks(distinct, tuple(distinct.index(entries[entry]) for entry in chosen))
 
 
-def parse_networks(text: str, key: str = CLIENT_MODELS.name) -> tuple[Network, ...]:
+def parse_networks(text: str, key: str = "client-models") -> tuple[Network, ...]:
     """Read comma-separated entries ``NAME`` or ``NAME:key=value:key=value``.
 
     Parameters
@@ -129,7 +130,7 @@ def assign(num_entries: int, rule: str, num_clients: int, seed: int) -> tuple[in
     if rule == "listed":
         if num_entries != num_clients:
             raise ConfigError(
-                f"key {CLIENT_MODELS.name}: {num_entries} entries for {num_clients} "
+                f"key client-models: {num_entries} entries for {num_clients} "
                 "clients: client-model-assignment = 'listed' needs one for each"
             )
         return tuple(range(num_clients))

@@ -20,8 +20,7 @@ from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, log_scope, write_line
 from fedsuite.core.registry import METHODS
-from fedsuite.data import FederatedData
-from fedsuite.data.experiment_keys import site_names
+from fedsuite.data import DataSettings, FederatedData
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.run_settings import RunSettings
@@ -35,7 +34,6 @@ from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
 from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange_layer import ExchangeLayer
-from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies import load_strategy
@@ -196,8 +194,7 @@ def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
     try:
         layer = ExchangeLayer()
         if decomposition.server_takes_part(experiment.values):
-            options: dict[str, Any] = experiment.arguments(decomposition.KEYS)
-            layer = FilterDecomposition(groups=parts.groups, **options)
+            layer = experiment.group(FilterDecomposition, groups=parts.groups)
         return _make_strategy(experiment, parts, layer)
     except ValueError as error:
         raise ConfigError(f"method {experiment['method']}: {error}") from error
@@ -207,24 +204,20 @@ def _make_strategy(
     experiment: Experiment, parts: ServerParts, layer: ExchangeLayer
 ) -> FederatedStrategy:
     strategy = load_strategy(METHODS[experiment.text("method")])
-    return strategy(
-        **experiment.arguments(  # type: ignore[arg-type]
-            (*RoundSettings.KEYS, *strategy.method_keys())
-        ),
-        **parts.needed_by(strategy),  # type: ignore[arg-type]
+    data = experiment.group(DataSettings)
+    # Clients are SuperNodes known by name; a rehearsal has none.
+    own_nodes = bool(data.sites) and not data.site_dirs
+    return experiment.group(
+        strategy,
+        **parts.needed_by(strategy),
         layer=layer,
-        num_clients=experiment.integer("num-clients"),
+        num_clients=data.num_clients,
         min_available_nodes=1,
-        identity="registered" if _has_own_nodes(experiment) else "partition",
-        site_names=site_names(experiment.values),
+        identity="registered" if own_nodes else "partition",
+        site_names=data.site_names,
         source_hash=source_hash(),
         public_fingerprint=parts.public.fingerprint if parts.public else None,
     )
-
-
-def _has_own_nodes(experiment: Experiment) -> bool:
-    """Return whether clients are SuperNodes known by name; a rehearsal has none."""
-    return bool(experiment["sites"]) and not experiment["site-dirs"]
 
 
 def build_callbacks(

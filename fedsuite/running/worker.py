@@ -20,7 +20,7 @@ from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.core.logs import configure_logs, json_logs, log_scope
 from fedsuite.core.registry import METHODS
-from fedsuite.data import ClientData, FederatedData, Split
+from fedsuite.data import ClientData, DataSettings, FederatedData, Split
 from fedsuite.data.site import Site, site_from_config
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
@@ -315,12 +315,13 @@ def node_site(
         If the experiment and the node's configuration do not go together: a node with
         data of its own opens no other folder because a run says so.
     """
-    if experiment["site-dirs"]:
+    data = experiment.group(DataSettings)
+    if data.site_dirs:
         raise ConfigError(
             "key site-dirs rehearses in the local engine: leave it out, and name each "
             "node's data in its node-config"
         )
-    if experiment["sites"]:
+    if data.sites:
         return site_from_config(node_config)
     if "data" in node_config:
         raise ConfigError(
@@ -351,9 +352,9 @@ def client_from_context(context: Context, client_id: int) -> Answering:
 def facts_from_context(context: Context) -> Mapping[str, str]:
     """Return what a node tells at the hello; nothing to tell or to check loads nothing."""
     experiment = Experiment.from_values(context.run_config)
-    if node_site(experiment, context.node_config) is None and not (
-        experiment["public-size"] or experiment["public-dir"]
-    ):
+    data = experiment.group(DataSettings)
+    public = data.public_size or data.public_dir
+    if node_site(experiment, context.node_config) is None and not public:
         return {}
     return _worker_from(context).facts(context)
 

@@ -11,7 +11,7 @@ from fedsuite.engines.api import resume
 from fedsuite.engines.api import run as start
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import known_keys, shared_groups
-from fedsuite.models import DECOMPOSITION_KEYS
+from fedsuite.models.model_settings import DecompositionSettings
 from fedsuite.results.groups import SEED
 from fedsuite.results.layout import MANIFEST, read_manifest
 from fedsuite.results.reader import Run, load_run
@@ -47,7 +47,7 @@ def standalone_experiment(
     """
     groups = shared_groups()
     wanted = {key.name for part in ("data", "model", "training") for key in groups[part]}
-    wanted |= {*_ABOUT_RUNS, *(key.name for key in DECOMPOSITION_KEYS)}
+    wanted |= {*_ABOUT_RUNS, *(key.name for key in DecompositionSettings.KEYS)}
     taken = {
         name: value
         for name, value in experiment.items()

@@ -8,8 +8,8 @@ import torch
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.data import (
     DATASETS,
-    KEYS,
     PARTITIONERS,
+    DataSettings,
     RawData,
     federated,
     load_federated_data,
@@ -249,7 +249,7 @@ def test_bad_values_are_named(values, message):
 
 def test_keys_are_unique_and_their_defaults_allowed():
     specs = (*PARTITIONERS.values(), *DATASETS.values())
-    keys = [*KEYS, *(key for spec in specs for key in spec.keys)]
+    keys = [*DataSettings.KEYS, *(key for spec in specs for key in spec.keys)]
     assert len({key.name for key in keys}) == len(set(keys))
     for key in keys:
         assert key.parse(key.default) == key.default

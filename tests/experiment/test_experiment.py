@@ -13,7 +13,6 @@ from fedsuite.core.registry import METHODS
 from fedsuite.experiment import experiment as module
 from fedsuite.experiment.experiment import LOCAL_KEYS, Experiment, parse_assignment
 from fedsuite.experiment.key_catalog import ambiguous_keys, known_keys, table_default
-from fedsuite.models import CLIENT_NETWORK_KEYS
 from fedsuite.strategies import load_strategy
 
 SIMULATIONS = Path(__file__).parents[2] / "simulations"
@@ -319,7 +318,7 @@ def other_value(name, value):
 
 def test_fingerprint_changes_with_decisive_keys_alone():
     assert set(OTHER_VALUES) == LOCAL_KEYS
-    networks = {key.name for key in CLIENT_NETWORK_KEYS}
+    networks = {"client-models", "client-model-assignment", "client-initialisation"}
     for name in Experiment.from_values({}).values:
         given = {"clients-per-round": 5, "optimizer": "sgd", "learning-rate": 0.1}
         given |= DIFFERENT if name in networks else {}

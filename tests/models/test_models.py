@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key
-from fedsuite.models import KEYS, MODELS, build_model, count_parameters, model_spec
+from fedsuite.models import MODELS, build_model, count_parameters
+from fedsuite.models.model_settings import DecompositionSettings, ModelSettings
 
 SHAPES = {
     "linear": (1, 8, 8),
@@ -308,9 +308,9 @@ def test_no_classes_are_refused():
 
 
 def test_keys_hold_the_model_and_every_model_key():
-    names = [key.name for key in KEYS]
+    shared = (*ModelSettings.KEYS, *DecompositionSettings.KEYS)
+    keys = [*shared, *(key for spec in MODELS.values() for key in spec.keys)]
+    names = [key.name for key in keys]
     assert names[0] == "model"
     assert len(names) == len(set(names))
-    assert all(isinstance(key, Key) for key in KEYS)
-    assert KEYS[0].choices == tuple(MODELS)
-    assert model_spec("mlp").keys[0].name in names
+    assert keys[0].choices == tuple(MODELS)

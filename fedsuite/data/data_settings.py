@@ -1,0 +1,117 @@
+"""Keys of an experiment's data, whatever the partitioner."""
+
+import re
+from typing import Literal
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO
+from fedsuite.core.settings import Settings, key
+from fedsuite.data.catalog import DATASETS
+from fedsuite.data.partition_specs import PARTITIONERS
+
+_SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+class DataSettings(Settings):
+    """Which data there are, and how clients get their part.
+
+    The keys of one data set or partitioner stand in its description.
+    """
+
+    dataset: str = key(
+        default="digits", help="data set; see fedsuite datasets", choices=DATASETS
+    )
+    data_dir: str = key(
+        default=AUTO,
+        help="folder with one sub-folder of Parquet files per data set; auto is the "
+        "environment variable FEDSUITE_DATA, else the hub",
+    )
+    num_clients: int = key(
+        default=10, help="clients that the data is divided among", minimum=1
+    )
+    partitioner: str = key(
+        default="iid", help="how the data is divided", choices=PARTITIONERS
+    )
+    sites: str = key(
+        default="",
+        help="names of the registered SuperNodes that bring data of their own, "
+        "comma-separated, one client each; empty divides the data set, which else gives "
+        "shape and scaling",
+    )
+    site_dirs: str = key(
+        default="",
+        help="rehearses sites in the local engine: folder with a sub-folder of data for "
+        "each",
+    )
+    test_fraction: float = key(
+        default=0.2,
+        help="part of the rows held out for tests, in data sets without a published test "
+        "part",
+        above=0,
+        maximum=0.9,
+    )
+    client_test_fraction: float = key(
+        default=0.0,
+        help="share of the training part split off for the clients' own tests, the test "
+        "part then being a global test set alone; 0 tests clients on rows of the test part",
+        minimum=0.0,
+        maximum=0.9,
+    )
+    server_validation_fraction: float = key(
+        default=0.0,
+        help="share of the training part that the server keeps to validate on; 0 is none",
+        minimum=0.0,
+        maximum=0.9,
+    )
+    public_size: int = key(
+        default=0,
+        help="rows of the training part that no client gets: public data, without labels, "
+        "for methods that need some; 0 is none",
+        minimum=0,
+    )
+    public_used: int = key(
+        default=0,
+        help="use only the first so many rows of the public data, to compare sizes on the "
+        "same private rows; 0 is all",
+        minimum=0,
+    )
+    public_dir: str = key(
+        default="",
+        help="folder with Parquet files of public images of your own, without labels, of "
+        "which public-size takes the first rows (0 is all); auto is the environment "
+        "variable FEDSUITE_PUBLIC of each machine; empty holds out rows instead",
+    )
+    scaling: Literal["standard", "unit"] = key(
+        default="standard",
+        help="unit maps inputs to 0..1; standard then takes off the mean of each channel "
+        "and divides by its standard deviation (digits: 0..1 in both)",
+    )
+    label_noise: float = key(
+        default=0.0,
+        help="share of each client's training rows whose label is flipped to a random "
+        "other class; 0 is none, 1 leaves no label right",
+        minimum=0.0,
+        maximum=1.0,
+    )
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """The sites; client k is the k-th.
+
+        Raises
+        ------
+        ConfigError
+            If a name cannot be one, or stands there twice.
+        """
+        if not self.sites:
+            return ()
+        names = tuple(name.strip() for name in self.sites.split(","))
+        for name in names:
+            if not _SITE_NAME.fullmatch(name):
+                raise ConfigError(
+                    f"key sites: name {name!r}: expected letters, digits, dots, dashes and "
+                    "underscores, 63 at most, as the SuperNode was registered"
+                )
+            if names.count(name) > 1:
+                raise ConfigError(f"key sites names {name!r} twice")
+        return names
