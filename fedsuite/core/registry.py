@@ -62,6 +62,18 @@ METHODS: Mapping[str, Method] = {
             "Collins et al., NeurIPS 2022, arXiv:2205.13692",
         ),
         Method(
+            "fednova",
+            "drift.fednova.FedNova",
+            "averaging.fedavg.FedAvgClient",
+            "Wang et al., NeurIPS 2020, arXiv:2007.07481",
+        ),
+        Method(
+            "fedntd",
+            "drift.fedntd.FedNTD",
+            "drift.fedntd.FedNTDClient",
+            "Lee et al., NeurIPS 2022, arXiv:2106.03097",
+        ),
+        Method(
             "scaffold",
             "drift.scaffold.Scaffold",
             "drift.scaffold.ScaffoldClient",

@@ -112,6 +112,7 @@ RUNS = {
     "propfair",
     "fedmgda-plus",
     "fedprox-ft",
+    "fedntd",
     "cgsv",
     "fedpara",
 }

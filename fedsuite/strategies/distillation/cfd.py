@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
 from fedsuite.core.settings import key, part, state
 from fedsuite.data.public_batches import public_batch
 from fedsuite.messages.quantisation import LARGEST_BITS, DeltaLedger
@@ -77,13 +77,6 @@ Target = Literal["logit-mean", "prob-mean"]
 Emit = Literal["after", "before"]
 
 _CODES = "codes/"
-
-SERVER_MODEL = Key(
-    "cfd-server-model",
-    "",
-    "network of CFD's server, as an entry of client-models; empty is the largest of the "
-    "clients'",
-)
 
 
 class CFD(PublicExchange):
@@ -249,7 +242,7 @@ def _rows(received: NDArray[Any]) -> NDArray[np.float64]:
 def _parse(text: str) -> Network | None:
     if not text.strip():
         return None
-    found = parse_networks(text, SERVER_MODEL.name)
+    found = parse_networks(text, "cfd-server-model")
     if len(found) != 1:
-        raise ConfigError(f"key {SERVER_MODEL.name} = {text!r}: expected one network")
+        raise ConfigError(f"key {'cfd-server-model'} = {text!r}: expected one network")
     return found[0]

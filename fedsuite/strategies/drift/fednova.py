@@ -1,0 +1,69 @@
+"""FedNova: averaging of updates that are divided by each client's number of steps.
+
+J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor, "Tackling the Objective Inconsistency
+Problem in Heterogeneous Federated Optimization", NeurIPS 2020, arXiv:2007.07481.
+
+Equation used: with d_k = (w_t - w_k) / tau_k, tau_k the steps that client k took, and
+p_k = n_k / n, the server takes w_{t+1} = w_t - eta tau_eff sum_k p_k d_k, where
+tau_eff = sum_k p_k tau_k. Clients with equal steps make it FedAvg.
+
+Deviation: plain SGD alone, whose step weights are 1 each; momentum and Adam are refused.
+Statistics of normalisation layers are averaged as in FedAvg.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import given
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import NUM_STEPS, Arrays
+from fedsuite.rounds.all_replies import GatheredStrategy, examples_of, metric_of
+from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
+from fedsuite.rounds.round_settings import ServerRate
+from fedsuite.rounds.updates import client_updates, take_step
+from fedsuite.rounds.validation import LARGEST_COUNT, ClientReply
+
+
+def normalised_step(updates: Vector, shares: Vector, steps: Vector) -> Vector:
+    """Return tau_eff sum_k p_k d_k, what the model moves by.
+
+    Parameters
+    ----------
+    updates
+        w_t - w_k of all clients, ``[clients, parameters]``.
+    shares
+        p_k, which sum to 1.
+    steps
+        tau_k, at least 1 each.
+    """
+    direction: Vector = ((shares / steps)[:, np.newaxis] * updates).sum(axis=0)
+    return float((shares * steps).sum()) * direction
+
+
+class FedNova(ServerRate, GatheredStrategy):
+    """FedAvg in which no client counts for more because it took more steps."""
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        metrics=(NeededMetric(NUM_STEPS, "num_steps_key", "the number of local steps"),)
+    )
+    FIXED: ClassVar[Mapping[str, Value]] = {"optimizer": "sgd", "momentum": 0.0}
+    FIXED_REASON: ClassVar[str] = "its division by steps is that of plain SGD"
+
+    num_steps_key: str = given(
+        default=NUM_STEPS, help="metric that holds the number of local steps"
+    )
+
+    def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
+        """Return the number of steps."""
+        return {self.num_steps_key: (1.0, LARGEST_COUNT)}
+
+    def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
+        """Return the model moved by the normalised step."""
+        shares = examples_of(replies) / examples_of(replies).sum()
+        self.record_weights(replies, shares)
+        steps = metric_of(replies, self.num_steps_key)
+        step = normalised_step(client_updates(arrays, replies), shares, steps)
+        return take_step(arrays, self.server_learning_rate * step, replies)

@@ -1,0 +1,38 @@
+"""FedNTD: local training that keeps what the received model says of other classes.
+
+G. Lee, M. Jeong, Y. Shin, S. Bae, S.-Y. Yun, "Preservation of the Global Knowledge by
+Not-True Distillation in Federated Learning", NeurIPS 2022, arXiv:2106.03097.
+
+Equation used: clients minimise CE + beta T^2 KL(softmax(g / T) || softmax(f / T)), where f
+are the model's logits and g those of the received model, both without the logit of the true
+class. The server averages as FedAvg does. Deviations: none.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fedsuite.core.keys import Value
+from fedsuite.core.settings import key
+from fedsuite.messages.records import TRAIN
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.strategies.averaging.fedavg import FedAvg
+
+
+class FedNTD(FedAvg):
+    """FedAvg whose clients keep the received model's view of the classes not theirs."""
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedNTDClient", "distils the received model on the other classes"
+    )
+    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
+    FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
+
+    fedntd_weight: float = key(
+        default=1.0, help="weight beta of FedNTD; 0 is FedAvg", minimum=0.0, told=TRAIN
+    )
+    fedntd_temperature: float = key(
+        default=1.0,
+        help="temperature at which FedNTD compares predictions",
+        above=0.0,
+        told=TRAIN,
+    )

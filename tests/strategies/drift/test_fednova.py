@@ -1,0 +1,61 @@
+"""FedNova: its golden number, and equal steps, which give FedAvg."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.strategies.drift.fednova import FedNova, normalised_step
+from fedsuite.training.loop import TrainingOptions
+from tests.helpers import (
+    MatrixClient,
+    TamperingGrid,
+    digits_experiment,
+    matrix_app,
+    run,
+    run_digits,
+)
+
+
+def test_golden_step() -> None:
+    """Updates 0.2 in one step and -0.6 in three: 0.2 and -0.2 a step, 0 in the mean."""
+    updates = np.array([[0.2], [-0.6]])
+    step = normalised_step(updates, np.array([0.5, 0.5]), np.array([1.0, 3.0]))
+    np.testing.assert_allclose(step, [0.0], atol=1e-15)
+    plain = normalised_step(updates, np.array([0.5, 0.5]), np.ones(2))
+    np.testing.assert_allclose(plain, [-0.2])
+
+
+def test_golden_round() -> None:
+    """From 0, rate 1/2 and one sample a batch: client 0 goes to 1 / 2, client 1 to 3 / 2.
+
+    They take 1 and 2 steps; p is 1/3 and 2/3; tau_eff is 5/3, the mean of the normalised
+    updates 1/3 (1/2) + 2/3 (3/4) = 2/3: the model is 10/9, where FedAvg's is 7/6.
+    """
+    work = TrainingOptions(local_epochs=1, batch_size=1, learning_rate=0.5)
+    app = matrix_app(MatrixClient, values=[1.0, 2.0], counts=[1, 2], training=work)
+    [weight] = run(FedNova(), TamperingGrid(app, 2)).weights
+    assert weight == pytest.approx(10 / 9)
+
+
+@given(st.lists(st.floats(-9, 9), min_size=2, max_size=6), st.integers(1, 50))
+def test_equal_steps_are_fedavg(updates: list[float], steps: int) -> None:
+    shares = np.full(len(updates), 1 / len(updates))
+    column = np.array(updates)[:, np.newaxis]
+    found = normalised_step(column, shares, np.full(len(updates), float(steps)))
+    np.testing.assert_allclose(found, [np.mean(updates)], atol=1e-12)
+
+
+def test_equal_steps_are_fedavg_in_a_run() -> None:
+    nova, plain = (
+        run_digits(digits_experiment(method=method, local_steps=3)).arrays[-1]
+        for method in ("fednova", "fedavg")
+    )
+    for name, array in plain.items():
+        np.testing.assert_allclose(nova[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_other_optimisers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="that of plain SGD"):
+        digits_experiment(method="fednova", momentum=0.9)
