@@ -29,6 +29,7 @@ APP_KEYWORDS = {
     "afl": LOSS,
     "aaggff": LOSS,
     "fedmgda-plus": "",
+    "fednova": "",
 }
 """Methods that are content with the client of the app, and what they are told of it."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedsuite.clients import load_client
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key
+from fedsuite.core.keys import Key, Unless
 from fedsuite.core.registry import METHODS
 from fedsuite.core.settings import Declared, Settings, given, key, part, state
 from fedsuite.messages.records import RecordError
@@ -63,6 +63,16 @@ def test_constructor_and_experiment_refuse_in_the_same_words(wrong: dict[str, An
     with pytest.raises(ValueError, match=name) as constructor:
         Softer(groups=None, **wrong)
     assert f"key {constructor.value}" == str(experiment.value)
+
+
+def test_a_subclass_may_say_some_of_a_key_anew() -> None:
+    class Bound(Pulled):
+        mu: float = key(default=0.2, maximum=1.0, needs=(Unless("mode", "b"),))
+
+    assert Bound.KEYS[1] == Key(
+        "mu", 0.2, "weight mu", minimum=0.0, maximum=1.0, needs=(Unless("mode", "b"),)
+    )
+    assert Bound(groups=None).told("train") == {"mu": 0.2}
 
 
 def test_a_whole_number_will_do_for_a_float() -> None:
