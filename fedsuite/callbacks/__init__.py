@@ -1,4 +1,4 @@
-"""Cross-cutting work around the rounds, one callback a file."""
+"""Cross-cutting work around the rounds, one callback per file."""
 
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 

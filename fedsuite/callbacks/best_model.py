@@ -1,4 +1,4 @@
-"""Keep the model of the round in which a metric was best."""
+"""Model of the round with the best metric."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ FILE = "best-model.safetensors"
 class BestModel(Callback):
     """Writes ``best-model.safetensors`` whenever the metric improves.
 
-    Choosing a model on metrics of test data and then reporting these metrics flatters it:
-    the summary names the round and the metric that chose.
+    A model chosen on test data looks better on the same test data. So the summary names the
+    round and the metric of the choice.
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ class BestModel(Callback):
             self._folder.write_bytes(FILE, safetensors_bytes(to_arrays(state.arrays)))
 
     def remember(self) -> Any:
-        """Return the best value and its round."""
+        """Return the best value and the round of the best value."""
         return [self.best.value, self.best.server_round]
 
     def recall(self, value: Any) -> None:
-        """Take back what :meth:`remember` returned."""
+        """Restore the state that :meth:`remember` returned."""
         self.best.value, self.best.server_round = value

@@ -1,4 +1,4 @@
-"""Write a checkpoint every N rounds and at the end."""
+"""Checkpoints every N rounds and at the end."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -13,15 +13,15 @@ CHECKPOINTS = "checkpoints"
 
 @runtime_checkable
 class Remembers(Protocol):
-    """A callback that must remember something across a resume."""
+    """A callback whose state must survive a resume."""
 
     name: str
 
     def remember(self) -> Any:
-        """Return what to remember, as a JSON value."""
+        """Return the callback's state as a JSON value."""
 
     def recall(self, value: Any) -> None:
-        """Take back what :meth:`remember` returned."""
+        """Restore the state that :meth:`remember` returned."""
 
 
 @runtime_checkable
@@ -29,7 +29,7 @@ class PersistsClients(Protocol):
     """A grid that keeps clients' stored state in memory until a checkpoint needs it."""
 
     def persist_clients(self, versions: Mapping[int, str]) -> None:
-        """Write these versions to disk, beside those of the last checkpoint."""
+        """Write these versions to disk, beside the last checkpoint's versions."""
 
     def prune_clients(self, versions: Mapping[int, str]) -> None:
         """Delete from disk all but these versions."""
@@ -47,9 +47,9 @@ class CheckpointWriter(Callback):
     every
         Rounds between checkpoints; the last round always has one. 0 writes none.
     keep
-        Checkpoints kept, the newest ones.
+        Number of newest checkpoints to keep.
     others
-        The other callbacks, of which some remember things.
+        The other callbacks, some of which have a state.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class CheckpointWriter(Callback):
         self._remembering = [other for other in others if isinstance(other, Remembers)]
 
     def recall(self, checkpoint: Checkpoint) -> None:
-        """Give the other callbacks back what they remembered."""
+        """Restore the other callbacks' states."""
         for other in self._remembering:
             if other.name in checkpoint.callbacks:
                 other.recall(checkpoint.callbacks[other.name])
 
     def on_start(self, state: RunState) -> None:
-        """Delete what a process left that died between a checkpoint and this."""
+        """Delete the files of a process that died after its last checkpoint."""
         self._tidy(state)
 
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
@@ -98,7 +98,7 @@ class CheckpointWriter(Callback):
         self._tidy(state)
 
     def _tidy(self, state: RunState) -> None:
-        """Delete what the checkpoints that are kept have no need of."""
+        """Delete files that no kept checkpoint needs."""
         if isinstance(state.grid, PersistsClients):
             state.grid.prune_clients(state.strategy.kept_versions)
         for path in list_checkpoints(self._folder)[: -self._keep]:

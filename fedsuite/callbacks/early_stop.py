@@ -1,4 +1,4 @@
-"""End a run when a metric no longer improves."""
+"""Early stop of a run whose metric no longer improves."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return the direction of a metric: losses, variances and costs are to fall."""
+    """Return whether higher is better; losses, variances and costs should fall."""
     falling = ("loss", "variance", "std", "bytes", "seconds", "rejected")
     return not any(word in metric for word in falling)
 
@@ -28,12 +28,12 @@ class Best:
         self.server_round = 0
 
     def improved(self, report: RoundReport) -> bool | None:
-        """Return whether a round is the best so far; None if it has no such metric.
+        """Return whether a round is the best so far, None for a round without the metric.
 
         Raises
         ------
         ConfigError
-            If a round that clients were evaluated in has no such metric: it is misspelt.
+            If an evaluated round lacks the metric, whose name is then misspelt.
         """
         value = report.metrics.get(self.metric)
         if value is None:
@@ -72,7 +72,7 @@ class EarlyStop(Callback):
         self._without = 0
 
     def on_start(self, state: RunState) -> None:
-        """Stop at once where a run that had stopped is resumed."""
+        """Stop at once if the resumed run had stopped."""
         self._judge(state)
 
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
@@ -91,9 +91,9 @@ class EarlyStop(Callback):
             )
 
     def remember(self) -> Any:
-        """Return best value, its round, and evaluations since."""
+        """Return the best value, the round of the best value, and the evaluations since."""
         return [self._best.value, self._best.server_round, self._without]
 
     def recall(self, value: Any) -> None:
-        """Take back what :meth:`remember` returned."""
+        """Restore the state that :meth:`remember` returned."""
         self._best.value, self._best.server_round, self._without = value

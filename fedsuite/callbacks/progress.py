@@ -1,4 +1,4 @@
-"""One line a round while a run goes on."""
+"""Progress of a run, one line per round."""
 
 import time
 from collections.abc import Callable
@@ -6,19 +6,19 @@ from collections.abc import Callable
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 ALWAYS_BELOW = 50
-"""Runs of at most so many rounds print each round."""
+"""Most rounds of a run that prints each round."""
 
 SECONDS_BETWEEN = 2.0
-"""Longer runs print no more often than this."""
+"""Least pause between the lines of longer runs."""
 
 
 class Progress(Callback):
-    """Prints round, loss, mean accuracy and worst 10 %, and what was rejected.
+    """Prints round, loss, mean accuracy, worst 10 % and the number of rejected replies.
 
     Parameters
     ----------
     write
-        Takes a line.
+        Function that prints a line.
     """
 
     def __init__(self, write: Callable[[str], None]) -> None:
@@ -42,7 +42,7 @@ class Progress(Callback):
 
 
 def accuracy_words(report: RoundReport) -> str:
-    """Return the accuracies of a round in words; empty if it was not evaluated."""
+    """Return the accuracies of a round in words; empty without an evaluation."""
     metrics = report.metrics
     if "accuracy_mean" not in metrics:
         return ""
@@ -60,7 +60,7 @@ def round_line(report: RoundReport, accuracy: str) -> str:
     report
         The round.
     accuracy
-        Words on the last evaluation, which may be of an earlier round.
+        Words on the last evaluation, perhaps of an earlier round.
     """
     metrics = report.metrics
     width = len(str(report.num_rounds))

@@ -1,7 +1,7 @@
-"""Serve the numbers of a run as Prometheus text, while it goes on.
+"""Numbers of a running run, served as Prometheus text.
 
 Numbers are counted from the start of the process, as Prometheus expects of counters. No
-client is named: what is served is about the federation.
+client is named.
 """
 
 import logging
@@ -19,7 +19,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PATIENCE_S = 5.0
 _PREFIX = re.compile(r"(?:train|evaluate|query)(?:\.\w+)?: ")
-"""What stands before the reason in exchanges that a method makes inside a round."""
+"""Prefix of the reason in a method's exchanges inside a round."""
 
 _REASONS = (
     ("not-connected", "its node is not connected"),
@@ -34,15 +34,15 @@ _REASONS = (
     ("wrong-arrays", "array |unexpected array record|not a NumPy array"),
     ("wrong-metrics", r"metric |[\w-]+ is -?[\d.e+]+: "),
 )
-"""Classes of reasons why a reply was not used, the first that begins so."""
+"""Classes of rejection reasons by beginning; the first match counts."""
 
 logger = logging.getLogger(__name__)
 
 
 def reason_class(reason: str) -> str:
-    """Return the class of a reason why a reply was not used; ``other`` if it has none.
+    """Return the class of a rejection reason, ``other`` for an unknown reason.
 
-    Only how the reason begins counts: what a client wrote stands further on.
+    Only the reason's beginning counts, because the rest may be a client's words.
     """
     prefix = _PREFIX.match(reason)
     reason = reason[prefix.end() :] if prefix else reason
@@ -54,7 +54,7 @@ def reason_class(reason: str) -> str:
 
 @dataclass
 class Totals:
-    """What has been counted since the process began."""
+    """Totals since the start of the process."""
 
     rounds: int = 0
     clients: int = 0
@@ -80,12 +80,12 @@ class Totals:
             "last_round_seconds": report.seconds,
         }
         for name in ("accuracy_mean", "accuracy_worst10"):
-            # Rounds that are not evaluated leave the last value standing.
+            # A round without an evaluation leaves the last value.
             if name in metrics:
                 self.latest[name] = metrics[name]
 
     def text(self) -> str:
-        """Return all in Prometheus' text format."""
+        """Return the totals in Prometheus' text format."""
         lines = [
             *_metric("rounds_total", "counter", "Rounds done", {"": self.rounds}),
             *_metric(
@@ -136,7 +136,7 @@ def _metric(name: str, kind: str, words: str, values: dict[str, float]) -> list[
 
 
 class _Server(ThreadingTCPServer):
-    """Knows the page that it serves; no HTTPServer, which asks the network for names."""
+    """Server of one page; not an HTTPServer, which asks the network for names."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log no requests: there is one every few seconds."""
+        """Log no requests, because one comes every few seconds."""
 
 
 class Prometheus(Callback):
@@ -166,8 +166,8 @@ class Prometheus(Callback):
     Parameters
     ----------
     host
-        Address to listen on. What is served is not secret and not protected: open it to
-        the network that Prometheus is on, and no further.
+        Address to listen on. The page is not protected: open it to Prometheus' network
+        alone.
     port
         Port to listen on; 0 takes any free one.
     """
@@ -182,19 +182,19 @@ class Prometheus(Callback):
 
     @property
     def url(self) -> str:
-        """Where it is served; empty when it is not."""
+        """Address of the page; empty when the server is not running."""
         if self._server is None:
             return ""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}/metrics"
 
     def on_start(self, state: RunState) -> None:
-        """Begin to serve.
+        """Start the server.
 
         Raises
         ------
         RunError
-            If the address cannot be listened on.
+            If the address cannot be used.
         """
         try:
             self._server = _Server(self._address, _Handler)
@@ -222,7 +222,7 @@ class Prometheus(Callback):
             self._publish(self._server)
 
     def on_end(self, state: RunState, error: BaseException | None) -> None:
-        """Stop serving and give the port back."""
+        """Stop the server and free the port."""
         if self._server is None or self._thread is None:
             return
         self._server.shutdown()

@@ -1,4 +1,4 @@
-"""Write rounds, clients and rejected replies into the run's folder as the run goes."""
+"""Recording of rounds, clients and rejected replies in the run's folder."""
 
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import Callback, RoundReport, RunState
@@ -41,10 +41,10 @@ class Recorder(Callback):
         ]
         if events:
             self._folder.append("events", events)
-        # Last: a round that has its line here has the others too.
+        # Last, so that a round with this line has the others too.
         self._folder.append("rounds", [report.metrics])
 
 
 def _by_client(rejection: Rejection) -> tuple[bool, int]:
-    """Order as clients are, whenever replies arrived; those of nobody known come last."""
+    """Return the sort key of a rejection: by client, unknown clients last."""
     return rejection.client_id is None, rejection.client_id or 0

@@ -1,4 +1,4 @@
-"""Write the numbers of each round as TensorBoard events."""
+"""TensorBoard events of each round."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ class TensorBoard(Callback):
     Parameters
     ----------
     folder
-        Where the events go; ``tensorboard --logdir`` takes it while the run goes on.
+        Folder of the events, for ``tensorboard --logdir``, also while the run goes on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -23,7 +23,7 @@ class TensorBoard(Callback):
         self._writer: SummaryWriter | None = None
 
     def on_start(self, state: RunState) -> None:
-        """Open the writer; events after the current round, from a killed run, are void."""
+        """Open the writer; a killed run's events after the current round become void."""
         from torch.utils.tensorboard import SummaryWriter
 
         purge = state.server_round + 1 if state.server_round else None
@@ -43,7 +43,7 @@ class TensorBoard(Callback):
             self._writer.add_histogram(
                 "accuracy", np.asarray(accuracies), report.server_round
             )
-        # The writer queues events, and may flush its file every two minutes only.
+        # The writer queues events and may flush only every two minutes.
         self._writer.flush()
 
     def on_end(self, state: RunState, error: BaseException | None) -> None:

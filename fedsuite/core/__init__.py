@@ -1,1 +1,1 @@
-"""What everything stands on: errors, files, logs, keys, random streams, metrics."""
+"""Foundations: errors, files, logs, keys, random streams, metrics."""

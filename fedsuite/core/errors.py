@@ -1,7 +1,7 @@
 """Errors that fedsuite raises on purpose.
 
-Each message is one line that names what is wrong, where, and what to do about it; the
-command line prints it as it is, without a traceback.
+Each message is one line: what is wrong, where, and what to do. The command line prints the
+message without a traceback.
 """
 
 import signal
@@ -12,7 +12,7 @@ class FedsuiteError(Exception):
 
 
 class ConfigError(FedsuiteError):
-    """An experiment that cannot be run: unknown key, wrong type, bad combination."""
+    """An experiment with an unknown key, a wrong type or a bad combination."""
 
 
 class DataError(FedsuiteError):
@@ -24,14 +24,14 @@ class RunError(FedsuiteError):
 
 
 class Stopped(KeyboardInterrupt):
-    """A run that Ctrl-C ended: the message says where, and the command that goes on.
+    """A run that Ctrl-C ended; the message says where, and the command to go on.
 
     Parameters
     ----------
     message
         One line.
     code
-        The exit code of the command: 128 and the number of the signal that ended it.
+        The exit code of the command: 128 plus the signal's number.
     """
 
     def __init__(self, message: str, code: int = 128 + signal.SIGINT) -> None:

@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, whenever the process dies."""
+"""Files that are replaced whole, even if the process dies."""
 
 import os
 import threading
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TEMPORARY_PATTERN = ".*.tmp"
-"""Matches what :func:`atomic_write` leaves behind when its process is killed."""
+"""Pattern of the files that a killed :func:`atomic_write` leaves behind."""
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Write a whole file so that a crash at any point leaves the old one or the new one.
+    """Write a whole file; a crash at any point leaves the old or the new file.
 
-    The bytes go to a temporary file in the same folder, are flushed to the disk, and take
-    the file's name in one step; then the folder itself is flushed.
+    The bytes go to a temporary file in the same folder and are flushed to the disk. The
+    temporary file takes the file's name in one step. Then the folder is flushed.
 
     Parameters
     ----------
@@ -31,8 +31,8 @@ def atomic_write(path: Path, data: bytes) -> None:
     Raises
     ------
     RunError
-        Where the file cannot be written (full disk, missing permission). The old file is
-        then untouched, and no temporary file is left.
+        If the file cannot be written. The old file is then untouched, and no temporary file
+        is left.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
@@ -51,12 +51,12 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, so that a loss of power takes none of them back.
+    """Make a folder and its parents, safe against a loss of power.
 
     Raises
     ------
     RunError
-        Where it cannot be made.
+        If the folder cannot be made.
     """
     if path.is_dir():
         return
@@ -85,8 +85,8 @@ def safetensors_bytes(
 ) -> bytes:
     """Return named arrays as the bytes of a safetensors file.
 
-    The library itself writes an array's memory as it lies there: one that is transposed,
-    or whose channels come last, would be read back as another.
+    The library writes an array's memory as it lies there. So arrays are copied into C order
+    first; a transposed array would otherwise be read back as another.
     """
     import numpy as np
     from safetensors.numpy import save

@@ -1,9 +1,8 @@
 """Declaration of experiment keys.
 
-A key is declared once, beside what it configures: a method's keys in its strategy file,
-a partitioner's beside the partitioner. :mod:`fedsuite.experiment.experiment` collects the
-declarations, checks an experiment against them, and generates the table that Flower
-wants in ``pyproject.toml``.
+A key is declared once, beside the code that reads it: a method's keys in the strategy file,
+a partitioner's keys beside the partitioner. :mod:`fedsuite.experiment.experiment` collects
+the declarations, checks experiments, and generates Flower's table in ``pyproject.toml``.
 """
 
 import difflib
@@ -16,11 +15,11 @@ from fedsuite.core.errors import ConfigError
 Value = bool | int | float | str
 
 AUTO = "auto"
-"""Stands for a default that is known only once the rest of the experiment is."""
+"""Default that the rest of the experiment decides."""
 
 
 def toml_text(value: object) -> str:
-    """Return a value as it stands in an experiment file."""
+    """Return a value as TOML text."""
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
@@ -34,12 +33,12 @@ class With:
     value: Value
 
     def met(self, values: Mapping[str, Value]) -> bool:
-        """Return whether an experiment's values say so."""
+        """Return whether an experiment's values meet the condition."""
         return values.get(self.key, self.value) == self.value
 
     @property
     def advice(self) -> str:
-        """What to do where it is not met."""
+        """Advice for an unmet condition."""
         return f"set {self.key} = {self.value!r}"
 
 
@@ -51,12 +50,12 @@ class Unless:
     value: Value
 
     def met(self, values: Mapping[str, Value]) -> bool:
-        """Return whether an experiment's values say so."""
+        """Return whether an experiment's values meet the condition."""
         return self.key not in values or values[self.key] != self.value
 
     @property
     def advice(self) -> str:
-        """What to do where it is not met."""
+        """Advice for an unmet condition."""
         return f"set another {self.key}"
 
 
@@ -67,9 +66,9 @@ class Key:
     Parameters
     ----------
     name
-        Kebab-case name, as it stands in TOML files and in ``--run-config``.
+        Kebab-case name in TOML files and in ``--run-config``.
     default
-        Default value. Unless ``kind`` is given its type is the type of the key.
+        Default value, whose type is the key's type unless ``kind`` is given.
     help
         One line: meaning, unit, and what the extremes mean.
     choices
@@ -79,13 +78,13 @@ class Key:
     above
         Exclusive lower bound of a number.
     kind
-        Type of the key, needed only where the default is ``"auto"``. A key whose
-        default is ``"auto"`` accepts ``"auto"`` beside values of its type.
+        Type of the key, needed for the default ``"auto"``. Such a key accepts ``"auto"``
+        beside values of its type.
     needs
-        What other keys must say for this one to have an effect, one of them at least:
-        where none does, only its default is accepted. Empty has an effect by itself.
+        Conditions on other keys, at least one of which must hold for an effect. If none
+        holds, the key accepts only its default.
     value_needs
-        Values that need one thing more to have an effect: refused without it.
+        Further conditions of single values, which are refused without.
     """
 
     name: str
@@ -112,8 +111,8 @@ class Key:
     def parse(self, value: object) -> Value:
         """Return ``value`` as the key's type, or raise :class:`ConfigError`.
 
-        An int is accepted for a float key, as TOML writers expect; nothing else is
-        converted. NaN and infinities are refused.
+        A float key accepts an int, as TOML writers expect. Nothing else is converted. NaN
+        and infinities are refused.
         """
         if value == AUTO and self.default == AUTO:
             return AUTO
@@ -129,7 +128,7 @@ class Key:
         return value
 
     def parse_text(self, text: str) -> Value:
-        """Read a value as typed on a command line (``true``, ``3``, ``0.1``, ``mlp``)."""
+        """Return the value of a command line's text (``true``, ``3``, ``0.1``, ``mlp``)."""
         if text == AUTO and self.default == AUTO:
             return AUTO
         if self.type is bool:
@@ -144,7 +143,7 @@ class Key:
             raise self.error(text) from None
 
     def allowed(self) -> str:
-        """Describe in words which values the key takes."""
+        """Return the allowed values in words."""
         if self.choices:
             words = "one of " + ", ".join(self.choices)
         else:
@@ -167,7 +166,7 @@ class Key:
         return f'{words}, or "auto"' if self.default == AUTO else words
 
     def error(self, value: object) -> ConfigError:
-        """Return the error that says what is wrong with ``value``."""
+        """Return the error for a forbidden ``value``."""
         near = difflib.get_close_matches(str(value), self.choices, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return ConfigError(f"key {self.name} = {value!r}: {hint}expected {self.allowed()}")

@@ -1,4 +1,4 @@
-"""A memory with a bound, which forgets what was used least recently."""
+"""A cache with a bound, which drops the least recently used value."""
 
 from collections import OrderedDict
 from typing import Generic, TypeVar
@@ -13,7 +13,7 @@ class LeastRecent(Generic[K, V]):
     Parameters
     ----------
     limit
-        Bytes that may be held. What was put in last stays, however large it is.
+        Most bytes to hold. The last value put in stays, however large.
     """
 
     def __init__(self, limit: int) -> None:
@@ -25,11 +25,11 @@ class LeastRecent(Generic[K, V]):
         return len(self._values)
 
     def __contains__(self, key: K) -> bool:
-        """Return whether a value is held; that is no use of it."""
+        """Return whether a value is held, without counting as a use."""
         return key in self._values
 
     def get(self, key: K) -> V | None:
-        """Return a value, which is now the most recent one; None where it is not held."""
+        """Return a value and make it the most recent; None for an unknown key."""
         found = self._values.get(key)
         if found is None:
             return None
@@ -38,25 +38,25 @@ class LeastRecent(Generic[K, V]):
 
     @property
     def surplus(self) -> K | None:
-        """Key of the least recent value, where more is held than may be; else None."""
+        """Key of the least recent value if the cache is over its limit, else None."""
         if self.held <= self._limit or len(self._values) < 2:
             return None
         return next(iter(self._values))
 
     def add(self, key: K, value: V, size: int) -> None:
-        """Take a value of so many bytes, in place of the key's old one; nothing goes."""
+        """Add or replace a value of so many bytes, without dropping others."""
         self.drop(key)
         self._values[key] = value, size
         self.held += size
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Take a value, and forget what has to go for it."""
+        """Add a value, and drop the least recent values over the limit."""
         self.add(key, value, size)
         while (oldest := self.surplus) is not None:
             self.drop(oldest)
 
     def drop(self, key: K) -> bool:
-        """Forget a value; return whether it was held."""
+        """Drop a value; return whether it was held."""
         found = self._values.pop(key, None)
         if found is not None:
             self.held -= found[1]

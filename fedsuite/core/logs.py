@@ -1,8 +1,8 @@
-"""Logs: as one JSON object a line, where the environment variable FEDSUITE_LOG says json.
+"""Logs, one JSON object per line if the environment variable FEDSUITE_LOG is json.
 
-Each line has time, level, logger and message, and what is known of ``run``, ``round``,
-``client`` and ``site``. Numbers, names and reasons are written, arrays and rows never are.
-Each process reads its own environment: what a site logs is for the site to say.
+Each line has time, level, logger and message, and, where known, ``run``, ``round``,
+``client`` and ``site``. Lines hold numbers, names and reasons, never arrays or rows. Each
+process reads its own environment, so a site decides what it logs.
 
 A strategy in somebody else's Flower app logs through Flower: see :class:`ServerLogger`.
 """
@@ -22,7 +22,7 @@ from fedsuite.core.output import print_line
 VARIABLE = "FEDSUITE_LOG"
 
 LONGEST = 2000
-"""Characters of a message that are written."""
+"""Most characters of a message."""
 
 Facts = Mapping[str, str | int]
 
@@ -35,9 +35,9 @@ _flower_logger = logging.getLogger("flwr")
 
 @contextmanager
 def log_scope(**facts: str | int) -> Iterator[None]:
-    """Add facts, such as ``round=3``, to every line that is logged inside the block.
+    """Add facts, such as ``round=3``, to every log line inside the block.
 
-    Not for the body of a generator, whose block would end with somebody else's.
+    Do not use the block in a generator, where the facts would leak into other lines.
     """
     token = _scope.set({**_scope.get(), **facts})
     try:
@@ -47,16 +47,15 @@ def log_scope(**facts: str | int) -> Iterator[None]:
 
 
 def in_own_run() -> bool:
-    """Return whether this is a run of fedsuite, and not somebody else's Flower app."""
+    """Return whether this process runs fedsuite, not somebody else's Flower app."""
     return "run" in _scope.get()
 
 
 class ServerLogger:
     """Logger of strategies, which run in other people's Flower apps too.
 
-    A run of fedsuite has its lines in ``logging.getLogger(name)``. In somebody else's
-    ServerApp nobody has set up that logger: there the lines go through Flower's logger, as
-    those of Flower's own strategies do.
+    A run of fedsuite logs to ``logging.getLogger(name)``. Nobody has set up that logger in
+    somebody else's ServerApp, so there the lines go to Flower's logger.
 
     Parameters
     ----------
@@ -68,18 +67,18 @@ class ServerLogger:
         self._own = logging.getLogger(name)
 
     def warning(self, message: str, *args: object) -> None:
-        """Log what somebody should know."""
+        """Log a warning."""
         logger = self._own if in_own_run() else _flower_logger
         logger.warning(message, *args, stacklevel=2)
 
     def tell(self, message: str, *args: object) -> None:
-        """Log what Flower's strategies tell of a run; a run of fedsuite tells it itself."""
+        """Log progress in somebody else's ServerApp; a run of fedsuite reports its own."""
         if not in_own_run():
             _flower_logger.info(message, *args, stacklevel=2)
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON, in ASCII: nothing in it can break a line."""
+    """Formatter of one line of ASCII JSON per record, which nothing can break."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""

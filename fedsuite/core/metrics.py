@@ -1,11 +1,14 @@
 """Fairness metrics over clients.
 
-Two questions are kept apart. *Performance fairness*, :func:`fairness_report`: how evenly
-does one model serve all clients? *Collaborative fairness*,
-:func:`collaborative_fairness`: does a client that brings more get more out?
+Two questions are kept apart:
 
-Accuracies here are **per cent**, since a variance is published in per cent squared; the
-rest of fedsuite holds fractions.
+- *Performance fairness* (:func:`fairness_report`): how evenly does one model serve
+  all clients?
+- *Collaborative fairness* (:func:`collaborative_fairness`): does a client that brings more
+  get more out?
+
+Accuracies in :func:`fairness_report` are **per cent**, because variances are published in
+per cent squared. The rest of fedsuite holds fractions.
 """
 
 from collections.abc import Sequence
@@ -83,8 +86,7 @@ def fairness_report(accuracies: ArrayLike) -> FairnessReport:
     Raises
     ------
     ValueError
-        Where the vector is empty, not one-dimensional, or holds a value that is not a
-        finite number between 0 and 100.
+        If the vector is empty, not one-dimensional, or holds a value outside 0 to 100.
     """
     ascending = np.sort(_accuracy_vector(accuracies))
     m = len(ascending)
@@ -129,14 +131,14 @@ def collaborative_fairness(
     Returns
     -------
     float or None
-        Between -100 (who brings most gets least) and 100 (benefit follows contribution).
-        None where the correlation is undefined: fewer than two clients, or a vector
-        whose values are all equal.
+        Between -100 (the largest contributor gets least) and 100 (benefit follows
+        contribution). None where the correlation is undefined: with fewer than two clients,
+        or a vector of equal values.
 
     Raises
     ------
     ValueError
-        Where the lengths differ, or a vector is empty or holds a value that is not finite.
+        If the lengths differ, or a vector is empty or not finite.
     """
     x, y = _finite_vector(standalone), _finite_vector(federated)
     if len(x) != len(y):
@@ -158,9 +160,9 @@ class Interval:
     Parameters
     ----------
     low, high
-        Its ends, between -100 and 100.
+        Ends of the interval, between -100 and 100.
     num_undefined
-        Resamples that were left out because their correlation is undefined.
+        Resamples left out because their correlation is undefined.
     """
 
     low: float
@@ -177,16 +179,16 @@ def interval_over_tests(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval | None:
-    """Return where CF would come to lie if the same clients were tested anew.
+    """Return an interval of CF under new tests of the same clients.
 
-    The ends are percentiles of :func:`collaborative_fairness` over resamples, in each of
-    which a client's accuracy is a share of ``sizes[k]`` samples, drawn around what was
-    measured (with half a hit and half a miss added, so that 100 % is not certain). Noise
-    lowers a correlation, that of the resamples once more than the measured one: where
-    clients differ by little more than their noise the interval lies low.
+    The ends are percentiles of :func:`collaborative_fairness` over resamples. A resample
+    draws each client's accuracy as a share of ``sizes[k]`` samples around the measured
+    accuracy (with half a hit and half a miss added, so that 100 % is not certain). Noise
+    lowers a correlation, and resamples have noise twice. So the interval lies low where
+    clients differ by little more than their noise.
 
-    The two accuracies of a client are drawn independently. Where both were measured on the
-    same samples they share luck, which raises the measured value and is not in here.
+    A client's two accuracies are drawn independently. Two accuracies on the same samples
+    share luck, which raises the measured CF; the interval leaves this out.
 
     Parameters
     ----------
@@ -202,7 +204,7 @@ def interval_over_tests(
     Returns
     -------
     Interval or None
-        None where the correlation, or that of every resample, is undefined.
+        None where the correlation of the data or of every resample is undefined.
     """
     stream = numpy_stream(seed, "bootstrap-tests")
     counts = np.asarray(sizes, dtype=np.int64)
@@ -226,12 +228,11 @@ def interval_over_clients(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval | None:
-    """Return an interval for other clients, drawn as these were.
+    """Return an interval of CF for other clients, drawn as these clients were.
 
-    Resamples clients with replacement. With ten clients it is wide, and says what can be
-    told from ten; where their sizes are fixed by design, they are no random draw, and
-    :func:`interval_over_tests` answers the narrower question. Parameters and result as
-    there.
+    The function resamples clients with replacement, so ten clients give a wide interval.
+    Clients whose sizes are fixed by design are no random draw; :func:`interval_over_tests`
+    then answers the narrower question. Parameters and result are as there.
     """
     stream = numpy_stream(seed, "bootstrap-clients")
     x, y = _finite_vector(standalone), _finite_vector(federated)
@@ -240,12 +241,12 @@ def interval_over_clients(
 
 
 def critical_fairness(num_clients: int, level: float = 0.95) -> float:
-    """Return what unrelated accuracies exceed in size with probability ``1 - level``.
+    """Return the CF that unrelated accuracies exceed in size with chance ``1 - level``.
 
     Parameters
     ----------
     num_clients
-        At least 3; of 10 it is 63.2.
+        At least 3; 10 clients give 63.2.
     level
         Between 0 and 1.
     """
@@ -261,7 +262,7 @@ def critical_fairness(num_clients: int, level: float = 0.95) -> float:
 def participation_incentive(
     standalone: Sequence[float], federated: Sequence[float]
 ) -> float:
-    """Return the share of clients that the federation serves no worse than being alone.
+    """Return the share of clients that are no worse off than alone.
 
     Parameters
     ----------
@@ -309,7 +310,7 @@ def _fractions(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _mean(values: NDArray[np.float64]) -> float:
-    """Return the mean, summed as distances from the first, exact where all are equal."""
+    """Return the mean, exact for equal values."""
     return float(values[0] + (values - values[0]).mean())
 
 

@@ -1,6 +1,6 @@
-"""Standard output whose reader may go, as ``| head`` does: what comes then is lost.
+"""Standard output whose reader may stop reading, as ``| head`` does.
 
-Nobody who stops reading wants the work to fail, or to stop halfway through what it writes.
+The work goes on when the reader stops; further output is lost.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def print_line(line: str) -> None:
-    """Print one line at once; nothing happens where nobody reads any more."""
+    """Print and flush one line, if somebody still reads."""
     try:
         print(line, flush=True)
     except BrokenPipeError:
@@ -21,7 +21,7 @@ def print_line(line: str) -> None:
 
 @contextlib.contextmanager
 def outliving_readers() -> Iterator[None]:
-    """Let the process print inside the block, whether or not somebody still reads it."""
+    """Ignore a closed standard output inside the block."""
     if sys.stdout is not sys.__stdout__ or not isinstance(sys.stdout, io.TextIOWrapper):
         # Somebody else's, such as a notebook's.
         yield
@@ -47,7 +47,7 @@ class _Output(io.FileIO):
 
 
 def _discard(descriptor: int) -> None:
-    """Let what is written to a descriptor go nowhere from now on."""
+    """Discard all further output to a descriptor."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What processes of our own need: this very fedsuite, and how many of them there may be."""
+"""Environment and number of fedsuite's own processes."""
 
 import os
 import sysconfig
@@ -9,12 +9,12 @@ import fedsuite
 
 
 def environment() -> dict[str, str]:
-    """Return this environment, with one thread, and with this very fedsuite in reach."""
+    """Return this process's environment with one thread and this fedsuite on the path."""
     return with_fedsuite(os.environ) | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def with_fedsuite(values: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Python finds this very fedsuite."""
+    """Return an environment in which Python finds this fedsuite."""
     home = str(Path(fedsuite.__file__).resolve().parents[1])
     # Before the standard library, the installed packages would shadow parts of it.
     if home in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:

@@ -1,4 +1,4 @@
-"""The methods: one line each ties name, strategy, client and paper together."""
+"""The registry of methods: name, strategy, client and paper, one line per method."""
 
 import difflib
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ class Method:
     Parameters
     ----------
     name
-        What ``method = "..."`` says in an experiment.
+        Value of the key ``method`` in an experiment.
     strategy, client
         ``family.file.Class`` in ``fedsuite/strategies`` and ``fedsuite/clients``.
     paper
-        Where the method comes from.
+        Paper of the method.
     """
 
     name: str
@@ -309,7 +309,7 @@ def find_method(name: str) -> Method:
     Raises
     ------
     ConfigError
-        If there is none, with the nearest.
+        If there is no such method.
     """
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, 1)
@@ -329,11 +329,11 @@ _WRAPPERS = {
     "strategies": {"FilterDecomposition": "decomposition.filter_decomposition"},
     "clients": {"DecomposedClient": "decomposition.filter_decomposition"},
 }
-"""What goes around any method, by side: class to file."""
+"""File of each class that wraps a method, by side."""
 
 
 def exported_classes(side: str) -> dict[str, str]:
-    """Return class name to module for one side, ``strategies`` or ``clients``."""
+    """Return the modules by class name of one side, ``strategies`` or ``clients``."""
     paths = [m.strategy if side == "strategies" else m.client for m in METHODS.values()]
     files = {path.rpartition(".")[2]: path.rpartition(".")[0] for path in paths}
     files |= _WRAPPERS[side]

@@ -1,8 +1,8 @@
 """Random streams keyed by (seed, purpose, round, client).
 
-No part of fedsuite draws from global random state: each draw comes from a stream named
-by what it is for, so that the same experiment gives the same numbers whatever the
-engine, the order of clients, or the process that does the work.
+No part of fedsuite draws from global random state. Each draw comes from a stream named by
+its purpose. So an experiment gives the same numbers whatever the engine, the order of
+clients, or the process.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ def stream_seed(seed: int, purpose: str, server_round: int = 0, client_id: int =
     seed
         The experiment's seed.
     purpose
-        What the draws are for, such as ``"sampling"`` or ``"batches"``.
+        Purpose of the draws, such as ``"sampling"`` or ``"batches"``.
     server_round, client_id
-        Round and client that the stream belongs to; 0 where it belongs to none.
+        Round and client of the stream; 0 for none.
     """
     name = f"{seed}/{purpose}/{server_round}/{client_id}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:8], "little") >> 1

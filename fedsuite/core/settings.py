@@ -66,7 +66,7 @@ def key(
     choices
         Allowed strings where a table holds them and no annotation can.
     needs
-        What other keys must say for this one to have an effect, one of them at least.
+        Conditions on other keys, at least one of which must hold for an effect.
     value_needs
         The same for single values of a string.
     told
@@ -101,7 +101,7 @@ def given(
 
 
 def part(*, help: str, init: Literal[True] = True) -> Any:
-    """Declare a keyword without default, which a run fills with what it has of that name.
+    """Declare a keyword without default, which a run fills with its part of that name.
 
     The names are those of :class:`~fedsuite.running.server_parts.ServerParts`.
     """
@@ -119,13 +119,13 @@ def _kebab(name: str) -> str:
 
 
 def _inherits_made(cls: type) -> bool:
-    """Return whether no class from here to the next made constructor wrote its own."""
+    """Return whether no parent up to the next generated constructor wrote its own."""
     nearest = next(parent for parent in cls.__mro__ if "__init__" in vars(parent))
     return nearest is object or "_MADE" in vars(nearest)
 
 
 def _own_fields(cls: type) -> tuple[str, ...]:
-    """Return the fields that a class annotates; a bare default keeps its parent's text."""
+    """Return a class's annotated fields; a bare default keeps the parent's text."""
     hints = inspect.get_annotations(cls).items()
     annotations = [
         name for name, hint in hints if get_origin(hint) is not cast(object, ClassVar)
@@ -173,7 +173,7 @@ def _keys_of(declared: Mapping[str, Field[Any]]) -> tuple[Key, ...]:
 
 
 def _kind(hint: Any, default: object) -> dict[str, Any]:
-    """Return type and choices that an annotation says."""
+    """Return an annotation's type and choices."""
     if get_origin(hint) in (Union, UnionType):
         hints = [h for h in get_args(hint) if get_args(h) != (AUTO,)]
         (hint,) = hints
@@ -187,7 +187,7 @@ def _documented(cls: type, own: tuple[str, ...], declared: Mapping[str, Field[An
     """Return a class's docstring with its keywords as a numpydoc section."""
     text = inspect.cleandoc(vars(cls).get("__doc__") or "")
     if text.startswith(f"{cls.__name__}("):
-        # What dataclass puts where there is no docstring.
+        # dataclass sets this text where there is no docstring.
         text = ""
     keys = {k.argument: k for k in cls.KEYS}  # type: ignore[attr-defined]
     described = {n: f for n, f in declared.items() if _HELP in f.metadata}
@@ -224,7 +224,7 @@ class Declaring:
     KEYS
         The keys of experiments that the class and its parents declare.
     PARTS
-        The keywords that a run fills, see :func:`part`.
+        The keywords that a run fills; see :func:`part`.
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = ()
@@ -275,7 +275,7 @@ class Declaring:
         return cls(**found, **given)
 
     def __post_init__(self) -> None:
-        """Check each key; an overriding method calls this one first.
+        """Check each key; an overriding method calls this method first.
 
         Raises
         ------
@@ -294,7 +294,7 @@ class Declaring:
             object.__setattr__(self, name, value)
 
     def told(self, message_type: str) -> dict[str, Value]:
-        """Return what messages of a type tell clients: key to value."""
+        """Return the values by key that messages of a type carry to clients."""
         return {
             name: getattr(self, name.replace("-", "_"))
             for name, kind in self._TOLD.items()

@@ -1,7 +1,7 @@
-"""Vectors of which a part is kept, as both sides of the wire need them.
+"""Sparse top-k vectors.
 
-A sparse vector travels as one bit an entry that says which entries are there, and the
-values of those: unlike a list of positions, every such pair can be read.
+A sparse vector travels as one bit per entry, which marks the kept entries, and the values
+of the kept entries. Unlike a list of positions, every such pair is valid.
 """
 
 import numpy as np
@@ -11,9 +11,10 @@ Vector = NDArray[np.float64]
 
 
 def largest(vector: Vector, count: int) -> NDArray[np.bool_]:
-    """Return which entries are the ``count`` of largest magnitude.
+    """Return a mask of the ``count`` entries of largest magnitude.
 
-    Ties go to the lowest index. A count of 0 or less keeps none, one beyond the length all.
+    Ties go to the lowest index. A count of 0 or less marks no entry; a count beyond the
+    length marks all entries.
     """
     if count >= vector.size:
         return np.ones(vector.shape, dtype=np.bool_)
@@ -32,14 +33,14 @@ def top_k(vector: Vector, count: int) -> Vector:
 
 
 def pack(vector: Vector, kept: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], Vector]:
-    """Return the bits that say which entries are kept, and the values of those."""
+    """Return the mask as bits, and the values of the kept entries."""
     return np.packbits(kept), vector[kept]
 
 
 def unpack(bits: NDArray[np.uint8], values: NDArray[np.floating], size: int) -> Vector:
-    """Return the vector of ``size`` entries that :func:`pack` was given, 0 where not kept.
+    """Return the vector of ``size`` entries, 0 where not kept, from :func:`pack`'s output.
 
-    Of bits and values that do not fit, what is too much is left out.
+    Surplus bits and values are left out.
     """
     places = np.flatnonzero(np.unpackbits(bits, count=size))[: values.size]
     vector = np.zeros(size)
@@ -48,5 +49,5 @@ def unpack(bits: NDArray[np.uint8], values: NDArray[np.floating], size: int) -> 
 
 
 def packed_size(size: int) -> int:
-    """Return the number of bytes whose bits say which of ``size`` entries are kept."""
+    """Return the number of bytes that hold a mask of ``size`` bits."""
     return -(-size // 8)

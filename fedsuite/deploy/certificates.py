@@ -1,4 +1,4 @@
-"""A federation's own certificate authority, the server's certificate, the nodes' keys."""
+"""A federation's certificate authority, server certificate and node keys."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 ALWAYS_NAMED = ("localhost", "127.0.0.1")
-"""Programs beside the SuperLink reach it by these."""
+"""Names by which programs on the SuperLink's machine reach it."""
 
 _CLOCKS_DIFFER = timedelta(days=1)
 
@@ -46,7 +46,7 @@ def make_authority(name: str, days: int) -> Certified:
     name
         Common name.
     days
-        Days from now that it is valid, at least 1.
+        Days of validity from now, at least 1.
     """
     key = ec.generate_private_key(ec.SECP384R1())
     subject = _subject(name)
@@ -83,7 +83,7 @@ def make_server_certificate(
         Names and IP addresses by which clients reach the server; ``localhost`` and
         ``127.0.0.1`` are added.
     days
-        Days from now that it is valid, at least 1.
+        Days of validity from now, at least 1.
     key
         The server's private key, as :class:`Certified` has it; None makes one.
     """

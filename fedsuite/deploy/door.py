@@ -1,9 +1,9 @@
-"""The door before the SuperLink: sites reach what SuperNodes need, and nothing else.
+"""The door before the SuperLink, which lets sites reach only what SuperNodes need.
 
 A SuperLink of Flower 1.40 and later serves three APIs on one port. The Fleet API asks each
-node for its registered key; the Control API, which starts runs and registers keys, asks
-nobody. So the SuperLink listens on its own machine alone, and nginx passes on the Fleet
-API's paths. In Flower 1.39 the Fleet API has a port to itself, and needs no door.
+node for its registered key. The Control API starts runs and registers keys, and asks for no
+key. So the SuperLink listens on its own machine alone, and nginx passes on the Fleet API's
+paths. In Flower 1.39 the Fleet API has its own port and needs no door.
 """
 
 import ipaddress
@@ -17,21 +17,21 @@ OPEN = "--open-control-api"
 
 
 def check_listening(port: int, fleet_port: int, bind: str, opens: bool) -> str:
-    """Return a warning about an address that others reach; empty if none is due.
+    """Return a warning about an address that other machines reach; empty if none is due.
 
     Parameters
     ----------
     port, fleet_port
-        Where the SuperLink listens, and where nodes connect.
+        Ports of the SuperLink and of the nodes' connections.
     bind
         Address to listen on.
     opens
-        Whether the Control API may be open to others.
+        Whether the Control API may be open to other machines.
 
     Raises
     ------
     ConfigError
-        If it would be open and may not, or the address cannot be used.
+        If the Control API would be open and may not, or the address cannot be used.
     """
     own = _is_loopback(bind)
     if opens and own:
@@ -71,9 +71,9 @@ def check_listening(port: int, fleet_port: int, bind: str, opens: bool) -> str:
 
 
 def door_command(folder: Path) -> list[str]:
-    """Return nginx's command with the ``nginx.conf`` in the SuperLink's folder.
+    """Return nginx's command for the ``nginx.conf`` in the SuperLink's folder.
 
-    As the user to whom the folder belongs: the port is above 1023, and nobody else may read
+    nginx runs as the folder's owner: the port is above 1023, and only the owner may read
     the keys.
     """
     own = ("-e", "stderr", "-g", "daemon off;")
@@ -86,14 +86,14 @@ def nginx_config(port: int, fleet_port: int, keys: str = "", temporary: str = ""
     Parameters
     ----------
     port
-        Where the SuperLink listens, on 127.0.0.1.
+        Port of the SuperLink on 127.0.0.1.
     fleet_port
-        Where sites connect.
+        Port for sites.
     keys
-        What stands before the names of certificates and key. Empty: they lie in nginx's
-        prefix, the folder that ``nginx -p`` names.
+        Path prefix of certificates and key; empty for files in nginx's prefix (``nginx
+        -p``).
     temporary
-        What stands before the names of files that nginx makes.
+        Path prefix of the files that nginx makes.
     """
     return f"""\
 # The door: sites may reach what SuperNodes need, and nothing else.

@@ -1,4 +1,4 @@
-"""What Ctrl-C leaves of a run on a federation, and the commands that go on."""
+"""Messages after Ctrl-C of a run on a federation, with the commands to go on."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -16,16 +16,16 @@ from fedsuite.results.writer import RunFolder
 
 
 def left_to_superlink(folder: SuperLinkFolder, run: Path, run_id: str | None) -> str:
-    """Return where a run is that nobody follows any more; the SuperLink goes on with it.
+    """Return the message on a run that the SuperLink goes on with, unfollowed.
 
     Parameters
     ----------
     folder
-        Of the SuperLink.
+        The SuperLink's folder.
     run
-        The run's folder, which may lie on another machine.
+        The run's folder, perhaps on another machine.
     run_id
-        Flower's number of the run; None where the SuperLink has not told it yet.
+        Flower's number of the run; None while unknown.
     """
     if run_id is None:
         status = shlex.join(["fedsuite", "deploy", "status", str(folder.path)])
@@ -49,21 +49,21 @@ def left_to_superlink(folder: SuperLinkFolder, run: Path, run_id: str | None) ->
 def rehearsal_told(
     run_config: Mapping[str, Value], num_nodes: int, kept: Path | None
 ) -> Iterator[None]:
-    """Let Ctrl-C inside the block, which rehearses a run, say where that stopped.
+    """Turn Ctrl-C in a rehearsal into a :class:`Stopped` with the place of the stop.
 
     Parameters
     ----------
     run_config
         The run's values.
     num_nodes
-        Nodes that it has.
+        Number of nodes.
     kept
-        The federation's folders, with what the nodes' clients keep; None where these go.
+        The federation's folders, with the clients' states; None for folders to delete.
 
     Raises
     ------
     Stopped
-        With where it stopped, and what goes on.
+        With the place of the stop, and the command to go on.
     """
     run = run_folder(run_config)
     try:
@@ -77,7 +77,7 @@ def rehearsal_told(
 
 
 def run_folder(run_config: Mapping[str, Value]) -> Path:
-    """Return the run's folder, on the machine where its ServerApp is."""
+    """Return the run's folder on the ServerApp's machine."""
     return Path(str(run_config["output-dir"]), str(run_config["run-name"]))
 
 

@@ -1,4 +1,4 @@
-"""The folders of a federation: one for the SuperLink, one to hand to each site.
+"""Folders of a federation, one for the SuperLink and one per site.
 
     FEDERATION/superlink/superlink.toml      addresses and the names of the nodes
     FEDERATION/superlink/ca.crt ca.key       the federation's certificate authority
@@ -9,7 +9,7 @@
     FEDERATION/nodes/NAME/node.toml          name, where the SuperLink is, node-config
     FEDERATION/nodes/NAME/ca.crt key key.pub superexec.secret
 
-Nothing in a node's folder tells of another node, and a private key is in one folder alone.
+A node's folder holds nothing of other nodes. A private key is in one folder alone.
 """
 
 import ipaddress
@@ -51,16 +51,16 @@ _NODE_TABLE = "node-config"
 
 @dataclass(frozen=True)
 class SuperLinkFolder:
-    """What a SuperLink needs to run.
+    """A SuperLink's folder.
 
     Parameters
     ----------
     path
         Its folder.
     hosts
-        Names and addresses that its certificate is for; nodes use the first.
+        Names and addresses of the certificate; nodes use the first.
     port, fleet_port
-        Where commands, and where SuperNodes, reach it: one port since Flower 1.40.
+        Ports for commands and for SuperNodes: one port since Flower 1.40.
     nodes
         Names of the nodes, in the order of their partitions.
     """
@@ -78,7 +78,7 @@ class SuperLinkFolder:
         Raises
         ------
         ConfigError
-            If it is none, or a file is missing.
+            If it is no such folder, or a file is missing.
         """
         values = _read(path / SUPERLINK_FILE, ("hosts", "port", "fleet-port", "nodes"))
         folder = cls(
@@ -95,7 +95,7 @@ class SuperLinkFolder:
 
 @dataclass(frozen=True)
 class NodeFolder:
-    """What a SuperNode needs to run.
+    """A SuperNode's folder.
 
     Parameters
     ----------
@@ -106,9 +106,9 @@ class NodeFolder:
     superlink
         ``HOST:PORT`` of the SuperLink's Fleet API.
     config
-        The node's configuration, which the clients on it see.
+        The node's configuration, which its clients see.
     preload
-        Whether its ClientApps begin with torch and Flower loaded; see
+        Whether ClientApps start with torch and Flower loaded; see
         :mod:`fedsuite.deploy.preloaded.superexec`.
     """
 
@@ -125,7 +125,7 @@ class NodeFolder:
         Raises
         ------
         ConfigError
-            If it is none, or a file is missing.
+            If it is no such folder, or a file is missing.
         """
         values = _read(path / NODE_FILE, ("name", "superlink"))
         _need(path, (AUTHORITY, NODE_KEY, SECRET))
@@ -160,24 +160,24 @@ def init_federation(
     Parameters
     ----------
     folder
-        Where to make them; must not exist, or be empty.
+        New or empty folder.
     hosts
-        Names and IP addresses by which nodes reach the SuperLink, the usual one first.
+        Names and IP addresses of the SuperLink, the usual one first.
     nodes
-        Names of the nodes; their order is that of their partitions.
+        Names of the nodes, in the order of their partitions.
     port
         Port of the SuperLink, for its own machine alone.
     fleet_port
-        Port that SuperNodes dial: that of the door before the SuperLink, and in Flower 1.39
-        of the Fleet API itself. None is ``port``, without a door.
+        Port that SuperNodes dial: the door's port, or in Flower 1.39 the Fleet API's. None
+        is ``port``, without a door.
     days
-        Days that the server's certificate is valid; the authority's has ten years, so that
-        it can be renewed without new folders for the nodes.
+        Days of the server's certificate. The authority's certificate holds ten years, so
+        that renewal needs no new folders for the nodes.
 
     Raises
     ------
     ConfigError
-        If a name cannot be used, or the folder holds something.
+        If a name cannot be used, or the folder is not empty.
     """
     _check(folder, hosts, nodes, days)
     fleet = port if fleet_port is None else fleet_port
@@ -208,7 +208,7 @@ def init_federation(
     }
     if fleet != port and not fleet_is_grpc():
         _write(superlink / DOOR, nginx_config(port, fleet).encode())
-    # Last: a folder with this file is whole.
+    # Last, so that a folder with this file is whole.
     _write(superlink / SUPERLINK_FILE, tomli_w.dumps(facts).encode())
 
 
@@ -245,12 +245,12 @@ def _is_host(text: str) -> bool:
 
 
 def _bracketed(host: str) -> str:
-    """Return a host as it stands before a colon and a port."""
+    """Return a host for use before a colon and a port."""
     return f"[{host}]" if ":" in host else host
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone may read, in a folder of that kind."""
+    """Write a file in a folder, both readable by the owner alone."""
     _make_folder(path.parent)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with open(os.open(path, flags, 0o600), "wb") as file:
@@ -258,14 +258,14 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _make_folder(path: Path) -> None:
-    # Path.mkdir gives its mode to the last folder alone, not to those above it.
+    # Path.mkdir sets the mode of the last folder only, not of its parents.
     if not path.exists():
         _make_folder(path.parent)
         path.mkdir(mode=0o700)
 
 
 def _read(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Read a file of a folder, with the values of these names at least."""
+    """Read a TOML file of a folder, which must have these names."""
     kind = "superlink" if path.name == SUPERLINK_FILE else "node's"
     try:
         with open(path, "rb") as file:

@@ -1,9 +1,9 @@
-"""Flower's programs with a federation's folders: their commands, and who watches them.
+"""Commands and watching of Flower's programs on a federation's folders.
 
-SuperLink and SuperNode run in process isolation, each with a SuperExec beside it that
-starts ServerApps and ClientApps: where a SuperLink is killed and comes back, with its
-database, the run goes on. The two of a machine share a secret, since others may reach the
-port as well.
+SuperLink and SuperNode run in process isolation, each beside a SuperExec that starts
+ServerApps or ClientApps. A run goes on when a killed SuperLink comes back with its
+database. The two programs of a machine share a secret, because other programs may reach the
+port too.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ _LOOK_EVERY_S = 0.2
 _START_PATIENCE_S = 120.0
 _END_PATIENCE_S = 20.0
 _RESTART_PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0)
-"""A SuperLink takes a node that died for alive, and refuses it, for up to a minute."""
+"""A SuperLink takes a dead node for alive, and refuses its return, for up to a minute."""
 _FORGIVEN_AFTER_S = 600.0
 
 
@@ -62,9 +62,9 @@ def superlink_command(
     Parameters
     ----------
     bind
-        Address to listen on; ``0.0.0.0`` is all.
+        Address to listen on; ``0.0.0.0`` is all addresses.
     opens
-        Whether the Control API listens there too, where the Fleet API has its own port.
+        Whether the Control API listens there too, if the Fleet API has its own port.
     """
     path = folder.path
     command = [
@@ -83,7 +83,7 @@ def superlink_command(
 
 
 def control_host(bind: str, *, opens: bool) -> str:
-    """Return where the Control API listens; see :func:`superlink_command`."""
+    """Return the Control API's host; see :func:`superlink_command`."""
     return LOOPBACK if fleet_is_grpc() and not opens else bind
 
 
@@ -128,9 +128,9 @@ def supernode_helper_command(folder: NodeFolder, runtime_port: int) -> list[str]
 
 
 def preloaded_superexec() -> list[str]:
-    """Return how to call a SuperExec whose ClientApps begin with torch and Flower loaded.
+    """Return the command of a SuperExec whose ClientApps start with torch loaded.
 
-    Where a process cannot be forked safely, as on macOS, it is Flower's own.
+    Flower's own SuperExec is returned where forking is unsafe, as on macOS.
     """
     if sys.platform != "linux":
         return ["flower-superexec"]
@@ -139,7 +139,7 @@ def preloaded_superexec() -> list[str]:
 
 
 def superlink_environment(folder: SuperLinkFolder) -> dict[str, str]:
-    """Return the environment of what runs beside the SuperLink, and of its commands."""
+    """Return the environment of the SuperLink's programs and commands."""
     runs = str(folder.path / "runs")
     return flower_environment(with_fedsuite(os.environ)) | {
         "FLWR_HOME": str(folder.path / "flwr"),
@@ -149,7 +149,7 @@ def superlink_environment(folder: SuperLinkFolder) -> dict[str, str]:
 
 
 def supernode_environment(folder: NodeFolder) -> dict[str, str]:
-    """Return the environment of a node: private models stay in its own folder."""
+    """Return the environment of a node, with private models in the node's folder."""
     state = os.environ.get("FEDSUITE_STATE", str(folder.path / "state"))
     home = str(folder.path / "flwr")
     return flower_environment(with_fedsuite(os.environ)) | {
@@ -159,7 +159,7 @@ def supernode_environment(folder: NodeFolder) -> dict[str, str]:
 
 
 def write_connection(folder: SuperLinkFolder, host: str = LOOPBACK) -> None:
-    """Tell Flower's commands where the SuperLink is, and whom to trust."""
+    """Write the SuperLink's address and certificate for Flower's commands."""
     home = folder.path / "flwr"
     home.mkdir(mode=0o700, exist_ok=True)
     (home / "config.toml").write_text(
@@ -171,7 +171,7 @@ def write_connection(folder: SuperLinkFolder, host: str = LOOPBACK) -> None:
 
 
 def is_healthy(folder: SuperLinkFolder) -> bool:
-    """Return whether the SuperLink of the folder answers on this machine."""
+    """Return whether the folder's SuperLink answers on this machine."""
     context = ssl.create_default_context(cafile=str(folder.path / AUTHORITY))
     connection = http.client.HTTPSConnection(
         LOOPBACK, folder.port, timeout=2.0, context=context
@@ -186,12 +186,12 @@ def is_healthy(folder: SuperLinkFolder) -> bool:
 
 
 def ask(folder: SuperLinkFolder, *words: str) -> str:
-    """Return what a ``flwr`` command prints.
+    """Return the output of a ``flwr`` command.
 
     Raises
     ------
     RunError
-        If it fails: with its last line.
+        If the command fails, with the command's last line.
     """
     answer = subprocess.run(
         [executable("flwr"), *words],
@@ -212,11 +212,10 @@ def ask(folder: SuperLinkFolder, *words: str) -> str:
 
 
 def register_nodes(folder: SuperLinkFolder) -> list[str]:
-    """Let the keys in that the SuperLink does not know yet; return the nodes' names.
+    """Register keys that the SuperLink does not know yet; return the nodes' names.
 
-    Flower's list does not tell names: which node has which number is kept in a file, and a
-    node whose number the SuperLink does not know, as after its database was lost, is
-    registered again.
+    Flower's list has no names, so a file keeps each node's number. A node whose number the
+    SuperLink does not know, as after the loss of the database, is registered again.
     """
     listed = json.loads(ask(folder, "supernode", "list", CONNECTION, "--format", "json"))
     known = {str(node.get("node-id")) for node in listed.get("nodes", [])}
@@ -226,7 +225,7 @@ def register_nodes(folder: SuperLinkFolder) -> list[str]:
         key = str(folder.path / NODES / f"{name}.pub")
         words = ("supernode", "register", key, CONNECTION, "--name", name)
         answer = ask(folder, *words, "--format", "json")
-        # Flower prints a line for people before the JSON.
+        # Flower prints a line of text before the JSON.
         told = json.loads(answer[answer.index("{") :])
         registered[name] = str(told["node-id"])
         atomic_write(folder.path / REGISTERED, json.dumps(registered, indent=1).encode())
@@ -234,7 +233,7 @@ def register_nodes(folder: SuperLinkFolder) -> list[str]:
 
 
 def node_numbers(folder: SuperLinkFolder) -> dict[str, str]:
-    """Return Flower's number of each node that was registered, by name."""
+    """Return Flower's number of each registered node, by name."""
     try:
         found: dict[str, str] = json.loads((folder.path / REGISTERED).read_text())
     except (OSError, json.JSONDecodeError):
@@ -254,7 +253,7 @@ def run_superlink(
     Parameters
     ----------
     folder
-        Of the SuperLink.
+        The SuperLink's folder.
     write
         Takes lines of progress.
     bind, opens
@@ -263,9 +262,9 @@ def run_superlink(
     Raises
     ------
     ConfigError
-        If a certificate has ended, or the Control API would be open to others unasked.
+        If a certificate has ended, or the Control API would be open without ``opens``.
     RunError
-        If it does not start, or one of the two ends by itself again and again.
+        If the SuperLink does not start, or a program ends by itself again and again.
     """
     open_door = check_listening(folder.port, folder.fleet_port, bind, opens)
     for warning in filter(None, (open_door, check_superlink(folder))):
@@ -300,7 +299,7 @@ def run_supernode(
     ConfigError
         If the authority's certificate has ended.
     RunError
-        If one of the two ends by itself again and again.
+        If a program ends by itself again and again.
     """
     if warning := check_node(folder):
         write(warning)
@@ -311,7 +310,7 @@ def run_supernode(
 
 
 def neutral_folder(path: Path) -> Path:
-    """Return an empty folder: what lies where a program starts would shadow the app."""
+    """Return an empty working folder, in which no file shadows the app."""
     folder = path / "empty"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
@@ -329,7 +328,7 @@ class _Programs:
         self._started: dict[str, float] = {}
 
     def start(self, name: str, command: Sequence[str]) -> None:
-        """Start a program; it prints where this process prints."""
+        """Start a program with this process's output."""
         process = subprocess.Popen(
             [executable(command[0]), *command[1:]],
             cwd=self._folder,
@@ -342,7 +341,7 @@ class _Programs:
         self._started[name] = time.monotonic()
 
     def wait_until(self, ready: Callable[[], bool], name: str) -> None:
-        """Wait until ``ready()``; raise where a program ends before, or it takes long."""
+        """Wait until ``ready()``; raise if a program ends before, or after a long wait."""
         deadline = time.monotonic() + _START_PATIENCE_S
         while not ready():
             for ended in self._ended():
@@ -352,10 +351,11 @@ class _Programs:
             time.sleep(_LOOK_EVERY_S)
 
     def watch(self, write: Callable[[str], None]) -> None:
-        """Wait for ever; start a program again that has ended, but not for ever.
+        """Wait for ever, and restart programs that have ended, but not for ever.
 
-        The others go on meanwhile: a run survives the death of its SuperLink. What ran for
-        minutes starts anew: in a year a line breaks more often than five times.
+        The other programs go on meanwhile, so a run survives the death of its SuperLink. A
+        program that ran for minutes gets new restarts, because a line breaks more than five
+        times per year.
         """
         while True:
             for name in self._ended():
@@ -372,7 +372,7 @@ class _Programs:
             time.sleep(_LOOK_EVERY_S)
 
     def end(self) -> None:
-        """Stop all programs, and what they started."""
+        """Stop all programs and their children."""
         for number, patience in ((signal.SIGTERM, _END_PATIENCE_S), (signal.SIGKILL, 5.0)):
             for process in self._running.values():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -398,7 +398,7 @@ def _supervised(folder: Path, environment: Mapping[str, str]) -> Iterator[_Progr
         try:
             yield programs
         except (KeyboardInterrupt, SystemExit):
-            # Somebody stops it: that is no failure.
+            # A stop by a signal is no failure.
             pass
         finally:
             programs.end()

@@ -1,4 +1,4 @@
-"""A run on a federation: on one that stands, or rehearsed whole on one machine."""
+"""Runs on an existing federation, or on a federation rehearsed on one machine."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,19 +42,18 @@ from fedsuite.engines.processes import POLL_INTERVAL, Program, World
 def submit(
     folder: SuperLinkFolder, run_config: Mapping[str, Value], on_line: OnLine, host: str
 ) -> None:
-    """Run an experiment on a federation that stands; returns when it has completed.
+    """Run an experiment on an existing federation; return when the run has completed.
 
     Parameters
     ----------
     folder
-        Of the SuperLink: on its own machine, or a copy of ``superlink.toml``, ``ca.crt``
-        and the rest on that of whoever may start runs.
+        The SuperLink's folder, or a copy on the machine that starts runs.
     run_config
-        The experiment's values. Paths are the ServerApp's and the nodes' own.
+        The experiment's values, with paths on the ServerApp's and the nodes' machines.
     on_line
-        Takes each line of the run's log.
+        Function that takes each line of the run's log.
     host
-        Where the SuperLink is.
+        The SuperLink's host.
 
     Raises
     ------
@@ -86,9 +85,9 @@ def submit(
 def rehearse(
     run_config: Mapping[str, Value], num_nodes: int, folder: Path, on_line: OnLine
 ) -> None:
-    """Run an experiment on a whole federation of its own, as processes of this machine.
+    """Run an experiment on a new federation of processes on this machine.
 
-    Everything is as between machines: certificates, keys, a database, process isolation.
+    Certificates, keys, database and process isolation are as between machines.
 
     Parameters
     ----------
@@ -97,14 +96,14 @@ def rehearse(
     num_nodes
         Number of nodes.
     folder
-        Where the federation's folders go; must not exist, or be empty.
+        New or empty folder of the federation.
     on_line
-        Takes each line of the run's log.
+        Function that takes each line of the run's log.
 
     Raises
     ------
     RunError
-        If something does not start, or the run does not complete.
+        If a program does not start, or the run does not complete.
     """
 
     def drive(world: World) -> None:
@@ -121,9 +120,9 @@ class LocalFederation:
     Parameters
     ----------
     world
-        What ends them all.
+        World that ends all processes.
     folder
-        Where the federation's folders go; must not exist, or be empty.
+        New or empty folder of the federation.
     num_nodes
         Number of nodes.
     preload
@@ -143,12 +142,12 @@ class LocalFederation:
         self.running: dict[str, list[Program]] = {}
         self._world = world
         self._ports = ports[2:]
-        # Several SuperExecs look for work: together as often as one would.
+        # Several SuperExecs together look for work as often as one.
         world.environment.setdefault(POLL_INTERVAL, f"{min(1.0, 0.05 * num_nodes):g}")
         write_connection(self.superlink)
 
     def start(self) -> None:
-        """Start everything, and wait until the nodes have joined."""
+        """Start all programs, and wait until the nodes have joined."""
         self.start_superlink()
         for index in range(len(self.nodes)):
             self.start_node(index)
@@ -157,7 +156,7 @@ class LocalFederation:
             program.wait_until(partial(_is_connected, program))
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and let the nodes' keys in; its SuperExec, unless it runs."""
+        """Start the SuperLink and its SuperExec, and register the nodes' keys."""
         with _within(self._world, superlink_environment(self.superlink)):
             link = self._world.start(SUPERLINK, superlink_command(self.superlink))
             link.wait_until(partial(is_healthy, self.superlink))
@@ -178,11 +177,11 @@ class LocalFederation:
         self.running[folder.name] = [node, helper]
 
     def run(self, run_config: Mapping[str, Value], on_line: OnLine) -> None:
-        """Run an experiment on it; see :func:`rehearse`."""
+        """Run an experiment; see :func:`rehearse`."""
         self.run_app(stage_keys(self._world.folder / "app", run_config), on_line)
 
     def run_app(self, app: Path, on_line: OnLine) -> None:
-        """Run a Flower app on it, given its folder; returns when it has completed.
+        """Run the Flower app in a folder; return when the run has completed.
 
         Raises
         ------
@@ -203,7 +202,7 @@ def _is_connected(node: Program) -> bool:
 
 @contextmanager
 def _within(world: World, environment: Mapping[str, str]) -> Iterator[None]:
-    """Give what is started inside the block these variables too."""
+    """Set environment variables for processes started inside the block."""
     names = ("FLWR_HOME", "FEDSUITE_RUNS", "FEDSUITE_STATE", "PYTHONPATH")
     before = dict(world.environment)
     world.environment.update({n: environment[n] for n in names if n in environment})

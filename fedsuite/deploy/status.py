@@ -1,4 +1,4 @@
-"""How a federation stands: nodes, runs, last rounds, replies that were not used."""
+"""Status of a federation: nodes, runs, last rounds, rejected replies."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,20 @@ REJECTED = "rejected-reply"
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run's folder has come.
+    """Progress of a run, read from its folder.
 
     Parameters
     ----------
     name, status
-        Of the run.
+        Name and status of the run.
     rounds, planned
-        Rounds done, and how many there are to be.
+        Number of rounds done, and of planned rounds.
     accuracy
         Mean over clients at the last evaluation, a fraction; None before the first.
     rejected
-        Replies that were not used.
+        Number of rejected replies.
     last_reason
-        Why the last of them was not; empty where all were.
+        Reason of the last rejection; empty without any.
     """
 
     name: str
@@ -47,7 +47,7 @@ class RunStatus:
 
 
 def list_nodes(folder: SuperLinkFolder) -> list[tuple[str, str]]:
-    """Return name and status of each node; RunError if the SuperLink does not answer."""
+    """Return name and status of each node."""
     answer = ask(folder, "supernode", "list", CONNECTION, "--format", "json")
     numbers = node_numbers(folder)
     statuses = {
@@ -61,12 +61,12 @@ def list_nodes(folder: SuperLinkFolder) -> list[tuple[str, str]]:
 
 
 def list_runs(folder: SuperLinkFolder) -> list[Mapping[str, Any]]:
-    """Return what Flower knows of the runs; RunError if the SuperLink does not answer."""
+    """Return Flower's facts of the runs."""
     return _entries(ask(folder, "ls", CONNECTION, "--format", "json"), "runs")
 
 
 def read_runs(folder: Path) -> list[RunStatus]:
-    """Return how the runs in a folder stand, by name; what is no run is left out."""
+    """Return the status of the runs in a folder, by name."""
     found = []
     for path in sorted(folder.glob("*")):
         try:
@@ -91,7 +91,7 @@ def read_runs(folder: Path) -> list[RunStatus]:
 
 
 def tables(folder: SuperLinkFolder, runs: Path) -> list["Table"]:
-    """Return what there is to see, for a console."""
+    """Return the tables of a federation's status for a console."""
     from rich.table import Table
     from rich.text import Text
 
@@ -100,7 +100,7 @@ def tables(folder: SuperLinkFolder, runs: Path) -> list["Table"]:
         for heading in headings:
             table.add_column(heading, overflow="fold")
         for row in rows:
-            # Text: names and reasons may hold what a console takes for markup.
+            # Text, because names and reasons may hold a console's markup.
             table.add_row(*(Text(cell) for cell in row))
         return table
 

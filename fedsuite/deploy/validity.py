@@ -1,4 +1,4 @@
-"""How long certificates hold, and the renewal of the server's."""
+"""Validity of certificates, and renewal of the server's certificate."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -19,16 +19,16 @@ from fedsuite.deploy.folders import (
 )
 
 WARN_DAYS = 30
-"""Days before the end from which on it is told."""
+"""Days before the end at which warnings start."""
 
 
 def valid_until(path: Path) -> datetime:
-    """Return when the certificate in a file ends.
+    """Return the end of the certificate in a file.
 
     Raises
     ------
     ConfigError
-        If there is none.
+        If there is no certificate.
     """
     try:
         return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
@@ -41,17 +41,17 @@ def valid_until(path: Path) -> datetime:
 
 
 def check_superlink(folder: SuperLinkFolder, now: datetime | None = None) -> str:
-    """Refuse certificates that have ended; return a warning of an end that is near.
+    """Refuse certificates that have ended; return a warning of a near end.
 
     Parameters
     ----------
     now
-        For tests; None is now.
+        Time, for tests; None is now.
 
     Returns
     -------
     str
-        One line; empty if there is time.
+        One line; empty if the end is far.
     """
     renew = f"`fedsuite deploy renew {folder.path}` makes a new one"
     told = _check(folder.path / SERVER, now, renew)
@@ -59,29 +59,29 @@ def check_superlink(folder: SuperLinkFolder, now: datetime | None = None) -> str
 
 
 def check_node(folder: NodeFolder, now: datetime | None = None) -> str:
-    """Do the same for a node, which has the authority's certificate alone."""
+    """Check a node's only certificate, the authority's; see :func:`check_superlink`."""
     return _check(folder.path / AUTHORITY, now, _NEW_FEDERATION)
 
 
 def renew(folder: SuperLinkFolder, days: int) -> datetime:
-    """Give the SuperLink a certificate for more days, for the same key and names.
+    """Renew the SuperLink's certificate for the same key and names.
 
-    Nodes trust the authority, and need nothing new.
+    Nodes trust the authority and need nothing new.
 
     Parameters
     ----------
     days
-        Days from now, at least 1; no more than the authority's own certificate has left.
+        Days from now, at least 1, within the authority's certificate.
 
     Returns
     -------
     datetime
-        When the new certificate ends.
+        End of the new certificate.
 
     Raises
     ------
     ConfigError
-        If the authority's key is not there, or its certificate ends before.
+        If the authority's key is missing, or the authority's certificate ends before.
     """
     key = folder.path / AUTHORITY_KEY
     if not key.is_file():

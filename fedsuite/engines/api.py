@@ -1,4 +1,4 @@
-"""Run, resume: what the command line and Python programs call."""
+"""Functions that run and resume experiments, for Python programs and the command line."""
 
 import os
 import shlex
@@ -29,7 +29,7 @@ def run(
     client_cpus: int = 1,
     client_gpus: float = 0.0,
 ) -> "Run":
-    """Run an experiment and return what it wrote.
+    """Run an experiment and return the run.
 
     Parameters
     ----------
@@ -37,17 +37,17 @@ def run(
         An experiment file, or its keys and values.
     engine
         ``local`` (this process), ``ray`` (``flwr run`` in Flower's simulation) or
-        ``deployment`` (SuperLink and SuperNodes as processes on this machine); None takes
-        the experiment's own, which is ``local`` unless it says otherwise.
+        ``deployment`` (SuperLink and SuperNodes as processes on this machine). None takes
+        the experiment's key ``engine``.
     seed
         Shorthand for ``overrides={"seed": ...}``.
     overrides
-        Values that win over the file's.
+        Values that override the file's.
     num_supernodes
-        Nodes that the clients live on; 0 is one a client in the local engine, else as
-        many as there are cores, and never more than clients.
+        Number of nodes. 0 is one node per client in the local engine, else one node per
+        core. There are never more nodes than clients.
     client_cpus, client_gpus
-        What Ray reserves for each client at work.
+        CPUs and GPUs that Ray reserves per working client.
 
     Returns
     -------
@@ -57,9 +57,9 @@ def run(
     Raises
     ------
     FedsuiteError
-        In one line, if the experiment is wrong or the run fails.
+        If the experiment is wrong or the run fails.
     Stopped
-        If Ctrl-C ends the run: a ``KeyboardInterrupt`` that says where it stopped.
+        If Ctrl-C ends the run; this ``KeyboardInterrupt`` says where the run stopped.
     """
     from fedsuite.experiment.experiment import Experiment
 
@@ -86,14 +86,14 @@ def resume(
     num_rounds: int | None = None,
     num_supernodes: int = 0,
 ) -> "Run":
-    """Go on with a run from its last checkpoint, to the same bits as never stopping.
+    """Resume a run from its last checkpoint, to the same bits as without a stop.
 
     Parameters
     ----------
     path
         The run's folder.
     engine
-        As for :func:`run`; None takes the engine that the run had.
+        As for :func:`run`; None takes the run's engine.
     num_rounds
         Another number of rounds, to make a finished run longer.
     num_supernodes
@@ -102,7 +102,7 @@ def resume(
     Raises
     ------
     RunError
-        If the run is finished, or its checkpoint cannot be used.
+        If the run is finished, or the checkpoint cannot be used.
     Stopped
         As for :func:`run`.
     """
@@ -135,7 +135,7 @@ def resume(
 
 
 def at_home(experiment: "Experiment") -> "Experiment":
-    """Return the experiment with absolute folders, a name for the run, and an engine."""
+    """Return the experiment with absolute folders, run name and engine."""
     values = dict(experiment.values)
     output = str(values["output-dir"])
     values["output-dir"] = os.path.abspath("runs" if output == AUTO else output)
@@ -157,7 +157,7 @@ def at_home(experiment: "Experiment") -> "Experiment":
 
 
 def _free_name(output: Path, stem: str) -> str:
-    """Return a name with the time in it that no run folder has yet."""
+    """Return a new run name with the time."""
     name = f"{stem}-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
     count = 2
     unique = name
@@ -184,7 +184,7 @@ def _start(
     try:
         _drive(experiment, folder, num_supernodes, client_cpus, client_gpus)
     except (KeyboardInterrupt, SystemExit) as error:
-        # Where it ran in other processes, these were killed.
+        # The run's other processes, if any, were killed.
         RunFolder.stop(folder)
         if isinstance(error, SystemExit):
             raise
@@ -200,7 +200,7 @@ def _drive(
     client_cpus: int,
     client_gpus: float,
 ) -> None:
-    """Run an experiment by its engine."""
+    """Run an experiment on its engine."""
     if experiment["engine"] == "local":
         from fedsuite.engines.local import run_local
 
@@ -225,7 +225,7 @@ def _drive(
 
 
 def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
-    """Return where a run was when it was stopped, and the command that goes on."""
+    """Return the place where a run stopped, and the command to go on."""
     from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
     from fedsuite.results.layout import MANIFEST
     from fedsuite.results.reader import load_run
@@ -248,7 +248,7 @@ def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
 
 
 def _check_folder(experiment: "Experiment", folder: Path) -> None:
-    """Refuse a folder that is in the way before any process is started."""
+    """Refuse an existing run folder before any process starts."""
     if not experiment["resume"] and folder.exists() and any(folder.iterdir()):
         raise RunError(
             f"run folder {folder} exists and is not empty: choose another run-name or "

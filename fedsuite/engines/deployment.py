@@ -26,35 +26,35 @@ def run_deployment(
     node_config: Mapping[str, Value] | None = None,
     package: Path | None = None,
 ) -> None:
-    """Run an app on a SuperLink and SuperNodes of its own and return when it has completed.
+    """Run an app to its end on a new SuperLink and SuperNodes.
 
-    The SuperNodes have ``partition-id`` 0, 1, ... and ``num-partitions`` in their
-    configuration, as simulated ones have.
+    The SuperNodes' configuration has ``partition-id`` 0, 1, ... and ``num-partitions``, as
+    in Flower's simulation.
 
     Parameters
     ----------
     run_config
-        The run's whole configuration. Folders in it must be absolute: Flower's processes
-        run in a folder of their own.
+        The run's whole configuration, with absolute folders, because Flower's processes run
+        in a folder of their own.
     num_supernodes
         Number of SuperNodes to start, at least 1.
     on_line
-        Takes each line of the run's log, without colours; by default they are printed.
+        Function that takes each line of the run's log, without colours; default: print.
     node_config
         More entries for the configuration of every SuperNode.
     package
-        Package folder with ``server_app.py`` and ``client_app.py``; by default that of
-        the fedsuite that is running.
+        Package folder with ``server_app.py`` and ``client_app.py``; default: this fedsuite.
 
     Raises
     ------
     RunError
-        If the run cannot start or does not complete, or no SuperNode is left; the message
-        has the cause. The death of one is told and the run goes on.
+        If the run cannot start or does not complete, or no SuperNode is left. The death of
+        one SuperNode is only reported.
     """
 
     def drive(world: World) -> None:
-        # Every SuperNode has a SuperExec: together they look 20 to 40 times a second.
+        # Every SuperNode has a SuperExec. All SuperExecs together look 20 to 40 times per
+        # second.
         interval = min(1.0, 0.05 * num_supernodes)
         world.environment.setdefault(POLL_INTERVAL, f"{interval:g}")
         app = stage_app(world.folder / "app", run_config, package=package)
@@ -76,7 +76,7 @@ def _is_connected(node: Program) -> bool:
 
 
 def _watch(nodes: list[Program], on_line: OnLine) -> None:
-    """Take the SuperNodes that have ended off the list and tell; raise with the last."""
+    """Report and forget ended SuperNodes; raise when none is left."""
     for node in [node for node in nodes if node.process.poll() is not None]:
         nodes.remove(node)
         on_line(f"{node.name} {node.how_it_ended()}")
@@ -85,7 +85,7 @@ def _watch(nodes: list[Program], on_line: OnLine) -> None:
 
 
 def node_config_text(config: Mapping[str, Value]) -> str:
-    """Return ``config`` as ``flower-supernode --node-config`` reads it."""
+    """Return ``config`` as text for ``flower-supernode --node-config``."""
     return " ".join(f"{key}={_literal(value)}" for key, value in config.items())
 
 

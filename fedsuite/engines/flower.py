@@ -1,7 +1,7 @@
-"""What the Ray and the deployment engine share: the staged app, the SuperLink, the run.
+"""Staged app, SuperLink and run, common to the Ray and the deployment engine.
 
-The drivers use Flower's own commands (``flower-superlink``, ``flwr run``, ``flwr ls``) and
-nothing private, so that what runs here is what a user of Flower runs.
+The engines use Flower's own commands (``flower-superlink``, ``flwr run``, ``flwr ls``) and
+nothing private, so that they run what a user of Flower runs.
 """
 
 import contextlib
@@ -56,14 +56,14 @@ _NOISE = re.compile(
     r"|FutureWarning: Tip: In future versions of Ray|^\s*warnings\.warn\($"
     r"|Starting logstream for run_id|Manually terminating ClientAppActor|^INFO :$"
 )
-"""Lines of a run's log that Flower and Ray always print and that help nobody."""
+"""Useless lines that Flower and Ray always print."""
 
 _STARTED = re.compile(r"Successfully started run (\d+)")
 
 
 @dataclass(frozen=True)
 class SuperLink:
-    """A running SuperLink: its process and where it is reached."""
+    """A running SuperLink: its process and its addresses."""
 
     program: Program
     control_address: str
@@ -72,7 +72,7 @@ class SuperLink:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run stands, as ``flwr ls`` tells it."""
+    """Status of a run from ``flwr ls``."""
 
     status: str
     details: str
@@ -107,13 +107,13 @@ def stage_app(
     Parameters
     ----------
     folder
-        Where to write it; is created.
+        Folder of the app, which is created.
     run_config
-        The run's configuration; it becomes ``[tool.flwr.app.config]``, so that every
-        value arrives as it is, without a detour over a command line.
+        The run's configuration. It becomes ``[tool.flwr.app.config]``, so that no value has
+        to pass a command line.
     package
-        Folder of the package, with ``server_app.py`` and ``client_app.py`` that hold an
-        ``app`` each; by default that of the fedsuite that is running.
+        Folder of the package, with an ``app`` each in ``server_app.py`` and
+        ``client_app.py``; default: this fedsuite.
 
     Returns
     -------
@@ -131,10 +131,10 @@ def stage_app(
 
 
 def stage_keys(folder: Path, run_config: Mapping[str, Value]) -> Path:
-    """Write a Flower app that is a run's configuration and no code.
+    """Write a Flower app with a run's configuration and without code.
 
-    Server and nodes run the fedsuite that is installed with them; a node whose code is
-    another one is refused when it says hello.
+    Server and nodes run their installed fedsuite. The server refuses a node with other code
+    at the node's hello.
 
     Parameters
     ----------
@@ -179,9 +179,9 @@ def _write_app(
 
 
 def in_world(drive: Callable[[World], None], *, package: Path | None = None) -> None:
-    """Call ``drive`` with a private world; again in a fresh one when a port was taken.
+    """Call ``drive`` with a private world, again with a fresh world if a port was taken.
 
-    Whatever happens, SIGTERM and Ctrl-C included, nothing that was started stays.
+    No process outlives the call, even at SIGTERM or Ctrl-C.
     """
     name = package.name if package else "fedsuite"
     with stop_signals_raise():
@@ -209,13 +209,13 @@ def start_superlink(world: World, options: Sequence[str]) -> SuperLink:
         fleet = f"127.0.0.1:{world.reserve_port()}"
         command += ["--fleet-api-address", fleet]
     program = world.start("superlink", [*command, *options])
-    # Its own log too: whoever holds the port instead might be healthy.
+    # The log too, because another program that holds the port might be healthy.
     program.wait_until(lambda: "running on" in program.text and _is_healthy(port))
     return SuperLink(program, control, fleet)
 
 
 def _is_healthy(port: int) -> bool:
-    # Not urllib: it would ask the proxy of the environment.
+    # Not urllib, which would ask the environment's proxy.
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
     try:
         connection.request("GET", "/health")
@@ -247,7 +247,7 @@ def run_app(
     options
         More options of ``flwr run``.
     on_line
-        Takes each line of the log, without colours.
+        Function that takes each line of the log, without colours.
     while_waiting
         Called about twenty times a second; may raise to end the run.
 
@@ -305,13 +305,13 @@ def follow_run(
 
 
 def started_run(line: str) -> str | None:
-    """Return the number of the run that this line of ``flwr run`` tells of, if any."""
+    """Return the number of the run in a line of ``flwr run``, if any."""
     found = _STARTED.search(line)
     return found[1] if found else None
 
 
 def connect(world: World, superlink: SuperLink) -> None:
-    """Write the configuration by which Flower's commands find the SuperLink."""
+    """Write the configuration with the SuperLink's address for Flower's commands."""
     home = Path(world.environment["FLWR_HOME"])
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
@@ -322,7 +322,7 @@ def connect(world: World, superlink: SuperLink) -> None:
 
 
 def ask_outcome(world: World, run_id: str | None = None) -> Outcome | None:
-    """Ask the world's SuperLink how a run stands; None if it does not know it.
+    """Return a run's status from the world's SuperLink, None for an unknown run.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ def ask_outcome(world: World, run_id: str | None = None) -> Outcome | None:
 
 
 def parse_outcome(text: str, run_id: str | None = None) -> Outcome | None:
-    """Read the answer of ``flwr ls --format json``; None if the run is not in it.
+    """Return a run's status from the output of ``flwr ls --format json``, if it is there.
 
     Parameters
     ----------
@@ -361,14 +361,14 @@ def parse_outcome(text: str, run_id: str | None = None) -> Outcome | None:
 
 
 def describe_failure(outcome: Outcome | None, log: Sequence[str]) -> str:
-    """Say in one line why a run did not complete.
+    """Return in one line why a run did not complete.
 
     Parameters
     ----------
     outcome
-        How it stands; None if it was never submitted.
+        Status of the run; None if never submitted.
     log
-        The last lines of its log, for when the outcome gives no reason.
+        The last lines of the log, in case the outcome gives no reason.
     """
     how = f"the run ended as {outcome.status}" if outcome else "flwr run refused the app"
     details = " ".join(outcome.details.split()) if outcome else ""
@@ -380,7 +380,7 @@ def describe_failure(outcome: Outcome | None, log: Sequence[str]) -> str:
 
 
 def flower_facts() -> dict[str, str | int | bool]:
-    """Collect what decides whether and how runs through Flower work on this machine.
+    """Return the facts that decide how runs through Flower work on this machine.
 
     Returns
     -------

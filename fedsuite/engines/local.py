@@ -1,7 +1,7 @@
-"""The local engine: Flower's Grid in this process, with no Ray and no sockets.
+"""The local engine, Flower's Grid in this process, without Ray and sockets.
 
-A message is answered when its reply is taken, so that a strategy that reduces replies as
-they come holds one at a time. Arrays are handed over without serialising them.
+A message is answered when its reply is taken. So a strategy that reduces replies as they
+come holds one reply at a time. Arrays are handed over without serialisation.
 """
 
 import itertools
@@ -37,19 +37,19 @@ _FIRST_NODE = 1000
 class LocalGrid(Grid):
     """A Grid that calls a ClientApp in this process.
 
-    Works with any ClientApp, also one that knows nothing of fedsuite, and with any
-    Flower strategy. Use it inside :func:`flower_identity`.
+    The grid works with any ClientApp and any Flower strategy, inside
+    :func:`flower_identity`.
 
     Parameters
     ----------
     client_app
-        Answers the messages.
+        ClientApp that answers the messages.
     num_nodes
-        Number of nodes; their ids are 1000, 1001, ... and node i has partition id i.
+        Number of nodes, with ids 1000, 1001, ... and partition ids 0, 1, ...
     run_config
-        What the ClientApp finds in ``context.run_config``.
+        The ClientApp's ``context.run_config``.
     store
-        Where clients keep state in memory, if they do.
+        Store of the clients' state in memory, if any.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class LocalGrid(Grid):
         self._states: dict[int, RecordDict] = {}
 
     def set_run(self, run: FlowerRun) -> None:
-        """Do nothing: there is one run."""
+        """Do nothing, because there is one run."""
 
     @property
     def run(self) -> FlowerRun:
-        """Facts of the run, all empty but its number."""
+        """The run, with its number alone."""
         return FlowerRun.create_empty(run_id=1)
 
     def create_message(
@@ -95,7 +95,7 @@ class LocalGrid(Grid):
         sent = list(messages)
         for reply in self._answers(sent):
             self._replies[reply.metadata.reply_to_message_id] = reply
-        # In the order of the messages, whatever that of the replies.
+        # In the order of the messages, not of the replies.
         return [message.metadata.message_id for message in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -105,23 +105,23 @@ class LocalGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Yield replies one at a time; a client works when its reply is asked for.
+        """Yield replies one at a time; a client works when its reply is taken.
 
         Raises
         ------
         RunError
-            If several clients were asked and the code of all failed at one place: it would
-            in each round.
+            If the code of all of several clients failed at one place, as it would in each
+            round.
         """
         return _unless_alike(self._answers(list(messages)))
 
     def persist_clients(self, versions: Mapping[int, str]) -> None:
-        """Write the clients' state that a checkpoint needs."""
+        """Write the clients' states of a checkpoint."""
         if self._store is not None:
             self._store.persist(versions)
 
     def prune_clients(self, versions: Mapping[int, str]) -> None:
-        """Delete the clients' state that no checkpoint needs any more."""
+        """Delete clients' states that no checkpoint needs."""
         if self._store is not None:
             self._store.prune(versions)
 
@@ -130,7 +130,7 @@ class LocalGrid(Grid):
         return map(self._answer, messages)
 
     def _numbered(self, message: Message) -> Message | None:
-        """Give a message its number; return a reply only if there is no such node."""
+        """Give a message its number; return an error reply for an unknown node."""
         message.metadata.__dict__["_message_id"] = f"local-{next(self._message_ids)}"
         if message.metadata.dst_node_id in self._node_ids:
             return None
@@ -142,7 +142,7 @@ class LocalGrid(Grid):
         return self._answer_here(message) if refused is None else refused
 
     def _answer_here(self, message: Message) -> Message:
-        """Answer a message to a node that there is, in this process."""
+        """Answer a message to an existing node in this process."""
         context = node_context(
             message.metadata.dst_node_id,
             len(self._node_ids),
@@ -162,7 +162,7 @@ class LocalGrid(Grid):
 
 
 class PooledGrid(LocalGrid):
-    """A Grid whose messages are answered by worker processes, and by this one.
+    """A Grid whose messages worker processes and this process answer.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class PooledGrid(LocalGrid):
 
 
 def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:
-    """Yield replies as they come; raise where all tell of one error in clients' code."""
+    """Yield replies as they come; raise if all report one error in clients' code."""
     held = _until_one_differs(replies)
     while held:
         yield held.pop(0)
@@ -199,9 +199,9 @@ def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:
 
 
 def _until_one_differs(replies: Iterator[Message]) -> list[Message]:
-    """Return the first replies, up to one that tells of no error, or of another one.
+    """Return the first replies, up to one without the first reply's error.
 
-    In a function of its own, whose names hold no reply once it has returned.
+    A separate function, so that no name holds a reply after the return.
     """
     held: list[Message] = []
     failed: list[tuple[str, str]] = []
@@ -226,7 +226,7 @@ def node_context(
     run_config: dict[str, Value],
     state: RecordDict | None = None,
 ) -> Context:
-    """Return what a ClientApp finds on a node of :class:`LocalGrid`."""
+    """Return a ClientApp's context on a node of :class:`LocalGrid`."""
     partition = node_id - _FIRST_NODE
     return Context(
         run_id=1,
@@ -249,7 +249,7 @@ def run_local(
     folder
         The run's folder.
     num_supernodes
-        Nodes that the clients live on; 0 gives each client its own.
+        Number of nodes; 0 is one node per client.
     """
     run = experiment.group(RunSettings)
     state = folder / "state" if run.state_dir == AUTO else Path(run.state_dir) / folder.name
@@ -263,7 +263,7 @@ def run_local(
         if workers > 1:
             from fedsuite.engines.pool.workers import WorkerPool
 
-            # First: they load what they need while this process does.
+            # First, so that the workers load their modules while this process does.
             pool = WorkerPool(experiment, folder.name, nodes, workers - 1, store, failures)
             stack.callback(pool.close)
         app = client_app_for(Worker(experiment, store), failures)

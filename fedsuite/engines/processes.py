@@ -1,8 +1,9 @@
-"""A private world for other programs: folder, environment, ports, and a sure end.
+"""A private world for other programs: folder, environment, ports, sure end.
 
-Flower's runtimes start processes that start processes, and some of them leave their
-process group (SuperExec, Ray's daemons). A :class:`World` marks all of them by an
-inherited environment variable and an inherited working folder, so that none outlives it.
+Flower's runtimes start processes that start more processes. Some of these processes leave
+their process group (SuperExec, Ray's daemons). A :class:`World` marks its processes by an
+inherited environment variable and an inherited working folder, so that no process outlives
+the world.
 """
 
 import contextlib
@@ -27,10 +28,10 @@ from typing import Self
 from fedsuite.core.errors import RunError
 
 MARKER = "FEDSUITE_ENGINE_ID"
-"""Environment variable by which the processes of a world are recognised."""
+"""Environment variable that marks the processes of a world."""
 
 POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
-"""Environment variable with the seconds between a SuperExec's looks for work."""
+"""Environment variable of the seconds between a SuperExec's looks for work."""
 
 LONGEST_BASE = 24
 """Longest temporary folder, in characters, below which Ray's sockets fit.
@@ -46,11 +47,11 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class PortTakenError(Exception):
-    """Another program took a port between its choice and its use; a new try helps."""
+    """A port taken by another program between choice and use; a new try helps."""
 
 
 def executable(name: str) -> str:
-    """Return the path of a console script: beside this Python first, then on ``PATH``.
+    """Return the path of a console script beside this Python, or else on ``PATH``.
 
     Raises
     ------
@@ -70,8 +71,8 @@ def executable(name: str) -> str:
 def clean_python_path(python_path: str, package: str | None) -> str:
     """Return the entries of a ``PYTHONPATH`` that cannot shadow ``package``.
 
-    Dropped are relative entries, which mean another folder in another process, and
-    folders that hold a ``package`` of their own, if there is one to shadow.
+    Relative entries are dropped, because they mean another folder in another process.
+    Folders with their own ``package`` are dropped if there is a package to shadow.
     """
     entries = (entry for entry in python_path.split(os.pathsep) if os.path.isabs(entry))
     return os.pathsep.join(
@@ -81,10 +82,10 @@ def clean_python_path(python_path: str, package: str | None) -> str:
 
 @contextlib.contextmanager
 def stop_signals_raise() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into ``SystemExit`` inside the block, so that it cleans up.
+    """Turn SIGTERM and SIGHUP into ``SystemExit`` inside the block.
 
-    Handlers that the program set itself stay. Outside the main thread nothing happens:
-    Python does not allow handlers there.
+    The program's own handlers stay. Nothing happens outside the main thread, where Python
+    allows no handlers.
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -97,10 +98,10 @@ def stop_signals_raise() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_signals_wait() -> Iterator[None]:
-    """Hold off Ctrl-C and stop signals inside the block; the first that came acts after it.
+    """Delay the first Ctrl-C or stop signal until the block's end.
 
-    What is started inside does not inherit that one of them is ignored, as a job in the
-    background of a shell's script would hand on that Ctrl-C is.
+    Processes started inside do not inherit ignored signals, such as the ignored Ctrl-C of a
+    shell script's background job.
     """
     came: list[int] = []
     try:
@@ -113,7 +114,7 @@ def stop_signals_wait() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Program:
-    """A process that a world started, and the file that takes what it prints."""
+    """A process of a world, with the file of its output."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -121,7 +122,7 @@ class Program:
 
     @property
     def text(self) -> str:
-        """All that the program has printed so far, without colours."""
+        """The program's output so far, without colours."""
         return _ANSI.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
 
     def check_alive(self) -> None:
@@ -130,7 +131,7 @@ class Program:
             raise RunError(f"{self.name} {self.how_it_ended()}")
 
     def how_it_ended(self) -> str:
-        """Say in words how the program ended, which it has."""
+        """Return in words how the program ended."""
         code = self.process.wait()
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
@@ -138,14 +139,14 @@ class Program:
         return f"ended with code {code}: {lines[-1] if lines else 'it printed nothing'}"
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait until ``ready()``, which is asked about twenty times a second.
+        """Wait until ``ready()``, asked about twenty times per second.
 
         Raises
         ------
         PortTakenError
             If the program ends because a port was in use.
         RunError
-            If it ends for another reason, or is not ready after two minutes.
+            If the program ends for another reason, or is not ready after two minutes.
         """
         deadline = time.monotonic() + _START_PATIENCE_S
         while not ready():
@@ -158,19 +159,19 @@ class Program:
 
 
 class World:
-    """A private folder and the processes started in it; leaving it ends and deletes all.
+    """A private folder and its processes; leaving the world ends and deletes all.
 
     Parameters
     ----------
     package
-        Name of the package that the processes shall import from what they are sent;
-        ``PYTHONPATH`` entries that would shadow it are not handed on.
+        Name of the package that the processes must import from the app. ``PYTHONPATH``
+        entries that would shadow the package are not handed on.
     """
 
     def __init__(self, package: str = "fedsuite") -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fed-", dir=_short_base())).resolve()
         self.neutral = self.folder / "empty"
-        """Working folder of every process: what lies there would shadow what is sent."""
+        """Empty working folder of every process; files there would shadow the app."""
         self.neutral.mkdir()
         self._id = uuid.uuid4().hex
         self.environment = flower_environment(os.environ, package) | {
@@ -190,15 +191,15 @@ class World:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        # After a good end nobody has anything left to finish.
+        # After a good end no process has work left to finish.
         self.close(grace_s=0.0 if kind is None else 1.0)
 
     def reserve_port(self) -> int:
-        """Return a free port of 127.0.0.1 that stays this world's while it is open.
+        """Return a free port of 127.0.0.1, reserved while the world is open.
 
-        The socket stays bound without listening: Linux then gives the port to nobody who
-        asks for any free one, yet lets a server bind it. Other systems would refuse the
-        server, so there the port is only likely to stay free.
+        A socket stays bound to the port without listening. Linux then gives the port to
+        nobody who asks for any free port, but lets a server bind it. Other systems would
+        refuse the server, so there the port is only likely to stay free.
         """
         reserved = socket.socket()
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -212,7 +213,7 @@ class World:
         return port
 
     def start(self, name: str, command: Sequence[str]) -> Program:
-        """Start ``command`` in the background; what it prints goes to a file."""
+        """Start ``command`` in the background, with its output in a file."""
         log = self.folder / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -229,11 +230,11 @@ class World:
         return program
 
     def members(self) -> set[int]:
-        """Process ids of all living processes of this world, of whatever descent.
+        """Ids of all living processes of this world.
 
-        They are found by the marker in their environment or, since a process may
-        overwrite that (Ray's workers do), by their working folder. Linux only: elsewhere
-        the set holds only what this world started itself.
+        The marker in the environment identifies a process, or else the working folder,
+        because Ray's workers overwrite their environment. Outside Linux the set holds only
+        processes that this world started itself.
         """
         found = {p.process.pid for p in self._programs if p.process.poll() is None}
         marker = f"{MARKER}={self._id}".encode()
@@ -250,13 +251,12 @@ class World:
     def close(self, grace_s: float) -> None:
         """End every process of this world, then delete its folder.
 
-        Ctrl-C and stop signals are held off meanwhile, so that nothing is left behind.
+        Ctrl-C and stop signals wait meanwhile, so that nothing is left behind.
 
         Parameters
         ----------
         grace_s
-            Time, in seconds, that processes get between SIGTERM and SIGKILL; 0 kills at
-            once.
+            Seconds between SIGTERM and SIGKILL; 0 kills at once.
         """
         with _handled(_STOP_SIGNALS, signal.SIG_IGN):
             if grace_s > 0:
@@ -267,7 +267,7 @@ class World:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end(self, number: signal.Signals, patience_s: float) -> None:
-        """Signal all members, and those that they still start, until none is left."""
+        """Signal all members, also new ones, until none is left."""
         deadline = time.monotonic() + patience_s
         signalled: set[int] = set()
         while (members := self.members()) and time.monotonic() < deadline:
@@ -286,19 +286,19 @@ class World:
 
 
 def follow(program: Program, while_waiting: Callable[[], None]) -> Iterator[str]:
-    """Yield the lines that a program prints, as they come and without colours.
+    """Yield the lines of a program's output as they come, without colours.
 
     Parameters
     ----------
     program
         The program to follow.
     while_waiting
-        Called about twenty times a second; what it raises ends the iteration.
+        Function called about twenty times per second; an exception ends the iteration.
 
     Yields
     ------
     str
-        One line, without its end; the iteration ends when the program has.
+        One line without its end, until the program ends.
     """
     with program.log.open(encoding="utf-8", errors="replace", newline="\n") as output:
         unfinished = ""
@@ -328,7 +328,7 @@ def _handled(
         yield
     finally:
         for number, old in before.items():
-            # None: a handler that C code set, which Python cannot put back.
+            # None stands for a handler of C code, which Python cannot restore.
             signal.signal(number, old if old is not None else signal.SIG_DFL)
 
 
@@ -337,7 +337,7 @@ def _script_folders() -> list[str]:
 
 
 def _short_base() -> str:
-    """Return a temporary folder with a path short enough for Ray's sockets."""
+    """Return a temporary folder whose path is short enough for Ray's sockets."""
     base = tempfile.gettempdir()
     fits = len(base) <= LONGEST_BASE and not any(c.isspace() for c in base)
     return base if fits or not os.access("/tmp", os.W_OK) else "/tmp"
@@ -351,9 +351,9 @@ def flower_environment(
     Parameters
     ----------
     inherited
-        What to begin with.
+        Environment to start from.
     package
-        Package that comes with the app: no other one of that name is to be in reach.
+        Package of the app; no other package of this name may be on the path.
     """
     kept = ("FLWR_LOG_LEVEL", POLL_INTERVAL)
     environment = {

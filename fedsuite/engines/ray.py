@@ -15,8 +15,8 @@ from fedsuite.engines.flower import (
 from fedsuite.engines.processes import POLL_INTERVAL, World
 
 _SECONDS_BETWEEN_LOOKS = "0.5"
-"""Pause of the SuperExec: it starts the run, and then looks for work until the end. With 20
-looks a second it and the SuperLink took 12 % of a core all the while."""
+"""Seconds between the SuperExec's looks for work. At Flower's 20 looks per second SuperExec
+and SuperLink take 12 % of a core throughout a run."""
 
 
 def run_ray(
@@ -33,19 +33,18 @@ def run_ray(
     Parameters
     ----------
     run_config
-        The run's whole configuration. Folders in it must be absolute: Flower's processes
-        run in a folder of their own.
+        The run's whole configuration, with absolute folders, because Flower's processes run
+        in a folder of their own.
     num_supernodes
         Number of simulated SuperNodes, at least 1.
     client_cpus
-        CPUs that Ray sets aside for each actor; there are as many actors as fit.
+        CPUs that Ray sets aside per actor; as many actors start as fit.
     client_gpus
-        GPUs for each actor; a fraction lets several share one.
+        GPUs per actor; a fraction lets several actors share a GPU.
     on_line
-        Takes each line of the run's log, without colours; by default they are printed.
+        Function that takes each line of the run's log, without colours; default: print.
     package
-        Package folder with ``server_app.py`` and ``client_app.py``; by default that of
-        the fedsuite that is running.
+        Package folder with ``server_app.py`` and ``client_app.py``; default: this fedsuite.
 
     Raises
     ------

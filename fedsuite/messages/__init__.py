@@ -1,1 +1,1 @@
-"""What travels between server and clients, and how it is packed."""
+"""Messages between server and clients, and their packing."""

@@ -1,7 +1,7 @@
-"""What server and clients of filter decomposition say to each other.
+"""Messages of filter decomposition.
 
-The method itself is in :mod:`fedsuite.strategies.decomposition.filter_decomposition`; both
-sides import this module and nothing of each other.
+The method is in :mod:`fedsuite.strategies.decomposition.filter_decomposition`. Both sides
+import this module and nothing of each other.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ PersonalHead = Literal["shared", "local"]
 Average = Literal["factors", "products", "factors-regauged", "products-regauged"]
 
 SLOW = "slow"
-"""Record with the slow arrays, for a client that does not hold their current version."""
+"""Record of the slow arrays, for a client without the current version."""
 
 SLOW_VERSION = "slow-version"
-"""Which version of the slow arrays is current; clients that obey say it back."""
+"""Entry of the slow arrays' current version, which clients send back."""
 
 SYNC = "sync"
 """Whether the slow arrays are uploaded in this round."""
@@ -98,11 +98,11 @@ class DecompositionKeys(Declared):
 KEYS = DecompositionKeys.KEYS
 
 CLIENT_KEYS = ("coefficient-period", "personal-atoms", "freeze-atoms")
-"""Keys that clients must obey too, unless they stand at their defaults."""
+"""Keys that need wrapped clients, unless at their defaults."""
 
 
 def clients_take_part(values: Mapping[str, Value]) -> bool:
-    """Return whether an experiment's clients must be wrapped, as its strategy is."""
+    """Return whether an experiment's clients must be wrapped."""
     defaults = {declared.name: declared.default for declared in KEYS}
     return any(values.get(n, defaults[n]) != defaults[n] for n in CLIENT_KEYS)
 
@@ -118,7 +118,7 @@ def server_takes_part(values: Mapping[str, Value]) -> bool:
 
 @dataclass(frozen=True)
 class Orders:
-    """What clients must know to answer; travels in the config of each exchange.
+    """Settings of the clients in each exchange's config.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class Orders:
     slow_version
         Current version of the slow arrays.
     sync
-        Whether the slow arrays are uploaded in this round.
+        Whether clients upload the slow arrays in this round.
     """
 
     keys: DecompositionKeys
@@ -145,7 +145,7 @@ class Orders:
         Raises
         ------
         RunError
-            If one is missing, or of another type.
+            If an order is missing, or of another type.
         """
         defaults = cls(DecompositionKeys()).config()
         for name, default in defaults.items():

@@ -1,8 +1,8 @@
 """Translation between fedsuite's single layout and Flower's legacy NumPyClient records.
 
-An unchanged ``ClientApp(client_fn=...)`` expects ``fitins.*`` and ``evaluateins.*``
-records and answers with ``fitres.*`` and ``evaluateres.*``. Legacy records know arrays by
-position only; names are given back from what was sent.
+An unchanged ``ClientApp(client_fn=...)`` expects ``fitins.*`` and ``evaluateins.*`` records
+and answers with ``fitres.*`` and ``evaluateres.*``. Legacy records have arrays by position
+only, so names come from the request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,12 @@ _RESULT = {TRAIN: "fitres", EVALUATE: "evaluateres"}
 
 
 def to_legacy(content: RecordDict, message_type: str) -> RecordDict:
-    """Rename the records of a single-layout request as a legacy client expects them.
+    """Rename the records of a single-layout request for a legacy client.
 
     Raises
     ------
     RecordError
-        If the request is of a kind that legacy clients do not know.
+        If legacy clients do not know the request's type.
     """
     if message_type not in _INSTRUCTION:
         raise RecordError(
@@ -70,9 +70,9 @@ def from_legacy(
     content
         Content of the reply.
     message_type
-        Type of the message that it answers.
+        Type of the request.
     names
-        Names of the arrays sent, in order.
+        Names of the request's arrays, in order.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""CFD's coding of soft labels: the nearest point of a coarse grid, and what it costs.
+"""CFD's coding of soft labels to a coarse grid, and the cost of the codes.
 
 F. Sattler, A. Marban, R. Rischke, W. Samek, "Communication-Efficient Federated
 Distillation", arXiv:2012.00632. The grid of b bits holds the vectors of multiples of
-1 / (2^b - 1) that sum to 1: with b = 1 the one-hot ones. From one round to the next only
-the change of a sample's code is told, at H(Y_t | Y_{t-1}) bits a sample.
+1 / (2^b - 1) that sum to 1: with b = 1 the one-hot ones. Clients send only the change of a
+sample's code since the last round, at H(Y_t | Y_{t-1}) bits per sample.
 """
 
 from collections.abc import Mapping
@@ -13,29 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST_BITS = 24
-"""What float32 can tell apart."""
+"""Most bits that float32 can resolve."""
 
 _UNTOLD = -1.0
-"""In place of a code that was not told yet."""
+"""Stands for a code not sent yet."""
 
 
 def quantise(probabilities: NDArray[Any], bits: int) -> NDArray[np.float64]:
     """Return the nearest grid point, in L1, of each row.
 
-    Rounds down, and hands what is missing out by largest remainder, the lowest index
-    first among equals.
+    Entries are rounded down. The missing units go to the largest remainders, and among
+    equal remainders to the lowest index.
 
     Parameters
     ----------
     probabilities
-        Rows that are not negative and sum to 1 but for rounding, ``[rows, classes]``.
+        Rows of probabilities, ``[rows, classes]``, each with sum 1 but for rounding.
     bits
         b, 1 to 24.
 
     Raises
     ------
     ValueError
-        If b is out of range, or a row is no distribution.
+        If b is out of range, or a row is not a distribution.
     """
     if not 1 <= bits <= LARGEST_BITS:
         raise ValueError(f"bits = {bits}: expected 1 to {LARGEST_BITS}")
@@ -54,20 +54,20 @@ def quantise(probabilities: NDArray[Any], bits: int) -> NDArray[np.float64]:
 
 
 def delta_code_bits(codes: NDArray[Any], previous: NDArray[Any] | None = None) -> float:
-    """Return what an ideal coder needs for a round's codes when it knows the last one's.
+    """Return the bits of an ideal coder of a round's codes, given the last round's codes.
 
-    That is rows * H(code | code of the same row before), with the frequencies found;
-    where nothing came before, rows * H(code).
+    The number is rows * H(code | last code of the row), with the frequencies found; in a
+    first round, rows * H(code).
 
     Parameters
     ----------
     codes, previous
-        Rows of :func:`quantise`, ``[rows, classes]``; the same samples in both.
+        Rows of :func:`quantise`, ``[rows, classes]``, of the same samples.
 
     Raises
     ------
     ValueError
-        If they have not the same number of rows.
+        If the numbers of rows differ.
     """
     if previous is None:
         return _entropy_bits(codes)
@@ -80,10 +80,10 @@ def delta_code_bits(codes: NDArray[Any], previous: NDArray[Any] | None = None) -
 
 
 class DeltaLedger:
-    """Counts what clients' codes cost an ideal coder that knows the last of each row.
+    """Ledger of an ideal coder's bits for the clients' codes, given each row's last code.
 
-    What a client tells in a round is coded together: rows that it told of before at
-    H(code | code before), the others at H(code), with the frequencies found.
+    A client's codes of a round are coded together, with the frequencies found. Rows with an
+    earlier code cost H(code | last code). The other rows cost H(code).
 
     Parameters
     ----------
@@ -97,20 +97,20 @@ class DeltaLedger:
         self._told: dict[int, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
 
     def begin_round(self) -> None:
-        """Count from 0 again; what was told stays known."""
+        """Count from 0 again; the last codes stay known."""
         self._told = {}
 
     def add(self, client_id: int, rows: NDArray[Any], codes: NDArray[Any]) -> None:
-        """Take in the codes of some public rows, each at most once.
+        """Add a client's codes of some public rows, each row at most once.
 
         Parameters
         ----------
         client_id
-            Who tells them.
+            Client that sends the codes.
         rows
             Numbers of the rows.
         codes
-            As of :func:`quantise`, ``[rows, classes]``.
+            Codes of :func:`quantise`, ``[rows, classes]``.
         """
         fresh = np.full((self._num_rows, codes.shape[1]), _UNTOLD, np.float32)
         last = self._last.setdefault(client_id, fresh)
@@ -118,7 +118,7 @@ class DeltaLedger:
         last[rows] = codes
 
     def bits(self) -> float:
-        """Return the bits of the round so far, of all clients together."""
+        """Return the bits of all clients in the round so far."""
         total = 0.0
         for told in self._told.values():
             before, codes = (np.concatenate(parts) for parts in zip(*told, strict=True))
@@ -132,12 +132,12 @@ class DeltaLedger:
         return {str(client_id): codes for client_id, codes in self._last.items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take them back."""
+        """Restore the last codes of each client."""
         self._last = {int(name): codes.copy() for name, codes in state.items()}
 
 
 def _entropy_bits(rows: NDArray[Any]) -> float:
-    """Return the number of rows times the entropy of their distribution."""
+    """Return the number of rows times the entropy of the rows' distribution."""
     if not len(rows):
         return 0.0
     _, counts = np.unique(rows, axis=0, return_counts=True)

@@ -1,14 +1,15 @@
-"""What travels between server and clients, and how it is packed into Flower's records.
+"""Messages between server and clients, packed into Flower's records.
 
-Both sides import this module and nothing of each other. A *node* is a Flower node; a
-*client* is a participant of the federation, and one node may host several. Two layouts:
+Both sides import this module and nothing of each other. A *node* is a Flower node. A
+*client* is a participant of the federation. One node may host several clients. There are
+two layouts:
 
-- *single*: one client on the node, in the form that Flower's quickstarts use: an
-  ArrayRecord ``arrays`` and a ConfigRecord ``config`` out, an ArrayRecord ``arrays`` and
-  a MetricRecord ``metrics`` back.
-- *hosted*: ``config`` lists ``client-ids``; shared arrays travel once, and what belongs to
-  one client stands in records named ``client-ID.NAME``. The reply has one entry a client:
-  its records, or ``client-ID.error``.
+- *single*: one client per node, as in Flower's quickstarts. A request has an ArrayRecord
+  ``arrays`` and a ConfigRecord ``config``. A reply has an ArrayRecord ``arrays`` and a
+  MetricRecord ``metrics``.
+- *hosted*: ``config`` lists ``client-ids``. Shared arrays travel once. Records of one
+  client are named ``client-ID.NAME``. The reply has one entry per client: the client's
+  records, or ``client-ID.error``.
 
 ``fedsuite.messages.legacy`` translates the single layout to Flower's legacy NumPyClient
 records.
@@ -92,15 +93,15 @@ TRANSFER = "train.transfer"
 
 
 class RecordError(FedsuiteError):
-    """A record that does not hold what it should."""
+    """A malformed record."""
 
 
 class LazyArray(Array):
-    """A Flower Array that holds the ndarray and serialises it only when asked to.
+    """A Flower Array that holds an ndarray and serialises it only on demand.
 
-    In one process the ndarray itself is handed over; over a wire it arrives as Flower's
-    own Array. The ndarray must not be written to after it is handed in. An ndarray that is
-    not in C order is copied into that order.
+    Within a process the ndarray itself is handed over. Over a wire the ndarray arrives as
+    Flower's own Array. The ndarray must not be written to afterwards. An ndarray in another
+    order than C order is copied.
     """
 
     def __init__(self, ndarray: NDArray[Any]) -> None:
@@ -123,7 +124,7 @@ class LazyArray(Array):
         """Serialised form, made on first use."""
         if "_bytes" not in self.__dict__:
             pieces = npy_header(self.held.dtype, self.held.shape), byte_view(self.held)
-            # One copy; np.save makes three.
+            # One copy, where np.save makes three.
             self.__dict__["_bytes"] = b"".join(pieces)
         data: bytes = self.__dict__["_bytes"]
         return data
@@ -133,28 +134,28 @@ class LazyArray(Array):
         return self.held.copy()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Cross a process boundary (Ray) as Flower's own Array."""
+        """Cross a process boundary (such as Ray's) as Flower's own Array."""
         return Array, (self.dtype, tuple(self.shape), self.stype, self.data)
 
 
-# Flower writes the class name into serialised objects and looks it up on arrival: the
-# other side is to see its own Array.
+# Flower writes the class name into serialised objects and looks the name up on arrival. The
+# other side must find Flower's own Array.
 LazyArray.__qualname__ = Array.__qualname__
 
 
 @cache
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return a dtype's name; NumPy takes 4 microseconds each time to find it."""
+    """Return a dtype's name, cached, because NumPy takes 4 microseconds per look-up."""
     return str(dtype)
 
 
 def byte_view(array: NDArray[Any]) -> memoryview:
-    """Return the bytes of an array that is in C order, without a copy."""
+    """Return the bytes of an array in C order, without a copy."""
     return array.reshape(-1).view(np.uint8).data
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return what stands before an array in C order in NumPy's format."""
+    """Return the header of an array in C order in NumPy's format."""
     if dtype.hasobject:
         raise RecordError(f"dtype {dtype} is not allowed")
     buffer = io.BytesIO()
@@ -176,12 +177,12 @@ def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 
 def array_header(array: Array) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and dtype of an Array as it will decode, without decoding it.
+    """Return the shape and dtype of an Array without decoding its content.
 
     Raises
     ------
     RecordError
-        If it is not a plain NumPy array in one piece.
+        If the Array is not a plain NumPy array in one piece.
     """
     if isinstance(array, LazyArray):
         return array.held.shape, array.held.dtype
@@ -192,9 +193,9 @@ def array_header(array: Array) -> tuple[tuple[int, ...], np.dtype[Any]]:
 def view_array(array: Array) -> NDArray[Any]:
     """Return the content of an Array, read-only and in C order.
 
-    What came in C order is not copied. An array in Fortran order, as scikit-learn makes
-    them, is copied once. The size that the header claims is compared with the bytes that
-    came before anything is allocated, and nothing is ever unpickled.
+    An array in C order is not copied. An array in Fortran order, as from scikit-learn, is
+    copied once. The header's size is checked against the received bytes before any
+    allocation. Nothing is ever unpickled.
 
     Raises
     ------
@@ -213,7 +214,7 @@ def view_array(array: Array) -> NDArray[Any]:
 def _parse_npy(
     array: Array,
 ) -> tuple[tuple[int, ...], np.dtype[Any], int, Literal["C", "F"]]:
-    """Return shape, dtype, where the entries start, and their order in memory."""
+    """Return shape, dtype, offset and memory order of the entries."""
     if array.stype != "numpy.ndarray":
         raise RecordError(f"unknown array serialisation {array.stype!r:.40}")
     data = array.data
@@ -224,7 +225,7 @@ def _parse_npy(
         raise RecordError(f"not a NumPy array: unknown format {tuple(version)}")
     start = 10 if version == b"\x01\x00" else 12
     offset = start + int.from_bytes(data[8:start], "little")
-    # NumPy would read the header as a Python literal, with all that can go wrong there.
+    # NumPy would read the header as a Python literal, which is less strict.
     match = _HEADER.fullmatch(data[start:offset]) if offset <= start + 1000 else None
     if match is None:
         raise RecordError("not a NumPy array: its header is not what NumPy writes")
@@ -251,20 +252,20 @@ def to_arrays(record: ArrayRecord) -> Arrays:
 
 
 def own_record(record: ArrayRecord) -> ArrayRecord:
-    """Return a record whose arrays are all held in C order: the same, if they are."""
+    """Return a record of arrays in C order, the same record if possible."""
     if all(isinstance(array, LazyArray) for array in record.values()):
         return record
     return to_record(to_arrays(record))
 
 
 def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
-    """Return the payload of named arrays in bytes."""
+    """Return the size of named arrays in bytes."""
     return sum(array.nbytes for array in arrays.values())
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one client is asked to do.
+    """Request to one client.
 
     Parameters
     ----------
@@ -277,12 +278,12 @@ class Request:
     config
         Settings of the round.
     start_version
-        Version of the client's stored state to start from; empty for none.
+        Version of the stored state to start from; empty for none.
     keep_version
         Version that a checkpoint needs; empty for none.
     new_version
-        Name under which state stored now is found again; empty for a client that is
-        used by hand and stores nothing.
+        Version under which new state is stored; empty for a client used by hand, which
+        stores nothing.
     """
 
     message_type: str
@@ -295,7 +296,7 @@ class Request:
 
     @property
     def server_round(self) -> int:
-        """Current round, from 1; 1 where the server did not say."""
+        """Current round, from 1; 1 by default."""
         value = self.config.get(SERVER_ROUND, 1)
         return value if isinstance(value, int) else 1
 
@@ -318,7 +319,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client answers: named array records and metrics."""
+    """Reply of one client: named array records and metrics."""
 
     arrays: Mapping[str, Arrays] = field(default_factory=dict)
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
@@ -331,32 +332,32 @@ Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 def records_of(content: Mapping[str, AnyRecord], kind: type[Record]) -> dict[str, Record]:
     """Return the records of one kind by name.
 
-    Flower's own ``content.array_records`` leaves a reference cycle that keeps all arrays
-    of the message in memory until the garbage collector happens to run.
+    Flower's own ``content.array_records`` leaves a reference cycle, which keeps the
+    message's arrays in memory until the garbage collector runs.
     """
     return {name: item for name, item in content.items() if isinstance(item, kind)}
 
 
 def client_record(client_id: int, name: str) -> str:
-    """Return the name of a record that belongs to one client of a node."""
+    """Return the name of one client's record."""
     return f"client-{client_id}.{name}"
 
 
 def add_entry(
     content: RecordDict, client_id: int, outcome: Reply | str, place: str = ""
 ) -> None:
-    """Add one client's entry to a hosted reply; a string is the reason why it failed.
+    """Add one client's entry to a hosted reply; a string is the reason of a failure.
 
     Parameters
     ----------
     place
-        What failed in the client's code, and where, if that is the reason.
+        Error and place in the client's code, if that is the reason.
     """
     if isinstance(outcome, str):
         entry = {"reason": outcome, "place": place} if place else {"reason": outcome}
         content[client_record(client_id, ERROR)] = ConfigRecord(dict(entry))
         return
-    # Made before anything is added: a reply that cannot be packed leaves no half of it.
+    # Packed before anything is added, so that a failure leaves no half a reply.
     metrics = MetricRecord(dict(outcome.metrics))
     records = {name: to_record(arrays) for name, arrays in outcome.arrays.items()}
     for name, record in records.items():
@@ -365,7 +366,7 @@ def add_entry(
 
 
 def failures_in(content: RecordDict) -> list[tuple[str, str]]:
-    """Return place and reason of each error in clients' code; empty if one has none."""
+    """Return place and reason of all clients' errors; empty if any client had none."""
     found = []
     for name, record in content.items():
         if not isinstance(record, ConfigRecord) or "place" not in record:
@@ -376,7 +377,7 @@ def failures_in(content: RecordDict) -> list[tuple[str, str]]:
 
 
 def pack_reply(reply: Reply) -> RecordDict:
-    """Pack the answer of the only client of a node."""
+    """Pack the reply of a node's only client."""
     content = RecordDict({name: to_record(a) for name, a in reply.arrays.items()})
     content[METRICS] = MetricRecord(dict(reply.metrics))
     return content
@@ -385,8 +386,8 @@ def pack_reply(reply: Reply) -> RecordDict:
 def split_replies(
     content: RecordDict, client_ids: Iterable[int]
 ) -> dict[int, dict[str, AnyRecord]]:
-    """Sort the records of a hosted reply by client; records of nobody are ignored."""
-    # One pass, however many records a node invents.
+    """Return the records of a hosted reply by known client."""
+    # One pass, however many records a node sends.
     entries: dict[int, dict[str, AnyRecord]] = {k: {} for k in client_ids}
     owners = {f"client-{client_id}": entry for client_id, entry in entries.items()}
     for name, record in content.items():
@@ -399,7 +400,7 @@ def split_replies(
 def unpack_requests(
     content: RecordDict, message_type: str, group_id: str, only_client: int
 ) -> tuple[list[Request], bool]:
-    """Return one request a client, and whether the message is in the hosted layout.
+    """Return one request per client, and whether the layout is hosted.
 
     Parameters
     ----------
@@ -408,11 +409,11 @@ def unpack_requests(
     message_type
         Its type.
     group_id
-        Round and exchange that it belongs to.
+        Round and exchange of the message.
     only_client
-        Identity of the node's client where the message names none (single layout).
+        Id of the node's client in the single layout, whose messages name no client.
     """
-    # Through items(): Flower's records have no fast way for dict() to read them.
+    # items(), because dict() reads Flower's records slowly.
     config = dict(_only(records_of(content, ConfigRecord), CONFIG).items())
     hosted = CLIENT_IDS in config
     client_ids = _int_list(config.pop(CLIENT_IDS)) if hosted else [only_client]
@@ -442,7 +443,7 @@ def unpack_requests(
 
 
 def _only(records: Mapping[str, ConfigRecord], name: str) -> Mapping[str, ConfigValue]:
-    """Return the record of that name, else the only one, else an empty one."""
+    """Return the record of a name, or else the only record, or else an empty one."""
     if name in records:
         return records[name]
     return next(iter(records.values())) if len(records) == 1 else {}

@@ -1,1 +1,1 @@
-"""The folder of a run: writing it, reading it back, comparing runs, drawing them."""
+"""Folders of runs: writing, reading, comparing and drawing."""

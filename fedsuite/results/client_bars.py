@@ -1,4 +1,4 @@
-"""Bars of clients: one each while they can be told apart, columns of very many."""
+"""Stacked bars of clients, or of columns of neighbours where there are too many clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from matplotlib.patches import StepPatch
 from numpy.typing import NDArray
 
 FEW = 120
-"""Clients up to which each has bars of its own, which gaps tell from the next one's."""
+"""Most clients with bars of their own, separated by gaps."""
 
 MOST_BARS = 3000
-"""Bars that may be drawn one by one: each costs half a millisecond."""
+"""Most bars to draw one by one, at half a millisecond each."""
 
 MOST_COLUMNS = 1000
-"""Columns that a figure has pixels for; of more clients, neighbours share a column."""
+"""Most columns of a figure; neighbours share a column if there are more clients."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Columns:
     Parameters
     ----------
     edges
-        Where the columns begin, and where the last one ends.
+        Beginnings of the columns, and the end of the last.
     heights
         Shape (layers, columns), the lowest layer first.
     clients_each
-        Clients that share a column, whose heights are means; the last may have fewer.
+        Clients per column, whose heights are means; the last column may have fewer.
     """
 
     edges: NDArray[np.float64]
@@ -44,7 +44,7 @@ class Columns:
         return tops
 
     def label(self, text: str) -> str:
-        """Return the label of the axis of clients, with what a column stands for."""
+        """Return the label of the axis of clients, with the meaning of a column."""
         if self.clients_each == 1:
             return text
         return f"{text} (a column is the mean of {self.clients_each} neighbours)"
@@ -60,7 +60,7 @@ def columns_of(heights: NDArray[Any], most: int = MOST_COLUMNS, first: int = 0) 
     most
         Greatest number of columns.
     first
-        Where the first client is; the others follow at distances of 1.
+        Position of the first client; the others follow at distances of 1.
     """
     num_clients = heights.shape[1]
     each = -(-num_clients // most)
@@ -80,20 +80,20 @@ def draw_columns(
     width: float = 0.85,
     first: int = 0,
 ) -> Columns:
-    """Draw clients as stacked bars, where those are too many as one area a layer.
+    """Draw clients as stacked bars, or as one area per layer if there are too many.
 
     Parameters
     ----------
     axes
-        Where to draw.
+        Axes to draw on.
     heights
         Shape (layers, clients), the lowest layer first.
     colours, labels
-        Of the layers.
+        Colours and labels of the layers.
     width
-        Of a bar, where clients have one each.
+        Width of a bar of one client.
     first
-        Where the first client is; the others follow at distances of 1.
+        Position of the first client; the others follow at distances of 1.
     """
     columns = columns_of(heights, first=first)
     tops = np.cumsum(columns.heights, axis=0)
@@ -121,7 +121,7 @@ def _draw_area(
     colour: Any,
     label: str,
 ) -> None:
-    """Draw what ``axes.stairs`` does, which looks at each edge for a curve: seconds."""
+    """Draw an area as ``axes.stairs`` does, without its seconds of work per edge."""
     area = StepPatch(
         top,
         edges,

@@ -1,4 +1,4 @@
-"""Comparing runs: mean and spread over seeds, beside what makes a comparison unfair."""
+"""Comparisons of runs: means, spreads over seeds, and warnings of unfair comparisons."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LAST = 10
-"""Number of last evaluations in the column that tells a trend from a lucky last round."""
+"""Number of last evaluations in the column of their mean accuracy."""
 
 ACCURACY = "accuracy"
 
@@ -41,7 +41,7 @@ COLUMNS = {
 """Headings of the metrics by name."""
 
 OVER_CLIENTS = tuple(name for name in COLUMNS if name != "last")
-"""The metrics that come from one accuracy a client."""
+"""Metrics of one accuracy per client."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Spread:
     mean
         Mean over seeds.
     std
-        None where there is only one seed.
+        None for a single seed.
     """
 
     mean: float
@@ -71,16 +71,16 @@ class Row:
     Parameters
     ----------
     label
-        What tells the experiment from the others.
+        Method and keys that distinguish the experiment.
     num_seeds
-        Number of seeds that the spreads are over.
+        Number of seeds.
     num_rounds
-        Fewest and most rounds that its runs have.
+        Fewest and most rounds of the runs.
     by_seed
-        For each seed the metrics by name in :data:`COLUMNS`, of accuracies in per cent;
-        none of a run without accuracies.
+        Metrics by name in :data:`COLUMNS`, per seed, of accuracies in per cent; empty for a
+        run without accuracies.
     partitions
-        For each seed the fingerprint of who held what; empty where it is not known.
+        Fingerprint of the partition per seed; empty where unknown.
     """
 
     label: str
@@ -91,7 +91,7 @@ class Row:
 
     @property
     def metrics(self) -> dict[str, Spread | None]:
-        """Spread over seeds by metric; None where no run has it."""
+        """Spread over seeds by metric; None for a metric that no run has."""
         return {
             name: spread([run[name] for run in self.by_seed.values() if name in run])
             for name in COLUMNS
@@ -100,20 +100,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of experiments, and the groups of runs that it is made from.
+    """A table of experiments, with the runs of each row.
 
     Parameters
     ----------
     rows
         One row per experiment.
     warnings
-        One line for each thing that makes the rows hard to compare.
+        One line per reason why the rows are hard to compare.
     groups
         The runs of each row, one per seed.
     evaluations
-        Number of last evaluations that the metrics are means of.
+        Number of last evaluations that the metrics average.
     score
-        Column of ``clients.jsonl`` that is compared.
+        Compared column of ``clients.jsonl``.
     keys
         Each key in which the experiments differ, with its value in each row.
     """
@@ -132,7 +132,7 @@ class Comparison:
 
     @property
     def legend(self) -> str:
-        """What the numbers are."""
+        """Explanation of the numbers."""
         when = (
             "at the last evaluation"
             if self.evaluations == 1
@@ -151,23 +151,23 @@ class Comparison:
 def compare(
     paths: Sequence[str | Path], evaluations: int = 1, score: str = ACCURACY
 ) -> Comparison:
-    """Read runs and compare their experiments, over seeds.
+    """Return the comparison of runs' experiments, over seeds.
 
     Parameters
     ----------
     paths
-        Folders of runs. Of several runs of one experiment and seed the first counts.
+        Folders of runs. The first of several runs of one experiment and seed counts.
     evaluations
-        Number of last evaluations over which each run's metrics are averaged, at least 1;
-        all of them where a run has fewer.
+        Number of last evaluations to average per run, at least 1; a run with fewer averages
+        all of its evaluations.
     score
-        Accuracy that is compared, a column of ``clients.jsonl`` in evaluations, such as
+        Accuracy to compare: a column of ``clients.jsonl`` in evaluations, such as
         ``whole_test_accuracy``.
 
     Raises
     ------
     RunError
-        Where there is no run, a folder is no run's, or no run has that column.
+        If there is no run, a folder holds no run, or no run has the column.
     """
     if not paths:
         raise RunError("nothing to compare: give the folders of one or more runs")
@@ -195,7 +195,7 @@ def table(comparison: Comparison) -> "Table":
     # Text, not str: labels and paths may hold brackets, which a console takes for markup.
     result = Table(caption=Text("\n".join(notes)), caption_justify="left")
     for index, name in enumerate(_header()):
-        # A label says what differs: it may be broken, never cut off.
+        # A label distinguishes the experiment: it may be broken, never cut off.
         result.add_column(name, justify="right" if index else "left", overflow="fold")
     for row in comparison.rows:
         result.add_row(*(Text(cell) for cell in _cells(row, comparison.partitions)))
@@ -229,7 +229,7 @@ def to_markdown(comparison: Comparison) -> str:
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of cells as a Markdown table; the second is the rule."""
+    """Return lines of cells as a Markdown table; the second line is the rule."""
     return "".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n"
         for line in lines
@@ -237,7 +237,7 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """Return the comparison as CSV, mean and spread in columns of their own."""
+    """Return the comparison as CSV, with mean and spread in separate columns."""
     names = [f"{name}{part}" for name in COLUMNS for part in ("", "_std")]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -251,7 +251,7 @@ def to_csv(comparison: Comparison) -> str:
 
 
 def by_seed_csv(comparison: Comparison) -> str:
-    """Return the metrics of each run as CSV, one row a seed."""
+    """Return the metrics of each run as CSV, one row per seed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["label", SEED, *COLUMNS, "partition"])
@@ -269,7 +269,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
     Parameters
     ----------
     comparison
-        What to write.
+        Comparison to write.
     folder
         An existing folder; files of these names are replaced.
     """
@@ -298,7 +298,7 @@ def _row(group: Group, evaluations: int, score: str) -> Row:
 
 
 def _final_metrics(run: Run, evaluations: int, score: str) -> dict[str, float]:
-    """Return the numbers of one run by name in COLUMNS, in per cent; empty without any."""
+    """Return one run's metrics by name in COLUMNS, in per cent."""
     percent = [
         [100 * accuracy for accuracy in accuracies.values()]
         for _, accuracies in deque(
@@ -315,7 +315,7 @@ def _final_metrics(run: Run, evaluations: int, score: str) -> dict[str, float]:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Return mean and spread of one number a seed, None of none."""
+    """Return mean and spread of one number per seed, None for no numbers."""
     if not values:
         return None
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None)

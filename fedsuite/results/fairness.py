@@ -1,8 +1,8 @@
-"""Collaborative fairness of runs: whether who brings more gets more.
+"""Collaborative fairness of runs, by which clients that bring more get more.
 
-What a client brings is measured by the accuracy that it reaches alone: by a run of
-Standalone on the same partition with the same seed. Which model's accuracy is set against
-it, and on which test rows, makes a difference: each score is a row of its own.
+A client's contribution is its accuracy alone, in a run of Standalone on the same partition
+with the same seed. A score says which model's accuracy on which test rows is compared with
+it. Each score has a row of its own.
 """
 
 import csv
@@ -42,10 +42,9 @@ class Score(NamedTuple):
     name
         Model and test rows, for tables.
     phase, column
-        Where it stands in ``clients.jsonl``.
+        Place of the accuracy in ``clients.jsonl``.
     alone, examples
-        Columns of the evaluation with Standalone's accuracy on the same kind of rows, and
-        with their number.
+        Columns of Standalone's accuracy on the same kind of rows, and of the rows' number.
     """
 
     name: str
@@ -89,11 +88,11 @@ class Collaboration:
     seed
         The run's seed.
     clients
-        Their ids, in the order of the accuracies.
+        The clients' ids, in the order of the accuracies.
     alone, together
-        Accuracies by client (fractions), Standalone's and the run's, in one order.
+        Accuracies by client (fractions) of Standalone and of the run.
     cf
-        None where it is undefined.
+        Collaborative fairness; None where undefined.
     over_tests, over_clients
         95 % intervals; see :mod:`fedsuite.core.metrics`.
     """
@@ -118,13 +117,13 @@ class Collaboration:
 
     @property
     def incentive(self) -> float:
-        """Share of clients with at least their accuracy alone."""
+        """Share of clients with at least Standalone's accuracy."""
         return participation_incentive(self.alone, self.together)
 
 
 @dataclass(frozen=True)
 class FairnessRow:
-    """One experiment and one score, over seeds."""
+    """Runs of one experiment with one score, over seeds."""
 
     label: str
     score: str
@@ -142,20 +141,20 @@ def fairness_rows(
     Parameters
     ----------
     runs
-        The runs; those of one experiment differ in the seed alone.
+        Runs to score.
     alone
-        Path of a run to the run of Standalone that belongs to it.
+        Run of Standalone by the path of the run that is compared with it.
     evaluations
-        Last evaluations of which a client's accuracy is the mean.
+        Number of last evaluations to average per client.
     at_rounds
-        Label of an experiment to the round after which it counts as ended, for equal
-        time; default: where it ended. Standalone's accuracies are those of its end.
+        Round after which an experiment counts as ended, by label, for equal time. Default:
+        the last round. Standalone always counts to its end.
 
     Raises
     ------
     RunError
-        If clients differ between a run and its Standalone, or a run has no accuracies,
-        or none at the round asked for, or there is no experiment of a label.
+        If a run and its Standalone have different clients, a run lacks the accuracies, or
+        no experiment has a label.
     """
     rows = []
     ends = dict(at_rounds or {})
@@ -173,7 +172,7 @@ def fairness_rows(
 def _scored(
     group: Group, alone: Mapping[Path, Run], evaluations: int, end: int | None
 ) -> Iterator[FairnessRow]:
-    """Yield a row for each score that all runs of an experiment have."""
+    """Yield a row per score that all runs of an experiment have."""
     label = group.label if end is None else f"{group.label} at round {end}"
     for score in SCORES:
         each = [
@@ -188,7 +187,7 @@ def _scored(
 def _collaboration(
     run: Run, alone: Run, score: Score, evaluations: int, end: int | None
 ) -> Collaboration | None:
-    """Return the fairness of a run by a score, None if it or Standalone lacks it."""
+    """Return the fairness of a run by a score, None without the score."""
     theirs = _last_values(run, score.phase, score.column, evaluations, end)
     own = _last_values(alone, "evaluate", score.alone, evaluations)
     if not theirs or not own:
@@ -199,7 +198,7 @@ def _collaboration(
             "runs in which all clients are scored"
         )
     sizes = _last_values(run, "evaluate", score.examples, 1, end)
-    # One without test rows has no accuracy to compare.
+    # A client without test rows has no accuracy to compare.
     tested = [client for client in theirs if sizes.get(client, 0) >= 1]
     if not tested:
         return None
@@ -220,7 +219,7 @@ def _collaboration(
 def _last_values(
     run: Run, phase: str, column: str, evaluations: int, end: int | None = None
 ) -> dict[Client, float]:
-    """Return the mean of each client's last values, of clients that have all of them."""
+    """Return the mean of each client's last values, for clients with all values."""
     history = run.client_history(phase, column)
     if history and end is not None:
         if end not in history:
@@ -264,7 +263,7 @@ def by_seed_table(rows: Sequence[FairnessRow]) -> list[list[str]]:
 
 
 def notes(rows: Sequence[FairnessRow]) -> list[str]:
-    """Return what a reader of the tables must know."""
+    """Return the notes below the tables."""
     sizes = sorted({len(run.alone) for row in rows for run in row.runs})
     null = [
         f"With {size} clients, unrelated accuracies have a CF beyond +-"
@@ -285,7 +284,7 @@ def to_markdown(rows: Sequence[FairnessRow]) -> str:
 
 
 def to_csv(rows: Sequence[FairnessRow]) -> str:
-    """Return each client of each run as CSV: what the plot shows."""
+    """Return the plot's data as CSV, one row per client and run."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["label", "score", SEED, "client", "standalone", "federated"])
@@ -305,7 +304,7 @@ def write_fairness(rows: Sequence[FairnessRow], folder: Path) -> None:
 
 
 def fairness_figure(rows: Sequence[FairnessRow]) -> Figure:
-    """Draw accuracy together against accuracy alone: a panel a score, a colour a label."""
+    """Draw accuracy together against alone, a panel per score, a colour per label."""
     present = {row.score for row in rows}
     scores = [score.name for score in SCORES if score.name in present]
     labels = list(dict.fromkeys(row.label for row in rows))

@@ -1,4 +1,4 @@
-"""Runs of one experiment under several seeds, and what tells experiments apart."""
+"""Groups of runs that differ in the seed alone, and labels of the groups."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ PUBLIC = "public-dir"
 
 @dataclass(frozen=True)
 class Group:
-    """Runs whose experiments differ in the seed alone.
+    """Runs of one experiment that differ in the seed alone.
 
     Parameters
     ----------
     label
-        The method and the keys that tell this group from the others.
+        Method and keys that distinguish this group.
     runs
         The runs, in the order given.
     """
@@ -29,11 +29,11 @@ class Group:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Group runs by experiment, apart from the seed and from where and how long it ran.
+    """Group runs by experiment, whatever the seed, the place and the number of rounds.
 
     Keys in :data:`~fedsuite.experiment.experiment.LOCAL_KEYS` (engine, folders, rounds,
-    ...) say nothing about what was computed; of ``public-dir`` the images do, not where
-    they lie. Groups stand in the order of their first runs.
+    ...) do not change what is computed. The images of ``public-dir`` count, not the path.
+    Groups stand in the order of their first runs.
     """
     groups: dict[tuple[tuple[str, Value], ...], list[Run]] = {}
     for run in runs:
@@ -46,7 +46,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def identity(run: Run) -> dict[str, Value]:
-    """Return the keys that say which experiment a run is of, whatever its seed."""
+    """Return the keys that identify a run's experiment, without the seed."""
     settings = {
         key: value
         for key, value in run.experiment.items()
@@ -59,10 +59,10 @@ def identity(run: Run) -> dict[str, Value]:
 
 
 def _labels(experiments: Sequence[dict[str, Value]]) -> list[str]:
-    """Return one label per experiment, short where short labels tell them apart.
+    """Return one label per experiment, as short as distinct labels can be.
 
-    A key that only some experiments have, all of them with the same value, goes with its
-    method and is left out unless labels would then be equal.
+    A label leaves out a key that only some experiments have, with one value, unless labels
+    would then be equal.
     """
     keys = sorted({key for experiment in experiments for key in experiment} - {METHOD})
     values = {
@@ -85,5 +85,5 @@ def _label(experiment: dict[str, Value], keys: Sequence[str]) -> str:
 
 
 def _text(value: Value) -> str:
-    """Return a value as it stands in TOML, without the quotes."""
+    """Return a value as TOML text without the quotes."""
     return str(value).lower() if isinstance(value, bool) else str(value)

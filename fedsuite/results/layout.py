@@ -1,4 +1,4 @@
-"""Names of the files in a run's folder, and the form of their lines.
+"""Names and formats of the files in a run's folder.
 
 ===================== ==============================================================
 file                  contents
@@ -17,9 +17,10 @@ file                  contents
 ``checkpoints/``      what resuming needs
 ===================== ==============================================================
 
-Where clients have different networks the manifest has ``networks``, an entry of the key
-``client-models`` each, their ``network_parameters``, and ``client_networks``, the index of
-each client's. Accuracies are fractions. A number that is not finite stands as ``null``.
+The manifest of clients with different networks has three more entries: ``networks``
+(entries of the key ``client-models``), ``network_parameters``, and ``client_networks`` (the
+index of each client's network). Accuracies are fractions. A number that is not finite
+stands as ``null``.
 """
 
 import json
@@ -46,19 +47,19 @@ EVENTS = "events"
 
 
 def lines_path(folder: Path, name: str) -> Path:
-    """Return the path of a table of lines, such as ``rounds``."""
+    """Return the path of a JSON-lines file, such as ``rounds``."""
     return folder / f"{name}.jsonl"
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON-lines file; none where there is no such file.
+    """Yield the objects of a JSON-lines file, or none without the file.
 
-    A last line without its newline is what a killed process leaves, and is passed over.
+    A last line without newline, as a killed process leaves it, is passed over.
 
     Raises
     ------
     RunError
-        Where the file cannot be read, or another line is no JSON object.
+        If the file cannot be read, or another line is no JSON object.
     """
     try:
         with open(path, "rb") as file:
@@ -85,7 +86,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises
     ------
     RunError
-        Where the folder is no run's, or was written in a format that is not known here.
+        If the folder holds no run, or a run in an unknown format.
     """
     path = folder / MANIFEST
     if not path.is_file():

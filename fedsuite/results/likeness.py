@@ -1,4 +1,4 @@
-"""What compared experiments have in common: seeds, partitions of the data, keys."""
+"""Seeds, partitions and keys that compared experiments have in common."""
 
 from collections.abc import Sequence
 from itertools import count, groupby
@@ -7,18 +7,18 @@ from fedsuite.results.groups import SEED, Group, identity
 from fedsuite.results.reader import Run
 
 UNLIKE = "not all experiments have the same seeds and partitions: differences may be theirs"
-"""What a figure says where :func:`share_partitions` is false."""
+"""Note of a figure where :func:`share_partitions` is false."""
 
 _NONE = "–"
 
 
 def partition_of(run: Run) -> str:
-    """Return the fingerprint of who held what in a run; empty where it is not known."""
+    """Return the fingerprint of a run's partition; empty where unknown."""
     return str(run.manifest.get("data_fingerprint") or "")
 
 
 def partition_names(groups: Sequence[Group]) -> dict[str, str]:
-    """Return a short name for each fingerprint: A, B, ... in order of appearance."""
+    """Return names A, B, ... of the fingerprints, in order of appearance."""
     names: dict[str, str] = {"": _NONE}
     letters = count()
     for run in (run for group in groups for run in group.runs):
@@ -33,10 +33,10 @@ def share_partitions(groups: Sequence[Group]) -> bool:
 
 
 def partition_warnings(groups: Sequence[Group]) -> list[str]:
-    """Return a line for what groups do not share with the first, empty if they share all.
+    """Return a line on seeds and partitions that not all groups share; empty if all do.
 
-    Runs of one seed and one partition are a pair: their difference does not hold what the
-    seed or the data bring.
+    Runs of one seed and one partition are a pair, whose difference leaves out the effect of
+    seed and data.
     """
     if not groups:
         return []
@@ -60,7 +60,7 @@ def partition_warnings(groups: Sequence[Group]) -> list[str]:
 
 
 def keys_that_differ(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
-    """Return each key in which groups differ, with its value in each; a dash for none."""
+    """Return the value per group of each key that differs, a dash for no value."""
     settings = [identity(group.runs[0]) for group in groups]
     names = sorted({name for values in settings for name in values})
     found = {
@@ -70,7 +70,7 @@ def keys_that_differ(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
 
 
 def seeds_text(seeds: Sequence[object]) -> str:
-    """Return seeds in words: those that follow one another as a range, such as 0-4."""
+    """Return seeds in words, with ranges such as 0-4."""
     numbers = sorted(seed for seed in seeds if isinstance(seed, int))
     if len(numbers) < len(seeds):
         return ", ".join(map(str, seeds))

@@ -8,18 +8,18 @@ from fedsuite.results.reader import Run
 
 @dataclass(frozen=True)
 class NetworkAccuracy:
-    """What the clients with one network reach.
+    """Mean accuracy of the clients with one network.
 
     Parameters
     ----------
     label
         The network, as an entry of the key ``client-models``.
     num_parameters
-        Its trainable scalars.
+        Number of trainable scalars.
     num_clients
-        Clients that have it and told their accuracy.
+        Number of clients with the network and an accuracy.
     accuracy
-        Mean over these clients, each counting alike; a fraction.
+        Plain mean over these clients, a fraction.
     """
 
     label: str
@@ -31,16 +31,16 @@ class NetworkAccuracy:
 def accuracy_by_network(
     run: Run, server_round: int | None = None, column: str = "accuracy"
 ) -> tuple[NetworkAccuracy, ...]:
-    """Return the accuracy of each network that a client has; empty where all share one.
+    """Return the accuracy per network; empty where all clients share one.
 
     Parameters
     ----------
     run
         A run.
     server_round
-        Round to read; None for the last that was evaluated.
+        Round to read; None for the last evaluated round.
     column
-        Which accuracy: ``whole_test_accuracy`` is that on the whole test part.
+        Column of the accuracy, such as ``whole_test_accuracy``.
     """
     labels = run.manifest.get("networks", [])
     if not labels:

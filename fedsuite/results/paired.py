@@ -1,8 +1,9 @@
 """Differences between experiments, pair by pair.
 
-Two runs are a pair where they have the same seed and the same partition. They then share
-the initial model too, if it is the same network. Their difference does not hold what seed
-and data bring, so that its spread is often far smaller than theirs.
+Two runs are a pair if they have the same seed and the same partition. A pair with the same
+network also shares the initial model. The difference of a pair leaves out the effect of
+seed and data, so the spread of differences is often far smaller than the spread of the
+runs.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Paired:
     mean
         Mean of the differences.
     half_width
-        Half of their 95 % t interval; None of one pair.
+        Half of the 95 % t interval; None for one pair.
     num_positive
         Pairs with a difference above 0.
     """
@@ -56,17 +57,17 @@ class Paired:
 
 @dataclass(frozen=True)
 class Difference:
-    """One experiment minus the baseline.
+    """Differences of one experiment from the baseline.
 
     Parameters
     ----------
     label
         The experiment.
     num_pairs
-        Pairs of runs of one seed and one partition.
+        Number of pairs.
     metrics
-        Differences by name in :data:`~fedsuite.results.compare.COLUMNS`; None where no
-        pair has the number on both sides.
+        Differences by name in :data:`~fedsuite.results.compare.COLUMNS`; None for a metric
+        that no pair has on both sides.
     """
 
     label: str
@@ -77,14 +78,14 @@ class Difference:
 def paired_differences(
     comparison: Comparison, baseline: str | None = None
 ) -> tuple[Difference, ...]:
-    """Return each experiment of a comparison minus its baseline, over pairs.
+    """Return the paired differences of each experiment from the baseline.
 
     Parameters
     ----------
     comparison
-        What :func:`~fedsuite.results.compare.compare` returned.
+        Comparison by :func:`~fedsuite.results.compare.compare`.
     baseline
-        Label of the experiment that is taken away; None is the first.
+        Label of the experiment to subtract; None is the first.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def paired_differences(
 
 
 def tables(comparison: Comparison, baseline: str | None = None) -> list["Table"]:
-    """Return a comparison for a rich console: rows, keys that differ, differences."""
+    """Return tables of rows, differing keys and differences for a rich console."""
     differences = paired_differences(comparison, baseline)
     found = [comparison_table(comparison)]
     if comparison.keys:

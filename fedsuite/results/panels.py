@@ -1,8 +1,8 @@
-"""Panels of the curves of runs: which columns are drawn, and how.
+"""Panels of the figures of curves.
 
 A column of ``rounds.jsonl`` that begins with a phase is a mean that weights clients by
-examples. Curves are drawn of the same mean with each client counting once, as accuracies
-are compared; it is made from ``clients.jsonl``. :data:`POOLED` have a figure of their own.
+examples. Curves show the mean in which each client counts once, from ``clients.jsonl``. The
+panels :data:`POOLED` have a figure of their own.
 """
 
 from collections.abc import Iterable
@@ -20,9 +20,9 @@ BY_ROWS = "means over rows: clients count by how many they have"
 
 
 class Panel(NamedTuple):
-    """One panel of the curves: a column of ``rounds.jsonl`` and how to show it.
+    """One panel of a column of ``rounds.jsonl``.
 
-    Where ``beside`` names another column it is drawn with it, thin and dotted.
+    The column ``beside`` is drawn too, thin and dotted.
     """
 
     key: str
@@ -70,17 +70,17 @@ POOLED = (
         1,
     ),
 )
-"""Panels of what is defined over all rows, whoever has them."""
+"""Panels of means over all rows, whichever client holds the rows."""
 
 
 def client_curves(run: Run, panels: Iterable[Panel]) -> dict[str, Curve]:
-    """Return what a run has of the panels' columns, with each client counting once."""
+    """Return a run's curves of the panels, each client counting once."""
     keys = {key for panel in panels for key in (panel.key, panel.beside) if key}
     means = run.client_means(key for key in keys if key.startswith(PHASES))
     return {key: means[key] if key in means else pooled_curve(run, key) for key in keys}
 
 
 def pooled_curve(run: Run, key: str) -> Curve:
-    """Return a column of ``rounds.jsonl`` as it stands there."""
+    """Return a column of ``rounds.jsonl``."""
     rounds, values = run.column(key)
     return dict(zip(rounds.tolist(), values.tolist(), strict=True))

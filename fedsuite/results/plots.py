@@ -1,8 +1,8 @@
-"""Figures of runs, drawn from their folders alone.
+"""Figures of runs, drawn from the runs' folders.
 
-Figures are made through matplotlib's objects, never through pyplot, whose global state
-would reach into the caller's session. Each ``*_figure`` function returns a figure, and
-the ``plot_*`` function of the same name writes it to a PNG file.
+Figures are made of matplotlib's objects, without pyplot, whose global state would reach
+into the caller's session. A ``*_figure`` function returns a figure. The ``plot_*`` function
+of the same name writes the figure to a PNG file.
 """
 
 import io
@@ -45,24 +45,24 @@ from fedsuite.results.panels import (
 from fedsuite.results.reader import Client, Run, load_run
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours, told apart by the colour-blind; yellow is too pale for lines."""
+"""Okabe and Ito's colours for the colour-blind, without yellow, too pale for lines."""
 
 CLASS_COLOURS = (
     *("#332288", "#88CCEE", "#44AA99", "#117733", "#999933"),
     *("#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB"),
 )
-"""Paul Tol's muted colours: ten that the colour-blind tell apart."""
+"""Paul Tol's ten muted colours for the colour-blind."""
 
 LINE_STYLES = ("-", "--", ":", "-.")
 DPI = 150
 FULL = 102
-"""Top of accuracy axes, so that 100 % is not cut by the frame."""
+"""Top of accuracy axes, which keeps 100 % off the frame."""
 
 Curves = tuple[list[int], NDArray[np.float64]]
 """Rounds, and values of shape (seeds, rounds)."""
 
 SPREAD = (0, 10, 50, 90, 100)
-"""Percentiles of the clients' accuracies, drawn against rounds."""
+"""Percentiles of the clients' accuracies to draw against rounds."""
 
 NO_CURVES = "no curves to draw: the runs hold no losses and no accuracies"
 
@@ -75,7 +75,7 @@ SHIFT_PANELS = (
 
 
 def plot_run(path: str | Path) -> list[Path]:
-    """Draw everything that a run's folder has data for into its ``plots`` folder.
+    """Draw all figures of a run into the ``plots`` folder of the run.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def plot_run(path: str | Path) -> list[Path]:
 
 
 def plot_curves(runs: Sequence[Run], path: Path) -> None:
-    """Write :func:`curves_figure` to a PNG file; what is pooled over rows beside it."""
+    """Write :func:`curves_figure` to a PNG file, and :func:`pooled_figure` beside it."""
     figures = _curves(runs, path.name)
     if not figures:
         raise RunError(NO_CURVES)
@@ -131,26 +131,27 @@ def plot_shift(shifts: Sequence[ClientShift], path: Path) -> None:
 def curves_figure(runs: Sequence[Run]) -> Figure:
     """Draw losses and accuracies against rounds, one line per experiment.
 
-    All are means over clients in which each counts once. Several seeds of one experiment
-    make one line, their mean, within a band of one sample standard deviation, over the
-    rounds that all of them have. A panel for which no run has data is left out.
+    Each point is a mean over clients in which each client counts once. Several seeds of one
+    experiment make one line, the mean over seeds, in a band of one sample standard
+    deviation. The line covers the rounds that all seeds have. A panel without data is left
+    out.
 
     Raises
     ------
     RunError
-        Where no run has anything to draw.
+        If no run has data to draw.
     """
     return _figure(runs, PANELS, [client_curves(run, PANELS) for run in runs], ONCE)
 
 
 def pooled_figure(runs: Sequence[Run]) -> Figure:
-    """Draw what is a mean over rows, as :func:`curves_figure` draws means over clients."""
+    """Draw means over rows against rounds; see :func:`curves_figure`."""
     curves = [{panel.key: pooled_curve(run, panel.key) for panel in POOLED} for run in runs]
     return _figure(runs, POOLED, curves, BY_ROWS)
 
 
 def _curves(runs: Sequence[Run], name: str) -> dict[str, Figure]:
-    """Return the figures of curves that the runs have data for, by file name."""
+    """Return the runs' figures of curves, by file name."""
     stem, dot, suffix = name.rpartition(".")
     makers = {name: curves_figure, f"{stem}_by_rows{dot}{suffix}": pooled_figure}
     figures = {}
@@ -166,7 +167,7 @@ def _figure(
     curves: Sequence[Mapping[str, Curve]],
     weights: str,
 ) -> Figure:
-    """Draw the panels that the runs' curves have data for."""
+    """Draw the panels for which the runs have data."""
     panels = [panel for panel in choice if any(found[panel.key] for found in curves)]
     if not panels:
         raise RunError(NO_CURVES)
@@ -191,7 +192,7 @@ def _figure(
         figure.suptitle(escape_dollars(f"{_title(groups[0])}\n{title}"))
     else:
         figure.suptitle(title if share_partitions(groups) else f"{title}\n{UNLIKE}")
-        # All groups, though a panel may lack one: the legend stands for the whole figure.
+        # All groups, even those that a panel lacks: the legend is the whole figure's.
         handles = [
             grid.flat[0].plot([], [], **line_style(i))[0] for i in range(len(groups))
         ]
@@ -211,12 +212,12 @@ def _figure(
 
 
 def client_accuracy_figure(run: Run) -> Figure:
-    """Draw the accuracy of each client at the last evaluation, and its spread over rounds.
+    """Draw each client's last accuracy, and the spread of accuracies over rounds.
 
     Raises
     ------
     RunError
-        Where the run has no accuracies per client.
+        If the run has no accuracies per client.
     """
     last, accuracies, spreads = 0, dict[Client, float](), dict[int, NDArray[np.float64]]()
     for server_round, found in run.client_rounds("evaluate", "accuracy"):
@@ -238,7 +239,7 @@ def client_accuracy_figure(run: Run) -> Figure:
 
 
 def partition_figure(class_counts: NDArray[np.int64], part: str = "train") -> Figure:
-    """Draw who holds what: samples per client, stacked by class.
+    """Draw the samples per client, stacked by class.
 
     Parameters
     ----------
@@ -270,7 +271,7 @@ def partition_figure(class_counts: NDArray[np.int64], part: str = "train") -> Fi
 
 
 def shift_figure(shifts: Sequence[ClientShift]) -> Figure:
-    """Draw the shift reached, what it cost in rows, and label drift, for each client."""
+    """Draw each client's measured shift, effective size and label drift."""
     figure = Figure(figsize=(9.6, 6.0), layout="constrained")
     for axes, (name, title, unit) in zip(
         figure.subplots(2, 2).flat, SHIFT_PANELS, strict=True
@@ -279,7 +280,7 @@ def shift_figure(shifts: Sequence[ClientShift]) -> Figure:
         columns = draw_columns(axes, values, PALETTE[:1])
         dress(axes, title, columns.label("client"), unit)
         axes.grid(axis="x", visible=False)
-        # Long numbers would touch.
+        # Long numbers would touch each other.
         ticks = MaxNLocator(nbins=12 if len(shifts) <= 1000 else 6, integer=True)
         axes.xaxis.set_major_locator(ticks)
     return figure
@@ -309,7 +310,7 @@ def _draw_beside(axes: Axes, curves: Curves, scale: float, index: int) -> None:
 
 
 def _round_ticks(axes: Axes) -> None:
-    """Mark whole rounds; one alone would get marks of fractions beside it."""
+    """Mark whole rounds only, even where there is one round."""
     rounds = {int(x) for line in axes.get_lines() for x in np.asarray(line.get_xdata())}
     if len(rounds) == 1:
         axes.set_xticks(list(rounds))
@@ -318,14 +319,14 @@ def _round_ticks(axes: Axes) -> None:
 
 
 def _marker(rounds: Sequence[int]) -> dict[str, Any]:
-    """Return the marker of a curve: a point alone must be seen without a line."""
+    """Return the marker of a curve, so that a single point shows without a line."""
     if len(rounds) > 30:
         return {}
     return {"marker": "o", "markersize": 8 if len(rounds) == 1 else 3}
 
 
 def _by_seed(found: Sequence[Mapping[str, Curve]], key: str) -> Curves:
-    """Return common rounds and (seeds, rounds) values, of the runs that have the column."""
+    """Return common rounds and (seeds, rounds) values of the runs with the column."""
     columns = [curves[key] for curves in found if curves[key]]
     if not columns:
         return [], np.empty((0, 0))
@@ -394,7 +395,7 @@ def _class_colours(num_classes: int) -> list[Any]:
 
 
 def _class_key(figure: Figure, axes: Axes, colours: Sequence[Any]) -> None:
-    """Add what colour is what class: a legend for a few classes, a scale for many."""
+    """Add the colours' key: a legend for a few classes, a scale for many."""
     if len(colours) <= len(CLASS_COLOURS):
         handles, labels = axes.get_legend_handles_labels()
         # Reversed, so that the legend reads as the bars are stacked.
@@ -414,7 +415,7 @@ def _class_key(figure: Figure, axes: Axes, colours: Sequence[Any]) -> None:
 
 
 def dress(axes: Axes, title: str, x_label: str, y_label: str) -> None:
-    """Give a panel its title, its labels, and the look that all figures share."""
+    """Set a panel's title, labels and common look."""
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
@@ -424,7 +425,7 @@ def dress(axes: Axes, title: str, x_label: str, y_label: str) -> None:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Return the colour and style of a line: each pair comes once before any repeats."""
+    """Return a line's colour and style; each pair comes once before any repeats."""
     style = LINE_STYLES[index // len(PALETTE) % len(LINE_STYLES)]
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": style, "linewidth": 1.6}
 

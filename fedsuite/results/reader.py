@@ -1,4 +1,4 @@
-"""Reading the folder of a run, finished or not."""
+"""Reading of a run's folder, finished or not."""
 
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -23,10 +23,10 @@ Client = int | str
 
 @dataclass(frozen=True)
 class Run:
-    """What a run wrote.
+    """A run, read from its folder.
 
-    The rows per client are read from the file when asked for, since a long run with many
-    clients has hundreds of thousands.
+    Rows per client are read when needed, because a long run with many clients has hundreds
+    of thousands.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Run:
     rounds
         One row per round, in the order written.
     summary
-        The final report; None where the run has not ended.
+        The final report; None before the run's end.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class Run:
     summary: dict[str, Any] | None
 
     def column(self, key: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the rounds that have a number under ``key``, and those numbers."""
+        """Return the rounds with a number under ``key``, and the numbers."""
         pairs = [
             (row["round"], row[key]) for row in self.rounds if row.get(key) is not None
         ]
@@ -76,12 +76,12 @@ class Run:
         key
             Name of the number, such as ``"accuracy"`` (a fraction) or ``"loss"``.
         server_round
-            Round to read; None for the last that has such numbers.
+            Round to read; None for the last round with such numbers.
 
         Returns
         -------
         dict
-            Values by client; empty where the round has none.
+            Values by client.
         """
         latest, values = 0, dict[Client, float]()
         for found, numbers in self.client_rounds(phase, key):
@@ -91,7 +91,7 @@ class Run:
         return values
 
     def client_history(self, phase: str, key: str) -> dict[int, dict[Client, float]]:
-        """Return, by round, one number per client; rows without the number are left out."""
+        """Return one number per client, by round; rows without the number are left out."""
         history: dict[int, dict[Client, float]] = {}
         for server_round, numbers in self.client_rounds(phase, key):
             history.setdefault(server_round, {}).update(numbers)
@@ -118,8 +118,8 @@ class Run:
         Parameters
         ----------
         keys
-            Phase and column, such as ``"evaluate_accuracy"``; each is in what is returned.
-            In ``rounds.jsonl`` the means of these names weight clients by examples.
+            Phase and column, such as ``"evaluate_accuracy"``; every key is returned. The
+            means of the same names in ``rounds.jsonl`` weight clients by examples.
         """
         wanted = {key: key.partition("_")[::2] for key in keys}
         values: dict[str, dict[int, list[float]]] = {key: {} for key in wanted}
@@ -143,7 +143,7 @@ class Run:
         Returns
         -------
         array or None
-            None where the run did not record who holds what.
+            None where the run recorded no partition.
         """
         path = self.path / layout.PARTITION
         if not path.is_file():
@@ -152,7 +152,7 @@ class Run:
         return None if counts is None else np.array(counts, dtype=np.int64)
 
     def shifts(self) -> tuple[ClientShift, ...]:
-        """Return what came of each client's covariate shift; empty where none was asked."""
+        """Return each client's measured covariate shift; empty without such a shift."""
         path = self.path / layout.PARTITION
         if not path.is_file():
             return ()
@@ -164,12 +164,12 @@ class Run:
 
 
 def load_run(path: str | Path) -> Run:
-    """Read the folder of a run; a run that goes on or was killed can be read too.
+    """Read the folder of a run that has ended, was killed, or goes on.
 
     Raises
     ------
     RunError
-        Where the folder is not a run's, or a file in it is missing or damaged.
+        If the folder holds no run, or a file is missing or damaged.
     """
     folder = Path(path)
     manifest = layout.read_manifest(folder)

@@ -1,4 +1,4 @@
-"""The end of a run: summary, plots, and the tables that a person sees."""
+"""Summary, plots and printed tables at the end of a run."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -36,9 +36,9 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     Parameters
     ----------
     folder
-        The run's folder; its tables of lines are complete.
+        The run's folder, with complete JSON-lines files.
     write
-        Takes lines for a person.
+        Function that prints a line.
     """
     run = load_run(folder.path)
     last = run.rounds[-1] if run.rounds else {}
@@ -67,7 +67,7 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
 
 
 def draw_plots(folder: RunFolder) -> None:
-    """Draw the plots of a run whose tables of lines are complete."""
+    """Draw the plots of a run with complete JSON-lines files."""
     # matplotlib takes a third of a second, which no run waits for before it begins.
     from fedsuite.results.plots import plot_run
 
@@ -106,11 +106,11 @@ def render_networks(
     Parameters
     ----------
     networks, whole
-        On the clients' own test rows, and, where it was scored, on the whole test part.
+        Accuracies on the clients' own test rows and, where scored, on the whole test part.
     """
     on_whole = {found.label: f"{100 * found.accuracy:.2f}" for found in whole}
     table = Table(title="Mean accuracy by network", title_justify="left")
-    # A label says which network it is: it may be broken, never cut off.
+    # A label names the network: it may be broken, never cut off.
     table.add_column("network", overflow="fold")
     headings = ["parameters", "clients", "accuracy in %"]
     for heading in headings + ["whole test in %"] * bool(whole):

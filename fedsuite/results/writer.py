@@ -1,7 +1,7 @@
-"""Writing the folder of a run while the run goes on.
+"""Writing of a run's folder while the run goes on.
 
-Whole files are replaced in one step, and lines are appended one batch per call, so the
-folder of a run that was killed can be read. Layout: :mod:`fedsuite.results.layout`.
+Whole files are replaced in one step. Lines are appended one batch per call. So the folder
+of a killed run can be read. :mod:`fedsuite.results.layout` has the layout.
 """
 
 import json
@@ -31,19 +31,18 @@ from fedsuite.core.keys import Value
 from fedsuite.results import layout
 
 LOCK = ".lock"
-"""File by which the writer of a folder keeps others out."""
+"""File that locks a folder for its writer."""
 
 PACKAGES = ("flwr", "flwr-datasets", "ray", "torch", "numpy", "scikit-learn")
-"""Packages whose versions go into the manifest."""
+"""Packages whose versions the manifest holds."""
 
 
 class RunFolder:
-    """The folder of one run, open for writing; made by :meth:`create` or :meth:`resume`.
+    """A run's folder, opened for writing by :meth:`create` or :meth:`resume`.
 
-    Every method raises :class:`~fedsuite.core.errors.RunError`, naming the file, where the
-    disk is full or the file may not be written. A folder has one writer at a time: it is
-    locked from :meth:`create` or :meth:`resume` until :meth:`finish`, or until the process
-    dies, however that happens.
+    Every method raises :class:`~fedsuite.core.errors.RunError`, naming the file, if the
+    disk is full or the file may not be written. A folder has one writer at a time. The
+    folder is locked until :meth:`finish`, or until the process dies.
 
     Parameters
     ----------
@@ -65,18 +64,18 @@ class RunFolder:
         Parameters
         ----------
         path
-            Folder to make; it may exist if it is empty, or if all that it holds is what a
-            run left that died before it had a manifest.
+            Folder to make. It may exist if it is empty, or if its run died before the
+            manifest was written.
         experiment
             The full resolved experiment by kebab-case key.
         manifest
-            What the run knows of itself: method, data set, seed, engine, fingerprints.
-            Format, versions, starting time and status are added.
+            Method, data set, seed, engine and fingerprints of the run. Format, versions,
+            starting time and status are added.
 
         Raises
         ------
         RunError
-            Where the folder exists and is not empty, or cannot be written.
+            If the folder exists and is not empty, or cannot be written.
         """
         lock = _claim(path)
         try:
@@ -118,8 +117,8 @@ class RunFolder:
     def resume(cls, path: Path, server_round: int) -> "RunFolder":
         """Open the folder of a run that goes on after ``server_round``.
 
-        Lines of later rounds and what a killed writer left half-written are removed, and
-        the status is running again.
+        Lines of later rounds and half-written files are removed. The status is running
+        again.
         """
         folder = cls(path)
         folder._lock = lock = _locked(path)
@@ -135,7 +134,7 @@ class RunFolder:
 
     @classmethod
     def stop(cls, path: Path) -> None:
-        """Note that a run stopped whose own process could not; not while one writes it."""
+        """Mark a killed run as stopped, unless a process still writes the run."""
         with suppress(RunError):
             lock = _locked(path)
             try:
@@ -152,7 +151,7 @@ class RunFolder:
         name
             ``"rounds"``, ``"clients"`` or ``"events"``.
         rows
-            Objects of JSON's types or NumPy scalars; each has a ``"round"``. Numbers that
+            Objects of JSON's types or NumPy scalars, each with a ``"round"``. Numbers that
             are not finite are written as ``null``.
         """
         data = _lines(rows)
@@ -182,7 +181,7 @@ class RunFolder:
     def finish(
         self, status: Literal["finished", "failed", "stopped"], error: str | None = None
     ) -> None:
-        """Note in the manifest when and how the run ended, and why if it failed."""
+        """Record in the manifest when, how and why the run ended."""
         try:
             self.update_manifest(finished=_now(), status=status, error=error)
         finally:
@@ -192,8 +191,8 @@ class RunFolder:
     def sync(self) -> None:
         """Flush the appended lines to the disk itself, as before a checkpoint.
 
-        A kill loses no appended line; a loss of power may, unless they were flushed. A
-        checkpoint must not survive rounds whose lines are lost.
+        A kill loses no appended line. A loss of power may lose lines that were not flushed.
+        A checkpoint must not survive rounds whose lines are lost.
         """
         path = self.path
         try:
@@ -208,8 +207,8 @@ class RunFolder:
     def truncate_after(self, server_round: int) -> None:
         """Drop from every JSON-lines file the rows of rounds after ``server_round``.
 
-        A torn last line is dropped too. Each file is replaced in one step, so this can be
-        interrupted and repeated.
+        A torn last line is dropped too. Each file is replaced in one step, so an
+        interrupted call can be repeated.
         """
         for path in sorted(self.path.glob("*.jsonl")):
             rows = layout.read_rows(path)
@@ -217,7 +216,7 @@ class RunFolder:
 
 
 def _locked(path: Path) -> BaseFileLock:
-    """Return the folder's lock, taken, or raise if another process holds it."""
+    """Take and return the folder's lock, or raise if another process holds it."""
     lock = FileLock(path / LOCK)
     try:
         lock.acquire(timeout=0)
@@ -232,7 +231,7 @@ def _locked(path: Path) -> BaseFileLock:
 
 
 def _claim(path: Path) -> BaseFileLock:
-    """Make the folder ours, or raise; of two runs that try at once only one succeeds."""
+    """Claim the folder or raise; only one of two simultaneous runs succeeds."""
     taken = RunError(
         f"run folder {path} exists and is not empty: choose another output-dir, remove the "
         f"folder, or go on with its run by `fedsuite resume {path}`"
@@ -251,7 +250,7 @@ def _claim(path: Path) -> BaseFileLock:
 
 
 def _is_used(path: Path) -> bool:
-    """Return whether a folder holds more than what a run leaves that dies at its start."""
+    """Return whether a folder holds more than the remains of a failed start."""
     names = {entry.name for entry in path.iterdir()}
     remains = {LOCK, layout.EXPERIMENT}
     remains |= {name for name in names if fnmatch(name, TEMPORARY_PATTERN)}
@@ -280,7 +279,7 @@ def _pretty(value: Mapping[str, object]) -> bytes:
 
 
 def _version(package: str) -> str | None:
-    """Return an installed version, None where the package came by another way (a FAB)."""
+    """Return an installed version, None for a package from a FAB."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,1 +1,1 @@
-"""What Flower does not do yet: each with its version, and when it can go."""
+"""Workarounds of Flower, each with its version and the condition for its removal."""

@@ -1,1 +1,1 @@
-"""ClientApps that begin with torch and Flower loaded: a process before SuperExec."""
+"""A SuperExec whose ClientApps start with torch and Flower loaded."""

@@ -1,21 +1,21 @@
-"""A SuperExec whose ClientApps begin with torch and Flower loaded.
+"""A SuperExec whose ClientApps start with torch and Flower loaded.
 
     python -P superexec.py beside flower-superexec --insecure --runtime-api-address ...
 
-Flower starts a new Python for each message, and a short answer spends most of its
-processor time on ``import torch, flwr``. Here one process imports both, once, and is
-forked for each message: every ClientApp is a process of its own as before, with memory of
-its own, that runs Flower's own program and ends with the message.
+Flower starts a new Python per message, and a short answer spends most of its processor time
+on ``import torch, flwr``. Here one process imports both once, and forks per message. Every
+ClientApp is still a process with its own memory, which runs Flower's own program and ends
+with the message.
 
-``beside`` starts that process and becomes the SuperExec, which finds ``flwr-clientapp`` of
-this folder before Flower's. That calls ``begin``, which asks for a fork, and becomes
-Flower's own program if nobody answers.
+``beside`` starts the forking process and becomes the SuperExec. The SuperExec finds
+``flwr-clientapp`` of this folder before Flower's. This ``flwr-clientapp`` calls ``begin``,
+which asks for a fork, and becomes Flower's own program if nobody answers.
 
-This file runs by its path and imports nothing of fedsuite: a run brings its own code to
-the node, and that is what its ClientApps are to import. Linux only.
+This file runs by its path and imports nothing of fedsuite, because ClientApps must import
+the code that a run brings to the node. Linux only.
 """
 
-# ``begin`` is a fresh Python for each message: what it does not need is imported later.
+# ``begin`` is a fresh Python per message, so it imports only what it needs.
 import os
 import select
 import socket
@@ -31,10 +31,10 @@ PRELOADED = (
     "safetensors.numpy",
     "filelock",
 )
-"""What a ClientApp of Flower and of fedsuite loads that a run does not bring."""
+"""Modules that a ClientApp loads and a run does not bring."""
 
 LINE = "FEDSUITE_PRELOADED"
-"""Environment variable with the name of the socket at which to ask for a fork."""
+"""Environment variable with the name of the forking process's socket."""
 
 PYTHON = "FEDSUITE_PYTHON"
 """Environment variable with the Python that runs ``begin``."""
@@ -43,11 +43,11 @@ _CLIENT_APP = "flwr-clientapp"
 _BACKLOG = 64
 _PATIENCE_S = 5.0
 _MOST_BYTES = 1 << 16
-"""More than a command line of Flower's holds."""
+"""Longest command line, well above Flower's."""
 
 
 def beside(command: list[str]) -> None:
-    """Become a SuperExec, beside a process that forks its ClientApps.
+    """Become a SuperExec beside a process that forks ClientApps.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def beside(command: list[str]) -> None:
     if program is None:
         sys.exit(f"{command[0]} is not on PATH: run pip install flwr in that environment")
     listener = socket.socket(socket.AF_UNIX)
-    # No name given: the system chooses one, and there is no file to tidy up.
+    # Without a given name the system chooses one, and there is no file to tidy up.
     listener.bind("")
     listener.listen(_BACKLOG)
     ended, lives = os.pipe()
@@ -82,19 +82,19 @@ def beside(command: list[str]) -> None:
 
 
 def serve(listener: socket.socket, ended: int) -> list[str] | None:
-    """Fork for each command line that comes, until the SuperExec has ended.
+    """Fork per received command line, until the SuperExec has ended.
 
     Parameters
     ----------
     listener
-        Where :func:`begin` asks.
+        Socket that :func:`begin` connects to.
     ended
         End of a pipe that closes with the SuperExec.
 
     Returns
     -------
     list of str or None
-        In a forked process, the command line to run; None in this one, at the end.
+        The command line to run in a forked process; None in this process, at the end.
     """
     preload()
     awaited: list[socket.socket | int] = [listener, ended]
@@ -117,12 +117,12 @@ def serve(listener: socket.socket, ended: int) -> list[str] | None:
 
 
 def preload() -> None:
-    """Import what ClientApps need, and keep it out of their garbage collector's way."""
+    """Import the ClientApps' modules, and freeze them for the garbage collector."""
     import gc
     import importlib
 
     for module in PRELOADED:
-        # Without Flower a ClientApp says so itself; the rest, an app may do without.
+        # A ClientApp itself reports missing Flower; an app may not need the rest.
         with suppress(ImportError):
             importlib.import_module(module)
     gc.collect()
@@ -131,7 +131,7 @@ def preload() -> None:
 
 
 def hear(line: socket.socket) -> list[str] | None:
-    """Return the command line that somebody sends, or None for one that is not wanted."""
+    """Return a received command line, None for an invalid one."""
     line.settimeout(_PATIENCE_S)
     told = b""
     try:
@@ -147,17 +147,17 @@ def hear(line: socket.socket) -> list[str] | None:
 
 
 def bury() -> None:
-    """Take note of the ClientApps that have ended."""
+    """Reap the ClientApps that have ended."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def run_client_app(words: list[str]) -> None:
-    """Do what Flower's program does with that command line; ends the process."""
+    """Run Flower's program with a command line, and end the process."""
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        # Else every ClientApp would draw the same: NumPy does not know that it was forked.
+        # NumPy does not notice a fork, so every ClientApp would draw the same numbers.
         numpy.random.seed()
     sys.argv = [_CLIENT_APP, *words]
     from flwr.supernode.cli import flwr_clientapp
@@ -166,7 +166,7 @@ def run_client_app(words: list[str]) -> None:
 
 
 def begin(words: list[str]) -> None:
-    """Have a ClientApp forked for a command line, or become Flower's own program."""
+    """Have a ClientApp forked for a command line, or else become Flower's own program."""
     if _handed_over(words, os.environ.get(LINE, "")):
         return
     print(
@@ -183,7 +183,7 @@ def _handed_over(words: list[str], name: str) -> bool:
     try:
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(f"\0{name}")
-            # The words hold a token, and a name that is free again is anybody's.
+            # The words hold a token, and anybody could take a freed socket name.
             if _peer_user(line) != os.getuid():
                 return False
             line.sendall(b"\0".join(map(os.fsencode, words)))

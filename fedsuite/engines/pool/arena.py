@@ -1,7 +1,6 @@
-"""Memory that two processes share.
+"""Shared memory of two processes.
 
-Arrays cross from one process to another by being copied into it once; the other side looks
-at them where they lie.
+The sender copies an array into the shared memory once. The receiver reads the array there.
 """
 
 import math
@@ -16,34 +15,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 Place = list[Any]
-"""Where an array lies: arena, offset in bytes, shape, dtype; fit for JSON."""
+"""Place of an array as JSON: arena, offset in bytes, shape, dtype."""
 
 Get = Callable[[Place], NDArray[Any]]
-"""Returns the array at a place."""
+"""Function that returns the array at a place."""
 
 TURNS = 2
-"""Messages that one worker may have at a time."""
+"""Most messages of one worker at a time."""
 
 REPLIES = 2 * TURNS
-"""Replies of one worker that may lie in memory at a time: those under way, and others that
-somebody still looks at."""
+"""Most replies of one worker in shared memory at a time: those under way, and those still
+in use."""
 
 SHARED = 0
-"""Number of the arena that all workers read from."""
+"""Number of the arena that all workers read."""
 
 _ALIGNMENT = 64
 _LEAST_BYTES = 1 << 16
 
 
 class Arena:
-    """A file without a name, mapped into memory; it grows as needed.
+    """A nameless file, mapped into memory, which grows as needed.
 
-    One process writes, another reads; they take turns by what they tell each other.
+    One process writes and another reads. Their messages decide whose turn it is.
 
     Parameters
     ----------
     number
-        What places call it.
+        Number of the arena in places.
     descriptor
         The open file; see :func:`new_descriptor`.
     """
@@ -57,11 +56,11 @@ class Arena:
         self._lent: weakref.ref[Any] | None = None
 
     def clear(self) -> None:
-        """Let the next array lie at the start."""
+        """Empty the arena: the next array lies at the start."""
         self._used = 0
 
     def put(self, array: NDArray[Any]) -> Place:
-        """Copy an array in, behind those that are there, and return its place."""
+        """Append a copy of an array and return its place."""
         offset = self._used
         self._used = -(-(offset + array.nbytes) // _ALIGNMENT) * _ALIGNMENT
         if self._used > self._size:
@@ -70,30 +69,30 @@ class Arena:
         return [self._number, offset, list(array.shape), array.dtype.str]
 
     def get(self, place: Place) -> NDArray[Any]:
-        """Return the array at a place, read-only, where it lies."""
+        """Return a read-only view of the array at a place."""
         _, offset, shape, dtype = place
         view = self._view(offset, tuple(shape), np.dtype(dtype))
         view.flags.writeable = False
         return view
 
     def copy(self, place: Place) -> NDArray[Any]:
-        """Return a copy of the array at a place, read-only."""
+        """Return a read-only copy of the array at a place."""
         array = np.array(self.get(place))
         array.flags.writeable = False
         return array
 
     def lend(self, give_back: Callable[[], object]) -> Get:
-        """Return what :meth:`get` is, for arrays that somebody may look at for long.
+        """Return a function like :meth:`get` for arrays that stay in use for long.
 
         Parameters
         ----------
         give_back
-            Called when nobody has any of these arrays, or views of them, any more.
+            Function called when none of these arrays, or views of them, is in use.
         """
         size = os.fstat(self._descriptor).st_size
         whole = self._view(0, (size,), np.dtype(np.uint8))
         whole.flags.writeable = False
-        # What NumPy's views name as their base, whichever they were made from.
+        # NumPy names this object as the base of all views.
         self._lent = weakref.ref(whole.base, lambda _: give_back())
 
         def get(place: Place) -> NDArray[Any]:
@@ -109,14 +108,14 @@ class Arena:
     ) -> NDArray[Any]:
         count = math.prod(shape)
         if self._map is None or offset + count * dtype.itemsize > self._size:
-            # Arrays that lie in the old mapping keep it alive; both show the same file.
+            # Arrays in the old mapping keep it alive. Both mappings show the same file.
             self._size = os.fstat(self._descriptor).st_size
             self._map = mmap.mmap(self._descriptor, self._size)
         return np.frombuffer(self._map, dtype, count, offset).reshape(shape)
 
 
 def new_descriptor() -> int:
-    """Return an open file for an arena, in memory where the system has such files."""
+    """Return an open file for an arena, in memory if the system allows."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("fedsuite")
     else:
@@ -138,10 +137,10 @@ class Arenas:
 
 
 def down_arena(turn: int) -> int:
-    """Return the number of the arena to a worker, for messages of a turn."""
+    """Return the number of the arena for a turn's messages to a worker."""
     return 1 + turn
 
 
 def up_arena(reply: int) -> int:
-    """Return the number of the arena back from a worker, for one of its replies."""
+    """Return the number of the arena for one of a worker's replies."""
     return 1 + TURNS + reply

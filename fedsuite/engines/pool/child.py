@@ -1,11 +1,11 @@
-"""One worker process: answers messages until its parent closes the line.
+"""A worker process, which answers messages until its parent closes the line.
 
     python -m fedsuite.engines.pool.child LINE SHARED DOWN DOWN UP UP UP UP
 
-The arguments are open file descriptors: the line to the parent, and arenas. Messages are
-JSON; their arrays lie in the arenas. Two messages may be under way at once, one in work and
-one that waits, each with an arena down of its own. The parent names the arena up of each:
-it looks at replies where they lie, and no one writes there meanwhile.
+The arguments are open file descriptors of the line to the parent and of the arenas.
+Messages are JSON with arrays in the arenas. Two messages may be under way at once, one in
+work and one waiting. Each message has its own arena down. The parent names each reply's
+arena up, and reads the reply there, while nobody writes to the arena.
 """
 
 import json
@@ -36,7 +36,7 @@ from fedsuite.workarounds.identity import flower_identity
 
 
 class CarriedStore:
-    """The state of clients that travels with messages: the parent keeps it."""
+    """Store of clients' states, which travel with messages; the parent keeps them."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], Arrays] = {}
@@ -44,7 +44,7 @@ class CarriedStore:
         self.saved: list[tuple[int, str, Arrays, set[str]]] = []
 
     def begin(self, states: list[Any], arenas: Arenas) -> None:
-        """Take what came with a message, and forget what came before."""
+        """Replace the states by those of a message."""
         self._known, self._missing, self.saved = {}, {}, []
         for client_id, version, found in states:
             if isinstance(found, str):
@@ -53,7 +53,7 @@ class CarriedStore:
                 self._known[client_id, version] = hear_arrays(found, arenas.get)
 
     def load(self, client_id: int, version: str) -> Arrays:
-        """Return a version that came along."""
+        """Return a version that came with the message."""
         key = client_id, version
         if key not in self._known:
             reason = self._missing.get(key, f"client {client_id}: no state {version} came")
@@ -67,14 +67,14 @@ class CarriedStore:
 
 
 class CarriedFailures(Failures):
-    """Errors in clients' code, which the parent tells of: it knows what others told."""
+    """Errors in clients' code, which the parent logs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[tuple[str, str]] = []
 
     def tell(self, place: str, client_id: int, error: Exception) -> None:
-        """Keep an error until the reply is packed, unless one at its place was."""
+        """Keep the first error per place until the reply is packed."""
         if self._is_new(place):
             words = "".join(traceback.format_exception(error)).rstrip()
             self.found.append((place, f"client {client_id} failed\n{words}"))
@@ -93,14 +93,14 @@ def serve(line: Connection, arenas: Arenas) -> None:
             store.begin(told["states"], arenas)
             message = _message(told, arenas)
             try:
-                # Not before the first message: by then the parent has decoded the data.
+                # Not before the first message, when the parent has decoded the data.
                 app = app or client_app_for(Worker(experiment, store), failures)
                 context = node_context(told["node"], setup["nodes"], config)
                 reply = app(message, context).content
                 answer = _answer(reply, store, arenas.all[up_arena(told["reply"])])
                 answer["failures"], failures.found = failures.found, []
             except Exception as error:
-                # Until there is an app it is the experiment that is refused.
+                # An error before there is an app refuses the experiment.
                 refused = app is None and isinstance(error, FedsuiteError)
                 fatal = str(error) if refused else ""
                 answer = {"error": f"{type(error).__name__}: {error}", "fatal": fatal}

@@ -1,4 +1,4 @@
-"""A message's records as JSON, and its arrays in shared memory."""
+"""Messages as JSON with arrays in shared memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from fedsuite.messages.records import Arrays, LazyArray, view_array
 
 Put = Callable[[NDArray[Any]], Place]
 Told = list[Any]
-"""A record as it stands in JSON: its kind and what is in it."""
+"""A record as JSON: its kind and content."""
 
 _ARRAYS, _CONFIG, _METRICS = "arrays", "config", "metrics"
 
@@ -19,16 +19,16 @@ _ARRAYS, _CONFIG, _METRICS = "arrays", "config", "metrics"
 def tell_content(
     content: RecordDict, put: Put, known: Callable[[ArrayRecord], Told | None]
 ) -> dict[str, Told]:
-    """Return a message's content for JSON, its arrays put away.
+    """Return a message's content as JSON, with its arrays in shared memory.
 
     Parameters
     ----------
     content
-        Holds records of arrays, settings and metrics.
+        Records of arrays, settings and metrics.
     put
-        Puts an array into shared memory.
+        Function that puts an array into shared memory.
     known
-        What was told of a record before, if its arrays still lie there.
+        JSON of records whose arrays already lie in shared memory.
     """
     told: dict[str, Told] = {}
     for name, record in content.items():
@@ -42,23 +42,23 @@ def tell_content(
 
 
 def tell_record(record: ArrayRecord, put: Put) -> Told:
-    """Return a record of arrays for JSON, its arrays put away."""
-    # A list: names keep their order in it, whatever they are.
+    """Return a record of arrays as JSON, with its arrays in shared memory."""
+    # A list keeps the order of any names.
     return [_ARRAYS, [[name, put(view_array(array))] for name, array in record.items()]]
 
 
 def tell_arrays(arrays: Arrays, put: Put) -> Told:
-    """Return named arrays for JSON, put away."""
+    """Put named arrays into shared memory; return their JSON."""
     return [[name, put(array)] for name, array in arrays.items()]
 
 
 def hear_arrays(told: Told, get: Get) -> Arrays:
-    """Return the named arrays that :func:`tell_arrays` told of."""
+    """Return the named arrays of :func:`tell_arrays`'s JSON."""
     return {name: get(place) for name, place in told}
 
 
 def hear_content(told: dict[str, Told], get: Get) -> RecordDict:
-    """Return the content that :func:`tell_content` told of."""
+    """Return the content of :func:`tell_content`'s JSON."""
     content = RecordDict()
     for name, (kind, held) in told.items():
         if kind == _ARRAYS:
@@ -74,7 +74,7 @@ def hear_content(told: dict[str, Told], get: Get) -> RecordDict:
 
 
 def _tell(value: Any) -> Any:
-    """Return a setting for JSON, which knows no bytes."""
+    """Return a setting as JSON, which has no bytes."""
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     return [_tell(item) for item in value] if isinstance(value, list) else value

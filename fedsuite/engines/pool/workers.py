@@ -1,4 +1,4 @@
-"""The parent's side of worker processes: hands messages out and takes replies in."""
+"""The parent's side of worker processes."""
 
 import json
 import os
@@ -44,14 +44,15 @@ from fedsuite.training.app import Failures
 from fedsuite.training.store import ClientStore
 
 _WINDOW = 4
-"""Messages a worker that may be ahead of the oldest one without a reply: what comes early
-is held until its turn, and memory is not to grow with the number of clients."""
+"""Messages per worker that may be ahead of the oldest message without a reply. Early
+replies wait for their turn, so a window keeps memory from growing with the number of
+clients."""
 
 _CHILD = "fedsuite.engines.pool.child"
 
 
 class WorkerProcess:
-    """One worker, and the messages that it has.
+    """One worker and its messages.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ class WorkerProcess:
     shared
         Descriptor of the arena that all workers read from.
     setup
-        What the worker is told first.
+        First line to the worker.
     """
 
     def __init__(self, number: int, shared: int, setup: Mapping[str, Any]) -> None:
@@ -95,18 +96,19 @@ class WorkerProcess:
         states: Sequence[tuple[int, str, Any]],
         known: Callable[[ArrayRecord], Told | None],
     ) -> None:
-        """Hand a message out.
+        """Send a message to the worker.
 
         Parameters
         ----------
         index
-            Place of the message among those of its exchange.
+            Place of the message in its exchange.
         message
-            What to answer.
+            Message or messages to answer.
         states
-            Client, version and arrays of what its clients start from, or why it is missing.
+            Client, version and arrays of each client's stored state, or why the state is
+            missing.
         known
-            What was told of a record that lies in the arena of all workers.
+            JSON of records that already lie in the arena of all workers.
         """
         arena = self._arenas.all[down_arena(self._sent % TURNS)]
         arena.clear()
@@ -130,7 +132,7 @@ class WorkerProcess:
         self.messages.append((index, message))
 
     def take(self, store: ClientStore | None, failures: Failures) -> tuple[int, Message]:
-        """Return the reply to the oldest message, and that message's index."""
+        """Return the reply to the oldest message, and the message's index."""
         try:
             answer = json.loads(self.line.recv_bytes())
         except (EOFError, OSError):
@@ -154,16 +156,16 @@ class WorkerProcess:
         return index, Message(content, reply_to=message)
 
     def _getter(self, arena: Arena, reply: int) -> Get:
-        """Return what gets a reply's arrays: where they lie, or copies."""
+        """Return a function that gets a reply's arrays, as views or as copies."""
         give_back = partial(self._replies.append, reply)
         if len(self._replies) + len(self.messages) >= TURNS:
             return arena.lend(give_back)
-        # Others are looked at still: without this one there are too few to go on with.
+        # Too many replies are still in use to lend one more.
         give_back()
         return arena.copy
 
     def stop(self) -> None:
-        """End the process at once: it keeps nothing that is not here too."""
+        """Kill the process, which keeps no state of its own."""
         self.line.close()
         self._process.kill()
         self._process.wait()
@@ -188,7 +190,7 @@ class WorkerProcess:
 
 @dataclass
 class _Exchange:
-    """Messages of one call, and the replies that nobody took yet."""
+    """Messages of one call, and replies not yet taken."""
 
     waiting: deque[tuple[int, Message]]
     replies: deque[Message] = field(default_factory=deque)
@@ -201,17 +203,17 @@ class WorkerPool:
     Parameters
     ----------
     experiment
-        What they make clients of.
+        Experiment of the clients.
     run_name
         Name of the run, for logs.
     num_nodes
-        Nodes of the federation.
+        Number of the federation's nodes.
     num_workers
-        Processes.
+        Number of processes.
     store
-        Keeps the clients' state: it travels with the messages.
+        Store of the clients' state, which travels with the messages.
     failures
-        Tells of errors in the clients' code.
+        Log of errors in the clients' code.
     """
 
     def __init__(
@@ -253,14 +255,14 @@ class WorkerPool:
     def answers(
         self, messages: Sequence[Message], answer_here: Callable[[Message], Message]
     ) -> Iterator[Message]:
-        """Yield the replies to messages as they come; work begins when one is asked for.
+        """Yield replies as they come; work begins with the first request for one.
 
         Parameters
         ----------
         messages
-            What to answer.
+            Message or messages to answer.
         answer_here
-            Answers one in this process, when there is nothing to hand out or to take in.
+            Function that answers a message in this process while the workers are busy.
 
         Raises
         ------
@@ -274,11 +276,12 @@ class WorkerPool:
         exchange = self._exchange = _Exchange(deque(enumerate(messages)))
         while exchange.waiting or exchange.open:
             self._hand_out(exchange)
-            # This process hears nothing while it trains: it begins when all is said.
+            # This process hears nothing while it trains, so it begins when all messages are
+            # out.
             taken = self._take_in(exchange, 0) or self._answer_one(exchange, answer_here)
             if not taken:
                 self._take_in(exchange, None)
-            # Before the replies, which whoever asked may look at for long.
+            # Hand out work before the replies, which the caller may keep for long.
             self._hand_out(exchange)
             while exchange.replies:
                 yield exchange.replies.popleft()
@@ -293,12 +296,12 @@ class WorkerPool:
     # --------------------------------------------------------------------------- machinery
 
     def _settle(self) -> None:
-        """Take in what an earlier exchange left under way: its arenas are used again."""
+        """Take in an earlier exchange's replies, whose arenas are used again."""
         while self._exchange is not None and self._exchange.open:
             self._take_in(self._exchange, None)
 
     def _share(self, messages: Sequence[Message]) -> None:
-        """Put records that several messages hold where all workers can read them."""
+        """Put records of several messages into the arena of all workers."""
         seen: dict[int, ArrayRecord] = {}
         for message in messages:
             for record in _array_records(message.content):
@@ -315,7 +318,7 @@ class WorkerPool:
         while self._may_go_on(exchange):
             worker = min(self._workers, key=lambda w: len(w.messages))
             busy = len(worker.messages)
-            # The last one is for whoever has nothing to do, and that may be this process.
+            # The last message is for whichever process is idle, perhaps this one.
             if busy >= TURNS or (busy and len(exchange.waiting) == 1):
                 return
             index, message = self._next(exchange, worker)
@@ -325,7 +328,7 @@ class WorkerPool:
     def _next(
         self, exchange: _Exchange, worker: WorkerProcess | None
     ) -> tuple[int, Message]:
-        """Take a message for a worker (None is this process) from those that wait.
+        """Take a waiting message for a worker (None is this process).
 
         Rather one of a node that it answered for before, whose data it has made ready.
         """
@@ -340,7 +343,7 @@ class WorkerPool:
         return index, message
 
     def _may_go_on(self, exchange: _Exchange) -> bool:
-        """Return whether a message waits that is not far ahead of the oldest one."""
+        """Return whether a message within the window waits."""
         if not exchange.waiting:
             return False
         index = exchange.waiting[0][0]
@@ -350,7 +353,7 @@ class WorkerPool:
     def _answer_one(
         self, exchange: _Exchange, answer_here: Callable[[Message], Message]
     ) -> bool:
-        """Answer a message in this process, if one waits that no worker is to have."""
+        """Answer a waiting message in this process, if the workers are busy."""
         if not self._may_go_on(exchange):
             return False
         _, message = self._next(exchange, None)
@@ -358,12 +361,12 @@ class WorkerPool:
         return True
 
     def _take_in(self, exchange: _Exchange, timeout: int | None) -> bool:
-        """Take the replies that are there; return whether there were any.
+        """Take the replies that have come; return whether there were any.
 
         Parameters
         ----------
         timeout
-            0 does not wait for one, None does.
+            0 does not wait for a reply; None does.
         """
         ready = self._poll.poll(timeout)
         for descriptor, _ in ready:
@@ -373,7 +376,7 @@ class WorkerPool:
         return bool(ready)
 
     def _states(self, message: Message) -> list[tuple[int, str, Any]]:
-        """Return what the clients of a message start from."""
+        """Return the stored states of a message's clients."""
         versions = (START_VERSIONS in record for record in message.content.values())
         if self._store is None or not any(versions):
             return []
