@@ -1,4 +1,4 @@
-"""``fedsuite init``: an experiment, or a Flower app, of one's own to begin with."""
+"""First experiment or Flower app of a user (``fedsuite init``)."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from fedsuite.strategies import load_strategy
 WIDTH = 92
 
 LOSS = 'loss_before_key="loss_before"'
-"""What a strategy is told that weights clients by their losses before training."""
+"""Keywords of a strategy that weights clients by losses before training."""
 
 APP_KEYWORDS = {
     "fedavg": "",
@@ -31,10 +31,10 @@ APP_KEYWORDS = {
     "fedmgda-plus": "",
     "fednova": "",
 }
-"""Methods that are content with the client of the app, and what they are told of it."""
+"""Keywords of each method that works with the app's client."""
 
 _APP_STRATEGY = "PracFedEBAPlus"
-"""Strategy of the app that others are made from."""
+"""Strategy of the example app, which others replace."""
 
 _SERVER = '''"""The app's server: the rounds of {strategy}, which is fedsuite's."""
 
@@ -69,18 +69,18 @@ def write_experiment(method: str, folder: Path) -> Path:
     ConfigError
         If there is no such method.
     RunError
-        If the file is there already, or cannot be written.
+        If the file exists, or cannot be written.
     """
     text = experiment_text(method)
     return _write(folder, {f"{method}.toml": text})[0]
 
 
 def experiment_text(method: str) -> str:
-    """Return an experiment with a method on digits; its own keys have comments."""
+    """Return an experiment with a method on digits, with comments on the method's keys."""
     strategy = load_strategy(find_method(method))
     given = read_file(simulations() / "quickstart.toml") | {"method": method}
     if strategy.DEFAULTS:
-        # The work that the method was made for, in place of FedAvg's.
+        # The workload that the method was made for, instead of FedAvg's.
         given = {k: v for k, v in given.items() if k not in (*LOCAL_WORK, *OPTIMISER)}
     values = Experiment.from_values(given).values
     idle = "local-epochs" if values["local-steps"] else "local-steps"
@@ -112,9 +112,9 @@ def write_app(method: str, folder: Path) -> list[Path]:
     Raises
     ------
     ConfigError
-        If there is no such method, or it needs another client than the app's.
+        If there is no such method, or the method needs another client than the app's.
     RunError
-        If one of the files is there already, or cannot be written.
+        If one of the files exists, or cannot be written.
     """
     return _write(folder, app_texts(method))
 
@@ -129,7 +129,7 @@ def app_texts(method: str) -> dict[str, str]:
         )
     strategy = load_strategy(registered).__name__
     project = _template("pyproject.toml").replace(_APP_STRATEGY, strategy)
-    # Its first line is about the example.
+    # The first line is about the example.
     _, _, project = project.partition("\n")
     server = _SERVER.format(strategy=strategy, keywords=APP_KEYWORDS[method])
     return {
@@ -141,13 +141,13 @@ def app_texts(method: str) -> dict[str, str]:
 
 def _template(name: str) -> str:
     folder = simulations() / "plug_in"
-    # Within a wheel no module but those of the package has a module's name.
+    # A wheel has no module names except the package's.
     path = folder / name if (folder / name).exists() else folder / f"{name}.txt"
     return path.read_text("utf-8")
 
 
 def _write(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """Write files that are not there yet: all of them, or none."""
+    """Write new files, all or none."""
     paths = {folder / name: text for name, text in texts.items()}
     for path in paths:
         if path.exists():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _Commands(TyperGroup):
-    """The commands; a run or sweep that a signal ends says where it stopped."""
+    """Command group that reports where a run or sweep stopped at a signal."""
 
     def invoke(self, context: click.Context) -> object:
         try:
@@ -57,8 +57,8 @@ EngineOption = Annotated[
 
 
 def main() -> None:
-    """Run the command; errors that are meant for a person are one line and exit code 1."""
-    # Threads are a key of the experiment: what OpenMP starts beside them only contends.
+    """Run the command; a fedsuite error is one line and exit code 1."""
+    # Threads are a key of the experiment; further OpenMP threads would only contend.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         with outliving_readers():
@@ -320,7 +320,7 @@ def _engine(name: str | None) -> Engine | None:
 
 
 def _at_rounds(texts: list[str] | None) -> dict[str, int]:
-    """Return label and round of each ``LABEL=N``; a label may hold equals signs."""
+    """Return round by label of texts ``LABEL=N``; a label may hold equals signs."""
     ends = {}
     for text in texts or []:
         label, _, number = text.rpartition("=")
@@ -346,5 +346,5 @@ def _lines_table(lines: list[list[str]], notes: list[str]) -> "Table":
 def _print(table: "Table") -> None:
     from rich.console import Console
 
-    # Output that goes to a file or a pipe has no width of its own.
+    # Output to a file or pipe has no width.
     Console(width=None if sys.stdout.isatty() else 140).print(table)

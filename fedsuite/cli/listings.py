@@ -1,4 +1,4 @@
-"""Tables that the command line prints: methods, keys, data sets, partitions, health."""
+"""Tables of the command line: methods, keys, data sets, partitions, health."""
 
 import os
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from fedsuite.data import (
 from fedsuite.strategies import load_strategy
 
 MANY_CLASSES = 12
-"""Tables of data sets with more classes show their number only."""
+"""Most classes that a table lists one by one."""
 
 SELECTORS_OF = {"model": ("model", "decomposition"), "data": ("dataset", "partitioner")}
-"""Keys of a group whose values bring keys of their own."""
+"""Keys of a group whose values have keys of their own."""
 
 
 def methods_table() -> Table:
-    """Return the methods: what they need of clients, their own keys, and their papers."""
+    """Return the table of methods: needs, own keys and papers."""
     table = Table("method", "strategy", "needs of clients", "own keys", "paper")
     for method in METHODS.values():
         strategy = load_strategy(method)
@@ -37,14 +37,14 @@ def methods_table() -> Table:
 
 
 def method_keys_table(name: str, *, every: bool = False) -> Table:
-    """Return the keys that a method brings, and those whose defaults it changes.
+    """Return the table of a method's keys and changed defaults.
 
     Parameters
     ----------
     name
         The method.
     every
-        Also list all other keys that an experiment with it may set.
+        Whether to list all other keys of an experiment with the method too.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
 
 
 def _other_groups() -> list[tuple[str, Sequence[Key]]]:
-    """Return titles and keys of all that is no method's own."""
+    """Return titles and keys of all groups but methods."""
     from fedsuite.experiment.key_catalog import keys_of, owners, shared_groups
 
     shared = shared_groups()
@@ -91,7 +91,7 @@ def _other_groups() -> list[tuple[str, Sequence[Key]]]:
 
 
 def datasets_table() -> Table:
-    """Return the data sets, and the files that a local folder must hold for each."""
+    """Return the table of data sets and their local files."""
     table = Table("dataset", "classes", "input", "files below data-dir", "hub", "what")
     for spec in DATASETS.values():
         shape = " x ".join(str(length) for length in spec.input_shape)
@@ -107,7 +107,7 @@ def datasets_table() -> Table:
 
 
 def partition_listing(data: FederatedData) -> Table:
-    """Return who holds what, one row a client."""
+    """Return the partition table, one row per client."""
     shown = range(data.num_classes) if data.num_classes <= MANY_CLASSES else range(0)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for heading in ("client", "train", "test", "classes", *(str(label) for label in shown)):
@@ -120,7 +120,7 @@ def partition_listing(data: FederatedData) -> Table:
 
 
 def shift_listing(shifts: Sequence[ClientShift]) -> Table:
-    """Return how far each client's inputs are shifted, one row a client."""
+    """Return the table of measured shifts, one row per client."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     headings = ("squared shift", "test", "variance", "effective size", "distinct rows")
     for heading in ("client", *headings, "label drift", "KL divergence"):
@@ -131,7 +131,7 @@ def shift_listing(shifts: Sequence[ClientShift]) -> Table:
 
 
 def doctor_report() -> tuple[Table, bool]:
-    """Return the health of the installation, and whether everything will work."""
+    """Return the report on the installation, and whether all is well."""
     import torch
 
     from fedsuite.engines.flower import PROGRAMS, flower_facts
@@ -149,7 +149,7 @@ def doctor_report() -> tuple[Table, bool]:
     table = Table("what", "found", "advice")
     for name, good, advice in checks:
         found = str(facts[name]) or "missing"
-        # Escaped: 'flwr[simulation]' is no markup.
+        # Escaped, because a console takes 'flwr[simulation]' for markup.
         cells = (name.removesuffix("-path"), found, "" if good else advice)
         table.add_row(*(escape(cell) for cell in cells))
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: cpu"

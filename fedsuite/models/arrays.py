@@ -1,4 +1,4 @@
-"""Named arrays in and out of torch models."""
+"""Copies of named arrays from and to torch models."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,9 +18,9 @@ def model_arrays(model: nn.Module, names: Iterable[str] | None = None) -> Arrays
     Parameters
     ----------
     model
-        On any device.
+        Model on any device.
     names
-        Only these; None means all.
+        Names of the arrays; None means all.
     """
     wanted = None if names is None else set(names)
     return {
@@ -31,10 +31,10 @@ def model_arrays(model: nn.Module, names: Iterable[str] | None = None) -> Arrays
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Copy named arrays into a model; names that it has and ``arrays`` lacks stay.
+    """Copy named arrays into a model; its other arrays stay.
 
-    The values go into the memory that torch allocated for the model: sums in it then do
-    not depend on how a received array happens to be aligned.
+    The values go into the model's own memory, so that sums do not depend on the alignment
+    of a received array.
 
     Raises
     ------

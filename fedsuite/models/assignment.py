@@ -1,6 +1,6 @@
-"""Which network each client has, where clients have different ones.
+"""Assignment of different networks to clients.
 
-Needs no torch: an experiment is checked, and its run recorded, without building a network.
+This module needs no torch: experiments are checked and recorded without networks.
 """
 
 import difflib
@@ -16,14 +16,14 @@ from fedsuite.models.model_settings import ModelSettings
 
 @dataclass(frozen=True)
 class Network:
-    """A network of :data:`~fedsuite.models.MODELS` with values for all its own keys.
+    """A network of :data:`~fedsuite.models.MODELS` with values of the network's keys.
 
     Parameters
     ----------
     name
-        Its name.
+        Name of the network.
     values
-        Key name and value, in the order in which the network declares its keys.
+        Key name and value, in the order of declaration.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Network:
 
     @property
     def label(self) -> str:
-        """The shortest entry of ``client-models`` that gives this network."""
+        """The network's shortest entry of ``client-models``."""
         defaults = {key.name: key.default for key in MODELS[self.name].keys}
         settings = (f"{k}={_text(v)}" for k, v in self.values if v != defaults[k])
         return ":".join((self.name, *settings))
@@ -44,14 +44,14 @@ class Network:
 
 @dataclass(frozen=True)
 class Networks:
-    """The networks of an experiment, and who has which.
+    """The networks of an experiment, and each client's network.
 
     Parameters
     ----------
     distinct
-        Each network once, in the order of ``client-models``; some may have no client.
+        Distinct networks in the order of ``client-models``; a network may have no client.
     of_client
-        For each client the index of its network in ``distinct``.
+        Index in ``distinct`` of each client's network.
     """
 
     distinct: tuple[Network, ...]
@@ -63,17 +63,17 @@ class Networks:
         return tuple(network.label for network in self.distinct)
 
     def clients_of(self, index: int) -> tuple[int, ...]:
-        """Return the clients that have a network."""
+        """Return the clients with a network."""
         return tuple(k for k, network in enumerate(self.of_client) if network == index)
 
 
 def experiment_networks(values: Mapping[str, Value]) -> Networks:
-    """Return the networks that an experiment's values give to its clients.
+    """Return the networks of an experiment's clients.
 
     Raises
     ------
     ConfigError
-        If ``client-models`` cannot be read, or does not fit the number of clients.
+        If ``client-models`` is malformed, or does not fit the number of clients.
     """
     num_clients, seed = values["num-clients"], values["seed"]
     assert isinstance(num_clients, int) and isinstance(seed, int)
@@ -89,43 +89,42 @@ def experiment_networks(values: Mapping[str, Value]) -> Networks:
 
 
 def parse_networks(text: str, key: str = "client-models") -> tuple[Network, ...]:
-    """Read comma-separated entries ``NAME`` or ``NAME:key=value:key=value``.
+    """Parse comma-separated entries ``NAME`` or ``NAME:key=value:key=value``.
 
     Parameters
     ----------
     text
         The entries.
     key
-        Key that holds them, for the error.
+        Key of the entries, for the error.
 
     Raises
     ------
     ConfigError
-        In one line, if an entry names no network, or a key or value that it has not.
+        If an entry has an unknown network, key or value.
     """
     return tuple(_parse_entry(entry.strip(), key) for entry in text.split(","))
 
 
 def assign(num_entries: int, rule: str, num_clients: int, seed: int) -> tuple[int, ...]:
-    """Return for each client the index of the entry that it gets.
+    """Return the index of each client's entry.
 
     Parameters
     ----------
     num_entries
         Number of entries, at least 1.
     rule
-        ``random``: drawn for each client by itself, all entries being equally likely;
-        ``round-robin``: client k gets entry k mod ``num_entries``; ``listed``: client k
-        gets entry k.
+        ``random`` draws each client's entry uniformly and independently. ``round-robin``
+        gives client k entry k mod ``num_entries``. ``listed`` gives client k entry k.
     num_clients
         Number of clients.
     seed
-        The experiment's seed; its stream ``"client-models"`` is drawn from.
+        The experiment's seed; draws come from the stream ``"client-models"``.
 
     Raises
     ------
     ConfigError
-        If the rule is ``listed`` and there is not one entry for each client.
+        If the rule is ``listed`` and there is not one entry per client.
     """
     if rule == "listed":
         if num_entries != num_clients:
@@ -171,5 +170,5 @@ def _parse_settings(
 
 
 def _text(value: Value) -> str:
-    """Return a value as it is typed in an entry."""
+    """Return a value as text of an entry."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,18 +1,17 @@
 """Convolutions whose filters are sums of a few shared atoms.
 
 W. Chen, Q. Qiu: Extra Clients at No Extra Cost: Overcome Data Heterogeneity in Federated
-Learning with Filter Decomposition, ICML 2025, arXiv:2503.08652. Section 4: each filter of
-a layer, from input channel i to output channel o, is a combination of the layer's atoms,
+Learning with Filter Decomposition, ICML 2025, arXiv:2503.08652. Section 4: each filter of a
+layer, from input channel i to output channel o, combines the layer's atoms,
 
     F[o, i] = sum over q of coefficients[o, i, q] * atoms[q].
 
-The paper does not say which layers are decomposed, nor how factors start. Here:
+The paper leaves open which layers are decomposed, and how factors start. Here:
 
-- Every convolution wider than 1 x 1 is, but for a 7 x 7 stem: the network's first
-  convolution, in the order in which its modules were registered, if its kernel is 7 x 7.
+- Every convolution wider than 1 x 1 is decomposed, except a 7 x 7 stem. A stem is the
+  network's first registered convolution.
 - Factors that keep a trained network's function come from a singular value decomposition.
-  Drawn afresh, they follow Kaiming's rule for both factors, or the variance that torch
-  gives a dense filter.
+  New factors follow Kaiming's rule for both factors, or torch's variance of a dense filter.
 """
 
 import copy
@@ -30,7 +29,7 @@ Initialisation = Literal["keep", "kaiming-both", "match-dense"]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 SPARE_SCALE = 0.1
-"""Size of atoms that no filter uses yet, as a part of Kaiming's standard deviation."""
+"""Size of atoms that no filter uses yet, as a fraction of Kaiming's deviation."""
 
 
 class DecomposedConv2d(nn.Module):
@@ -76,10 +75,10 @@ class DecomposedConv2d(nn.Module):
     def like(
         cls, conv: nn.Conv2d, atoms: Tensor, coefficients: Tensor
     ) -> "DecomposedConv2d":
-        """Return a layer with these factors, and all else as in a dense convolution.
+        """Return a layer with these factors and a dense convolution's other properties.
 
-        The bias is the same parameter. The factors take the dense weight's type and
-        device, and are trained if it was.
+        The bias is the same parameter. The factors take the dense weight's type, device and
+        ``requires_grad``.
         """
         weight = conv.weight
         layer = cls(
@@ -127,13 +126,13 @@ class DecomposedConv2d(nn.Module):
             padding,
             self.dilation,
         )
-        # Channel j * m + q: what atom q makes of input channel j.
+        # Channel j * m + q is input channel j convolved with atom q.
         answers = answers.reshape(batch, -1, *answers.shape[-2:])
         mixing = self.coefficients.flatten(1)[:, :, None, None]
         return functional.conv2d(answers, mixing, self.bias, groups=self.groups)
 
     def dense(self) -> nn.Conv2d:
-        """Return the ordinary convolution with these filters; the bias is the same one."""
+        """Return the dense convolution with these filters and the same bias."""
         channels_out, channels_in = self.coefficients.shape[:2]
         # On the meta device no weights are drawn.
         conv = nn.Conv2d(
@@ -164,7 +163,7 @@ class DecomposedConv2d(nn.Module):
         )
 
     def _padded(self, inputs: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return inputs and the zeros that a convolution is still to put around them."""
+        """Return padded inputs, and the padding that a convolution must still add."""
         (top, bottom), (left, right) = self._margins()
         if self.padding_mode == "zeros" and top == bottom and left == right:
             return inputs, (top, left)
@@ -178,7 +177,7 @@ class DecomposedConv2d(nn.Module):
             return (vertical, vertical), (horizontal, horizontal)
         if self.padding == "valid":
             return (0, 0), (0, 0)
-        # As torch has it: of an odd number of pixels, the end gets one more.
+        # As in torch, the end gets one pixel more of an odd number.
         height, width = (
             step * (size - 1)
             for step, size in zip(self.dilation, self.atoms.shape[1:], strict=True)
@@ -197,16 +196,16 @@ def decompose(
 ) -> nn.Module:
     """Return a copy of a model with factored convolutions; linear layers stay dense.
 
-    Each ``Conv2d`` wider than 1 x 1 becomes a :class:`DecomposedConv2d`, with its bias,
+    Each ``Conv2d`` wider than 1 x 1 becomes a :class:`DecomposedConv2d` with the same bias,
     stride, padding, dilation and groups.
 
     Parameters
     ----------
     model
-        Any network; it is not changed.
+        Any network, which stays unchanged.
     atoms
-        Filter atoms of each layer, m >= 1. From the number of a kernel's pixels on, any
-        filters can be expressed.
+        Filter atoms per layer, m >= 1. As many atoms as a kernel has pixels can express any
+        filters.
     initialisation
         ``keep``: the factors of the nearest filters that m atoms can express; with m of at
         least the kernel's pixels the function stays the same. ``kaiming-both``: atoms of
@@ -218,14 +217,13 @@ def decompose(
     decompose_1x1
         Whether 1 x 1 convolutions are decomposed too.
     seed
-        Of the draws; torch's global generator is neither used nor changed.
+        Seed of the draws; torch's global generator is neither used nor changed.
 
     Raises
     ------
     ConfigError
-        If there is no such convolution, or one that cannot be replaced: a subclass of
-        ``Conv2d``, or one whose weight is computed, shared with another layer, or not
-        finite.
+        If there is no such convolution, or a convolution cannot be replaced: a subclass of
+        ``Conv2d``, or a weight that is computed, shared with another layer, or not finite.
     """
     if atoms < 1:
         raise ConfigError(f"atoms = {atoms}: expected at least 1")
@@ -253,7 +251,7 @@ def decompose(
 
 
 def recompose(model: nn.Module) -> nn.Module:
-    """Return a copy of a model with dense convolutions that computes the same outputs."""
+    """Return a copy of a model with dense convolutions and the same outputs."""
     result = copy.deepcopy(model)
     layers = (m for m in result.modules() if isinstance(m, DecomposedConv2d))
     return _replaced(result, {layer: layer.dense() for layer in layers})
@@ -265,7 +263,7 @@ def factored_layers(model: nn.Module, *, stem: bool, pointwise: bool) -> list[st
     Parameters
     ----------
     stem, pointwise
-        Whether a 7 x 7 first convolution, and 1 x 1 ones, are among them.
+        Whether a 7 x 7 first convolution, and 1 x 1 convolutions, are included.
     """
     found = []
     first = True
@@ -280,7 +278,7 @@ def factored_layers(model: nn.Module, *, stem: bool, pointwise: bool) -> list[st
 
 
 def _check_replaceable(model: nn.Module, names: list[str]) -> None:
-    """Refuse convolutions that a factored one cannot stand for."""
+    """Refuse convolutions without a factored equivalent."""
     owners: dict[int, str] = {}
     for name, module in model.named_modules():
         for parameter in module.parameters(recurse=False):
@@ -302,10 +300,10 @@ def _check_replaceable(model: nn.Module, names: list[str]) -> None:
 
 
 def _replaced(model: nn.Module, new: dict[nn.Module, nn.Module]) -> nn.Module:
-    """Put new modules in the places of old ones, wherever these stand."""
+    """Replace old modules by new ones in all their places."""
     if model in new:
         return new[model]
-    # A module that stands in several places is listed, and replaced, in each.
+    # A module in several places is replaced in each place.
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if module in new:
             parent, _, name = path.rpartition(".")
@@ -316,7 +314,7 @@ def _replaced(model: nn.Module, new: dict[nn.Module, nn.Module]) -> nn.Module:
 def _factors(
     weight: Tensor, count: int, initialisation: str, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return atoms and coefficients, float64, for a layer with dense filters ``weight``."""
+    """Return atoms and coefficients (float64) for dense filters ``weight``."""
     channels_out, channels_in, height, width = weight.shape
 
     def normal(variance: float, *shape: int) -> Tensor:
@@ -336,20 +334,20 @@ def _factors(
 
 
 def _nearest_factors(weight: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors of the nearest filters, in the sense of least squares.
+    """Return the factors of the least-squares nearest filters.
 
     Parameters
     ----------
     weight
         (channels out, channels in, height, width).
     spare
-        (m, height, width): atoms for the places that the filters do not need. They get
-        coefficients of 0, and can still be trained, which an atom of zeros could not.
+        (m, height, width): atoms for unused places, with coefficients of 0. Such atoms can
+        be trained, unlike atoms of zeros.
     """
     channels_out = len(weight)
     rows = weight.flatten(0, 1).flatten(1)
     left, sizes, right = torch.linalg.svd(rows, full_matrices=False)
-    # A pair of singular vectors may come with either sign; the largest entry decides.
+    # A pair of singular vectors may have either sign; the largest entry decides.
     peaks = right.gather(1, right.abs().argmax(1, keepdim=True))
     left, right = left * peaks.sign().T, right * peaks.sign()
     needed = int((sizes > sizes[0] * torch.finfo(sizes.dtype).eps).sum())

@@ -1,4 +1,4 @@
-"""Networks of fully connected layers alone."""
+"""Networks of fully connected layers."""
 
 import math
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def linear(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Softmax regression: 784 inputs and 10 classes make 7,850 parameters."""
+    """Return a softmax regression: 784 inputs and 10 classes make 7,850 parameters."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), num_classes))
 
 
@@ -16,7 +16,7 @@ def mlp(
     hidden_width: int,
     hidden_layers: int = 2,
 ) -> nn.Module:
-    """Hidden ReLU layers of one width: 784-200-200-10 has 199,210 parameters."""
+    """Return ReLU layers of one width: 784-200-200-10 has 199,210 parameters."""
     layers: list[nn.Module] = [nn.Flatten()]
     features = math.prod(input_shape)
     for _ in range(hidden_layers):

@@ -1,4 +1,4 @@
-"""Knowledge distillation: functions of logits that server and client modules share."""
+"""Functions of logits for knowledge distillation, shared by server and clients."""
 
 import torch
 from torch import Tensor
@@ -8,10 +8,10 @@ from torch.nn import functional
 def kl_divergence(
     logits: Tensor, target_logits: Tensor, temperature: float = 1.0
 ) -> Tensor:
-    """Return KL(softmax(target / T) || softmax(logits / T)), the mean of a batch.
+    """Return the batch mean of KL(softmax(target / T) || softmax(logits / T)).
 
-    Its gradient by ``logits`` is (p - p_target) / (T batch), with p of the same softmax.
-    No gradient flows into the target.
+    The gradient by ``logits`` is (p - p_target) / (T batch), with the two softmaxes p. No
+    gradient flows into the target.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ def kl_divergence(
 
 
 def probability_divergence(logits: Tensor, target: Tensor) -> Tensor:
-    """Return KL(target || softmax(logits)), the mean of a batch.
+    """Return the batch mean of KL(target || softmax(logits)).
 
-    Entries of the target that are 0 count as 0. No gradient flows into the target.
+    A zero in the target counts as 0. No gradient flows into the target.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def probability_divergence(logits: Tensor, target: Tensor) -> Tensor:
 def distillation_loss(
     student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0
 ) -> Tensor:
-    """Return T^2 KL(softmax(teacher / T) || softmax(student / T)), the mean of a batch.
+    """Return the batch mean of T^2 KL(softmax(teacher / T) || softmax(student / T)).
 
     The factor T^2 keeps the gradient's size from falling as 1 / T^2. No gradient flows
     into the teacher.
@@ -87,12 +87,12 @@ def distillation_loss(
 
 
 def leave_one_out(mean: Tensor, own: Tensor, num_clients: int) -> Tensor:
-    """Return the mean of the others: (N mean - own) / (N - 1).
+    """Return the other clients' mean, (N mean - own) / (N - 1).
 
     Parameters
     ----------
     mean
-        Mean over all N clients, the own outputs among them.
+        Mean over all N clients, with the client's own outputs.
     own
         The client's outputs, of the same shape.
     num_clients
@@ -101,7 +101,7 @@ def leave_one_out(mean: Tensor, own: Tensor, num_clients: int) -> Tensor:
     Raises
     ------
     ValueError
-        If N is below 2: there are no others.
+        If N is below 2.
     """
     if num_clients < 2:
         raise ValueError(f"num_clients = {num_clients}: expected at least 2")
@@ -110,7 +110,7 @@ def leave_one_out(mean: Tensor, own: Tensor, num_clients: int) -> Tensor:
 
 @torch.no_grad()
 def select_correct(logits: Tensor, labels: Tensor, confidence: float = 0.0) -> Tensor:
-    """Return which samples are classified correctly, as booleans of shape (batch,).
+    """Return a boolean mask (batch,) of the correctly classified samples.
 
     Parameters
     ----------
@@ -119,8 +119,7 @@ def select_correct(logits: Tensor, labels: Tensor, confidence: float = 0.0) -> T
     labels
         Shape (batch,).
     confidence
-        Least probability of the label for a sample to be taken, 0 to 1; 0 takes every
-        correct one, however unsure the model is.
+        Least probability of the label, 0 to 1; 0 selects every correct sample.
     """
     correct = logits.argmax(dim=1) == labels
     if confidence == 0:

@@ -1,4 +1,4 @@
-"""How a model is asked without being trained: in evaluation mode, part by part."""
+"""Evaluation mode of models, and the batch size of evaluations."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from torch import nn
 
 EVALUATION_BATCH = 128
-"""Targets in a forward pass over all data: bounds the memory, not the result. A processor
-takes parts of this size through a convolution up to twice as fast as large ones, because
-what lies between the layers stays in its cache; small networks do not mind."""
+"""Targets per forward pass of an evaluation, which bounds the memory. A processor computes
+convolutions of batches of this size up to twice as fast as of large ones, because the
+activations stay in its cache."""
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and each of its modules back afterwards."""
+    """Put a model into evaluation mode inside the block, and restore each module's mode."""
     before = [module for module in model.modules() if module.training]
     if before:
         model.eval()
@@ -21,5 +21,5 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module in before:
-            # Past torch's own way, which first looks for a parameter of that name.
+            # object.__setattr__ skips torch's search for a parameter of that name.
             object.__setattr__(module, "training", True)

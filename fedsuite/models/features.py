@@ -1,4 +1,4 @@
-"""Features: what comes into a model's classifier, its last linear layer."""
+"""Features, the inputs of a model's classifier (the last linear layer)."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from fedsuite.models.head import find_head
 
 
 def with_features(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return features and logits of one forward pass, both with their graph.
+    """Return features and logits of one forward pass, with the graph.
 
-    The pass is the model's own: its logits are the same bits, random draws and running
+    The pass is the model's own: the logits are the same bits, and random draws and running
     statistics move once.
 
     Parameters
@@ -30,7 +30,7 @@ def with_features(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
     Raises
     ------
     ConfigError
-        If the classifier is no linear layer, or the pass does not go through it once.
+        If the classifier is no linear layer, or the pass does not use it exactly once.
     """
     seen: list[Tensor] = []
 
@@ -64,7 +64,7 @@ def feature_width(model: nn.Module) -> int:
 
 
 def features_are_inputs(model: nn.Module) -> bool:
-    """Return whether a model is a linear classifier alone, whose features stay the same."""
+    """Return whether a model is a linear classifier only."""
     _, head = find_head(model)
     return isinstance(head, nn.Linear) and len(list(model.parameters())) == len(
         list(head.parameters())
@@ -72,7 +72,7 @@ def features_are_inputs(model: nn.Module) -> bool:
 
 
 def check_trained(model: nn.Module) -> None:
-    """Refuse a model whose features are its inputs, which no training moves.
+    """Refuse a model whose features are its inputs.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Which arrays of a model are its head, its filter atoms, its coefficients.
+"""Groups of a model's arrays: head, filter atoms, coefficients, others.
 
-Methods that share a part of a model, or send its parts at different times, name the parts
-through :class:`ParameterGroups`; which arrays are the head is never guessed from names.
-Atoms and coefficients are those of the layers that :func:`fedsuite.models.decompose` made.
+Methods name the parts of a model through :class:`ParameterGroups`. The head is never
+guessed from names. Atoms and coefficients belong to layers made by
+:func:`fedsuite.models.decompose`.
 """
 
 from collections.abc import Mapping
@@ -27,14 +27,14 @@ class ParameterGroups:
     head
         The classifier: the last linear layer, unless the model or the caller names another.
     other
-        All that is in no other group: the body, and its buffers.
+        Arrays in no other group: the body with its buffers.
     atoms, coefficients
         Filter atoms and their coefficients; empty where no layer is decomposed.
     personal
-        Second factors of FedPara's layers, which pFedPara keeps at the client.
+        Second factors of FedPara's layers, which pFedPara's clients keep.
     layers
-        All names again, by layer and from the input up: a layer is a module with a matrix
-        or kernel, and what follows it up to the next, such as its normalisation.
+        All names by layer, from the input up. A layer is a module with a matrix or kernel,
+        together with the modules up to the next layer, such as a normalisation.
     """
 
     head: tuple[str, ...]
@@ -62,7 +62,7 @@ class ParameterGroups:
 
     @property
     def body(self) -> frozenset[str]:
-        """All names but the head's."""
+        """All names except the head's."""
         return frozenset(self.names) - frozenset(self.head)
 
 
@@ -74,8 +74,8 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
     model
         Any network.
     head
-        Name of the module that is the classifier; None takes the one that the model
-        names in ``classifier_name``, or else the last linear layer.
+        Name of the classifier's module; None takes the model's ``classifier_name``, or else
+        the last linear layer.
 
     Raises
     ------
@@ -104,16 +104,16 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
 
 
 def factored_groups(arrays: Mapping[str, NDArray[Any]]) -> ParameterGroups:
-    """Return the groups that a model's arrays show: atoms, coefficients, and the others.
+    """Return atoms, coefficients and other arrays, recognised by the arrays' names.
 
     A decomposed layer ``X`` has arrays ``X.atoms`` (m, height, width) and
-    ``X.coefficients`` (channels out, channels in / groups, m). No array shows whether it is
-    of the head, which is empty here.
+    ``X.coefficients`` (channels out, channels in / groups, m). The head is empty here,
+    because arrays do not show it.
 
     Parameters
     ----------
     arrays
-        Those of the whole model by name, in ``state_dict`` order.
+        Arrays of the whole model by name, in ``state_dict`` order.
     """
     pairs = []
     for atoms, array in arrays.items():
@@ -134,12 +134,12 @@ def factored_groups(arrays: Mapping[str, NDArray[Any]]) -> ParameterGroups:
 
 
 def head_module(model: "nn.Module", groups: ParameterGroups) -> "nn.Module":
-    """Return the module whose arrays are the head.
+    """Return the head's module.
 
     Raises
     ------
     ConfigError
-        If no one module holds the head and nothing else.
+        If no module holds exactly the head.
     """
     fitting: list[nn.Module] = [
         module

@@ -1,4 +1,4 @@
-"""The classifier at a model's end, and names within a model."""
+"""The classifier of a model, and names within a model."""
 
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ def head_names(model: "nn.Module", head: str | None = None) -> frozenset[str]:
     model
         Any network.
     head
-        Name of the module that is the classifier; None takes the one that the model
-        names in ``classifier_name``, or else the last linear layer.
+        Name of the classifier's module; None takes the model's ``classifier_name``, or else
+        the last linear layer.
 
     Raises
     ------
@@ -46,10 +46,10 @@ def find_head(model: "nn.Module", head: str | None = None) -> "tuple[str, nn.Mod
 
 
 def names_of(module: "nn.Module", prefix: str) -> frozenset[str]:
-    """Return a module's arrays by the names that they have in the whole model."""
+    """Return a module's array names within the whole model."""
     return frozenset(joined(prefix, name) for name in module.state_dict())
 
 
 def joined(prefix: str, name: str) -> str:
-    """Return the whole name of something inside a module; no prefix is the model."""
+    """Return the full name of a part of a module; an empty prefix is the model."""
     return f"{prefix}.{name}" if prefix else name

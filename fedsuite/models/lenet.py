@@ -1,9 +1,9 @@
-"""The networks that papers on federated CIFAR call LeNet.
+"""Networks that papers on federated CIFAR call LeNet.
 
-The filter decomposition paper names "LeNet" and gives no layers. FedDC's, which suits its
-Table 1, is FedEBA+'s CNN too: ``cnn`` of :mod:`fedsuite.models.cnn`. The others that it may
-mean, from the code that it says it adapted, are here. Parameter counts are those of
-3 x 32 x 32 images.
+The filter decomposition paper names "LeNet" without layers. FedDC's LeNet suits the paper's
+Table 1 and equals FedEBA+'s ``cnn`` of :mod:`fedsuite.models.cnn`. This module has the
+other candidates, from the code that the paper adapted. Parameter counts are for 3 x 32 x 32
+images.
 """
 
 from torch import nn
@@ -33,8 +33,8 @@ def lenet_b(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 def lenet_b100(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Return FedRep's network for CIFAR-100: 1,075,044 parameters at 100 classes.
 
-    5 x 5 convolutions of 64 and 128, then 256 and 128 units, 60 % of which training
-    leaves out before the classifier.
+    5 x 5 convolutions of 64 and 128, then 256 and 128 units, with dropout 0.6 before the
+    classifier.
     """
     return staged_network(
         "lenet-b100",

@@ -1,10 +1,10 @@
-"""MobileNet-v2 in the form for small images.
+"""MobileNet-v2 for small images.
 
 M. Sandler, A. Howard, M. Zhu, A. Zhmoginov, L.-C. Chen, "MobileNetV2: Inverted Residuals
 and Linear Bottlenecks", CVPR 2018, arXiv:1801.04381, table 2. Widths, expansions and
-numbers of blocks are the paper's. Deviations, usual for images of 32 to 64 pixels: the stem
-and the second group keep the resolution (strides 1 for 2), so that 32 x 32 ends as 4 x 4
-and 64 x 64 as 8 x 8 instead of one and two pixels; no dropout before the last layer.
+numbers of blocks are the paper's. Two deviations are usual for images of 32 to 64 pixels.
+The stem and the second group keep the resolution (stride 1 for 2), so that 32 x 32 ends as
+4 x 4 instead of one pixel. There is no dropout before the last layer.
 """
 
 from torch import Tensor, nn
@@ -44,9 +44,9 @@ def _convolution(
 
 
 class InvertedResidual(nn.Module):
-    """Expand by 1 x 1, filter each channel by 3 x 3, project back without activation.
+    """Block that expands by 1 x 1, filters each channel by 3 x 3, and projects back.
 
-    The input is added where shapes allow it.
+    The input is added where shapes allow. The projection has no activation.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class InvertedResidual(nn.Module):
 def mobilenet_v2(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Seven groups of inverted residuals; 2,236,682 parameters at 10 classes.
 
-    Takes images of any size. Where both sides are 8 pixels or fewer the last groups see
-    one pixel, and batch normalisation cannot train on a batch of a single sample.
+    The network takes images of any size. Images of at most 8 x 8 pixels leave the last
+    groups one pixel, so that batch normalisation cannot train on a single sample.
     """
     channels, _, _ = image_shape("mobilenet-v2", input_shape)
     layers: list[nn.Module] = [*_convolution(channels, STEM, 3), nn.ReLU6()]

@@ -1,4 +1,4 @@
-"""An optimiser's memory as named arrays, so that it can survive between messages."""
+"""An optimiser's state as named arrays, which survive between messages."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,13 +12,12 @@ from fedsuite.models.arrays import load_arrays, model_arrays
 
 
 def optimizer_arrays(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
-    """Copy an optimiser's memory out, such as Adam's moments and its count of steps.
+    """Return a copy of an optimiser's state, such as Adam's moments.
 
     Returns
     -------
     dict
-        ``PARAMETER/ENTRY`` to array; empty of an optimiser without memory, or before its
-        first step.
+        Arrays by ``PARAMETER/ENTRY``; empty without state, or before the first step.
     """
     arrays: Arrays = {}
     for name, parameter in model.named_parameters():
@@ -33,21 +32,21 @@ def load_optimizer(
     optimizer: torch.optim.Optimizer,
     arrays: Mapping[str, NDArray[Any]],
 ) -> None:
-    """Give an optimiser the memory that :func:`optimizer_arrays` took from another.
+    """Load the state of :func:`optimizer_arrays` into an optimiser.
 
-    Entries of parameters that the model no longer has are left out.
+    Entries of unknown parameters are left out.
     """
     parameters = dict(model.named_parameters())
     for key, array in arrays.items():
         name, _, entry = key.rpartition("/")
         if name in parameters:
             parameter = parameters[name]
-            # In memory that torch allocated, as load_arrays does.
+            # In torch's own memory, as in load_arrays.
             optimizer.state[parameter][entry] = torch.tensor(array, device=parameter.device)
 
 
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
-    """Return all that a training must have to go on: parameters, buffers, memory."""
+    """Return parameters, buffers and optimiser state, from which training can go on."""
     memory = optimizer_arrays(model, optimizer)
     state = {f"network/{name}": array for name, array in model_arrays(model).items()}
     return state | {f"optimizer/{name}": array for name, array in memory.items()}
@@ -58,7 +57,7 @@ def load_training_state(
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, NDArray[Any]],
 ) -> None:
-    """Take back what :func:`training_state` returned."""
+    """Restore the state that :func:`training_state` returned."""
     parts: dict[str, Arrays] = {"network": {}, "optimizer": {}}
     for key, array in state.items():
         part, _, name = key.partition("/")

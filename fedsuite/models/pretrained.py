@@ -1,8 +1,8 @@
-"""Pre-trained weights of torchvision's networks, from files that hold nothing else.
+"""Pre-trained weights of torchvision's networks.
 
-torchvision names a file by the first digits of its SHA-256, and checks them as it downloads
-the file, but not when the file is there already. Here they are checked both times, and a
-file is read as weights alone: never as pickle, which may run what it holds.
+torchvision names a file by the first digits of its SHA-256. torchvision checks the digits
+of a download, but not of a file that is there already. This module checks both. A file is
+read as weights only, never as pickle, which may run code.
 """
 
 import hashlib
@@ -20,34 +20,34 @@ from fedsuite.models.torchvision_import import first_line
 _HASH = re.compile(r"-([0-9a-f]{8,64})\.")
 
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
-"""GoogLeNet's and Inception's classifiers on the way, which only their training uses."""
+"""Prefixes of GoogLeNet's and Inception's auxiliary classifiers, used in training only."""
 
-# Older files have a dot where module names allow none: denselayer1.norm.1.weight.
+# Older files have dots that module names do not allow: denselayer1.norm.1.weight.
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|conv))\.([12]\.\w+)$")
 
 
 def load_pretrained(
     network: nn.Module, weights: Any, own: frozenset[str], name: str
 ) -> None:
-    """Load weights into a network, all but some arrays of its own.
+    """Load weights into a network, except the arrays ``own``.
 
     Parameters
     ----------
     network
-        Loaded in place.
+        Network, loaded in place.
     weights
-        Member of the network's enumeration of weights. Its file is downloaded into
-        torch's folder unless it lies there.
+        Member of the network's enumeration of weights. The file is downloaded into torch's
+        folder if missing.
     own
-        Names of the arrays that stay as they are: the classifier's.
+        Names of the arrays to keep: the classifier's.
     name
         Name of the network, for errors.
 
     Raises
     ------
     ConfigError
-        In one line with the place that the file belongs in, if it cannot be had, is not
-        the one that its name says, or does not hold this network's weights.
+        If the file cannot be downloaded, does not match its name, or does not hold this
+        network's weights.
     """
     path = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(weights.url).path).name
     try:
@@ -56,7 +56,7 @@ def load_pretrained(
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
         _load(network, state, own)
     except Exception as error:
-        # Whatever a bad connection, disk or file makes its reader raise.
+        # A bad connection, disk or file may raise anything.
         raise ConfigError(
             f"model torchvision: weights {weights.name} of {name}: {_reason(error)}: put "
             f"the file {weights.url} in the folder {path.parent} (TORCH_HOME sets "
@@ -65,7 +65,7 @@ def load_pretrained(
 
 
 def _check_hash(path: Path) -> None:
-    """Raise ValueError if a file is not the one that its name says."""
+    """Raise ValueError if a file does not match the hash in its name."""
     named = _HASH.search(path.name)
     if named is None:
         return
@@ -76,7 +76,7 @@ def _check_hash(path: Path) -> None:
 
 
 def _load(network: nn.Module, state: dict[str, Tensor], own: frozenset[str]) -> None:
-    """Load the arrays of a file; changes ``state``, to keep the versions that it bears."""
+    """Load the arrays of a file; ``state`` is changed in place to keep its versions."""
     for name in list(state):
         old = _OLD_DENSENET.match(name)
         if name in own or name.startswith(_AUXILIARY):
@@ -93,8 +93,8 @@ def _load(network: nn.Module, state: dict[str, Tensor], own: frozenset[str]) -> 
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong in a few words."""
+    """Return an error's reason in a few words."""
     if type(error).__name__ == "UnpicklingError":
-        # torch's own words advise to load the file as pickle.
+        # torch's message advises to load the file as pickle.
         return "the file is damaged or holds more than weights"
     return first_line(error)

@@ -1,4 +1,4 @@
-"""Recurrent networks on sequences of words and of events."""
+"""Recurrent networks for sequences of words or events."""
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,12 @@ DROPOUT = 0.3
 
 
 class StackedLSTM(nn.Module):
-    """Predicts at each position the word that comes next.
+    """Network that predicts the next word at each position.
 
     Parameters
     ----------
     words
-        Size of the vocabulary: numbers 0 to ``words - 1`` come in, one score for each
-        goes out.
+        Size of the vocabulary: inputs are 0 to ``words - 1``, outputs one score per word.
     """
 
     def __init__(self, words: int) -> None:
@@ -39,7 +38,7 @@ class StackedLSTM(nn.Module):
 
 
 def lstm_reddit(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Embedding of 200, two layers of 256: 10,000 words make 5,565,328 parameters."""
+    """Return an LSTM of two layers: 10,000 words make 5,565,328 parameters."""
     if len(input_shape) != 1:
         raise ConfigError(
             f"model lstm-reddit: takes sequences of words, not inputs of shape "
@@ -49,16 +48,16 @@ def lstm_reddit(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 class EventSequenceNet(nn.Module):
-    """Classifies a patient by the events of a record and by what does not change.
+    """Network that classifies a patient by events, sex and postal code.
 
-    An input is ``[1 + events, 3]``: first (sex, postal code, unused), then one row an
-    event, (code, value, age). Codes count from 1; code 0 is padding, which stands at the
-    end alone. Sex and postal code are 0 where they are unknown.
+    An input is ``[1 + events, 3]``: first a row (sex, postal code, unused), then one row
+    (code, value, age) per event. Codes count from 1. Code 0 is padding, at the end only.
+    Unknown sex and postal code are 0.
 
     Parameters
     ----------
     num_classes
-        Scores that come out.
+        Number of scores.
     event_codes, postal_codes
         Largest event code and postal code.
     event_embedding
@@ -89,7 +88,8 @@ class EventSequenceNet(nn.Module):
         """Return scores ``[patients, classes]`` of ``[patients, 1 + events, 3]``."""
         static = records[:, 0, :2].long()
         codes, measured = records[:, 1:, 0].long(), records[:, 1:, 1:]
-        # A patient without events has one, of padding: packing allows no empty sequence.
+        # A patient without events gets one of padding, because packing allows no empty
+        # sequence.
         lengths = (codes > 0).sum(dim=1).clamp_min(1)
         inputs = torch.cat([self.events(codes), measured], dim=2)
         packed = pack_padded_sequence(
@@ -104,7 +104,7 @@ class EventSequenceNet(nn.Module):
         return self.head(self.dropout(whole))  # type: ignore[no-any-return]
 
     def attention_weights(self, states: Tensor, lengths: Tensor) -> Tensor:
-        """Return how much each event counts, ``[patients, events]``: 0 for padding."""
+        """Return the weight of each event, ``[patients, events]``, 0 for padding."""
         scores: Tensor = self.attention(torch.tanh(self.energy(states))).squeeze(2)
         places = torch.arange(scores.shape[1], device=scores.device)
         outside = places >= lengths.unsqueeze(1)
@@ -118,7 +118,7 @@ def gru_events(
     postal_codes: int,
     event_embedding: int,
 ) -> nn.Module:
-    """Two layers of 256 in both directions, attention, dropout 0.3; see FedAKD, 5."""
+    """Return a GRU of two layers of 256 in both directions; see FedAKD, section 5."""
     if len(input_shape) != 2 or input_shape[0] < 2 or input_shape[1] != 3:
         raise ConfigError(
             "model gru-events: takes records of events, not inputs of shape "

@@ -1,9 +1,8 @@
-"""Residual networks, in their CIFAR form and their first one.
+"""Residual networks, in CIFAR's and in ImageNet's form.
 
 K. He, X. Zhang, S. Ren, J. Sun: Deep Residual Learning for Image Recognition, CVPR 2016.
-The CIFAR form, which federated papers use on 32 x 32 images, keeps ResNet-18's four groups
-of basic blocks, and replaces the 7 x 7 stem of stride 2 and its max-pooling, made for
-224 x 224 images, by one 3 x 3 convolution of stride 1.
+The CIFAR form, common in federated papers, keeps ResNet-18's four groups of basic blocks.
+One 3 x 3 convolution of stride 1 replaces the 7 x 7 stem of stride 2 and its max-pooling.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ BLOCKS_34 = (3, 4, 6, 3)
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut, which is projected where shapes change."""
+    """Two 3 x 3 convolutions beside a shortcut, projected where shapes change."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
@@ -43,10 +42,10 @@ class BasicBlock(nn.Module):
 
 
 def resnet18(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Two basic blocks in each of four groups; 11,173,962 parameters at 10 classes.
+    """Return ResNet-18: 11,173,962 parameters at 10 classes.
 
-    Takes images of any size. Where both sides are 8 pixels or fewer the last group sees
-    one pixel, and batch normalisation cannot train on a batch of a single sample.
+    The network takes images of any size. Images of at most 8 x 8 pixels leave the last
+    group one pixel, so that batch normalisation cannot train on a single sample.
     """
     channels, _, _ = image_shape("resnet18", input_shape)
     stem = nn.Conv2d(channels, WIDTHS[0], 3, padding=1, bias=False)
@@ -54,17 +53,17 @@ def resnet18(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def resnet34(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """3, 4, 6 and 3 basic blocks in four groups; 21,282,122 parameters at 10 classes."""
+    """Return ResNet-34: 21,282,122 parameters at 10 classes."""
     channels, _, _ = image_shape("resnet34", input_shape)
     stem = nn.Conv2d(channels, WIDTHS[0], 3, padding=1, bias=False)
     return nn.Sequential(stem, *_after_stem(num_classes, BLOCKS_34))
 
 
 def resnet18_imagenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Return the published form, for large images: 11,279,112 parameters at 200 classes.
+    """Return ResNet-18 for large images: 11,279,112 parameters at 200 classes.
 
-    Five halvings leave an image of 32 pixels a single one in the last group, and batch
-    normalisation cannot train there on a batch of a single sample.
+    Five halvings leave one pixel of 32 in the last group, so that batch normalisation
+    cannot train on a single sample.
     """
     channels, _, _ = image_shape("resnet18-imagenet", input_shape)
     stem = nn.Conv2d(channels, WIDTHS[0], 7, stride=2, padding=3, bias=False)

@@ -1,4 +1,4 @@
-"""The clients' networks as a server sees them that averages within each."""
+"""The clients' networks on a server that averages within each network."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedsuite.models.shapes import PIXELS, Standardisation
 
 @dataclass(frozen=True)
 class ServerNetworks:
-    """Networks, who has which, and their initial arrays.
+    """Networks, each client's network, and the networks' initial arrays.
 
     A strategy that declares the part ``networks`` gets one of these. Its global arrays are
     those of all networks, each array named ``INDEX/NAME``. :meth:`join` and :meth:`split`
@@ -23,13 +23,13 @@ class ServerNetworks:
     Parameters
     ----------
     networks
-        The networks, and which client has which.
+        The networks, and each client's network.
     initial
-        For each network its initial parameters and buffers.
+        Initial parameters and buffers per network.
     num_parameters
-        For each network its number of trainable scalars.
+        Number of trainable scalars per network.
     build
-        Makes the module of a network, by index, with its initial parameters.
+        Function that makes a network's module, by index, with its initial parameters.
     standardisation
         Mean and standard deviation of each channel that inputs were scaled with.
     """
@@ -41,7 +41,7 @@ class ServerNetworks:
     standardisation: Standardisation = PIXELS
 
     def join(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
-        """Return the arrays of all networks under one roof, given them by network."""
+        """Return one dictionary of all networks' arrays."""
         return {
             f"{index}/{name}": array
             for index, arrays in enumerate(parts)
@@ -49,7 +49,7 @@ class ServerNetworks:
         }
 
     def split(self, arrays: Mapping[str, NDArray[Any]]) -> list[Arrays]:
-        """Return by network what :meth:`join` made one of."""
+        """Return the arrays per network from :meth:`join`'s dictionary."""
         return [
             {name: arrays[f"{index}/{name}"] for name in initial}
             for index, initial in enumerate(self.initial)

@@ -1,4 +1,4 @@
-"""Checks of input shapes that several networks share."""
+"""Checks of input shapes."""
 
 from fedsuite.core.errors import ConfigError
 
@@ -7,11 +7,11 @@ Standardisation = tuple[tuple[float, ...], tuple[float, ...]]
 first are pixels in 0 to 1."""
 
 PIXELS: Standardisation = ((0.0,), (1.0,))
-"""That of inputs which are pixels in 0 to 1 already."""
+"""Standardisation of inputs that are pixels in 0 to 1 already."""
 
 
 def image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return (channels, height, width), or raise ConfigError for what is no image."""
+    """Return (channels, height, width), or raise ConfigError if inputs are no images."""
     if len(input_shape) != 3:
         raise ConfigError(
             f"model {name} needs images (channels, height, width), got inputs of shape "

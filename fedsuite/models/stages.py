@@ -1,4 +1,4 @@
-"""What the plain convolutional networks have in common."""
+"""Stages of the plain convolutional networks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class Stage(NamedTuple):
     channels
         Filters of the convolution.
     kernel, padding
-        Its side, and the zeros put around its input.
+        Side of the kernel, and width of the zeros around the input.
     pooling
         Factor of the max-pooling; 1 does not pool.
     normalised
@@ -49,13 +49,13 @@ def staged_network(
     name
         Name of the network, for errors.
     input_shape, num_classes
-        What goes in and out.
+        Shape of an input, and number of outputs.
     stages
-        From the input on.
+        Stages from the input on.
     units
-        Of each hidden layer after the stages.
+        Units of each hidden layer after the stages.
     activation
-        After each convolution and each hidden layer.
+        Activation after each convolution and each hidden layer.
     average
         Whether each channel is averaged to one number after the stages.
     dropout
@@ -100,7 +100,7 @@ def _after(stage: Stage, size: int) -> int:
 
 
 def _smallest(stages: Sequence[Stage]) -> int:
-    """Return the least side of an image of which one pixel is left after the stages."""
+    """Return the smallest image side that leaves a pixel after the stages."""
     size = 1
     for stage in reversed(stages):
         size = stage.pooling * size + stage.kernel - 1 - 2 * stage.padding

@@ -1,6 +1,6 @@
-"""torchvision, the optional extra ``fedsuite[vision]``: imported only where it is used.
+"""Import of torchvision, the optional extra ``fedsuite[vision]``.
 
-It cannot be imported beside every build of torch, so nothing on the default path may need
+torchvision does not work with every build of torch, so nothing on the default path may need
 it.
 """
 
@@ -16,9 +16,9 @@ def import_torchvision(part: str, user: str) -> Any:
     Parameters
     ----------
     part
-        Its name within torchvision, such as ``models``.
+        Name of the module within torchvision, such as ``models``.
     user
-        What needs it, for the error.
+        User of the module, for the error.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def import_torchvision(part: str, user: str) -> Any:
             f"{user} needs torchvision: pip install 'fedsuite[vision]'"
         ) from None
     except (ImportError, RuntimeError, OSError) as error:
-        # Beside a torch that it was not built for, registering its operators fails.
+        # Registering operators fails with a torch that torchvision was not built for.
         raise _broken(user, error) from error
 
 
@@ -47,6 +47,6 @@ def _broken(user: str, error: Exception) -> ConfigError:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, or else its name."""
+    """Return the first line of an error's text, or else the error's name."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".:") if lines else type(error).__name__

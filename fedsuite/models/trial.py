@@ -1,4 +1,4 @@
-"""Whether a network can take inputs of a shape: by trying."""
+"""Trial of a network on inputs of a shape."""
 
 import torch
 from torch import nn
@@ -7,9 +7,9 @@ from fedsuite.models.torchvision_import import first_line
 
 
 def failure(model: nn.Module, input_shape: tuple[int, ...]) -> str:
-    """Return why a model on the CPU cannot take inputs of a shape; empty if it can.
+    """Return why a CPU model cannot take inputs of a shape; empty if it can.
 
-    Nothing of the model changes, nor is anything drawn.
+    The trial changes nothing in the model and draws nothing.
     """
     model.eval()
     try:

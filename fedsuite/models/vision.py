@@ -1,19 +1,17 @@
-"""torchvision's classification networks, drawn or pre-trained: ``fedsuite[vision]``.
+"""torchvision's classification networks, new or pre-trained (``fedsuite[vision]``).
 
-``model = "torchvision"`` is any network of ``torchvision.models``, with as many outputs as
-there are classes. Images come as the data set has them, or are resized to
-``torchvision-image-size`` pixels square on the model's device: bilinear, with antialias, as
-torchvision prepares images for pre-trained weights. A grey image stands in all three
-channels.
+``model = "torchvision"`` is any network of ``torchvision.models`` with one output per
+class. The model resizes images to ``torchvision-image-size`` pixels square on its device,
+if asked: bilinear, with antialias, as torchvision prepares images for pre-trained weights.
+A grey image fills all three channels.
 
-Drawn networks get inputs in the scaling of the data. Pre-trained ones get what their
-weights were trained on: pixels in 0 to 1, minus the mean and over the standard deviation
-that come with the weights. Whatever the key ``scaling`` did is undone first, so both its
-values mean the same inputs. All but the classifier is loaded; the classifier is drawn, as
-torchvision draws it, even where the classes are as many as ImageNet's. Every process of a
-run reads the weights, so each machine needs their file, or a way to download it.
+New networks get inputs in the scaling of the data. Pre-trained networks get pixels in 0 to
+1, minus the mean and over the standard deviation of their weights; the effect of the key
+``scaling`` is undone first. All layers but the classifier are loaded. The classifier is
+always drawn, as torchvision draws it. Every process of a run reads the weights, so each
+machine needs the file, or a way to download it.
 
-GoogLeNet and Inception come without their auxiliary classifiers.
+GoogLeNet and Inception have no auxiliary classifiers.
 """
 
 import difflib
@@ -34,23 +32,23 @@ from fedsuite.models.trial import failure
 CHANNELS = 3
 
 _SIZE_ARGUMENT = {"vit_": "image_size", "maxvit_": "input_size"}
-"""Families made for images of one size, and the argument that says which."""
+"""Argument of the image size, by family of networks with a fixed size."""
 
 
 class TorchvisionNetwork(nn.Module):
-    """A network of torchvision, and what it does to images first.
+    """A network of torchvision with its preparation of images.
 
     Parameters
     ----------
     network
-        Takes three channels.
+        Network of three channels.
     classifier
-        Name of its last layer, the classifier.
+        Name of the last layer, the classifier.
     size
-        Height and width that images are resized to.
+        Height and width of resized images.
     scale, shift
-        Applied to each channel before: inputs times ``scale`` plus ``shift``; None leaves
-        inputs as they are. One number stands for all channels.
+        Factors and summands per channel: inputs times ``scale`` plus ``shift``. None leaves
+        inputs unchanged. One number stands for all channels.
     """
 
     scale: Tensor | None
@@ -68,12 +66,12 @@ class TorchvisionNetwork(nn.Module):
         self.network = network
         self.classifier_name = f"network.{classifier}"
         self.size = size
-        # Constants move with the model, and do not travel with it.
+        # Constants move with the model between devices, and are not sent.
         self.register_buffer("scale", _per_channel(scale), persistent=False)
         self.register_buffer("shift", _per_channel(shift), persistent=False)
 
     def prepared(self, images: Tensor) -> Tensor:
-        """Return images as the network takes them, ``[n, 3, height, width]``."""
+        """Return prepared images, ``[n, 3, height, width]``."""
         if self.scale is not None and self.shift is not None:
             images = images * self.scale + self.shift
         if images.shape[2:] != self.size:
@@ -101,13 +99,13 @@ def torchvision_network(
     Parameters
     ----------
     input_shape, num_classes
-        What goes in and out.
+        Shape of an input, and number of outputs.
     torchvision_model
         Name in torchvision's registry, such as ``resnet18``.
     torchvision_weights
         Empty draws the network; ``default``, or a name such as ``IMAGENET1K_V1``.
     torchvision_image_size
-        Side that images are resized to; 0 leaves them as they are.
+        Side of resized images; 0 does not resize.
     standardisation
         Mean and standard deviation of each channel that inputs were scaled with.
     """
@@ -165,7 +163,7 @@ def _weights(models: Any, name: str, chosen: str) -> Any:
 def _build(
     models: Any, name: str, num_classes: int, size: tuple[int, int], weights: Any
 ) -> nn.Module:
-    """Return the network as it is drawn, of the form that the weights are for."""
+    """Return a new network of the weights' form."""
     options = dict(_options(name, size, weights))
     try:
         network = models.get_model(name, weights=None, num_classes=num_classes, **options)
@@ -176,9 +174,9 @@ def _build(
 
 
 def _options(name: str, size: tuple[int, int], weights: Any) -> Mapping[str, object]:
-    """Return what a network's builder is told beside the number of classes."""
+    """Return the builder's options beside the number of classes."""
     if name in ("googlenet", "inception_v3"):
-        # Their weights want other inputs than they name, and the network sees to it.
+        # These networks themselves convert inputs to what their weights need.
         transform = weights is not None
         return {"aux_logits": False, "init_weights": True, "transform_input": transform}
     for family, argument in _SIZE_ARGUMENT.items():
@@ -211,7 +209,7 @@ def _classifier(network: nn.Module, name: str, num_classes: int) -> str:
 
 
 def _normalisation(weights: Any, standardisation: Standardisation) -> tuple[Tensor, Tensor]:
-    """Return what takes inputs from the data's scaling to that of the weights."""
+    """Return scale and shift from the data's scaling to the weights' scaling."""
     prepare = weights.transforms()
     wanted_mean, wanted_std = (
         torch.tensor(values, dtype=torch.float64) for values in (prepare.mean, prepare.std)

@@ -1,8 +1,8 @@
 """Wide residual networks for small images.
 
-S. Zagoruyko, N. Komodakis: Wide Residual Networks, BMVC 2016. WResNet-d-k has d layers
-and k times the channels of the thinnest: normalisation and activation come before each
-convolution, and no unit is dropped. FedAL (arXiv:2311.16584) names them without giving
+S. Zagoruyko, N. Komodakis: Wide Residual Networks, BMVC 2016. WResNet-d-k has d layers and
+k times the channels of the thinnest network. Normalisation and activation come before each
+convolution. There is no dropout. FedAL (arXiv:2311.16584) names these networks without
 their layers.
 """
 
@@ -34,7 +34,7 @@ class PreActivationBlock(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Map (batch, channels_in, h, w) to (batch, channels_out, h/stride, w/stride)."""
         active = functional.relu(self.norm1(inputs))
-        # A projection sees what the convolutions see; the identity passes by them.
+        # A projection takes the normalised input; the identity takes the raw input.
         around = inputs if self.shortcut is None else self.shortcut(active)
         hidden = self.conv1(active)
         hidden = self.conv2(functional.relu(self.norm2(hidden)))

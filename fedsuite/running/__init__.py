@@ -1,1 +1,1 @@
-"""What a run's server and workers do."""
+"""Server and workers of a run."""

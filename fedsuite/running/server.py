@@ -1,4 +1,4 @@
-"""The ServerApp of fedsuite, and what every engine does around the rounds."""
+"""The ServerApp of fedsuite, and every engine's work around the rounds."""
 
 import os
 from collections.abc import Callable
@@ -48,7 +48,7 @@ app = ServerApp()
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that is over: its folder, and what Flower's ``start`` returned."""
+    """A finished run: its folder and the result of Flower's ``start``."""
 
     path: Path
     result: Result
@@ -66,15 +66,15 @@ def main(grid: Grid, context: Context) -> None:
         own = grid_for(grid)
         run_experiment(experiment, own, folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
-        # Flower logs a traceback; this line is what a person looks for.
+        # Flower logs a traceback; this line is for people.
         write_line(f"fedsuite: error: {error}")
         raise
 
 
 def refuse_relative_paths(experiment: Experiment) -> None:
-    """Raise where a path would mean something else than its author thinks.
+    """Refuse relative paths, which another folder would change.
 
-    A ServerApp runs in whatever folder its SuperLink was started in.
+    A ServerApp runs in the folder in which its SuperLink was started.
     """
     for name in ("output-dir", "state-dir", "data-dir", "public-dir"):
         path = experiment.text(name)
@@ -86,7 +86,7 @@ def refuse_relative_paths(experiment: Experiment) -> None:
 
 
 def runs_folder(experiment: Experiment) -> Path:
-    """Return the folder that run folders go into, for a ServerApp."""
+    """Return the parent folder of run folders, for a ServerApp."""
     configured = experiment.text("output-dir")
     if configured != AUTO:
         return Path(configured)
@@ -102,20 +102,19 @@ def run_experiment(
     flwr_run_id: int | None = None,
     write: Callable[[str], None] = write_line,
 ) -> FinishedRun:
-    """Run an experiment on a grid, writing its folder as it goes.
+    """Run an experiment on a grid, and write the run's folder meanwhile.
 
     Parameters
     ----------
     experiment, grid
-        What to run, and with whom.
+        Experiment to run, and grid of the nodes.
     folder
-        The run's folder. A folder that exists is an error, unless the key
-        ``resume`` is true or it was left by this same Flower run (a ServerApp that Flower
-        started again).
+        The run's folder. An existing folder is an error, unless the key ``resume`` is true
+        or Flower restarted this run's ServerApp.
     flwr_run_id
-        Flower's number of the run, where it has one.
+        Flower's number of the run, if any.
     write
-        Takes lines of progress.
+        Function that prints a line of progress.
     """
     configure_logs()
     with log_scope(run=folder.name):
@@ -143,7 +142,7 @@ def _run_experiment(
         write(
             f"resuming {folder} after round {checkpoint.server_round if checkpoint else 0}"
         )
-        # It may have another number of rounds now, or lie elsewhere.
+        # The run may have another number of rounds now, or lie elsewhere.
         run_folder.write_text(EXPERIMENT, experiment.replace(resume=False).to_toml())
     else:
         run_folder = None
@@ -189,7 +188,7 @@ def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
     Raises
     ------
     ConfigError
-        If the strategy refuses values that their keys allow one by one.
+        If the strategy refuses a combination of values.
     """
     try:
         layer = ExchangeLayer()
@@ -226,7 +225,7 @@ def build_callbacks(
     checkpoint: Checkpoint | None,
     write: Callable[[str], None],
 ) -> list[Callback]:
-    """Return the callbacks that the experiment asks for."""
+    """Return the experiment's callbacks."""
     run = experiment.group(RunSettings)
     callbacks: list[Callback] = [Recorder(folder)]
     if run.early_stop_metric:
@@ -241,8 +240,8 @@ def build_callbacks(
         from fedsuite.callbacks.prometheus import Prometheus
 
         callbacks.append(Prometheus(run.metrics_host, run.metrics_port))
-    # After those that may stop the run, and after the recorder: a checkpoint must not be
-    # ahead of the lines of its round.
+    # After callbacks that may stop the run, and after the recorder, because a checkpoint
+    # must not be ahead of its round's lines.
     writer = CheckpointWriter(
         folder, experiment.fingerprint, every=run.checkpoint_every, others=callbacks
     )
@@ -260,7 +259,7 @@ def _refuse_fewer_rounds(num_rounds: int, checkpoint: Checkpoint | None) -> None
 
 
 def _refuse_other_public(folder: Path, data: FederatedData) -> None:
-    """Refuse to go on with other public data, which no key tells apart."""
+    """Refuse to resume with other public data, which no key identifies."""
     before = str(read_manifest(folder).get("data", {}).get("public-fingerprint", ""))
     now = str(data.description.get("public-fingerprint", ""))
     if before != now:
@@ -316,7 +315,7 @@ def _new_folder(
 
 
 def _note_failure(folder: RunFolder | None, error: BaseException) -> None:
-    """Write into the manifest why the run ended; a full disk must not hide the cause."""
+    """Record the failure in the manifest; a full disk must not hide the cause."""
     if folder is None:
         return
     stopped = isinstance(error, KeyboardInterrupt | SystemExit)

@@ -1,4 +1,4 @@
-"""What an experiment's strategy is given beside the values of its keys."""
+"""Parts of a run that strategies may take as keywords beside their keys."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ from fedsuite.training.loop import resolve_device
 
 @dataclass(frozen=True)
 class ServerParts:
-    """What strategies may ask for; which of it, their class says.
+    """Parts that strategies may ask for.
 
     Parameters
     ----------
     groups
-        Those of the experiment's model.
+        Parameter groups of the experiment's model.
     validation
-        Scores models on rows that the server keeps.
+        Scorer of models on the server's rows.
     networks
-        The clients' networks, where they differ or the method asks for them.
+        The clients' networks, if they differ or the method asks for them.
     public
-        The public data that clients must have; None where there is none.
+        The clients' public data; None for no public data.
     num_classes
         Number of classes.
     """
@@ -62,18 +62,18 @@ class ServerParts:
 def server_parts(
     experiment: Experiment, data: FederatedData, model: nn.Module
 ) -> ServerParts:
-    """Return what the experiment's strategy may need.
+    """Return the parts for the experiment's strategy.
 
     Parameters
     ----------
     model
-        The network that the key ``model`` names, with its initial parameters.
+        The network of the key ``model``, with initial parameters.
 
     Raises
     ------
     ConfigError
-        If something that the method needs is not there, a network cannot take the data, or
-        a term on features would have no effect.
+        If a needed part is missing, a network cannot take the data, or a term on features
+        would have no effect.
     """
     _check_feature_term(experiment, data, model)
     return ServerParts(
@@ -105,7 +105,7 @@ def _check_feature_term(
 
 
 def initial_arrays(experiment: Experiment, model: nn.Module, parts: ServerParts) -> Arrays:
-    """Return what the server starts with: nothing where clients keep their models."""
+    """Return the server's initial arrays; empty if clients keep their models."""
     strategy = load_strategy(METHODS[experiment.text("method")])
     if strategy.PRIVATE_MODELS:
         return {}
@@ -116,7 +116,7 @@ def initial_arrays(experiment: Experiment, model: nn.Module, parts: ServerParts)
 
 
 def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetworks | None:
-    """Return the clients' networks, None where all share one and the method asks for none.
+    """Return the clients' networks, None for one shared network that no method asks for.
 
     Raises
     ------
@@ -141,12 +141,12 @@ def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetwor
 def server_validation(
     experiment: Experiment, data: FederatedData, model: nn.Module
 ) -> ServerValidation | None:
-    """Return what the method scores models with on the server, None if it does not.
+    """Return the method's scorer of models on the server, if it needs one.
 
     Raises
     ------
     ConfigError
-        If it does, and no rows are held out for it.
+        If the method needs a scorer and no rows are held out.
     """
     method = experiment.text("method")
     if not load_strategy(METHODS[method]).takes("validation"):
@@ -157,14 +157,14 @@ def server_validation(
             f"method {method} validates on the server: set server-validation-fraction "
             "above 0, such as 0.1"
         )
-    # The key names the clients' device; the server takes the same kind where it has one.
+    # The key names the clients' device; the server takes the same kind if it can.
     device = resolve_device("cpu" if experiment["device"] == "cpu" else "auto")
     on_device = Split(split.features.to(device), split.labels.to(device))
     return ServerValidation(deepcopy(model).to(device), on_device)
 
 
 def public_data(experiment: Experiment, data: FederatedData) -> PublicData | None:
-    """Return the public data that clients must have, None without any.
+    """Return the clients' public data, if any.
 
     Raises
     ------

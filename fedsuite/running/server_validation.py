@@ -1,4 +1,4 @@
-"""Scores of models on rows that the server keeps and no client holds."""
+"""Scores of models on the server's validation rows."""
 
 from statistics import fmean
 
@@ -14,7 +14,7 @@ from fedsuite.training.evaluation import evaluate_model
 
 
 class ServerValidation:
-    """Scores models, given as arrays, on validation data.
+    """Scorer of models' arrays on validation data.
 
     A strategy that declares the part ``validation`` gets one of these, on the share of the
     training part that the key ``server-validation-fraction`` holds out.
@@ -22,9 +22,9 @@ class ServerValidation:
     Parameters
     ----------
     model
-        Takes the arrays; what it held is lost.
+        Model that takes the arrays; its own arrays are lost.
     data
-        On the model's device, not empty.
+        Validation data on the model's device, not empty.
     """
 
     def __init__(self, model: nn.Module, data: Split) -> None:
@@ -41,7 +41,7 @@ class ServerValidation:
         return evaluate_model(self._model, self._data)[1]
 
     def loss(self, arrays: Arrays) -> float:
-        """Return a model's mean cross-entropy; not finite for a model that is broken."""
+        """Return a model's mean cross-entropy; not finite for a broken model."""
         load_arrays(self._model, arrays)
         return evaluate_model(self._model, self._data)[0]
 

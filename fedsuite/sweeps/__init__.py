@@ -1,1 +1,1 @@
-"""Many runs: sweeps, and runs that belong to others."""
+"""Sweeps, and runs of Standalone for other runs."""

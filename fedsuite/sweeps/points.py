@@ -1,4 +1,4 @@
-"""The points of a sweep, and the record of them that its folder keeps."""
+"""Points of a sweep, and their record in the sweep's folder."""
 
 import hashlib
 import itertools
@@ -19,7 +19,7 @@ RECORD = "sweep.json"
 FORMAT = 1
 
 OWN_KEYS = frozenset({"seed", "run-name", "output-dir", "resume"})
-"""Keys that a sweep sets itself for each run."""
+"""Keys that a sweep sets itself per run."""
 
 _LONGEST_NAME = 100
 _ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
@@ -36,9 +36,9 @@ class Point:
     seed
         Seed of the run.
     fingerprint
-        Fingerprint of its whole experiment.
+        Fingerprint of the whole experiment.
     note
-        What the defaults of its method change, in one line; empty if nothing.
+        Changes by the method's own defaults, in one line.
     """
 
     settings: tuple[tuple[str, Value], ...]
@@ -54,14 +54,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Record:
-    """What ``sweep.json`` keeps.
+    """Content of ``sweep.json``.
 
     Parameters
     ----------
     base
-        The experiment that all points start from, as given.
+        The experiment that all points share, as given.
     runs
-        Run name to swept values and seed, of all points asked for so far.
+        Swept values and seed by run name, of all points so far.
     """
 
     base: Mapping[str, Value]
@@ -74,7 +74,7 @@ class Record:
 
     @classmethod
     def read(cls, folder: Path) -> "Record":
-        """Read the record of a sweep's folder; RunError where it is damaged."""
+        """Return the record of a sweep's folder; raise RunError if damaged."""
         path = folder / RECORD
         facts = read_object(path)
         base, runs = facts.get("base"), facts.get("runs")
@@ -86,13 +86,13 @@ class Record:
 
 
 def parse_grid(grid: Sequence[str]) -> dict[str, tuple[Value, ...]]:
-    """Read ``key=a,b,c`` arguments into typed values by key, sorted by key.
+    """Parse ``key=a,b,c`` arguments into typed values, sorted by key.
 
     Raises
     ------
     ConfigError
-        For a key that is unknown, given twice or not to be swept, and for a value that is
-        of the wrong type, out of range, or given twice.
+        If a key is unknown, given twice or not to be swept, or a value is forbidden or
+        given twice.
     """
     parsed: dict[str, tuple[Value, ...]] = {}
     for text in grid:
@@ -124,7 +124,7 @@ def make_points(
     Raises
     ------
     ConfigError
-        Naming the first combination that cannot be run.
+        If a combination cannot be run.
     """
     values = parse_grid(grid)
     points = []
@@ -142,9 +142,9 @@ def make_points(
 
 
 def point_name(settings: Mapping[str, Value], seed: int) -> str:
-    """Return the run name of a point, which a run name may be.
+    """Return the run name of a point.
 
-    Where characters had to be replaced or cut off, a hash of the point keeps names apart.
+    A hash of the point keeps names apart whose characters had to be replaced or cut off.
     """
     texts = [f"{name}-{_text(value)}" for name, value in sorted(settings.items())]
     plain = "_".join([*texts, f"s{seed}"])
@@ -158,7 +158,7 @@ def point_name(settings: Mapping[str, Value], seed: int) -> str:
 def merge_record(
     folder: Path, base: Mapping[str, Value], points: Sequence[Point]
 ) -> Record:
-    """Return the record of a sweep's folder with these points added; writes nothing.
+    """Return the record of a sweep's folder with added points, without writing it.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def _check_same(folder: Path, old: Mapping[str, Value], new: Mapping[str, Value]
 
 
 def _decisive(base: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what a base decides; also the length of all runs, and the public images."""
+    """Return a base's keys that decide results, with num-rounds and public-dir."""
     ignored = LOCAL_KEYS - {"num-rounds", "public-dir"}
     return {k: v for k, v in base.items() if k not in ignored and not is_default(k, v)}
 

@@ -1,4 +1,4 @@
-"""The run of Standalone that belongs to a run: found, gone on with, or made."""
+"""Runs of Standalone that belong to other runs."""
 
 import hashlib
 import json
@@ -22,23 +22,23 @@ _ABOUT_RUNS = (
     *("seed", "num-rounds", "evaluate-every", "threads", "device"),
     *("score-whole-test", "plots"),
 )
-"""Keys of every run that Standalone takes over."""
+"""Keys that Standalone copies from every run."""
 
 
 def standalone_experiment(
     experiment: Mapping[str, Value], changes: Mapping[str, Value] | None = None
 ) -> Experiment:
-    """Return the experiment in which the clients of another one are alone.
+    """Return Standalone's experiment for another experiment.
 
-    It has the same data, partition, model, local training, rounds and seed; all clients
-    train in each round.
+    Data, partition, model, local training, rounds and seed are the same. All clients train
+    in each round.
 
     Parameters
     ----------
     experiment
         Resolved keys of a run.
     changes
-        Keys that Standalone has otherwise, such as its learning rate.
+        Values that differ in Standalone, such as its learning rate.
 
     Raises
     ------
@@ -65,21 +65,21 @@ def standalone_runs(
     given: Sequence[Run] = (),
     changes: Mapping[str, Value] | None = None,
 ) -> dict[Path, Run]:
-    """Return, by path, the run of Standalone that belongs to each run.
+    """Return each run's run of Standalone, by path.
 
     Parameters
     ----------
     runs
         The runs.
     given
-        Runs of Standalone to choose from. If there are any, none is made.
+        Runs of Standalone to choose from. None is made if there are any.
     changes
-        As for :func:`standalone_experiment`, for runs that are made.
+        As for :func:`standalone_experiment`, for new runs.
 
     Raises
     ------
     RunError
-        If none of those given fits, or one that is made fails.
+        If no given run fits, or a new run fails.
     """
     return {
         run.path: _choose(run, given) if given else find_or_make(run, changes)
@@ -88,10 +88,10 @@ def standalone_runs(
 
 
 def find_or_make(run: Run, changes: Mapping[str, Value] | None = None) -> Run:
-    """Return the run of Standalone in the folder beside a run, made if it is not there.
+    """Return the run of Standalone beside a run's folder; make a missing one.
 
-    Its name holds a fingerprint of its experiment, its rounds and the partition. One that
-    was interrupted is gone on with.
+    Its name holds a fingerprint of its experiment, its rounds and the partition. An
+    interrupted run is resumed.
     """
     if run.experiment["method"] == STANDALONE and not changes:
         return run

@@ -1,9 +1,9 @@
-"""Sweeps: the product of values and seeds, each point a run in a process of its own.
+"""Sweeps over the product of values and seeds, with one process per run.
 
-The sweep's folder holds ``sweep.json`` (the base experiment and all points asked for so
-far), ``base.toml`` (what the workers read), one run folder per point, ``logs/``, and at the
-end the comparison. Started again, a sweep does what is missing; with more values or seeds
-it grows.
+The sweep's folder holds ``sweep.json`` (the base experiment and all points so far),
+``base.toml`` (for the workers), one run folder per point, ``logs/``, and at the end the
+comparison. A sweep that is started again runs missing points. More values or seeds enlarge
+a sweep.
 """
 
 import fcntl
@@ -42,11 +42,11 @@ BASE = "base.toml"
 LOGS = "logs"
 
 SHORT = 20
-"""Points of fewer rounds draw no plots, unless told to: the sweep draws curves of all."""
+"""Runs of fewer rounds draw no plots by default, as the sweep draws curves of all."""
 
 
 class Action(Enum):
-    """What a point's run needs; the value says it in words."""
+    """Action that a point's run needs, in words."""
 
     SKIP = "finished before"
     RESUME = "to go on"
@@ -62,38 +62,37 @@ def run_sweep(
     output: Path,
     overrides: Mapping[str, Value],
 ) -> list[Path]:
-    """Run what is missing of a sweep, and compare all its runs.
+    """Run a sweep's missing points, and compare all runs of the sweep.
 
     Parameters
     ----------
     file
-        Experiment file that every point starts from; its own seed, run-name and
-        output-dir do not count.
+        Experiment file of all points; its seed, run-name and output-dir do not count.
     grid
-        ``key=a,b,c`` each; every combination of values is run.
+        Texts ``key=a,b,c``; every combination of values is run.
     seeds
-        Each combination is run with seeds 0 to ``seeds - 1``.
+        Number of seeds per combination, from seed 0.
     workers
-        Runs at a time; 0 is one a core.
+        Runs at a time; 0 is one per core.
     output
-        The sweep's folder: new, or of the same base experiment.
+        The sweep's folder, new or of the same base experiment.
     overrides
-        Values that win over the file's.
+        Values that override the file's.
 
     Returns
     -------
     list of Path
-        The run folders of the points asked for.
+        The run folders of this call's points.
 
     Raises
     ------
     ConfigError
         Before anything starts, if a point cannot be run.
     RunError
-        Before anything starts, if the folder belongs to something else; in the end, if a
-        run failed.
+        Before anything starts, if the folder is not this sweep's; at the end, if a run
+        failed.
     Stopped
-        If Ctrl-C or SIGTERM ends the sweep: with the command that goes on.
+        If Ctrl-C or SIGTERM ends the sweep; the message has the command to go on.
     """
     with naming(file):
         base = base_values(file, overrides)
@@ -104,7 +103,7 @@ def run_sweep(
     folder = Path(os.path.abspath(output))
     merge_record(folder, base, points)
     with _claimed(folder) as lock:
-        # Again, now that no other sweep is at work on the folder.
+        # A second time, now that no other sweep uses the folder.
         record = merge_record(folder, base, points)
         actions = {point: _action(folder / point.name, point) for point in points}
         record.write(folder)
@@ -129,20 +128,19 @@ def run_sweep(
 
 
 def base_values(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what all points of a sweep have in common.
+    """Return the values that all points of a sweep share.
 
     Parameters
     ----------
     file
         The experiment file.
     overrides
-        Values that win over the file's; what they leave without effect is left out.
+        Values that override the file's; keys that lose their effect are left out.
 
     Raises
     ------
     ConfigError
-        If an override is a key that the sweep sets itself, or a value is of no type that
-        a key has.
+        If an override is a key that the sweep sets itself, or a value has a wrong type.
     """
     for name in sorted(OWN_KEYS & set(overrides)):
         raise ConfigError(
@@ -152,7 +150,7 @@ def base_values(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
     try:
         left_out = Experiment.from_values(given, tuple(overrides)).left_out
     except ConfigError:
-        # The grid may bring what is missing: each point is checked by itself.
+        # The grid may complete the experiment, so each point is checked by itself.
         left_out = ()
     kept = {name: value for name, value in given.items() if name not in left_out}
     base = {name: _value(name, value) for name, value in kept.items()}
@@ -170,9 +168,9 @@ def _value(name: str, value: object) -> Value:
 
 @contextmanager
 def _claimed(folder: Path) -> Iterator[int]:
-    """Make the folder this sweep's own and yield the lock's descriptor.
+    """Lock the folder for this sweep and yield the lock's descriptor.
 
-    Workers inherit it: should the sweep be killed, the lock is held until they end too.
+    Workers inherit the lock, so that it outlives a killed sweep until the workers end.
     """
     try:
         _refuse_foreign(folder)
@@ -204,7 +202,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _action(folder: Path, point: Point) -> Action:
-    """Decide what a point needs; refuse a folder that holds something else."""
+    """Return the action that a point needs; refuse another run's folder."""
     if (folder / MANIFEST).exists():
         if Experiment.load(folder / EXPERIMENT).fingerprint != point.fingerprint:
             raise RunError(
@@ -216,7 +214,7 @@ def _action(folder: Path, point: Point) -> Action:
 
 
 def _leftovers(folder: Path) -> list[Path]:
-    """Return what a run that was killed as it began left; refuse anything else."""
+    """Return the files of a run killed at its start; refuse other files."""
     found = list(folder.iterdir()) if folder.exists() else []
     for path in found:
         if path.name not in (EXPERIMENT, LOCK) and not path.match(TEMPORARY_PATTERN):
@@ -229,7 +227,7 @@ def _leftovers(folder: Path) -> list[Path]:
 def _work(
     folder: Path, actions: Mapping[Point, Action], engine: str, workers: int, lock: int
 ) -> list[str]:
-    """Run what is missing and return the failures, one line each."""
+    """Run missing points and return the failures, one line each."""
     counts = [(action, list(actions.values()).count(action)) for action in Action]
     words = ", ".join(f"{count} {action.value}" for action, count in counts if count)
     print_line(f"{len(actions)} runs: {words}")
@@ -279,7 +277,7 @@ def _task(folder: Path, point: Point, action: Action, engine: str) -> Task:
 
 
 def _options(settings: Mapping[str, Value]) -> list[str]:
-    """Return values as the command line takes them."""
+    """Return values as options of the command line."""
     options = []
     for name, value in settings.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -295,7 +293,7 @@ def _command(
     output: Path,
     overrides: Mapping[str, Value],
 ) -> str:
-    """Return the command that does what is missing of a sweep, for a shell."""
+    """Return the shell command that runs a sweep's missing points."""
     words = ["fedsuite", "sweep", str(file)]
     for values in grid:
         words += ["--grid", values]
@@ -308,13 +306,13 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _accuracy(folder: Path) -> str:
-    """Return the mean accuracy of a run in words; nothing where it has none."""
+    """Return the mean accuracy of a run in words; empty without one."""
     report = (load_run(folder).summary or {}).get("accuracy_in_per_cent")
     return f", mean accuracy {report['mean']:.2f} %" if report else ""
 
 
 def _compare(folder: Path, record: Record) -> None:
-    """Show and write the comparison of all finished runs of the sweep."""
+    """Show and write the comparison of a sweep's finished runs."""
     from rich.console import Console
 
     finished = [folder / name for name in record.runs if _is_finished(folder / name)]

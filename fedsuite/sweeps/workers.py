@@ -1,4 +1,4 @@
-"""Worker processes of a sweep: so many at a time, stopped together, logged each."""
+"""Worker processes of a sweep."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from fedsuite.core.own_process import environment
 from fedsuite.engines.processes import stop_signals_raise, stop_signals_wait
 
 PREFIX = "fedsuite: error: "
-"""How the command line begins its one line about an error."""
+"""Beginning of the command line's error line."""
 
 _POLL_S = 0.05
 _STOP_PATIENCE_S = 30.0
@@ -23,16 +23,16 @@ _STOP_PATIENCE_S = 30.0
 
 @dataclass(frozen=True)
 class Task:
-    """A ``fedsuite`` command to run in a process of its own.
+    """A ``fedsuite`` command for a process of its own.
 
     Parameters
     ----------
     name
-        What it is called in messages.
+        Name of the task in messages.
     arguments
         Arguments of the ``fedsuite`` command.
     log
-        File that takes what it prints.
+        File of the output.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a task ended: ``error`` is one line, None where all went well."""
+    """End of a task; ``error`` is one line, None after success."""
 
     name: str
     error: str | None
@@ -67,20 +67,20 @@ def run_tasks(
     on_end: Callable[[Outcome], None],
     keep_open: Sequence[int] = (),
 ) -> None:
-    """Run tasks, ``workers`` at a time; a task that fails does not stop the others.
+    """Run tasks, ``workers`` at a time, also after a failure.
 
-    Whatever ends this call, Ctrl-C and SIGTERM included, no worker outlives it.
+    No worker outlives this call, even at Ctrl-C or SIGTERM.
 
     Parameters
     ----------
     tasks
-        What to run, in this order.
+        Tasks in the order to run.
     workers
         Processes at a time, at least 1.
     on_end
-        Called with each task's outcome as it ends.
+        Function called with the outcome of each ended task.
     keep_open
-        File descriptors that the workers inherit, such as a lock's.
+        File descriptors for workers to inherit, such as a lock's.
     """
     waiting = list(reversed(tasks))
     running: list[_Worker] = []
@@ -101,7 +101,7 @@ def run_tasks(
 
 
 def _start(task: Task, keep_open: Sequence[int]) -> _Worker:
-    # -P: a folder of Python files in which the command is called must shadow nothing.
+    # -P keeps Python files in the current folder from shadowing modules.
     command = [sys.executable, "-P", "-m", "fedsuite", *task.arguments]
     try:
         with open(task.log, "wb") as log:
@@ -111,7 +111,7 @@ def _start(task: Task, keep_open: Sequence[int]) -> _Worker:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment(),
-                # Ctrl-C is to reach the sweep alone, which then stops its workers.
+                # Ctrl-C must reach the sweep only, which then stops its workers.
                 start_new_session=True,
                 pass_fds=tuple(keep_open),
             )
@@ -121,7 +121,7 @@ def _start(task: Task, keep_open: Sequence[int]) -> _Worker:
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Interrupt processes, as Ctrl-C would, and kill those that do not end."""
+    """Interrupt processes as Ctrl-C does, and kill those that do not end."""
     try:
         for process in processes:
             process.send_signal(signal.SIGINT)

@@ -1,19 +1,18 @@
-"""The arrays of a record as one, which is what goes between machines.
+"""Records packed into one array, for messages between machines.
 
-Flower makes an object of each array, with a hash, requests of its own, and a place in a
-SuperNode that looks for it every half second: between machines the 122 arrays of a
-ResNet-18 take three times as long as their bytes do in one. A packed record is an
-ArrayRecord ``NAME`` with one array of bytes, and a ConfigRecord ``NAME.layout`` with the
-names, dtypes and shapes of what lies in it, each array at the next multiple of 64 bytes.
+Flower makes an object of each array, with a hash and requests of its own, which a SuperNode
+looks for every half second. Between machines the 122 arrays of a ResNet-18 take three times
+as long as one array of as many bytes. A packed record is an ArrayRecord ``NAME`` with one
+array of bytes, and a ConfigRecord ``NAME.layout`` with the names, dtypes and shapes of the
+packed arrays. Each packed array starts at the next multiple of 64 bytes.
 
-Between machines requests are packed, and answers are packed where the question was; a
-record that is not packed means what it says. In a Flower app of your own:
-``PackedGrid(grid)`` (:mod:`fedsuite.workarounds.packed_grid`) on the server, and
+Between machines requests are packed, and a packed request gets a packed reply. Other Flower
+apps use ``PackedGrid(grid)`` (:mod:`fedsuite.workarounds.packed_grid`) on the server, and
 :func:`packing_mod` among the ClientApp's mods.
 
-Seen in flwr 1.39.0 and 1.41.0. To delete, with :mod:`fedsuite.workarounds.packed_grid`:
-when a message of Flower's with 122 arrays takes about as long as one with a single array
-of as many bytes.
+Seen in flwr 1.39.0 and 1.41.0. To delete, with :mod:`fedsuite.workarounds.packed_grid`,
+when a Flower message with 122 arrays is about as fast as a message with one array of as
+many bytes.
 """
 
 import math
@@ -43,16 +42,16 @@ _DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
 _SHAPE = re.compile(r"(?:[0-9]{1,15}(?:,[0-9]{1,15}){0,31})?")
 
 Packing = dict[int, tuple[ArrayRecord, ArrayRecord, ConfigRecord]]
-"""Records that were packed, by identity: as they were, packed, and their layout."""
+"""Packed records by identity: the original, the packed record, and the layout."""
 
 
 class PackedArray(Array):
-    """Bytes of several arrays, put together when they are first asked for.
+    """Bytes of several arrays, concatenated on first use.
 
     Parameters
     ----------
     arrays
-        What to put together, in C order. They must not be written to afterwards.
+        Arrays to concatenate, in C order. They must not be written to afterwards.
     """
 
     def __init__(self, arrays: Arrays) -> None:
@@ -63,7 +62,7 @@ class PackedArray(Array):
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
-        """Serialised form, as of an array of bytes; made on first use."""
+        """Serialised form of an array of bytes, made on first use."""
         if "_bytes" not in self.__dict__:
             arrays: Arrays = self.__dict__["_arrays"]
             self.__dict__["_bytes"] = b"".join(_pieces(arrays))
@@ -75,7 +74,7 @@ class PackedArray(Array):
         return Array, (self.dtype, tuple(self.shape), self.stype, self.data)
 
 
-# As of LazyArray: Flower looks the class up by this name on arrival.
+# As for LazyArray, Flower looks the class up by this name on arrival.
 PackedArray.__qualname__ = Array.__qualname__
 
 
@@ -102,9 +101,9 @@ def pack(content: RecordDict, done: Packing | None = None) -> RecordDict:
 
 
 def unpack(content: RecordDict) -> RecordDict:
-    """Return a message's content with all records as they were before :func:`pack`.
+    """Return a message's content with all records unpacked.
 
-    Arrays are views of the bytes that came. What is not packed stays as it is.
+    Arrays are views of the received bytes. Other records stay as they are.
 
     Raises
     ------
@@ -119,10 +118,9 @@ def unpack(content: RecordDict) -> RecordDict:
 
 
 def unpack_reply(content: RecordDict) -> RecordDict:
-    """Return a reply's content as it was before :func:`pack`.
+    """Return a reply's unpacked content.
 
-    Where a layout does not fit its bytes, an entry ``error`` of the record's client stands
-    in the record's place, as if the client had told of it.
+    An entry ``error`` of the client replaces a record whose layout does not fit its bytes.
     """
     unpacked = RecordDict()
     for name, record in _without_layouts(content):
@@ -139,7 +137,7 @@ def unpack_reply(content: RecordDict) -> RecordDict:
 def packing_mod(
     message: Message, context: Context, call_next: ClientAppCallable
 ) -> Message:
-    """Unpack what comes and pack the answer, if what came was packed (a Flower mod)."""
+    """Flower mod: unpack a packed request and pack its reply."""
     if not any(name.endswith(LAYOUT) for name in message.content):
         return call_next(message, context)
     message.content = unpack(message.content)
@@ -162,7 +160,7 @@ def _pack_record(record: ArrayRecord) -> tuple[ArrayRecord, ConfigRecord]:
 
 
 def _end(arrays: Arrays) -> int:
-    """Return where the last of them ends."""
+    """Return the end of the last array."""
     offset = 0
     for array in arrays.values():
         offset = _aligned(offset) + array.nbytes
@@ -174,7 +172,7 @@ def _aligned(offset: int) -> int:
 
 
 def _pieces(arrays: Arrays) -> Iterator[bytes | memoryview]:
-    """Yield what a serialised packed array is made of, in order."""
+    """Yield the pieces of a serialised packed array, in order."""
     yield npy_header(np.dtype(np.uint8), (_end(arrays),))
     offset = 0
     for array in arrays.values():
@@ -186,7 +184,7 @@ def _pieces(arrays: Arrays) -> Iterator[bytes | memoryview]:
 def _without_layouts(
     content: RecordDict,
 ) -> Iterator[tuple[str, ArrayRecord | ConfigRecord]]:
-    """Yield all records but the layouts of others."""
+    """Yield all records except layouts."""
     for name, record in content.items():
         owner = name.removesuffix(LAYOUT)
         if owner == name or _layout_of(content, owner) is None:
@@ -194,7 +192,7 @@ def _without_layouts(
 
 
 def _layout_of(content: Mapping[str, object], name: str) -> ConfigRecord | None:
-    """Return the layout of a record, None where it is not packed."""
+    """Return the layout of a record, None for an unpacked record."""
     record, layout = content.get(name), content.get(name + LAYOUT)
     packed = isinstance(record, ArrayRecord) and list(record) == [PACKED]
     return layout if packed and isinstance(layout, ConfigRecord) else None

@@ -1,6 +1,6 @@
-"""Flower's Grid, with the arrays of each record sent as one.
+"""A Flower Grid that packs the arrays of each record into one.
 
-When it can be deleted: :mod:`fedsuite.workarounds.packed` says so.
+:mod:`fedsuite.workarounds.packed` says when to delete it.
 """
 
 from collections.abc import Iterable
@@ -13,21 +13,19 @@ from fedsuite.workarounds.prompt_grid import SHORTEST_PAUSE_IN_MEMORY_S, PromptG
 
 
 class PackedGrid(PromptGrid):
-    """A Grid whose messages are packed, and whose replies may be.
-
-    How: :mod:`fedsuite.workarounds.packed`.
+    """A Grid of packed messages; see :mod:`fedsuite.workarounds.packed`.
 
     The ClientApps at the other end need :func:`fedsuite.workarounds.packed.packing_mod`.
 
     Parameters
     ----------
     grid
-        What sends and receives.
+        Grid that sends and receives.
     """
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pack messages and send them; return their ids."""
-        # The records stand in it, so that none is another by the time it is looked for.
+        # It also holds the records, so that no identity is reused meanwhile.
         done: Packing = {}
         return super().push_messages([_packed(message, done) for message in messages])
 
@@ -40,11 +38,11 @@ class PackedGrid(PromptGrid):
 
 
 def grid_for(grid: Grid) -> PromptGrid:
-    """Return what a ServerApp of fedsuite sends with, on a Grid that Flower hands it.
+    """Return the Grid of a fedsuite ServerApp around Flower's Grid.
 
-    Flower's simulation hands arrays over in memory, where packing only costs.
+    Flower's simulation hands arrays over in memory, so packing would only cost time.
     """
-    # Loads much of Flower, which a ServerApp has loaded already and others do not need.
+    # Imported late, because it loads much of Flower, which only ServerApps need.
     from flwr.superlink.grid import InMemoryGrid
 
     if isinstance(grid, InMemoryGrid):

@@ -1,11 +1,11 @@
-"""Flower's Grid, asked for replies soon and handing out each as it comes.
+"""A Flower Grid that looks for replies soon and yields each reply as it comes.
 
-Between machines Flower's own Grid looks for replies every three seconds and keeps them all
-until the last is there: a fifth of a round where a method exchanges six messages in one,
-and the memory of all replies where the models are large.
+Between machines Flower's own Grid looks for replies every three seconds and keeps all
+replies until the last is there. The pauses cost a fifth of a round with six exchanges. The
+replies cost memory.
 
-Seen in flwr 1.39.0 and 1.41.0. To delete: when Flower's ``send_and_receive`` has a pause
-that can be set, and yields replies as they come.
+Seen in flwr 1.39.0 and 1.41.0. To delete when Flower's ``send_and_receive`` has a settable
+pause and yields replies as they come.
 """
 
 import time
@@ -17,10 +17,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 
 SHORTEST_PAUSE_S = 0.1
-"""Between machines, where a look is a request and a SuperNode sleeps for seconds."""
+"""Shortest pause between machines, where a look is a request."""
 
 SHORTEST_PAUSE_IN_MEMORY_S = 0.01
-"""In Flower's simulation, which takes messages up every 0.1 s and replies at once."""
+"""Shortest pause in Flower's simulation, where a look is cheap."""
 
 _LONGEST_PAUSE_S = 1.0
 _SHARE_OF_WAIT = 0.05
@@ -28,19 +28,18 @@ _LOOKS_IN_A_PAUSE = 4
 
 
 class PromptGrid(Grid):
-    """A Grid of Flower's whose replies are looked for soon.
+    """A Grid that looks for replies soon.
 
-    The pauses grow with the wait: they add a twentieth to it at most, or the shortest
-    pause, and a wait of hours costs a request a second. A look that takes long, as where
-    very many messages are under way, is followed by a pause four times as long. In a Flower
-    app of your own: ``PromptGrid(grid)`` in place of ``grid``.
+    The pauses grow with the wait. They add at most a twentieth to the wait, or the shortest
+    pause. A wait of hours costs one request per second. A slow look is followed by a pause
+    four times as long. Other Flower apps use ``PromptGrid(grid)`` in place of ``grid``.
 
     Parameters
     ----------
     grid
-        What sends and receives.
+        Grid that sends and receives.
     shortest_pause
-        Seconds from one look to the next, at the least.
+        Least seconds between looks.
     """
 
     def __init__(self, grid: Grid, shortest_pause: float = SHORTEST_PAUSE_S) -> None:
@@ -48,12 +47,12 @@ class PromptGrid(Grid):
         self.shortest_pause = shortest_pause
 
     def set_run(self, run: FlowerRun) -> None:
-        """Say which run it is."""
+        """Set the run."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> FlowerRun:
-        """Facts of the run."""
+        """The run."""
         return self._grid.run
 
     def create_message(
@@ -72,7 +71,7 @@ class PromptGrid(Grid):
         return self._grid.get_node_ids()
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return what is known of all nodes."""
+        """Return the facts of all nodes."""
         return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -91,12 +90,12 @@ class PromptGrid(Grid):
         Parameters
         ----------
         messages
-            To send. One that Flower could not send has no reply.
+            Messages to send. A message that Flower could not send has no reply.
         timeout
             Seconds to wait for replies; None waits for all of them.
         """
         sent = time.monotonic()
-        # Flower has None for a message that it could not send, and has logged why.
+        # Flower returns None for a message that it could not send, and logs why.
         waiting = {key for key in self.push_messages(messages) if key is not None}
         return self._replies(waiting, sent, timeout)
 
@@ -104,10 +103,10 @@ class PromptGrid(Grid):
         self, waiting: set[str], sent: float, timeout: float | None
     ) -> Iterator[Message]:
         while waiting:
-            # The last look is after the deadline: what came in time is taken.
+            # The last look is after the deadline, so that all timely replies are taken.
             began, found = time.monotonic(), False
             late = timeout is not None and began - sent >= timeout
-            # A list: a Grid may go through it while replies are handed out.
+            # A list, because a Grid may iterate over it while replies are yielded.
             for reply in self.pull_messages(list(waiting)):
                 found = True
                 waiting.discard(reply.metadata.reply_to_message_id)
@@ -115,7 +114,7 @@ class PromptGrid(Grid):
             if late or not waiting:
                 return
             now = time.monotonic()
-            # Whoever asked has looked at what was found, in that time too.
+            # This time includes the caller's work on the replies.
             look = 0.0 if found else now - began
             pause = max(_SHARE_OF_WAIT * (now - sent), _LOOKS_IN_A_PAUSE * look)
             pause = min(max(pause, self.shortest_pause), _LONGEST_PAUSE_S)
