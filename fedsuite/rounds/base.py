@@ -6,259 +6,47 @@ else is here once: identity of clients, waiting, sampling, checks, quorum, order
 reduction, accounting, state for checkpoints.
 """
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import ServerLogger, log_scope
-from fedsuite.core.settings import given
 from fedsuite.messages.records import (
     ARRAYS,
-    CONFIG,
     EVALUATE,
-    NUM_EXAMPLES,
     SERVER_ROUND,
     TRAIN,
     Arrays,
-    ConfigValue,
     own_record,
     to_arrays,
     to_record,
 )
 from fedsuite.rounds.checkpoint import Checkpoint
-from fedsuite.rounds.declaration import MethodDeclaration
 from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange import (
-    FEDSUITE_KEYS,
     Exchange,
-    RecordKeys,
     Rejection,
     ReplyReader,
     Versions,
-    Wire,
     build_messages,
 )
-from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.first_exchange import first_refusal
 from fedsuite.rounds.loop import run_rounds
-from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
-from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
-from fedsuite.rounds.quorum import Quorum, QuorumMissed
+from fedsuite.rounds.parts import StrategyParts
+from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.report import PhaseReport
-from fedsuite.rounds.round_settings import RoundSettings
-from fedsuite.rounds.server_step import ServerExtras
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
-from fedsuite.rounds.validation import ClientReply, Expected, all_finite, spec_of
+from fedsuite.rounds.validation import ClientReply, Expected, all_finite
 
 logger = ServerLogger(__name__)
 
 
-class FederatedStrategy(RoundSettings, MethodDeclaration, Strategy):
+class FederatedStrategy(StrategyParts):
     """Base of all strategies."""
-
-    fraction_train: float = given(
-        default=1.0, help="share of the clients that train in a round; 0 skips the phase"
-    )
-    fraction_evaluate: float = given(
-        default=1.0,
-        help="share of the clients that are evaluated in a round; 0 skips the phase",
-    )
-    min_train_nodes: int = given(default=2, help="least number of clients that train")
-    min_evaluate_nodes: int = given(
-        default=2, help="least number of clients that are evaluated"
-    )
-    min_available_nodes: int = given(
-        default=2, help="least number of nodes before a round starts"
-    )
-    num_clients: int | None = given(
-        default=None,
-        help="number of clients where nodes may host several (identity='partition')",
-    )
-    num_rounds: int = given(
-        default=0, help="number of rounds planned; 0 if not known; start() sets it"
-    )
-    max_examples: float | None = given(
-        default=None,
-        help="cap on the number of examples that a client may claim; None for no cap",
-    )
-    weighted_by_key: str = given(
-        default=NUM_EXAMPLES, help="metric that holds the number of examples"
-    )
-    arrayrecord_key: str = given(
-        default=ARRAYS,
-        help="name of the model's record in messages, as in Flower; in replies the model "
-        "may have that name too. For clients of your own app: fedsuite's clients and "
-        "legacy ones have names of their own",
-    )
-    configrecord_key: str = given(
-        default=CONFIG, help="name of the settings' record in messages, as in Flower"
-    )
-    train_metrics_aggr_fn: MetricsFn | None = given(
-        default=None,
-        help="makes the MetricRecord of the good replies to training, as in Flower; None "
-        "is the mean, weighted by examples. It changes no row that a client has in a "
-        "report",
-    )
-    evaluate_metrics_aggr_fn: MetricsFn | None = given(
-        default=None, help="makes the MetricRecord of the good replies to evaluation"
-    )
-    identity: Identity = given(
-        default="node",
-        help="what a client is: node, partition or registered; see "
-        "fedsuite.rounds.membership.Directory",
-    )
-    wire: Wire = given(
-        default="message", help="message, or numpy for apps made of legacy NumPyClients"
-    )
-    exchange_timeout: float = given(
-        default=3600.0,
-        help="seconds to wait for replies in exchanges that a method makes in a round",
-    )
-    source_hash: str | None = given(
-        default=None,
-        help="hash that nodes must report of their fedsuite code; None skips the check",
-    )
-    public_fingerprint: str | None = given(
-        default=None,
-        help="fingerprint that nodes must report of their public data; None skips it",
-    )
-    site_names: Sequence[str] = given(
-        default=(),
-        help="names of the clients in order, where they have some; with registered those "
-        "of the nodes that take part, client k being the k-th. Empty takes all nodes",
-    )
-
-    layer: ExchangeLayer = given(
-        default_factory=ExchangeLayer,
-        help="what stands between the strategy and its clients, such as "
-        "FilterDecomposition; a layer serves one strategy",
-    )
-
-    def __post_init__(self) -> None:
-        """Check the keywords, and make what the rounds need."""
-        super().__post_init__()
-        hosts_clients = self.identity == "partition" or bool(self.site_names)
-        self._refuse_legacy(hosts_clients)
-        per_round, seed = self.clients_per_round, self.seed
-        self.sampling = {
-            TRAIN: Sampling(
-                TRAIN, self.fraction_train, self.min_train_nodes, seed, per_round
-            ),
-            EVALUATE: Sampling(
-                EVALUATE, self.fraction_evaluate, self.min_evaluate_nodes, seed
-            ),
-        }
-        awaited = self.min_available_nodes
-        waits_for_all = f"all ({awaited} has no effect with {self.identity!r})"
-        self.nodes_awaited = waits_for_all if hosts_clients else str(awaited)
-        self.min_available_nodes = max(awaited, 1)
-        self.judge = Quorum(self.quorum, self.max_failed_rounds)
-        self._keys = RecordKeys(self.arrayrecord_key, self.configrecord_key)
-        functions = {
-            TRAIN: self.train_metrics_aggr_fn,
-            EVALUATE: self.evaluate_metrics_aggr_fn,
-        }
-        self._means = {
-            phase: MetricMeans(phase, function, self.weighted_by_key)
-            for phase, function in functions.items()
-        }
-        self.extras = ServerExtras(momentum=self.server_momentum, fedvarp=self.fedvarp)
-        self.directory = Directory(
-            self.identity,
-            self.num_clients,
-            self.connect_timeout,
-            self.source_hash,
-            self.public_fingerprint,
-            self.site_names,
-        )
-        self.reports: dict[str, PhaseReport] = {}
-        self.client_versions: dict[int, str] = {}
-        self.kept_versions: dict[int, str] = {}
-        self.server_round = 0
-        self.round_metrics: dict[str, float] = {}
-        self._kinds_answered: set[str] = set()
-        self._exchange_index = 0
-        self._grid: Grid | None = None
-        self._members = Members([], {})
-        self._given = self._record = ArrayRecord()
-        self._arrays: Arrays = {}
-        self._pending: dict[str, ReplyReader] = {}
-        self._told_conversion = False
-        self.layer.attach(self)
-
-    def _refuse_legacy(self, hosts_clients: bool) -> None:
-        legacy = self.wire == "numpy"
-        if legacy and self.NOT_LEGACY:
-            raise ValueError(f"wire = 'numpy': {self.NOT_LEGACY}")
-        if legacy and self.identity == "partition":
-            raise ValueError(
-                "wire = 'numpy' cannot go with identity = 'partition': a legacy "
-                "NumPyClient does not answer the hello, and a node hosts one client"
-            )
-        keys = RecordKeys(self.arrayrecord_key, self.configrecord_key)
-        if keys != FEDSUITE_KEYS and (legacy or hosts_clients):
-            raise ValueError(
-                f"arrayrecord_key = {self.arrayrecord_key!r}, configrecord_key = "
-                f"{self.configrecord_key!r}: legacy NumPyClients (wire = 'numpy') and "
-                "fedsuite's clients on shared nodes have names of their own: leave both out"
-            )
-
-    # ------------------------------------------------------------- for methods to override
-
-    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Return what is sent to train, and what must come back.
-
-        Called once a round, inside ``configure_train``; a method may call
-        :meth:`exchange` here for what it must know first.
-
-        Parameters
-        ----------
-        arrays
-            Global arrays, read-only.
-        client_ids
-            The clients sampled for this round, sorted.
-        """
-        return Exchange(
-            TRAIN,
-            client_ids,
-            shared={ARRAYS: arrays},
-            config=self.told(TRAIN),
-            expected=Expected({ARRAYS: spec_of(arrays)}),
-        )
-
-    @abstractmethod
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Return the new global arrays, or None to keep the old ones.
-
-        Parameters
-        ----------
-        arrays
-            Global arrays that were sent, read-only.
-        replies
-            Good replies in client-id order. Taking them one at a time keeps the memory
-            of a mean flat; all must be taken before an exchange of the method's own.
-        """
-
-    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Return what is sent to evaluate, and what must come back."""
-        return Exchange(
-            EVALUATE, client_ids, shared={ARRAYS: arrays}, config=self.told(EVALUATE)
-        )
-
-    def finish_round(self) -> None:
-        """Do what the method must do after a round, such as a decay; once a round."""
-
-    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return what the method must remember between rounds: arrays and scalars."""
-        return {}, {}
-
-    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take back what :meth:`state` returned."""
 
     # ------------------------------------------------------------------- for methods to use
 

@@ -14,7 +14,7 @@ from fedsuite.core.metrics import fairness_report
 from fedsuite.rounds.report import PhaseReport
 
 if TYPE_CHECKING:
-    from fedsuite.rounds.base import FederatedStrategy
+    from fedsuite.rounds.parts import StrategyParts
 
 
 @dataclass
@@ -24,7 +24,7 @@ class RunState:
     A callback that sets ``stop_reason`` ends the run after the current round.
     """
 
-    strategy: "FederatedStrategy"
+    strategy: "StrategyParts"
     grid: Grid
     num_rounds: int
     arrays: ArrayRecord

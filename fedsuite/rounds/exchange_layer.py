@@ -6,23 +6,19 @@ asks its layer; the default lets everything pass.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord
 
 from fedsuite.messages.records import ConfigValue
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.declaration import ClientNeeds, MethodDeclaration
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply
-
-if TYPE_CHECKING:
-    from fedsuite.rounds.base import FederatedStrategy
 
 
 class ExchangeLayer:
     """Lets everything pass."""
 
-    def attach(self, strategy: "FederatedStrategy") -> None:
+    def attach(self, strategy: MethodDeclaration) -> None:
         """Hear of the strategy that the layer belongs to; raise ValueError to refuse it."""
 
     def needs(self) -> ClientNeeds | None:

@@ -15,13 +15,13 @@ from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.telling import tell, tell_end, tell_start
 
 if TYPE_CHECKING:
-    from fedsuite.rounds.base import FederatedStrategy
+    from fedsuite.rounds.parts import StrategyParts
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 def run_rounds(
-    strategy: "FederatedStrategy",
+    strategy: "StrategyParts",
     grid: Grid,
     initial_arrays: ArrayRecord,
     *,

@@ -6,32 +6,18 @@ one line of settings.
 
 import logging
 from collections.abc import Mapping
-from typing import ClassVar, Protocol
 
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import Result
 
 from fedsuite.core.logs import ServerLogger, in_own_run
 from fedsuite.messages.records import EVALUATE, TRAIN, num_bytes, to_arrays
-from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.events import RunState
-from fedsuite.rounds.membership import Members, Sampling
+from fedsuite.rounds.membership import Members
+from fedsuite.rounds.parts import StrategyParts
 
 logger = logging.getLogger(__name__)
 tell = ServerLogger(__name__).tell
-
-
-class ToldStrategy(Protocol):
-    """What is told of a strategy."""
-
-    NEEDS_OF_CLIENT: ClassVar[ClientNeeds]
-    quorum: int
-    seed: int
-    sampling: dict[str, Sampling]
-    nodes_awaited: str
-    weighted_by_key: str
-    arrayrecord_key: str
-    configrecord_key: str
 
 
 def tell_start(state: RunState, configs: Mapping[str, ConfigRecord | None]) -> None:
@@ -49,7 +35,7 @@ def tell_start(state: RunState, configs: Mapping[str, ConfigRecord | None]) -> N
         tell("\t├── Going on after round %d", state.server_round)
 
 
-def tell_settings(strategy: ToldStrategy) -> None:
+def tell_settings(strategy: StrategyParts) -> None:
     """Tell the settings of a strategy."""
     name, needed = type(strategy).__name__, strategy.quorum
     if in_own_run():

@@ -69,7 +69,7 @@ from fedsuite.messages.records import (
 )
 from fedsuite.models.groups import ParameterGroups, factored_groups
 from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.declaration import ClientNeeds, MethodDeclaration
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.validation import ClientReply
@@ -135,13 +135,15 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
             raise RuntimeError("FilterDecomposition belongs to no strategy yet")
         return self._strategy
 
-    def attach(self, strategy: FederatedStrategy) -> None:
+    def attach(self, strategy: MethodDeclaration) -> None:
         """Take note of the strategy, unless the two cannot go together."""
         if self._strategy is not None:
             raise ValueError(
                 f"this FilterDecomposition belongs to a {type(self._strategy).__name__}: "
                 "make another one for each strategy"
             )
+        if not isinstance(strategy, FederatedStrategy):
+            raise TypeError(f"{type(strategy).__name__} is no strategy of fedsuite")
         self._check_strategy(strategy)
         self._strategy = strategy
 
