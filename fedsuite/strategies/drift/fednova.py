@@ -47,23 +47,28 @@ class FedNova(ServerRate, GatheredStrategy):
     """FedAvg in which no client counts for more because it took more steps."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
-        metrics=(NeededMetric(NUM_STEPS, "num_steps_key", "the number of local steps"),)
+        metrics=(NeededMetric(NUM_STEPS, "local_steps", "the number of local steps", "it"),)
     )
     FIXED: ClassVar[Mapping[str, Value]] = {"optimizer": "sgd", "momentum": 0.0}
     FIXED_REASON: ClassVar[str] = "its division by steps is that of plain SGD"
 
-    num_steps_key: str = given(
-        default=NUM_STEPS, help="metric that holds the number of local steps"
+    local_steps: int | None = given(
+        default=None,
+        help="local steps of each client, for apps that do not report them; None takes the "
+        "replies' num-steps",
     )
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
-        """Return the number of steps."""
-        return {self.num_steps_key: (1.0, LARGEST_COUNT)}
+        """Return the number of steps, unless it is known."""
+        return {} if self.local_steps else {NUM_STEPS: (1.0, LARGEST_COUNT)}
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the model moved by the normalised step."""
         shares = examples_of(replies) / examples_of(replies).sum()
         self.record_weights(replies, shares)
-        steps = metric_of(replies, self.num_steps_key)
+        known = self.local_steps
+        steps = (
+            np.full(len(replies), float(known)) if known else metric_of(replies, NUM_STEPS)
+        )
         step = normalised_step(client_updates(arrays, replies), shares, steps)
         return take_step(arrays, self.server_learning_rate * step, replies)
