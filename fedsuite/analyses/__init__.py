@@ -1,8 +1,8 @@
 """Analyses of experiments and runs: each writes a table and a plot.
 
-An analysis is one module of this package with a function ``command``, whose parameters are
+An analysis is a module of this package with a function ``command``, whose parameters are
 typer's arguments and options, and one entry of :data:`ANALYSES`. The module is imported
-when its command is called, so it may import what it likes.
+only when its command is called.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class Analysis:
     Parameters
     ----------
     name
-        Its name on the command line.
+        Name on the command line.
     help
         One line for the list of analyses.
     module
-        Its module in this package.
+        Module in this package.
     """
 
     name: str
@@ -97,7 +97,7 @@ ANALYSES: tuple[Analysis, ...] = (
 
 
 def command_group() -> typer.Typer:
-    """Return the command group; no analysis is imported before its command is called."""
+    """Return the command group, without importing the analyses."""
     group = typer.Typer(
         help="Analyse experiments and runs: a table and a plot each.",
         no_args_is_help=True,
@@ -108,7 +108,7 @@ def command_group() -> typer.Typer:
 
 
 def _add(group: typer.Typer, analysis: Analysis) -> None:
-    # Everything after the name, --help included, is for the command itself to read.
+    # The command itself reads all words after the name, --help included.
     raw = {
         "ignore_unknown_options": True,
         "allow_extra_args": True,

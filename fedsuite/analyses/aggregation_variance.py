@@ -1,20 +1,19 @@
-"""How much the aggregate varies when a round is repeated (figure 2b of the paper).
+"""Variance of the aggregate when a round is repeated (figure 2b of the paper).
 
 W. Chen, Q. Qiu, arXiv:2503.08652, section 7.1. From one global state the training of a
 round is repeated N times, and the N aggregated filters have the population variance
 
     Var = 1/N sum_i || theta_i - mean ||^2.
 
-Filters are the weights of a dense network, and coefficients times atoms of a factored one.
-The run then goes on with repeat 0, which is the run itself: its bits are those of
-``fedsuite run``. The other repeats are rounds of the same strategy and clients, restored
-from a checkpoint, whose draws have another seed.
+Filters are the weights of a dense network, or coefficients times atoms of a factored one.
+Repeat 0 is the run itself, with the bits of ``fedsuite run``. The other repeats are rounds
+of the same strategy and clients, restored from a checkpoint, with another seed.
 
-The paper does not say whether a repeat also samples its clients anew: both are measured.
-Since the two networks have filters of different size, the variance is also given relative
-to ||mean||^2 and to ||mean - start||^2. For a factored network the clients' own filters are
-averaged too, sum_k (n_k / n) A_k x D_k, from the same runs: the ratio of the two variances
-is what averaging factors apart does.
+The paper does not say whether a repeat also samples its clients anew, so both are measured.
+The variance is also given relative to ||mean||^2 and to ||mean - start||^2, because the two
+networks have filters of different size. For a factored network the clients' own filters are
+averaged too, sum_k (n_k / n) A_k x D_k. The ratio of the two variances is the effect of
+averaging factors apart.
 """
 
 import copy
@@ -60,7 +59,7 @@ from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 
 class Clients(StrEnum):
-    """Which clients a repeat trains."""
+    """Choice of a repeat's clients."""
 
     BOTH = "both"
     SAME = "same"
@@ -68,7 +67,7 @@ class Clients(StrEnum):
 
 
 class Row(NamedTuple):
-    """What was measured in one round; see the module's docstring."""
+    """Measures of one round; see the module's docstring."""
 
     server_round: int
     model: str
@@ -88,14 +87,14 @@ COLUMNS = (
 
 @dataclass
 class Repeats:
-    """Aggregates of one round, repeated.
+    """Aggregates of a repeated round.
 
     Parameters
     ----------
     start
         Filters before the round.
     aggregates
-        Filters of the strategy's aggregate.
+        Filters of the strategy's aggregates.
     products
         Averages of the clients' own filters; None for a dense network.
     """
@@ -122,12 +121,12 @@ class Repeats:
 
 
 class ProductAverage:
-    """Averages the filters that clients come back with, weighted by their examples.
+    """Average of clients' filters, weighted by examples.
 
     Parameters
     ----------
     space
-        Computes filters.
+        Space that computes filters.
     """
 
     def __init__(self, space: DenseSpace) -> None:
@@ -136,11 +135,11 @@ class ProductAverage:
         self._start: Arrays = {}
 
     def begin(self, start: Arrays) -> None:
-        """Forget what came, and take ``start`` for what clients do not send."""
+        """Start anew, with ``start`` for arrays that clients do not send."""
         self._mean, self._start = WeightedMean(), start
 
     def watch(self, request: Request, reply: Reply) -> None:
-        """Take in a client's reply."""
+        """Add a client's reply."""
         if request.message_type != TRAIN or ARRAYS not in reply.arrays:
             return
         trained = {**self._start, **reply.arrays[ARRAYS]}
@@ -157,22 +156,22 @@ class ProductAverage:
 
 
 class RoundRepeater(Callback):
-    """Repeats rounds beside a run, which itself is repeat 0.
+    """Callback that repeats a run's rounds; the run itself is repeat 0.
 
     Parameters
     ----------
     federation
-        The run's.
+        The run's federation.
     products
-        Watches the run's own clients.
+        Average of the run's own clients.
     repeats
         Number of repeats N, the run's own round among them.
     every
-        Rounds 1, 1 + every, ... are measured.
+        Distance of measured rounds: 1, 1 + every, ...
     clients
         ``same``, ``resampled``, or both.
     model
-        What the rows call the network.
+        Name of the network in the rows.
     """
 
     def __init__(
@@ -224,13 +223,13 @@ class RoundRepeater(Callback):
             products = Spread() if self._space.is_factored else None
             self._open[clients] = Repeats(start, Spread(), products)
             for repeat in self._repeats:
-                # The clients' states that it stores are those that the run stores next.
+                # The run stores the same clients' states next.
                 repeat.run(checkpoint, state.num_rounds, clients, self._open[clients])
         self._products.begin(checkpoint.arrays)
 
 
 class _Repeat:
-    """One of the repeats beside the run; it has a seed, and so clients, of its own."""
+    """One of the repeats beside the run, with its own seed and clients."""
 
     def __init__(self, federation: Federation, space: DenseSpace, seed: int) -> None:
         self._federation, self._space, self._seed = federation, space, seed
@@ -245,7 +244,7 @@ class _Repeat:
             self._seed if clients == Clients.RESAMPLED else None
         )
         state = RunState(strategy, self._grid, num_rounds, ArrayRecord())
-        # A strategy may change in place what it is given back.
+        # A strategy may change restored state in place.
         copy.deepcopy(checkpoint).restore(state)
         strategy.num_rounds = num_rounds
         self._products.begin(checkpoint.arrays)
@@ -277,7 +276,7 @@ def measure(
         Which clients the repeats train. Where all train in each round, sampling changes
         nothing, and ``both`` is ``same``.
     model
-        What the rows call the network.
+        Name of the network in the rows.
     """
     federation = Federation(experiment)
     products = ProductAverage(DenseSpace(federation.model))
@@ -339,7 +338,7 @@ PANELS = {
 
 
 def variance_figure(rows: Sequence[Row]) -> Figure:
-    """Draw the measured numbers against rounds, a line a network and choice of clients."""
+    """Draw the measures against rounds, a line per network and choice of clients."""
     models = list(dict.fromkeys(row.model for row in rows))
     choices = list(dict.fromkeys(row.clients for row in rows))
     panels = [p for p in PANELS if any(getattr(row, p) is not None for row in rows)]

@@ -1,9 +1,8 @@
-"""What clients' final models make of test samples of each class, in the mean over clients.
+"""Mean class probabilities of clients' final models, per true class.
 
 Figure 2 of P. Han, X. Shi, J. Huang, "FedAL", arXiv:2311.16584. Entry (c, k) of a matrix is
-the mean over clients n, and over the samples x of class c in the whole test part, of
-softmax(f_n(x))_k at temperature 1. Where clients agree on what is wrong it lies off the
-diagonal.
+the mean of softmax(f_n(x))_k at temperature 1, over clients n and samples x of class c in
+the whole test part. Errors that clients share lie off the diagonal.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +29,7 @@ from fedsuite.results.plots import escape_dollars
 from fedsuite.results.reader import Run, load_run
 
 MOST_WITH_NUMBERS = 12
-"""Classes up to which a matrix has room for its numbers."""
+"""Most classes of a matrix with printed numbers."""
 
 Matrix = NDArray[np.float64]
 
@@ -42,10 +41,10 @@ class Probabilities:
     Parameters
     ----------
     label, seed, method, server_round
-        The run's, and the last of its rounds.
+        Label, seed, method and last round of the run.
     matrix
-        (classes, classes): mean probability of the second on test samples of the first;
-        NaN where there are none of it.
+        Mean probability of the second class on test samples of the first, (classes,
+        classes); NaN for a class without samples.
     """
 
     label: str
@@ -56,12 +55,12 @@ class Probabilities:
 
     @property
     def names(self) -> tuple[str, str, int]:
-        """What tells the run from the others."""
+        """Words that distinguish the run."""
         return self.label, str(self.seed), self.server_round
 
     @property
     def right(self) -> float:
-        """Mean probability of the true class, each class that is there counting alike."""
+        """Mean probability of the true class, over the classes with samples."""
         return float(np.nanmean(np.diag(self.matrix)))
 
 
@@ -69,12 +68,12 @@ class Probabilities:
 def class_probabilities(
     models: Iterable[nn.Module], data: Split, num_classes: int
 ) -> Matrix:
-    """Return the mean over models and over the samples of each class of the softmax.
+    """Return the mean softmax per class, over models and samples.
 
     Parameters
     ----------
     models
-        At least one, in turn; scored in evaluation mode, where the data are.
+        At least one model, scored in evaluation mode on the data's device.
     data
         Samples with one label each.
     num_classes
@@ -97,12 +96,12 @@ def class_probabilities(
 
 
 def run_probabilities(label: str, run: Run) -> Probabilities:
-    """Return the matrix of a run's clients at its end.
+    """Return the matrix of a run's clients at the run's end.
 
     Raises
     ------
     RunError
-        If its samples have more than one label each, or its models cannot be had.
+        If samples have several labels, or the models are not available.
     """
     final = FinalModels(run)
     test = final.data.test_set()
@@ -150,7 +149,7 @@ def command(
 
 
 def matrix_figure(found: Sequence[Probabilities]) -> Figure:
-    """Draw the matrices, a line of them for each method."""
+    """Draw the matrices, one line per method."""
     lines: dict[str, list[Probabilities]] = {}
     for one in found:
         lines.setdefault(one.method, []).append(one)

@@ -1,15 +1,14 @@
-"""Accuracy against what was sent so far, from runs' folders.
+"""Accuracy against parameters sent, from runs' folders.
 
-Figure 2d of W. Chen, Q. Qiu, arXiv:2503.08652, section 7.2, which plots "parameters
-transmitted" and does not say in which direction, so that here it is an option; and, with
-``--direction up``, figure 11 of P. Han, X. Shi, J. Huang, "FedAL", arXiv:2311.16584, whose
-bytes lie on a logarithmic axis: a plot and a table of their own. Counted is the payload of
-training, all clients together, never evaluation. Ledgers of a run:
+Figure 2d of W. Chen, Q. Qiu, arXiv:2503.08652, section 7.2, plots "parameters transmitted"
+without the direction, which is an option here. Figure 11 of P. Han, X. Shi, J. Huang,
+"FedAL", arXiv:2311.16584, has bytes on a logarithmic axis (``--direction up``). The payload
+of training counts, of all clients together, without evaluation. Ledgers of a run:
 
 - ``sent``: the bytes of the messages, over four for parameters (float32);
-- ``coded``: of CFD with ``cfd-bits``, the same with uploads at what an ideal coder needs;
-- ``true``, ``nominal``: of filter decomposition, what was sent, and the paper's account, in
-  which coefficients cost something only in the rounds of their upload.
+- ``coded``: for CFD with ``cfd-bits``, the same with uploads at an ideal coder's bits;
+- ``true``, ``nominal``: for filter decomposition, the parameters sent, and the paper's
+  account, in which coefficients count only in the rounds of their upload.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,16 +37,16 @@ _PARAMETERS = {
     **dict.fromkeys(("bytes_up", "bytes_down_train"), 1 / BYTES_PER_PARAMETER),
     CODED: 1 / (8 * BYTES_PER_PARAMETER),
 }
-"""Parameters of float32 that one unit of a column is worth, where that is not 1."""
+"""float32 parameters per unit of a column, where not 1."""
 
 LEDGERS = ("sent", "true", "nominal", "coded")
 WHOLE_TEST = "evaluate_whole_test_accuracy"
 SHARES = (0.5, 0.75, 0.9, 1.0)
-"""Targets, unless told, as shares of the best accuracy that all experiments reach."""
+"""Default targets, as shares of the best accuracy that all experiments reach."""
 
 
 class Direction(StrEnum):
-    """Which way counts."""
+    """Direction of the messages that count."""
 
     BOTH = "both"
     UP = "up"
@@ -61,7 +60,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy of an experiment against its cost: means over seeds.
+    """Mean accuracy over seeds of an experiment against its cost.
 
     Parameters
     ----------
@@ -72,8 +71,7 @@ class Curve:
     rounds, parameters, accuracies
         Evaluated rounds, parameters sent until their end, accuracies (fractions).
     num_seeds, deviations
-        Number of seeds, and the accuracies' sample standard deviation over them; None of
-        one seed.
+        Number of seeds, and the sample standard deviation over seeds; None for one seed.
     """
 
     label: str
@@ -86,7 +84,7 @@ class Curve:
 
 
 class Row(NamedTuple):
-    """When an experiment first reaches a target (a fraction), and at what cost."""
+    """First round and cost at which an experiment reaches a target (a fraction)."""
 
     label: str
     ledger: str
@@ -97,12 +95,12 @@ class Row(NamedTuple):
 
 
 def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
-    """Return, by ledger, the parameters sent from the start to the end of each round.
+    """Return the parameters sent until the end of each round, by ledger.
 
     Raises
     ------
     RunError
-        If the run's rounds do not say what was sent.
+        If the run's rounds have no record of the messages' sizes.
     """
     ledgers = {
         name: tuple(f"{name}_parameters_{way}" for way in direction.names)
@@ -130,12 +128,12 @@ def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
 
 
 def curves(group: Group, metric: str, direction: Direction) -> list[Curve]:
-    """Return an experiment's curve for each of its ledgers.
+    """Return an experiment's curve per ledger.
 
     Raises
     ------
     RunError
-        If a run has no such metric, or its seeds have no evaluated round in common.
+        If a run lacks the metric, or the seeds have no evaluated round in common.
     """
     scores = []
     for run in group.runs:
@@ -166,7 +164,7 @@ def curves(group: Group, metric: str, direction: Direction) -> list[Curve]:
 
 
 def usual_metric(runs: Sequence[Run]) -> str:
-    """Return the clients' mean accuracy on the whole test part where all runs have it."""
+    """Return the metric: mean accuracy on the whole test part, if all runs have it."""
     whole = all(run.column(WHOLE_TEST)[0].size for run in runs)
     return WHOLE_TEST if whole else "accuracy_mean"
 
@@ -200,15 +198,15 @@ def curve_table(found: Sequence[Curve], metric: str, words: str) -> Table:
 def common_targets(found: Sequence[Curve]) -> list[float]:
     """Return shares of the best accuracy that all curves reach, rounded down to 0.1 %."""
     best = min(float(curve.accuracies.max()) for curve in found)
-    # The epsilon keeps 0.7 from being 0.699 because of its binary form.
+    # The epsilon keeps 0.7 from becoming 0.699.
     targets = {np.floor(1000 * share * best + 1e-9) / 1000 for share in SHARES}
     return sorted(float(target) for target in targets if target > 0)
 
 
 def reached(found: Sequence[Curve], targets: Sequence[float]) -> list[Row]:
-    """Return the first evaluated round and the cost at which each curve has each target.
+    """Return each curve's first evaluated round and cost at each target.
 
-    The last number says how many times less that is than what the first curve needs.
+    The last number is the first curve's cost over this cost.
 
     Raises
     ------
@@ -294,7 +292,7 @@ def command(
 
 
 def cost_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
-    """Draw accuracy against parameters, a colour an experiment and a style a ledger."""
+    """Draw accuracy against parameters, a colour per experiment, a style per ledger."""
     figure = Figure(figsize=(7.6, 4.6), layout="constrained")
     axes = figure.subplots()
     for curve, style in _styles(found):
@@ -307,7 +305,7 @@ def cost_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
 
 
 def bytes_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
-    """Draw accuracy, within one deviation over seeds, against bytes, logarithmic."""
+    """Draw accuracy, with one deviation over seeds, against bytes on a logarithmic axis."""
     figure = Figure(figsize=(7.6, 4.6), layout="constrained")
     axes = figure.subplots()
     for curve, style in _styles(found):
@@ -326,7 +324,7 @@ def bytes_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
 
 
 def _styles(found: Sequence[Curve]) -> Iterator[tuple[Curve, dict[str, Any]]]:
-    """Yield curves with how they are drawn: a colour an experiment, a style a ledger."""
+    """Yield curves with a colour per experiment and a style per ledger."""
     labels = list(dict.fromkeys(curve.label for curve in found))
     for curve in found:
         yield (

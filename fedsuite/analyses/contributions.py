@@ -1,8 +1,8 @@
-"""What methods take clients' contributions to be, against what clients reach alone.
+"""Clients' contributions as methods measure them, against accuracies alone.
 
-Figure 1(b) to (e) of FedAKD's paper. A contribution is what a method records of it in its
-last round: the reputation (CFFL, CGSV, FedAVE, FedSAC), the weight in the average, or where
-it records neither the share of the training samples, which is FedAvg's weight.
+Figure 1(b) to (e) of FedAKD's paper. A contribution is a record of the last round: the
+reputation (CFFL, CGSV, FedAVE, FedSAC), or else the weight in the average, or else the
+share of the training samples, which is FedAvg's weight.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from fedsuite.results.reader import Client, Run, load_run
 from fedsuite.sweeps.standalone_runs import standalone_runs
 
 KINDS = {"reputation": "reputation", "weight": "weight", "num_examples": "data share"}
-"""Columns of training in ``clients.jsonl``, the first that a run has counts, and names."""
+"""Names of columns of ``clients.jsonl``; the first column that a run has counts."""
 
 
 @dataclass(frozen=True)
 class Contributions:
-    """Contributions of one run's clients, as shares of 1, beside accuracies alone."""
+    """Contributions of a run's clients, as shares of 1, and accuracies alone."""
 
     label: str
     seed: object
@@ -38,13 +38,13 @@ class Contributions:
 
     @property
     def correlation(self) -> float | None:
-        """Pearson's r; None where it is undefined, as for equal shares."""
+        """Pearson's r; None where undefined, as for equal shares."""
         found = collaborative_fairness(self.alone, self.shares)
         return None if found is None else found / 100
 
 
 def contributions(label: str, run: Run, alone: Run) -> Contributions:
-    """Return the contributions in a run, beside the accuracies of its Standalone.
+    """Return a run's contributions and Standalone's accuracies.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def command(
 
 
 def contribution_figure(groups: Sequence[Group], found: Sequence[Contributions]) -> Figure:
-    """Draw contribution against accuracy alone, a panel an experiment, a colour a seed."""
+    """Draw contribution against accuracy alone, one panel per experiment."""
     columns = min(3, len(groups))
     lines = -(-len(groups) // columns)
     figure = Figure(figsize=(3.9 * columns, 3.3 * lines), layout="constrained")

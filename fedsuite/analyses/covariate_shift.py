@@ -1,10 +1,10 @@
-"""What three generators of covariate shift do with the shift that they are asked for.
+"""Measured shifts of three generators of covariate shift.
 
 Yu et al., KDD 2025, arXiv:2507.08617 (FedAKD), section 4.2 and Appendix E; the generators
-are those of :mod:`fedsuite.data.covariate_shift`. C = 0 asks for no shift, and shows what
-sampling alone does. The last panel is the paper's figure 1a on this data: KL divergence of
-the Gaussian fitted to a client's rows from the pool's, in principal components rather than
-in the latent space of an autoencoder.
+are those of :mod:`fedsuite.data.covariate_shift`. C = 0 shows the effect of sampling alone.
+The last panel is the paper's figure 1a on this data: the KL divergence of the Gaussian
+fitted to a client's rows from the pool's Gaussian, in principal components instead of an
+autoencoder's latent space.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +46,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Case:
-    """One client of one generator at one C; ``rows`` are its training rows."""
+    """One client of one generator at one C, with ``rows`` training rows."""
 
     generator: str
     asked: float
@@ -58,12 +58,12 @@ class Case:
 def measure(
     values: dict[str, Value], seed: int, squared_shifts: Sequence[float]
 ) -> list[Case]:
-    """Return what each generator gives each client for each C.
+    """Return the cases of all generators, clients and values of C.
 
     Parameters
     ----------
     values
-        An experiment; its partitioner and C are replaced.
+        An experiment, whose partitioner and C are replaced.
     """
     cases = []
     for generator in GENERATORS:

@@ -1,4 +1,4 @@
-"""An experiment's federation in this process, without a run's folder."""
+"""A federation in this process, without a run's folder."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,23 +23,23 @@ from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity
 
 Watch = Callable[[Request, Reply], None]
-"""Sees each request that a client got, and its reply."""
+"""Function that sees each request to a client, and the reply."""
 
 
 class Federation:
-    """The parts of a local run, to be put together as an analysis needs them.
+    """The parts of a local run, for an analysis.
 
-    All its grids share the clients' stored state.
+    All grids share the clients' stored state.
 
     Parameters
     ----------
     experiment
-        What the federation does.
+        Experiment of the federation.
 
     Raises
     ------
     ConfigError
-        If its clients do not share one model.
+        If the clients do not share one model.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -55,12 +55,12 @@ class Federation:
         self._store = MemoryStore()
 
     def grid(self, watch: Watch | None = None, client_seed: int | None = None) -> LocalGrid:
-        """Return a grid with clients of its own.
+        """Return a grid with new clients.
 
         Parameters
         ----------
         watch
-            Sees what clients are asked and answer.
+            Function that sees requests and replies.
         client_seed
             Seed of the clients' draws; None is the experiment's.
         """
@@ -95,7 +95,7 @@ class Federation:
 
 
 class _Watched:
-    """A client that somebody looks over the shoulder of."""
+    """A client with a watched exchange."""
 
     def __init__(self, client: Answering, watch: Watch) -> None:
         self._client = client

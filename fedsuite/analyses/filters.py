@@ -1,4 +1,4 @@
-"""Dense and factored networks in one space: the filters of their convolutions."""
+"""Dense and factored networks in one space, their filters."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,9 +15,9 @@ from fedsuite.strategies.decomposition.product_average import multiply
 
 
 class DenseSpace:
-    """Names of a network's filters, and how to compute them from its arrays.
+    """Computation of a network's filters from its arrays.
 
-    A factored network and the dense one that it came from have the same space.
+    A factored network has the same space as its dense original.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class DenseSpace:
         return bool(self._factored)
 
     def dense(self, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return a network's arrays with filters, in float64, in the place of factors."""
+        """Return a network's arrays with filters (float64) in place of factors."""
         dense = dict(arrays)
         for name in self._factored:
             atoms = dense.pop(_joined(name, "atoms"))
@@ -49,7 +49,7 @@ class DenseSpace:
         return dense
 
     def filters(self, arrays: Mapping[str, NDArray[Any]]) -> Vector:
-        """Return the filters of all convolutions, one after the other.
+        """Return the concatenated filters of all convolutions.
 
         Raises
         ------
@@ -72,7 +72,7 @@ def flat(arrays: Iterable[NDArray[Any]]) -> Vector:
 
 
 class Spread:
-    """Mean and population variance of vectors that come one at a time."""
+    """Running mean and population variance of vectors."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -80,7 +80,7 @@ class Spread:
         self._squares = 0.0
 
     def add(self, vector: Vector) -> None:
-        """Take in one vector; all have the same length."""
+        """Add one vector; all have the same length."""
         if self.count == 0:
             self._mean = np.zeros_like(vector)
         self.count += 1

@@ -1,9 +1,9 @@
 """Each client's model at the end of a run, from the run's folder.
 
-Where clients keep their models, the last checkpoint tells which version of a client's
-stored state belongs to it; a client that never trained has the model that it started with.
-Where the server holds the model, or one of each network, that is what a client has; methods
-that score clients with models of their own beside it are refused.
+If clients keep their models, the last checkpoint names the version of each client's stored
+state. A client that never trained has its initial model. If the server holds the model, or
+one model per network, clients have that model. Methods that also score clients with models
+of their own are refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,21 +37,21 @@ from fedsuite.training.loop import resolve_device
 from fedsuite.training.store import FileStore, MemoryStore
 
 _PREFIX = "model/"
-"""Of the model's arrays in a state that holds more than the model."""
+"""Prefix of the model's arrays in a state with other arrays."""
 
 
 class FinalModels:
-    """The models that a run's clients have at its end, or at its last checkpoint.
+    """The clients' models at a run's end, or at its last checkpoint.
 
     Parameters
     ----------
     run
-        Its folder must hold what its clients kept, or the final model.
+        Run whose folder holds the clients' states, or the final model.
 
     Raises
     ------
     RunError
-        If it does not, its method has no such models, or its data have changed since.
+        If the folder lacks both, the method has no such models, or the data have changed.
     """
 
     def __init__(self, run: Run) -> None:
@@ -77,14 +77,14 @@ class FinalModels:
 
     @property
     def server_round(self) -> int:
-        """The round after which clients have these models."""
+        """The round of these models."""
         if self._strategy.PRIVATE_MODELS:
             return self.checkpoint.server_round
         return int(self.run.rounds[-1]["round"]) if self.run.rounds else 0
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """The run's last checkpoint; :class:`RunError` where there is none."""
+        """The run's last checkpoint, or :class:`RunError`."""
         fingerprint = Experiment.load(self.run.path / EXPERIMENT).fingerprint
         found = load_latest(self.run.path / CHECKPOINTS, fingerprint)
         if found is None:
@@ -96,7 +96,7 @@ class FinalModels:
 
     @cached_property
     def store(self) -> MemoryStore:
-        """What the clients kept; what is saved into it stays in memory."""
+        """The clients' stored states; new states stay in memory."""
         configured = self.experiment.text("state-dir")
         folder = self.run.path / "state"
         if configured != AUTO and not folder.is_dir():
@@ -109,7 +109,7 @@ class FinalModels:
         return MemoryStore(FileStore(folder))
 
     def models(self) -> Iterator[nn.Module]:
-        """Yield each client's model, in client order, on the device of the run."""
+        """Yield each client's model, in client order, on the run's device."""
         for client_id in range(self.num_clients):
             model = self._initial(client_id)
             load_arrays(model, self.arrays(client_id))
@@ -121,7 +121,7 @@ class FinalModels:
         Raises
         ------
         RunError
-            If the stored state cannot be read, or holds no whole model.
+            If the stored state cannot be read, or lacks part of the model.
         """
         index = self._networks.of_client[client_id]
         initial = model_arrays(self._initial(client_id))
@@ -179,12 +179,12 @@ class FinalModels:
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Return the arrays whose names start with a prefix, without it."""
+    """Return the arrays below a prefix, by names without the prefix."""
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
 
 def _runnable(experiment: Experiment) -> Experiment:
-    """Return the experiment on this machine's devices."""
+    """Return the experiment for this machine's devices."""
     if experiment["device"] == "cpu":
         return experiment
     return experiment.replace(device="auto")

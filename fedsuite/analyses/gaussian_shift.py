@@ -5,13 +5,12 @@ N(mu + delta_mu, Sigma + delta_Sigma), from A samples, to the global N(mu, Sigma
 
     1/4 |S d S|_F^2 - 1/2 tr((d S)^3) + 1/2 m' S (I - d S) m + M (M + 3) / 4 A
 
-with d = delta_Sigma, m = delta_mu, S = Sigma^-1 and M dimensions. As printed it is right
-only near Sigma = I and to second order. What the expansion gives instead is
+with d = delta_Sigma, m = delta_mu, S = Sigma^-1 and M dimensions. The printed form is right
+only near Sigma = I and to second order. The correct expansion is
 
     1/4 tr((d S)^2) - 1/6 tr((d S)^3) + 1/2 m' S m + M (M + 3) / 4 A
 
-where the term in m is exact. ``trace fix`` below is the printed form with the first term
-put right alone.
+where the term in m is exact. ``trace fix`` is the printed form with a corrected first term.
 
 The last term, for the number of samples, is the limit of many samples. For a maximum
 likelihood fit of A samples of the global Gaussian itself the mean divergence is known:
@@ -36,14 +35,14 @@ from fedsuite.results.plots import LINE_STYLES, PALETTE, dress
 Array = NDArray[np.float64]
 
 SCALES = (0.4, 0.2, 0.1, 0.05)
-"""Sizes of the shift: factors on delta_mu and delta_Sigma."""
+"""Factors on delta_mu and delta_Sigma."""
 
 SAMPLES = (20, 50, 100, 200, 400, 1000, 3000)
-"""Samples that a Gaussian is fitted to."""
+"""Numbers of samples to fit a Gaussian to."""
 
 
 class Shift(NamedTuple):
-    """A Gaussian and how far another one is from it.
+    """A Gaussian, and the shift of another Gaussian from it.
 
     Parameters
     ----------
@@ -58,7 +57,7 @@ class Shift(NamedTuple):
     covariance_shift: Array
 
     def scaled(self, factor: float) -> "Shift":
-        """Return the shift made smaller or larger."""
+        """Return the shift times a factor."""
         return Shift(
             self.covariance, factor * self.mean_shift, factor * self.covariance_shift
         )
@@ -71,7 +70,7 @@ class Line(NamedTuple):
     b: float
 
     def at(self, samples: Array) -> Array:
-        """Return its values."""
+        """Return the fit's values."""
         return self.a / samples + self.b
 
 
@@ -90,7 +89,7 @@ def gaussian_kl(
 
 
 def exact_shift(shift: Shift) -> float:
-    """Return the divergence that the expansions are of, without the term in A."""
+    """Return the exact divergence, without the term in A."""
     origin = np.zeros(len(shift.mean_shift))
     moved = shift.covariance + shift.covariance_shift
     return gaussian_kl(shift.mean_shift, moved, origin, shift.covariance)
@@ -133,14 +132,14 @@ def law_of_samples(dimensions: int, samples: int, constant: int = 3) -> float:
 
 
 def expected_fit_kl(dimensions: int, samples: int) -> tuple[float, float]:
-    """Return the mean divergences between a fit of A samples and the truth, exactly.
+    """Return the exact mean divergences between a fit of A samples and the truth.
 
     Parameters
     ----------
     dimensions
         M.
     samples
-        A > M + 2; the fit is that of maximum likelihood.
+        A > M + 2, for a maximum likelihood fit.
 
     Returns
     -------
@@ -164,7 +163,7 @@ def simulated_fit_kl(
 ) -> tuple[float, float]:
     """Return :func:`expected_fit_kl` as means over random fits.
 
-    The truth is the standard Gaussian: the divergence is the same for all.
+    The truth is the standard Gaussian, as the divergence is the same for all.
     """
     stream = numpy_stream(seed, "gaussian-fit", samples, dimensions)
     origin, identity = np.zeros(dimensions), np.eye(dimensions)
@@ -274,7 +273,7 @@ def shift_figure(shift: Shift, fits: dict[int, tuple[float, float]], line: Line)
     law = [law_of_samples(dimensions, int(n)) for n in sizes]
     right.plot(sizes, law, color="black", linestyle="--", label="M (M + 3) / 4 A")
     fitted = f"{line.a:.3g} / A {line.b:+.2g}"
-    # A logarithmic axis has no place for what is below 0, as such a fit may be.
+    # A logarithmic axis cannot show values below 0, which a fit may have.
     shown = np.where(line.at(sizes) > 0, line.at(sizes), np.nan)
     right.plot(sizes, shown, color=PALETTE[2], linestyle=":", label=fitted)
     right.set_xscale("log")

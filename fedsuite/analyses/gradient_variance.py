@@ -1,21 +1,22 @@
-"""Variance of the mini-batch gradients of FedAL's loss terms, at the ends of runs.
+"""Variance of mini-batch gradients of FedAL's loss terms, at the ends of runs.
 
-Figure 6 of P. Han, X. Shi, J. Huang, "FedAL", arXiv:2311.16584. Of a term it is the mean
-over mini-batches of ||g_batch - g_full||^2, where g_full is over all of a client's private
-rows (its labels' loss, local less-forgetting) or over all public rows (the others). The
-paper says neither whose nor when; here it is the mean and the largest over clients.
+Figure 6 of P. Han, X. Shi, J. Huang, "FedAL", arXiv:2311.16584. A term's variance is the
+mean over mini-batches of ||g_batch - g_full||^2. The full gradient is over all of a
+client's private rows (label loss, local less-forgetting) or over all public rows (the other
+terms). The paper says neither whose variance nor when. Here it is the mean and the largest
+over clients.
 
-It is not measured at the last checkpoint itself: there the less-forgetting terms are 0, and
-so are their gradients, since model and reference are one. From the checkpoint each client
-makes the local phase of the round that would come next, with that round's own draws, and
-all is measured at its end; the reference of both less-forgetting terms is the checkpoint's
-model, one local phase earlier. (The round itself would take its end as the reference of the
-transfer's term.) The others' mean and the discriminator's gradient are those of the models
-at that point, under the checkpoint's discriminator, whose own loss is taken by client: the
-mean of -log h(p_n)_n of client n, by the discriminator's parameters.
+At the last checkpoint itself the less-forgetting terms and their gradients are 0, because
+model and reference are the same. So each client first makes the next round's local phase
+from the checkpoint, with that round's draws. All terms are measured at the end of this
+phase. The reference of both less-forgetting terms is the checkpoint's model. (The next
+round itself would take the phase's end as the reference of the transfer's term.) The
+others' mean and the discriminator's gradient are those of the models at that point, under
+the checkpoint's discriminator. The discriminator's own loss is taken per client: the mean
+of -log h(p_n)_n of client n, by the discriminator's parameters.
 
-Networks are in evaluation mode and images are not augmented, so that a batch's gradient has
-the full one as its mean. Batches have the run's sizes, and different rows each.
+Networks are in evaluation mode and images are not augmented, so that the mean of a batch's
+gradient is the full gradient. Batches have the run's sizes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,7 +55,7 @@ class Row(NamedTuple):
 
 
 def gradient(term: Term, rows: Tensor) -> Tensor:
-    """Return the gradient (P,) of a term's mean over rows, worked out in parts."""
+    """Return the gradient (P,) of a term's mean over rows, computed in parts."""
     parts = []
     for start in range(0, len(rows), EVALUATION_BATCH):
         part = rows[start : start + EVALUATION_BATCH]
@@ -73,7 +74,7 @@ def gradient_variance(term: Term, batches: Iterable[Tensor]) -> float:
 def drawn_batches(
     term: Term, count: int, seed: int, server_round: int, client_id: int
 ) -> Iterator[Tensor]:
-    """Yield a term's mini-batches; those of public rows are the same for all clients."""
+    """Yield a term's mini-batches; all clients share those of public rows."""
     size = term.batch_size or term.num_rows
     kind, owner = ("private", client_id) if term.is_private else ("public", 0)
     for number in range(count):
@@ -83,18 +84,18 @@ def drawn_batches(
 
 
 def run_variances(label: str, run: Run, count: int, seed: int) -> list[Row]:
-    """Return the variance of each term that a run has, over its clients.
+    """Return the variance of each term of a run, over the clients.
 
     Parameters
     ----------
     label
-        The experiment's.
+        The experiment's label.
     run
-        Of FedAL, FedMD-LF or FedMD.
+        A run of FedAL, FedMD-LF or FedMD.
     count
-        Mini-batches a client and term.
+        Mini-batches per client and term.
     seed
-        Of their draws.
+        Seed of the draws.
     """
     phase = NextPhase(FinalModels(run))
     found: dict[str, list[float]] = {}
@@ -114,7 +115,7 @@ def command(
     runs: RunsArgument,
     output: OutputOption = Path("analysis"),
     batches: Annotated[
-        int, typer.Option(min=1, help="Mini-batches a client and term.")
+        int, typer.Option(min=1, help="Mini-batches per client and term.")
     ] = 50,
     seed: SeedOption = 0,
     overwrite: OverwriteOption = False,
@@ -138,7 +139,7 @@ def command(
 
 
 def variance_figure(rows: Sequence[Row]) -> Figure:
-    """Draw mean and largest against rounds, a panel a term and a colour an experiment."""
+    """Draw mean and largest against rounds, a panel per term, a colour per experiment."""
     terms = [name for name in NAMES if any(row.term == name for row in rows)]
     labels = list(dict.fromkeys(row.label for row in rows))
     columns = min(3, len(terms))

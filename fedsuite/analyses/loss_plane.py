@@ -1,12 +1,12 @@
-"""Training loss of a dense and a factored run, and their paths over its surface.
+"""Training losses of a dense and a factored run, and the runs' paths over the surface.
 
 W. Chen, Q. Qiu, arXiv:2503.08652, figures 3b and 3c; the surface in the style of H. Li et
-al., "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018. The two runs are made
-here, since a run's folder keeps only its last checkpoints. A factored network is taken as
-the dense one with the same filters, so that both paths lie in one space, that of all
-parameters. The plane goes through the mean of all points, along their first two principal
-directions. Losses are of the global model, over a fixed sample of all clients' training
-data; the curves are those of the true points, which lie off the plane.
+al., "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018. The analysis makes the
+two runs itself, because a run's folder keeps only its last checkpoints. A factored network
+counts as the dense network with the same filters, so that both paths lie in one space. The
+plane goes through the mean of all points, along their first two principal directions.
+Losses are of the global model, over a fixed sample of all clients' training data. The
+curves show the losses of the true points, which lie off the plane.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ from fedsuite.training.loop import (
 )
 
 MARGIN = 0.15
-"""Room around the paths, as a part of their extent."""
+"""Margin around the paths, as a share of their extent."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Plane:
     Parameters
     ----------
     centre
-        (P,): where it is (0, 0).
+        Point (P,) with coordinates (0, 0).
     directions
         (2, P), orthonormal.
     explained
@@ -69,13 +69,13 @@ class Plane:
         return found
 
     def point(self, x: float, y: float) -> Vector:
-        """Return the point (P,) at some coordinates."""
+        """Return the point (P,) at coordinates (x, y)."""
         point: Vector = self.centre + np.array([x, y]) @ self.directions
         return point
 
 
 class Row(NamedTuple):
-    """A point of a path: coordinates, its loss, and the loss where it is seen."""
+    """A point of a path: coordinates, loss, and loss of the projection."""
 
     model: str
     server_round: int
@@ -110,14 +110,14 @@ def principal_plane(points: Vector) -> Plane:
 
 
 class Trajectory(Callback):
-    """Keeps the dense parameters of the global model before the first and after each round.
+    """Callback that keeps the global model's dense parameters of each round.
 
     Parameters
     ----------
     space
-        Turns factors into filters.
+        Space that turns factors into filters.
     names
-        The dense network's parameters, in its order.
+        Names of the dense network's parameters, in order.
     """
 
     def __init__(self, space: DenseSpace, names: list[str]) -> None:
@@ -145,7 +145,7 @@ class Surface:
     model
         The network; its parameters are overwritten.
     data
-        What the loss is over.
+        Data of the loss.
     """
 
     def __init__(self, model: torch.nn.Module, data: Split) -> None:
@@ -170,7 +170,7 @@ class Surface:
 
 
 def training_sample(data: FederatedData, count: int, seed: int) -> Split:
-    """Return a random part of all clients' training data; ``count`` 0 is all of it."""
+    """Return a random sample of all clients' training data; ``count`` 0 is all."""
     parts = [data.client(client_id).train for client_id in range(data.num_clients)]
     features = torch.cat([part.features for part in parts])
     labels = torch.cat([part.labels for part in parts])
@@ -187,7 +187,7 @@ def make_surface(federation: Federation, samples: int) -> Surface:
     Raises
     ------
     ConfigError
-        If the network keeps running statistics, which no point of a plane has.
+        If the network keeps running statistics, which a plane lacks.
     """
     experiment = federation.experiment
     if any(True for _ in federation.model.buffers()):
@@ -280,7 +280,7 @@ def _draw_surface(
     ys: Vector,
     losses: NDArray[np.float64],
 ) -> None:
-    """Draw contours, spaced evenly in the logarithm of the loss."""
+    """Draw contours, evenly spaced in the logarithm of the loss."""
     levels = np.geomspace(max(losses.min(), 1e-6), losses.max(), 16)
     levels[-1] *= 1.001
     filled = axes.contourf(xs, ys, losses, levels=levels, cmap="Greys", alpha=0.6)

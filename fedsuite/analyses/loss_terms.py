@@ -1,4 +1,4 @@
-"""FedAL's loss terms of each client, one local phase after a run's last checkpoint."""
+"""FedAL's loss terms per client, one local phase after a run's last checkpoint."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -46,11 +46,11 @@ NAMES = (
     *("labels", "local less-forgetting", "distillation", "adversarial"),
     *("transfer less-forgetting", "discriminator"),
 )
-"""The terms, in their order in tables."""
+"""Names of the terms, in the tables' order."""
 
 Array = NDArray[Any]
 Loss = Callable[[Tensor], Tensor]
-"""A mean over some rows, by their numbers."""
+"""Mean loss over some rows, given their numbers."""
 
 
 class Term(NamedTuple):
@@ -61,11 +61,11 @@ class Term(NamedTuple):
     name
         One of :data:`NAMES`.
     loss
-        Its mean over some rows, by their numbers.
+        Mean loss over some rows, given their numbers.
     parameters
-        What it is differentiated by.
+        Parameters of the gradient.
     num_rows, batch_size
-        Rows that there are, and those of a mini-batch; 0 is all.
+        Number of rows, and of a mini-batch's rows; 0 is all.
     """
 
     name: str
@@ -82,20 +82,20 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Answers:
-    """What the server makes of all clients' outputs on all public rows.
+    """The server's answers to all clients' outputs on all public rows.
 
     Parameters
     ----------
     config
-        What the strategy tells with each message.
+        The strategy's config of each message.
     logits
-        By client, (rows, classes).
+        Logits by client, (rows, classes).
     mean
-        Their mean.
+        Mean of the logits.
     discriminator
-        None where the method has none.
+        The discriminator, if the method has one.
     labels
-        The discriminator's label of each client that has one.
+        The discriminator's labels, by client.
     """
 
     config: Mapping[str, ConfigValue]
@@ -115,16 +115,16 @@ class Answers:
 def client_terms(
     client: FedMDClient, reference: nn.Module, answers: Answers
 ) -> Iterator[Term]:
-    """Yield the terms that a client's method has, for its model as it is now.
+    """Yield the loss terms of a client's current model.
 
     Parameters
     ----------
     client
-        Has public data; of its memory the reference outputs are replaced.
+        Client with public data, whose reference outputs are replaced.
     reference
-        The model that less-forgetting stays near to.
+        Reference model of less-forgetting.
     answers
-        To the outputs of the model as it is now, and of the others'.
+        Answers to all clients' current outputs.
     """
     parameters = [p for p in client.model.parameters() if p.requires_grad]
     size, count = client.training.batch_size, len(client.train_data)
@@ -164,9 +164,9 @@ def _private_terms(
 def _public_terms(
     client: FedMDClient, reference: nn.Module, answers: Answers
 ) -> dict[str, Loss]:
-    """Return the terms of the client's own class, one at a time.
+    """Return the client's terms on public rows, one at a time.
 
-    It leaves the mean out where nobody else responds, and the reference at step 0.
+    There is no mean without other clients, and no reference at step 0.
     """
     public = client.public
     assert public is not None
@@ -208,12 +208,12 @@ def _discriminator_term(client_id: int, answers: Answers) -> Loss:
 
 
 class NextPhase:
-    """All clients of a run after the local phase of the round that would come next.
+    """Clients of a run after the next round's local phase.
 
     Parameters
     ----------
     final
-        A run of FedMD, FedMD-LF or FedAL. Its folder stays as it is.
+        A run of FedMD, FedMD-LF or FedAL, whose folder stays unchanged.
 
     Raises
     ------
@@ -236,7 +236,7 @@ class NextPhase:
         self._answers = self._answered(_restored_strategy(final))
 
     def clients(self) -> Iterator[tuple[FedMDClient, list[Term]]]:
-        """Yield clients with their terms, which hold until the next one is asked for."""
+        """Yield clients with their terms, which are valid until the next client."""
         for client_id, trained in self._trained.items():
             client = self._client(client_id)
             load_arrays(client.model, trained)
@@ -246,7 +246,7 @@ class NextPhase:
                 yield client, list(client_terms(client, reference, self._answers))
 
     def _answered(self, strategy: "FederatedStrategy") -> Answers:
-        """Have all clients train; return what the server makes of their outputs."""
+        """Have all clients train; return the server's answers."""
         assert isinstance(strategy, FedMD)
         config = {**strategy.settings, SERVER_ROUND: self.server_round + 1}
         checkpoint = self._final.checkpoint

@@ -18,7 +18,7 @@ SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the draws.")]
 
 
 class Models(StrEnum):
-    """Which networks an analysis compares."""
+    """Networks that an analysis compares."""
 
     BOTH = "both"
     DENSE = "dense"
@@ -43,11 +43,11 @@ def variant(name: str, given: Mapping[str, Value]) -> dict[str, Value]:
     name
         ``dense`` or ``factored``.
     given
-        Overrides of the user.
+        The user's overrides.
     """
     if name == "factored":
         return {**given, "decomposition": True}
-    # Keys of the decomposition, which the file may set, do not apply to a dense network.
+    # The file's keys of the decomposition do not apply to a dense network.
     owner = "decomposition true"
     idle = [key for key, known in known_keys().items() if known.owners == (owner,)]
     return {**given, "decomposition": False, **{key: table_default(key) for key in idle}}

@@ -1,4 +1,4 @@
-"""What an analysis leaves behind: a table as CSV and Markdown, and a plot."""
+"""Output of an analysis: a table as CSV and Markdown, and a plot."""
 
 import csv
 import io
@@ -28,9 +28,9 @@ class Table:
     columns
         Headings.
     rows
-        One cell a heading; None where there is no number.
+        One cell per heading; None for no number.
     note
-        What the numbers are, in a sentence or two.
+        Explanation of the numbers.
     """
 
     columns: Sequence[str]
@@ -63,7 +63,7 @@ class Table:
             shown.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
         for row in self.rows:
             shown.add_row(*map(Text, _cells(row)))
-        # Output that goes to a file or a pipe has no width of its own.
+        # Output to a file or pipe has no width.
         Console(width=None if sys.stdout.isatty() else 140).print(shown)
 
     def _numeric(self) -> list[bool]:
@@ -75,14 +75,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Output:
-    """The files of one analysis; made by :meth:`claim`.
+    """The files of one analysis, made by :meth:`claim`.
 
     Parameters
     ----------
     folder
-        Where they go.
+        Folder of the files.
     name
-        What they are called, without ending.
+        Name of the files, without ending.
     """
 
     folder: Path
@@ -90,13 +90,12 @@ class Output:
 
     @classmethod
     def claim(cls, folder: Path, name: str, *, overwrite: bool) -> "Output":
-        """Return the output before the work starts; the folder is made.
+        """Make the folder before the work starts, and return the output.
 
         Raises
         ------
         RunError
-            If one of the files is there and ``overwrite`` is false, or the folder cannot
-            be made.
+            If a file exists and ``overwrite`` is false, or the folder cannot be made.
         """
         output = cls(folder, name)
         for path in output.paths:

@@ -1,9 +1,9 @@
-"""Accuracy against the number of clients a round (figure 2c of the paper).
+"""Accuracy against the number of clients per round (figure 2c of the paper).
 
-W. Chen, Q. Qiu, arXiv:2503.08652, section 7.2: with m clients a round there are m^2 - m
-latent clients, and the gain of decomposition is said to grow with m. The paper gives only
-the ends of the range, 2 and 40 clients, at round 200. The runs are two sweeps in the output
-folder; started again, the analysis does what is missing of them.
+W. Chen, Q. Qiu, arXiv:2503.08652, section 7.2: m clients per round have m^2 - m latent
+clients, and the paper says that the gain of decomposition grows with m. The paper gives
+only the ends of the range, 2 and 40 clients, at round 200. The runs are two sweeps in the
+output folder. The analysis runs missing points when started again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from fedsuite.sweeps.sweep import run_sweep
 KEY = "clients-per-round"
 
 Scores = Mapping[str, Mapping[int, Mapping[int, float]]]
-"""Accuracy in per cent by network, clients a round, and seed."""
+"""Accuracy in per cent by network, clients per round, and seed."""
 
 
 class Row(NamedTuple):
@@ -79,7 +79,7 @@ def read_scores(
 
 
 def summarise(scores: Scores) -> list[Row]:
-    """Return a row for each number of clients and network; gains are paired by seed."""
+    """Return a row per number of clients and network, with gains paired by seed."""
     rows = []
     for clients in sorted({c for by_clients in scores.values() for c in by_clients}):
         for model, by_clients in scores.items():
@@ -143,7 +143,7 @@ def command(
 
 
 def participation_figure(rows: Sequence[Row], metric: str) -> Figure:
-    """Draw accuracy against clients a round, and the gain of decomposition."""
+    """Draw accuracy against clients per round, and the gain of decomposition."""
     gains = [row for row in rows if row.gain is not None]
     width = 2 if gains else 1
     figure = Figure(figsize=(5.0 * width, 3.8), layout="constrained")

@@ -1,8 +1,8 @@
-"""Time of a round by method, and the rounds that fit into the same time, from runs.
+"""Round times of methods, and numbers of rounds in equal time, from runs.
 
-Figure 3a and the rounds of Table 3 of FedAKD's paper: with s seconds a round, a method gets
-R s_budget / s rounds in the time of R rounds of the method that sets the budget, rounded to
-the nearest, at least 1. A round's time is the median over rounds and seeds, without each
+Figure 3a and the rounds of Table 3 of FedAKD's paper. The budget is the time of R rounds of
+one method. A method with s seconds per round gets R s_budget / s rounds, rounded to the
+nearest, at least 1. The time of a round is the median over rounds and seeds, without each
 run's first round, in which data are read and models built.
 """
 
@@ -34,7 +34,7 @@ INCLUDED = "evaluation included"
 
 
 class Clock(StrEnum):
-    """Which time counts; the value names columns of ``rounds.jsonl``."""
+    """Kind of time; the value names columns of ``rounds.jsonl``."""
 
     WALL = "wall"
     CPU = "cpu"
@@ -46,7 +46,7 @@ class Clock(StrEnum):
 
 
 class Quartiles(NamedTuple):
-    """Seconds a round."""
+    """Seconds per round."""
 
     low: float
     median: float
@@ -55,19 +55,18 @@ class Quartiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """What rounds of one experiment take.
+    """Round times of one experiment.
 
     Parameters
     ----------
     label, runs
         The experiment, and its runs.
     how
-        Which rounds were timed, and what of them.
+        Which rounds, and which parts of them, were timed.
     num_timed
         Number of rounds timed.
     seconds
-        Quartiles by clock. Processor time is that of one process: there is none where the
-        clients ran in others.
+        Quartiles by clock. Processor time is missing where clients ran in other processes.
     """
 
     label: str
@@ -77,7 +76,7 @@ class Timing:
     seconds: dict[Clock, Quartiles]
 
     def median(self, clock: Clock) -> float:
-        """Return the seconds of a round, or raise :class:`RunError`."""
+        """Return the median seconds of a round, or raise :class:`RunError`."""
         if clock not in self.seconds or not self.seconds[clock].median > 0:
             raise RunError(
                 f"{self.label}: no {clock.value} time of its rounds is known: processor "
@@ -87,7 +86,7 @@ class Timing:
 
 
 def timing(group: Group) -> Timing:
-    """Return what the rounds of an experiment take.
+    """Return the round times of an experiment.
 
     Raises
     ------
@@ -106,13 +105,13 @@ def timing(group: Group) -> Timing:
 
 
 def timed_rounds(run: Run) -> tuple[str, list[dict[str, Any]]]:
-    """Return what is timed of a run, in words, and those of its rounds."""
+    """Return in words what is timed of a run, and the timed rounds."""
     timed = [row for row in run.rounds if row.get("seconds") is not None]
     if not timed:
         raise RunError(f"{run.path}: no round with a time yet")
     rows = timed[1:] or timed
     known = all(row.get("seconds_evaluate") is not None for row in rows)
-    # Trained models are scored inside training: taking evaluation off leaves that in.
+    # Trained models are scored inside training, so training's time includes that.
     scored = bool(run.experiment.get("score-trained"))
     if known and not scored:
         return APART, rows
@@ -130,15 +129,15 @@ def _times(rows: Sequence[dict[str, Any]], how: str, clock: Clock) -> NDArray[np
 
 
 def equal_rounds(num_rounds: int, budget: float, seconds: float) -> int:
-    """Return how many rounds of ``seconds`` fit into ``num_rounds`` of ``budget`` seconds.
+    """Return the rounds of ``seconds`` in ``num_rounds`` of ``budget`` seconds.
 
-    To the nearest, halves up, at least 1.
+    Rounded to the nearest, halves up, at least 1.
     """
     return max(1, math.floor(num_rounds * budget / seconds + 0.5))
 
 
 def chosen(timings: Sequence[Timing], asked: str | None, usual: str) -> Timing:
-    """Return the experiment of a label; of none, the first of a method or of all."""
+    """Return the experiment of a label, or else of the usual method, or else the first."""
     if asked is None:
         methods = [timing.runs[0].experiment.get("method") for timing in timings]
         return timings[methods.index(usual) if usual in methods else 0]
@@ -149,7 +148,7 @@ def chosen(timings: Sequence[Timing], asked: str | None, usual: str) -> Timing:
 
 
 def last_round(run: Run) -> int:
-    """Return the last round that a run has."""
+    """Return a run's last round."""
     return int(run.rounds[-1]["round"])
 
 
@@ -199,7 +198,7 @@ def command(
 
 
 def instructions(timings: Sequence[Timing], equal: Sequence[int]) -> list[str]:
-    """Return how to give each experiment its rounds, and how to compare them then."""
+    """Return the commands that give each experiment its rounds and compare them."""
     lines = [
         f"{t.label}: --set num-rounds={number}"
         for t, number in zip(timings, equal, strict=True)
@@ -224,7 +223,7 @@ def _seconds(timing: Timing) -> list[Cell]:
 
 
 def time_figure(timings: Sequence[Timing]) -> Figure:
-    """Draw the median time of a round as bars, with quartiles, a panel a clock."""
+    """Draw median round times as bars, with quartiles, a panel per clock."""
     clocks = [clock for clock in Clock if any(clock in t.seconds for t in timings)]
     size = (4.6 * len(clocks) + 1.4, 1.3 + 0.36 * len(timings))
     figure = Figure(figsize=size, layout="constrained")

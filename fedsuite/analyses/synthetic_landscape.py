@@ -2,11 +2,11 @@
 
 W. Chen, Q. Qiu, arXiv:2503.08652, section 7.3: two Gaussians N([2, 2], S) and
 N([-2, -2], S), a linear model of two weights without bias, the mean squared error, and
-FedAvg with 5 and with 25 models. The paper gives no S, labels, sizes, rate or start. Here
-S = 4 I, labels are 1 and -1, half of each client's samples come from either Gaussian, each
-repetition draws the clients' data anew, and all start at the same point. Steps follow the
-gradient of half the squared error: with the whole, a rate of 0.05 diverges on some draws.
-The expected loss over which the paths are drawn is
+FedAvg with 5 and with 25 models. The paper gives no S, labels, sizes, rate or start. Here S
+= 4 I and labels are 1 and -1. Half of each client's samples come from either Gaussian. Each
+repetition draws the clients' data anew. All start at the same point. Steps follow the
+gradient of half the squared error, because with the full error a rate of 0.05 diverges on
+some draws. The paths are drawn over the expected loss
 
     L(w) = E (w'x - y)^2 / 2 = (w'(S + c c') w - 2 w'c + 1) / 2,        c = [2, 2].
 
@@ -35,21 +35,21 @@ OPTIMUM = np.linalg.solve(SECOND_MOMENT, CENTRE)
 START = np.array([-0.2, 0.4])
 MODELS = (5, 25)
 SHOWN = 5
-"""Repetitions whose paths are drawn."""
+"""Number of repetitions with drawn paths."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How clients train.
+    """Settings of the clients' training.
 
     Parameters
     ----------
     samples
         Samples of each client.
     learning_rate, steps, rounds
-        Of full-batch gradient descent on half the mean squared error.
+        Rate, steps and rounds of full-batch gradient descent on half the squared error.
     """
 
     samples: int = 20

@@ -37,7 +37,7 @@ from fedsuite.deploy.folders import (
 from fedsuite.deploy.preloaded import superexec
 from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
-from fedsuite.engines.flower import CONNECTION, fleet_is_grpc
+from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
 from fedsuite.engines.processes import (
     executable,
     flower_environment,
@@ -173,16 +173,9 @@ def write_connection(folder: SuperLinkFolder, host: str = LOOPBACK) -> None:
 def is_healthy(folder: SuperLinkFolder) -> bool:
     """Return whether the folder's SuperLink answers on this machine."""
     context = ssl.create_default_context(cafile=str(folder.path / AUTHORITY))
-    connection = http.client.HTTPSConnection(
-        LOOPBACK, folder.port, timeout=2.0, context=context
+    return answers(
+        http.client.HTTPSConnection(LOOPBACK, folder.port, timeout=2.0, context=context)
     )
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def ask(folder: SuperLinkFolder, *words: str) -> str:

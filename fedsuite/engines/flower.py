@@ -210,13 +210,17 @@ def start_superlink(world: World, options: Sequence[str]) -> SuperLink:
         command += ["--fleet-api-address", fleet]
     program = world.start("superlink", [*command, *options])
     # The log too, because another program that holds the port might be healthy.
-    program.wait_until(lambda: "running on" in program.text and _is_healthy(port))
+    program.wait_until(
+        lambda: (
+            "running on" in program.text
+            and answers(http.client.HTTPConnection("127.0.0.1", port, timeout=1.0))
+        )
+    )
     return SuperLink(program, control, fleet)
 
 
-def _is_healthy(port: int) -> bool:
-    # Not urllib, which would ask the environment's proxy.
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
+def answers(connection: http.client.HTTPConnection) -> bool:
+    """Return whether a SuperLink answers; not by urllib, which would ask a proxy."""
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200

@@ -111,26 +111,6 @@ class DecomposedConv2d(nn.Module):
             self.groups,
         )
 
-    def forward_in_two(self, inputs: Tensor) -> Tensor:
-        """Convolve with the atoms, then combine what they answer by a 1 x 1 convolution.
-
-        This is the paper's wording. It equals :meth:`forward` and takes more memory.
-        """
-        inputs, padding = self._padded(inputs)
-        batch, channels, height, width = inputs.shape
-        answers = functional.conv2d(
-            inputs.reshape(batch * channels, 1, height, width),
-            self.atoms.unsqueeze(1),
-            None,
-            self.stride,
-            padding,
-            self.dilation,
-        )
-        # Channel j * m + q is input channel j convolved with atom q.
-        answers = answers.reshape(batch, -1, *answers.shape[-2:])
-        mixing = self.coefficients.flatten(1)[:, :, None, None]
-        return functional.conv2d(answers, mixing, self.bias, groups=self.groups)
-
     def dense(self) -> nn.Conv2d:
         """Return the dense convolution with these filters and the same bias."""
         channels_out, channels_in = self.coefficients.shape[:2]

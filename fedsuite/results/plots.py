@@ -111,11 +111,6 @@ def plot_curves(runs: Sequence[Run], path: Path) -> None:
         save_figure(figure, path.with_name(name))
 
 
-def plot_client_accuracy(run: Run, path: Path) -> None:
-    """Write :func:`client_accuracy_figure` to a PNG file."""
-    save_figure(client_accuracy_figure(run), path)
-
-
 def plot_partition(
     class_counts: NDArray[np.int64], path: Path, part: str = "train"
 ) -> None:

@@ -55,7 +55,7 @@ def outputs_and_gradients(conv, forward, inputs):
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_both_forwards_and_their_gradients_agree(stride, padding, kernel, bias, groups):
+def test_forward_is_the_dense_convolution(stride, padding, kernel, bias, groups):
     conv = layer(
         kernel=kernel,
         bias=bias,
@@ -64,14 +64,10 @@ def test_both_forwards_and_their_gradients_agree(stride, padding, kernel, bias, 
         groups=groups,
     )
     inputs = noise(2, 4, 9, 8, seed=4)
-    one = outputs_and_gradients(conv, conv.forward, inputs)
-    two = outputs_and_gradients(conv, conv.forward_in_two, inputs)
-    for left, right in zip(one, two, strict=True):
-        torch.testing.assert_close(left, right, **CLOSE)
     dense = functional.conv2d(
         inputs, filters_by_hand(conv), conv.bias, stride, padding, groups=groups
     )
-    torch.testing.assert_close(one[0], dense, **CLOSE)
+    torch.testing.assert_close(conv(inputs), dense, **CLOSE)
 
 
 def test_gradients_are_the_equations():
@@ -90,15 +86,14 @@ def test_gradients_are_the_equations():
         torch.testing.assert_close(atoms[q], expected, **CLOSE)
 
 
-@pytest.mark.parametrize("forward", ["forward", "forward_in_two"])
-def test_order_of_the_indices(forward):
+def test_order_of_the_indices():
     """Output 2 is input 1 correlated with atom 0; all else is the bias."""
     atoms = noise(2, 3, 3, seed=1)
     coefficients = torch.zeros(4, 3, 2, dtype=torch.float64)
     coefficients[2, 1, 0] = 1.0
     bias = noise(4, seed=3)
     inputs = noise(1, 3, 5, 5, seed=4)
-    output = getattr(DecomposedConv2d(atoms, coefficients, bias), forward)(inputs)[0]
+    output = DecomposedConv2d(atoms, coefficients, bias)(inputs)[0]
     for channel in (0, 1, 3):
         assert (output[channel] == bias[channel]).all()
     for y in range(3):
@@ -142,7 +137,7 @@ def test_any_convolution_keeps_its_function_both_ways(conv, spare):
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's, of 'same' and even kernels
         expected = conv(inputs)
-        for forward in (factored, factored.forward_in_two, dense):
+        for forward in (factored, dense):
             torch.testing.assert_close(forward(inputs), expected, **CLOSE)
     for name in ("stride", "padding", "dilation", "groups", "padding_mode", "kernel_size"):
         assert getattr(dense, name) == getattr(conv, name), name

@@ -11,7 +11,7 @@ from fedsuite.results.client_bars import columns_of, draw_columns
 from fedsuite.results.plots import (
     client_accuracy_figure,
     partition_figure,
-    plot_client_accuracy,
+    save_figure,
     shift_figure,
 )
 from fedsuite.results.reader import load_run
@@ -95,7 +95,7 @@ def test_shift_of_very_many_clients_is_one_area_a_panel():
 def test_accuracies_of_any_number_of_clients(tmp_path, num_clients):
     accuracies = np.linspace(1, 0, num_clients)
     run = load_run(make_run(tmp_path / "a", accuracies=(tuple(accuracies),)).path)
-    plot_client_accuracy(run, tmp_path / "clients.png")
+    save_figure(client_accuracy_figure(run), tmp_path / "clients.png")
     assert (tmp_path / "clients.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -16,11 +16,11 @@ from fedsuite.results.plots import (
     client_accuracy_figure,
     curves_figure,
     partition_figure,
-    plot_client_accuracy,
     plot_curves,
     plot_partition,
     plot_run,
     pooled_figure,
+    save_figure,
     shift_figure,
 )
 from fedsuite.results.reader import load_run
@@ -298,7 +298,7 @@ def test_dollar_signs_are_no_mathematics(tmp_path):
     ]
     plot_curves(runs, tmp_path / "curves.png")
     plot_curves(runs[:1], tmp_path / "one.png")
-    plot_client_accuracy(runs[0], tmp_path / "clients.png")
+    save_figure(client_accuracy_figure(runs[0]), tmp_path / "clients.png")
 
 
 def test_plot_run_draws_what_there_is(tmp_path):

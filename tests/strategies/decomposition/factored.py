@@ -243,3 +243,17 @@ def federate(
     callbacks: Sequence[Any] = (),
 ) -> Trace:
     return run(strategy, grid, num_rounds, to_record(start or initial()), callbacks)
+
+
+def average_of_products(coefficients: Any, atoms: Any, weights: Any) -> Any:
+    """Return the average of the clients' filters, FedAvg as if there were no factors."""
+    shares = np.asarray(weights, np.float64) / np.sum(weights)
+    return np.einsum("k,koiq,kqxy->oixy", shares, coefficients, atoms)
+
+
+def covariance_gap(coefficients: Any, atoms: Any, weights: Any) -> Any:
+    """Return the average of products minus the product of averages."""
+    shares = np.asarray(weights, np.float64) / np.sum(weights)
+    alphas = coefficients - np.tensordot(shares, coefficients, axes=1)
+    bases = atoms - np.tensordot(shares, atoms, axes=1)
+    return average_of_products(alphas, bases, shares)

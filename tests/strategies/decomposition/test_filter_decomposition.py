@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsuite.analyses.latent_clients import average_of_products
 from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.messages.records import ARRAYS, Reply, Request
 from fedsuite.models.groups import ParameterGroups
@@ -21,6 +20,7 @@ from tests.strategies.decomposition.factored import (
     SLOW_NAMES,
     Recorder,
     arrays_in,
+    average_of_products,
     changes,
     federate,
     initial,

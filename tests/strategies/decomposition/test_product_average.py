@@ -5,10 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsuite.analyses.latent_clients import (
-    average_of_products,
-    covariance_gap,
-)
 from fedsuite.core.errors import ConfigError
 from fedsuite.messages.records import Arrays
 from fedsuite.models.groups import ParameterGroups
@@ -33,6 +29,8 @@ from tests.strategies.decomposition.factored import (
     Recorder,
     Told,
     arrays_in,
+    average_of_products,
+    covariance_gap,
     federate,
     initial,
     make_app,
