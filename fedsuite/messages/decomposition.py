@@ -108,7 +108,7 @@ def clients_take_part(values: Mapping[str, Value]) -> bool:
 
 
 def server_takes_part(values: Mapping[str, Value]) -> bool:
-    """Return whether an experiment's strategy must be wrapped."""
+    """Return whether an experiment's strategy needs the layer."""
     return bool(
         clients_take_part(values)
         or values.get("decomposition-average", "factors") != "factors"
