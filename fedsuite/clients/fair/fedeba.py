@@ -28,6 +28,7 @@ from fedsuite.messages.records import (
 from fedsuite.models.arrays import load_arrays
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.evaluation import probe_model
+from fedsuite.training.told import Told
 
 
 class FedEBAClient(FederatedClient):
@@ -55,8 +56,12 @@ class FedEBAPlusClient(FedEBAClient):
     its gradient if the message says ``report-gradient``. A training message with the
     record ``fair-gradient`` and the number ``alpha`` asks for aligned steps; one that says
     ``report-first-step`` asks for the record ``first-step`` beside the trained model: the
-    parameters after the first step, and the buffers as they are at the end.
+    parameters after the first step, and the buffers as they are at the end. Where the
+    text ``fair-gradient-scale`` is ``one-update``, the client's learning rate of the round
+    multiplies the fair gradient.
     """
+
+    fair_gradient_scale = Told(str, otherwise="printed")
 
     ACTIONS: ClassVar[Mapping[str, str]] = {**FedEBAClient.ACTIONS, PROBE: "on_probe"}
     TRAINED: ClassVar[frozenset[str]] = FedEBAClient.TRAINED | {"first-step"}
@@ -64,6 +69,7 @@ class FedEBAPlusClient(FedEBAClient):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._alpha = 0.0
+        self._fair_share = 0.0
         self._fair_gradient: dict[str, Tensor] = {}
         self._first_step: dict[str, Tensor] = {}
 
@@ -108,7 +114,7 @@ class FedEBAPlusClient(FedEBAClient):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             parameter.grad.mul_(1.0 - self._alpha)
-            parameter.grad.add_(self._fair_gradient[name], alpha=self._alpha)
+            parameter.grad.add_(self._fair_gradient[name], alpha=self._fair_share)
 
     def after_step(self, model: nn.Module, step: int) -> None:
         """Remember the parameters after the first step."""
@@ -130,7 +136,9 @@ class FedEBAPlusClient(FedEBAClient):
                 f"client {self.client_id}: the message has a fair gradient but no number "
                 "alpha: use the strategy FedEBAPlus, or put it into the config"
             )
-        self._alpha = float(alpha)
+        self._alpha = self._fair_share = float(alpha)
+        if self.fair_gradient_scale == "one-update":
+            self._fair_share *= self.training.learning_rate_at(request.server_round)
         device = self.train_data.features.device
         self._fair_gradient = {
             name: torch.tensor(array, device=device) for name, array in arrays.items()

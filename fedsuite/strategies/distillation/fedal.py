@@ -25,8 +25,9 @@ with 32 and 265 neurons" are its hidden layers, the output layer has one unit a 
 2 before the discriminator and 1 in the divergences, as in the paper's experiments, where
 its equations have one symbol. A client that is absent has no part in the mean, in the
 discriminator's step, or in what follows in the round; one that was not there when the run
-began has no label: it gets the mean alone. No weight is put before any term: the paper has
-none.
+began has no label: it gets the mean alone. The paper puts no weight before any term:
+``adversarial_weight`` multiplies the gradient that clients are sent, and is 1 by default.
+``discriminator_steps`` takes more than its one step per exchange.
 
 Logits and their gradients tell of private data: nothing here is a promise of privacy.
 """
@@ -65,6 +66,18 @@ class FedAL(FedMDLF):
     adversarial: bool = key(
         default=True,
         help="whether a discriminator tells FedAL's clients apart; false is FedMD-LF",
+    )
+    adversarial_weight: float = key(
+        default=1.0,
+        help="weight of the term that deceives the discriminator; 0 is FedMD-LF",
+        minimum=0.0,
+        needs=_DISCRIMINATOR,
+    )
+    discriminator_steps: int = key(
+        default=1,
+        help="steps of the discriminator per exchange, all on that exchange's outputs",
+        minimum=1,
+        needs=_DISCRIMINATOR,
     )
     discriminator_learning_rate: float = key(
         default=1e-4,
@@ -126,14 +139,18 @@ class FedAL(FedMDLF):
             return mean
         logits = np.stack([outputs[client_id][LOGITS] for client_id in known])
         labels = [self._labels[client_id] for client_id in known]
+        # What is noted is how well the last exchange's discriminator does on new outputs.
         loss, accuracy = discriminator.step(logits, labels)
+        for _ in range(1, self.discriminator_steps):
+            discriminator.step(logits, labels)
         self.note(
             discriminator_loss=loss,
             discriminator_accuracy=accuracy,
             # What chance would reach.
             log_clients=float(np.log(len(known))),
         )
-        gradients = discriminator.gradient(logits, labels)
+        weight = np.float32(self.adversarial_weight)
+        gradients = weight * discriminator.gradient(logits, labels)
         own = {
             client_id: {ADVERSARIAL_GRADIENT: {LOGITS: gradient}}
             for client_id, gradient in zip(known, gradients, strict=True)

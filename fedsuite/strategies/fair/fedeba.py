@@ -37,6 +37,11 @@ Deviations and readings, each where the paper is silent or contradicts itself:
   better than FedEBA. Hence 0.1 here. Theta 15 is the paper's.
 - FedEBA+ has alpha 0.1 by default too: the paper's 0.9 does not learn on handwritten digits
   with 18 local steps, and 0.1 was the best of six values on rows held out of training.
+- ``effective_clients`` states the constraint of Eq. (3) in another form: how many clients
+  the weights amount to, 1 / sum_i p_i^2. The temperature is solved for in each round, so
+  that multiplying all losses changes nothing.
+- ``fair_gradient_scale`` "one-update" reads g~ of Eq. (10) as what sections 4.3 and 4.4
+  call one local update: the local learning rate times the gradient.
 - Temperature schedules count the current round; Eq. (188) prints the number of rounds. The
   paper has no value of their decay.
 - Clients without examples, or that did not answer the probe, have no weight; the weights
@@ -50,7 +55,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedsuite.core.keys import Unless, Value
+from fedsuite.core.keys import Unless, Value, With
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.settings import given, key
 from fedsuite.core.vectors import Vector
@@ -77,6 +82,7 @@ from fedsuite.strategies.fair.fedeba_equations import (
     model_alignment,
     practical_alignment,
     temperature_at,
+    temperature_for_clients,
     temperature_for_target,
 )
 
@@ -90,6 +96,7 @@ __all__ = [
     "model_alignment",
     "practical_alignment",
     "temperature_at",
+    "temperature_for_clients",
     "temperature_for_target",
 ]
 
@@ -122,9 +129,19 @@ class FedEBA(FedAvg):
         help="unit of loss differences in the weights; large is the plain mean, towards 0 "
         "the worst client alone",
         above=0.0,
+        needs=(With("effective-clients", 0.0),),
+    )
+    effective_clients: float = key(
+        default=0.0,
+        help="share of the clients of a round that 1 / sum p^2 equals, by a temperature "
+        "solved for in each round; 1 is the plain mean, 0 is off",
+        minimum=0.0,
+        maximum=1.0,
     )
     temperature_schedule: Schedule = key(
-        default="constant", help="how the temperature falls from round to round"
+        default="constant",
+        help="how the temperature falls from round to round",
+        needs=(With("effective-clients", 0.0),),
     )
     temperature_decay: float = key(
         default=0.01,
@@ -212,15 +229,20 @@ class FedEBA(FedAvg):
 
     def weights_of(self, losses: Sequence[float], sizes: Sequence[float]) -> Vector:
         """Return the entropy weights of clients with these losses and examples."""
-        temperature = temperature_at(
-            self.server_round,
-            self.temperature,
-            self.temperature_decay,
-            self.temperature_schedule,
+        counted = self.bounded(losses)
+        prior = sizes if self.size_prior else None
+        temperature = (
+            temperature_for_clients(counted, self.effective_clients * len(counted), prior)
+            if self.effective_clients
+            else temperature_at(
+                self.server_round,
+                self.temperature,
+                self.temperature_decay,
+                self.temperature_schedule,
+            )
         )
         self.round_metrics["temperature"] = temperature
-        prior = sizes if self.size_prior else None
-        return entropy_weights(self.bounded(losses), temperature, prior)
+        return entropy_weights(counted, temperature, prior)
 
     def bounded(self, losses: Sequence[float]) -> Vector:
         """Return losses as they count: >= 0, and not above the limits where there are."""

@@ -287,6 +287,49 @@ def temperature_for_target(losses: ArrayLike, target: float) -> float:
     return scale / float(brentq(excess, 1e-12, upper, xtol=1e-15, rtol=1e-14))
 
 
+def temperature_for_clients(
+    losses: ArrayLike, target: float, prior: ArrayLike | None = None
+) -> float:
+    r"""Return the temperature at which :math:`1 / \sum_i p_i^2` is a given number.
+
+    The inverse of :func:`effective_clients` after :func:`entropy_weights`. It grows with
+    the losses' scale, so that the weights do not depend on that scale.
+
+    Parameters
+    ----------
+    losses
+        Finite, shape (n,).
+    target
+        Number of clients that the weights shall amount to; below 1 counts as 1.
+    prior
+        As for :func:`entropy_weights`.
+
+    Returns
+    -------
+    float
+        Infinity where the prior alone amounts to no more than the target, and where all
+        losses are equal. Where ties of the largest loss keep the number above the target,
+        the smallest temperature tried: a billionth of the range of the losses.
+    """
+    from scipy.optimize import brentq
+
+    values = _vector("losses", losses)
+    scale = float(values.max()) - float(values.min())
+    wanted = max(target, 1.0)
+
+    def excess(inverse: float) -> float:
+        return effective_clients(entropy_weights(values, scale / inverse, prior)) - wanted
+
+    if scale == 0 or effective_clients(entropy_weights(values, math.inf, prior)) <= wanted:
+        return math.inf
+    lower, upper = 1e-9, 1.0
+    while excess(upper) > 0:
+        if upper > 1e9:
+            return scale / 1e9
+        lower, upper = upper, 2 * upper
+    return scale / float(brentq(excess, lower, upper, xtol=1e-15, rtol=1e-14))
+
+
 def _vector(name: str, values: ArrayLike) -> Vector:
     """Return values as a vector of finite float64, or raise ValueError."""
     vector = np.asarray(values, dtype=np.float64)

@@ -5,7 +5,7 @@ Citation, equations and deviations: :mod:`fedsuite.strategies.fair.fedeba`.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -13,7 +13,15 @@ from fedsuite.core.keys import Unless
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.settings import given, key, state
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import ARRAYS, GRADIENT, NUM_STEPS, PROBE, Arrays, num_bytes
+from fedsuite.messages.records import (
+    ARRAYS,
+    GRADIENT,
+    NUM_STEPS,
+    PROBE,
+    TRAIN,
+    Arrays,
+    num_bytes,
+)
 from fedsuite.rounds.aggregation import update_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
@@ -84,6 +92,13 @@ class FedEBAPlus(AlignedFedEBA):
 
     CORRECTS_GRADIENTS: ClassVar[bool] = True
 
+    fair_gradient_scale: Literal["printed", "one-update"] = key(
+        default="printed",
+        help="length of the fair gradient in local steps: that of a gradient, as Eq. (11) "
+        "prints it, or that of one local update: the local learning rate times a gradient",
+        told=TRAIN,
+    )
+
     _aligned: bool = state(default_factory=bool)
     _losses: dict[int, float] = state(default_factory=dict)
     _fair_weights: dict[int, float] = state(default_factory=dict)
@@ -108,7 +123,8 @@ class FedEBAPlus(AlignedFedEBA):
         gradients = (reply.arrays[GRADIENT] for reply in probed)
         fair = fair_gradient(gradients, self._weigh(probed))
         shared = {ARRAYS: arrays, "fair-gradient": fair}
-        return replace(exchange, shared=shared, config={"alpha": self.alpha})
+        config = {**self.told(TRAIN), "alpha": self.alpha}
+        return replace(exchange, shared=shared, config=config)
 
     def combine(
         self, arrays: Arrays, replies: Sequence[ClientReply], weights: Vector

@@ -56,6 +56,14 @@ class GoldenFedAL(FedAL):
             layer.bias.copy_(torch.tensor([0.1, -0.1]))
 
 
+@pytest.mark.parametrize("weight", [0.0, 1.0, 10.0])
+def test_the_adversarial_term_has_a_weight(weight: float) -> None:
+    federation = golden(GoldenFedAL, FedALClient, adversarial_weight=weight)
+    rest = np.array(TOTAL) - np.array(ADVERSARIAL)
+    expected = rest + weight * np.array(ADVERSARIAL)
+    np.testing.assert_allclose(moved(federation), expected, atol=2e-5)
+
+
 def test_the_worked_example_through_strategy_and_clients() -> None:
     federation = golden(GoldenFedAL, FedALClient)
     np.testing.assert_allclose(moved(federation), TOTAL, atol=2e-6)

@@ -51,9 +51,10 @@ class Watched(FedAL):
         return answer
 
 
-def test_order_inside_an_exchange() -> None:
+@pytest.mark.parametrize("steps_taken", [1, 4])
+def test_order_inside_an_exchange(steps_taken: int) -> None:
     federation = Federation(FedALClient)
-    strategy = strategy_of(Watched, transfer_steps=3)
+    strategy = strategy_of(Watched, transfer_steps=3, discriminator_steps=steps_taken)
     federation.run(strategy, 2)
     assert len(strategy.seen) == 6
     for (_, after, _), (before, _, _) in zip(
@@ -64,7 +65,7 @@ def test_order_inside_an_exchange() -> None:
     for before, after, (outputs, answer) in strategy.seen:
         steps = {float(after[n]) for n in after if n.endswith("/step")}
         earlier = {float(before[n]) for n in before if n.endswith("/step")}
-        assert steps == {max(earlier, default=0.0) + 1}
+        assert steps == {max(earlier, default=0.0) + steps_taken}
         logits = np.stack([held[LOGITS] for held in outputs.values()])
         strategy.discriminator.restore(after)
         fresh = strategy.discriminator.gradient(logits, list(outputs))

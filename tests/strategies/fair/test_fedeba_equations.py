@@ -20,6 +20,7 @@ from fedsuite.strategies.fair.fedeba import (
     model_alignment,
     practical_alignment,
     temperature_at,
+    temperature_for_clients,
     temperature_for_target,
 )
 
@@ -114,6 +115,39 @@ def test_temperature_for_a_target_inverts_the_weights(
     target = mean + share * (largest - mean)
     weights = entropy_weights(losses, temperature_for_target(losses, target))
     close(weights @ np.array(losses), target, 1e-7)
+
+
+def test_temperature_for_a_number_of_clients() -> None:
+    # 1 / (s^2 + (1 - s)^2) = 1.6 at s = 3 / 4, whose odds are 3.
+    close(temperature_for_clients((0.0, 1.0), 1.6), 1 / math.log(3), 1e-12)
+    close(temperature_for_clients((5.0, 15.0), 1.6), 10 / math.log(3), 1e-11)
+    # A prior of odds 3 is overcome to 1, and to odds of 6.51 the other way.
+    close(temperature_for_clients((0.0, 1.0), 1.6, (3, 1)), math.inf)
+    close(temperature_for_clients((0.0, 1.0), 1.3, (3, 1)), 1 / math.log(3 * 6.51323), 1e-5)
+
+
+def test_where_no_temperature_gives_a_number_of_clients() -> None:
+    assert temperature_for_clients((2.0, 2.0, 2.0), 2.0) == math.inf
+    assert temperature_for_clients(LOSSES, 4.0) == math.inf
+    tied = temperature_for_clients((0.0, 3.0, 3.0), 1.5)
+    close(entropy_weights((0.0, 3.0, 3.0), tied), (0.0, 0.5, 0.5), 1e-12)
+    close(entropy_weights(LOSSES, temperature_for_clients(LOSSES, 0.0))[-1], 1.0, 1e-6)
+
+
+@given(losses_lists, st.floats(0.01, 1.0), st.floats(1e-3, 1e3))
+def test_a_number_of_clients_holds_at_any_scale(
+    losses: list[float], share: float, scale: float
+) -> None:
+    values = np.array(losses)
+    ties = int((values > values.max() - 1e-3).sum())
+    target = share * len(values)
+    assume(target > ties + 1e-3)
+    weights = entropy_weights(values, temperature_for_clients(values, target))
+    close(1 / (weights @ weights), target, 1e-6)
+    scaled = entropy_weights(
+        scale * values, temperature_for_clients(scale * values, target)
+    )
+    close(scaled, weights, 1e-6)
 
 
 @given(losses_lists, temperatures, st.floats(0.0, 100.0))

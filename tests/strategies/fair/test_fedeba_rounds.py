@@ -78,6 +78,36 @@ def test_gradient_branch_of_other_settings(
     close(found, expected)
 
 
+def test_a_fair_gradient_as_long_as_one_update() -> None:
+    strategy = Watched(**options(alpha=0.5, theta=0.0, fair_gradient_scale="one-update"))
+    start(strategy, -1.0)
+    # By hand: g~ = 0.93702664 (-12) + 0.06297336 (3) = -11.0554; 0.5 * 0.05 g~ = -0.276385
+    # stands in each of the two steps of length 0.05, beside half of the own gradient.
+    close(strategy.updates, (0.59625658, -0.12083198), 1e-7)
+
+
+@pytest.mark.parametrize("strategy_class", [FedEBA, PracFedEBAPlus])
+def test_weights_that_amount_to_a_share_of_the_clients(strategy_class: Any) -> None:
+    strategy = strategy_class(**options(effective_clients=0.8))
+    start(strategy, -1.0, client_class=PlainQuadratic)
+    # 1 / (0.75^2 + 0.25^2) = 1.6 of 2 clients.
+    close(column(strategy, "weight"), (0.75, 0.25))
+    close(strategy.round_metrics["effective_clients"], 1.6)
+
+
+def test_the_fair_gradient_has_such_weights_too() -> None:
+    strategy = FedEBAPlus(**options(alpha=0.5, effective_clients=0.8))
+    start(strategy, -1.0)
+    close(column(strategy, "fair_weight"), (0.75, 0.25))
+
+
+def test_all_clients_and_their_sizes_are_fedavg() -> None:
+    fair = FedEBA(**options(effective_clients=1.0, size_prior=True))
+    plain = FedAvg(**{k: v for k, v in options().items() if k != "temperature"})
+    found = start(fair, -1.0, client_class=PlainQuadratic)
+    close(found, start(plain, -1.0, client_class=PlainQuadratic), 1e-12)
+
+
 # ---- T7: model branch
 
 
