@@ -69,7 +69,8 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
             table.add_row(f"[bold]{title}[/bold]")
         for key in keys:
             default = strategy.DEFAULTS.get(key.name, key.default)
-            cells = (key.name, toml_text(default), key.allowed(), key.help)
+            tried = f". Tuning tries {key.search}" if key.search else ""
+            cells = (key.name, toml_text(default), key.allowed(), key.help + tried)
             table.add_row(*(escape(cell) for cell in cells))
     return table
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.search import Search
 
 Value = bool | int | float | str
 
@@ -85,6 +86,8 @@ class Key:
         holds, the key accepts only its default.
     value_needs
         Further conditions of single values, which are refused without.
+    search
+        Values that ``fedsuite tune`` tries; None leaves the key as it is.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Key:
     kind: type[bool] | type[int] | type[float] | type[str] | None = None
     needs: tuple[With | Unless, ...] = ()
     value_needs: tuple[tuple[Value, With | Unless], ...] = ()
+    search: Search | None = None
 
     @property
     def type(self) -> type:

@@ -29,6 +29,7 @@ from typing import (
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Unless, Value, With
+from fedsuite.core.search import Search
 
 T = TypeVar("T")
 
@@ -47,6 +48,7 @@ def key(
     needs: tuple[With | Unless, ...] = (),
     value_needs: tuple[tuple[Value, With | Unless], ...] = (),
     told: str = "",
+    search: Search | None = None,
     init: Literal[True] = True,
 ) -> T:
     """Declare a field that experiments may set.
@@ -71,9 +73,11 @@ def key(
         The same for single values of a string.
     told
         Type of the messages that carry the value to clients; empty tells nobody.
+    search
+        Values that ``fedsuite tune`` tries; None leaves the key as it is.
     """
     said: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
-    said |= {"needs": needs, "value_needs": value_needs}
+    said |= {"needs": needs, "value_needs": value_needs, "search": search}
     said |= {"choices": tuple(choices)} if choices else {}
     made: T = field(default=default, metadata={_KEY: said, _HELP: help, _TOLD: told})
     return made

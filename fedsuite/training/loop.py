@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Unless, With
+from fedsuite.core.search import Around
 from fedsuite.core.settings import Settings, key
 from fedsuite.data import Split
 from fedsuite.training.dense_gradients import dense_gradients
@@ -48,6 +49,7 @@ class TrainingOptions(Settings):
         default=0.1,
         help="step size of the local optimiser; where that is not sgd, name both",
         above=0.0,
+        search=Around(10.0),
     )
     learning_rate_decay: float = key(
         default=1.0,

@@ -20,6 +20,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fedsuite.core.search import Between, OneOf
 from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import TRAIN, Arrays
@@ -74,9 +75,13 @@ class FedDISCO(GatheredStrategy):
         default=0.5,
         help="weight a of a client's discrepancy in FedDisco; with b = 0, 0 is FedAvg",
         minimum=0.0,
+        search=Between(0.05, 2.0),
     )
     feddisco_b: float = key(
-        default=0.1, help="added by FedDisco to each client's share", minimum=0.0
+        default=0.1,
+        help="added by FedDisco to each client's share",
+        minimum=0.0,
+        search=OneOf(0.0, 0.05, 0.1, 0.2),
     )
     feddisco_measure: Measure = key(
         default="kl",

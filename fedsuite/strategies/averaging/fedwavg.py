@@ -22,6 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import TRAIN, Arrays
@@ -65,6 +66,7 @@ class FedwAvg(GatheredStrategy):
         "FedAvg",
         minimum=0.0,
         maximum=1.0,
+        search=Between(0.05, 0.9),
     )
     fedwavg_every: int = key(
         default=1,

@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key, part, state
 from fedsuite.data.public_batches import public_batch
 from fedsuite.messages.quantisation import LARGEST_BITS, DeltaLedger
@@ -108,7 +109,10 @@ class CFD(PublicExchange):
         minimum=0,
     )
     cfd_learning_rate: float = key(
-        default=0.001, help="step size of the server's Adam in CFD", above=0.0
+        default=0.001,
+        help="step size of the server's Adam in CFD",
+        above=0.0,
+        search=Between(0.0001, 0.01),
     )
     cfd_bits: int = key(
         default=0,

@@ -35,6 +35,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from fedsuite.core.keys import Value
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import MEAN_OUTPUTS, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
@@ -64,6 +65,7 @@ class FCCL(PublicExchange):
         help="weight of FCCL's terms between different classes; 0 has none",
         minimum=0.0,
         told=TRAIN,
+        search=Between(0.0005, 0.05),
     )
     fccl_std: Spread = key(
         default="unbiased",

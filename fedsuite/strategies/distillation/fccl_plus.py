@@ -34,6 +34,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedsuite.core.keys import Unless
+from fedsuite.core.search import Between
 from fedsuite.core.settings import given, key
 from fedsuite.messages.records import LOGITS, SIMILARITIES, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
@@ -57,6 +58,7 @@ class FCCLPlus(FCCL):
         help="weight of the similarities of samples in FCCL+; 0 leaves them out",
         minimum=0.0,
         told=TRAIN,
+        search=Between(0.3, 30.0),
     )
     fccl_plus_similarity_temperature: float = key(
         default=0.02,

@@ -36,6 +36,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key, state
 from fedsuite.messages.records import TRAIN, Arrays, ConfigValue
 from fedsuite.rounds.declaration import ClientNeeds
@@ -66,6 +67,7 @@ class FD(ClassTables):
         help="weight gamma of FD's regulariser; 0 is local training",
         minimum=0.0,
         told=TRAIN,
+        search=Between(0.05, 5.0),
     )
     fd_space: Space = key(
         default="prob",

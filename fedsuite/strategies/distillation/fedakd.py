@@ -42,6 +42,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from fedsuite.core.keys import Value
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import SELECTED, TRAIN, Arrays
 from fedsuite.models.distillation import distillation_loss, select_correct
@@ -75,12 +76,14 @@ class FedAKD(FedAvg):
         "alone",
         minimum=0.0,
         told=TRAIN,
+        search=Between(0.05, 5.0),
     )
     local_to_global_weight: float = key(
         default=1.0,
         help="beta: weight of FedAKD's distillation into the copy of the global model",
         minimum=0.0,
         told=TRAIN,
+        search=Between(0.05, 5.0),
     )
     distillation_temperature: float = key(
         default=1.0,

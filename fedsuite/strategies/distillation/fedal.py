@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 import numpy as np
 
 from fedsuite.core.keys import With
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key, state
 from fedsuite.messages.records import ADVERSARIAL_GRADIENT, LOGITS, Arrays, ConfigValue
 from fedsuite.rounds.declaration import ClientNeeds
@@ -72,6 +73,7 @@ class FedAL(FedMDLF):
         help="weight of the term that deceives the discriminator; 0 is FedMD-LF",
         minimum=0.0,
         needs=_DISCRIMINATOR,
+        search=Between(0.1, 100.0),
     )
     discriminator_steps: int = key(
         default=1,

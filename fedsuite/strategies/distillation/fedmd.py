@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from fedsuite.core.keys import Unless, Value, With
+from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import MEAN_OUTPUTS, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
@@ -62,6 +63,7 @@ class FedMD(PublicExchange):
         above=0.0,
         needs=(With("distillation-loss", "kl"), Unless("less-forgetting", "none")),
         told=TRAIN,
+        search=OneOf(1.0, 2.0, 4.0),
     )
     distillation_target: Target = key(
         default="others",

@@ -46,6 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.keys import Value
+from fedsuite.core.search import Between
 from fedsuite.core.settings import Declared, key, state
 from fedsuite.messages.records import (
     CLASS_TABLE,
@@ -84,6 +85,7 @@ class ProtoWeight(Declared):
         help="weight lambda of the distance of features to their mean; 0 is local training",
         minimum=0.0,
         told=TRAIN,
+        search=Between(0.05, 5.0),
     )
 
 

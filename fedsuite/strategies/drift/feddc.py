@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
@@ -44,6 +45,7 @@ class FedDC(DriftStrategy):
         help="weight alpha of FedDC's pull towards the drift-corrected model; 0 is none",
         minimum=0.0,
         told=TRAIN,
+        search=Between(0.001, 1.0),
     )
     feddc_gradient_terms: bool = key(
         default=True,

@@ -23,6 +23,7 @@ SGD. FedVARP and noise on uploads are refused: the server could not work out Del
 
 from typing import ClassVar
 
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
@@ -44,4 +45,5 @@ class FedDyn(DriftStrategy):
         help="weight alpha of FedDyn's dynamic regulariser",
         above=0.0,
         told=TRAIN,
+        search=Between(0.001, 1.0),
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from fedsuite.core.keys import Value
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
@@ -28,7 +29,11 @@ class FedNTD(FedAvg):
     FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
 
     fedntd_weight: float = key(
-        default=1.0, help="weight beta of FedNTD; 0 is FedAvg", minimum=0.0, told=TRAIN
+        default=1.0,
+        help="weight beta of FedNTD; 0 is FedAvg",
+        minimum=0.0,
+        told=TRAIN,
+        search=Between(0.1, 10.0),
     )
     fedntd_temperature: float = key(
         default=1.0,

@@ -10,6 +10,7 @@ paper's own experiments; clients do a fixed amount of work (no gamma-inexactness
 
 from typing import ClassVar
 
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
@@ -28,4 +29,5 @@ class FedProx(FedAvg):
         help="weight mu of FedProx's proximal term; 0 is FedAvg",
         minimum=0.0,
         told=TRAIN,
+        search=Between(0.001, 1.0),
     )

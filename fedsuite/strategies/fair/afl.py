@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays, ConfigValue
@@ -59,6 +60,7 @@ class AFL(LossStrategy):
         default=0.1,
         help="step size gamma of AFL's weights lambda; 0 is FedAvg with equal weights",
         minimum=0.0,
+        search=Between(0.001, 1.0),
     )
     _lambda: dict[int, float] = state(default_factory=dict)
 

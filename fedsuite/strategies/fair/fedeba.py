@@ -57,6 +57,7 @@ import numpy as np
 
 from fedsuite.core.keys import Unless, Value, With
 from fedsuite.core.logs import ServerLogger
+from fedsuite.core.search import OneOf
 from fedsuite.core.settings import given, key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
@@ -137,6 +138,7 @@ class FedEBA(FedAvg):
         "solved for in each round; 1 is the plain mean, 0 is off",
         minimum=0.0,
         maximum=1.0,
+        search=OneOf(0.0, 0.6, 0.7, 0.8, 0.9, 0.95),
     )
     temperature_schedule: Schedule = key(
         default="constant",

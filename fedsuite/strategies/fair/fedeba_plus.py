@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsuite.core.keys import Unless
 from fedsuite.core.logs import ServerLogger
+from fedsuite.core.search import Between
 from fedsuite.core.settings import given, key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
@@ -46,6 +47,7 @@ class AlignedFedEBA(FedEBA):
         help="share of the alignment in an update; 0 is FedEBA, whatever theta",
         minimum=0.0,
         maximum=1.0,
+        search=Between(0.02, 0.9),
     )
     theta: float = key(
         default=0.0,

@@ -31,6 +31,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays, ConfigValue
@@ -147,11 +148,13 @@ class FedFV(LossStrategy):
         "FedAvg with equal weights",
         minimum=0.0,
         maximum=1.0,
+        search=OneOf(0.0, 0.1, 0.2, 0.5),
     )
     fedfv_tau: int = key(
         default=1,
         help="past rounds tau whose absent clients FedFV hears; 0 is none",
         minimum=0,
+        search=OneOf(0, 1, 3, 10),
     )
     fedfv_history: History = key(
         default="paper",

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedsuite.core.search import Between, OneOf
 from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays
@@ -74,8 +75,14 @@ class FedMGDAPlus(GatheredStrategy):
         "updates",
         minimum=0.0,
         maximum=1.0,
+        search=OneOf(0.01, 0.05, 0.1, 0.5, 1.0),
     )
-    fedmgda_step: float = key(default=1.0, help="length eta of FedMGDA+'s step", above=0.0)
+    fedmgda_step: float = key(
+        default=1.0,
+        help="length eta of FedMGDA+'s step",
+        above=0.0,
+        search=Between(0.3, 3.0),
+    )
     fedmgda_step_decay: float = key(
         default=1.0,
         help="factor on FedMGDA+'s step after each round; 1 is none",

@@ -21,6 +21,7 @@ FedAvg with the learning rate divided by M.
 
 from typing import ClassVar, Literal
 
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
@@ -41,6 +42,7 @@ class PropFair(FedAvg):
         help="baseline M of PropFair; large, with learning-rate times M, is FedAvg",
         above=0.0,
         told=TRAIN,
+        search=Between(1.5, 10.0),
     )
     propfair_threshold: float = key(
         default=0.2,

@@ -30,6 +30,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedsuite.core.search import Between
 from fedsuite.core.settings import given, key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, LEARNING_RATE, Arrays
@@ -97,6 +98,7 @@ class QFFL(LossStrategy):
         default=1.0,
         help="fairness q of q-FFL; 0 is FedAvg with equal weights, large favours the worst",
         minimum=0.0,
+        search=Between(0.01, 10.0),
     )
     learning_rate: float | None = given(
         default=None,

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays
@@ -55,6 +56,7 @@ class TERM(LossStrategy):
     term_tilt: float = key(
         default=1.0,
         help="tilt t of TERM; 0 is FedAvg, large the worst client alone, below 0 the best",
+        search=Between(0.01, 10.0),
     )
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:

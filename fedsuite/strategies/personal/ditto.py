@@ -19,6 +19,7 @@ v_k depends on no other client's reply: it also moves in a round that misses its
 
 from typing import ClassVar
 
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
@@ -40,6 +41,7 @@ class Ditto(FedAvg):
         help="pull of Ditto's personal models towards the global one; 0 trains them alone",
         minimum=0.0,
         told=TRAIN,
+        search=Between(0.01, 10.0),
     )
     ditto_local_epochs: int = key(
         default=0,

@@ -10,6 +10,7 @@ Deviation: none; the paper leaves the number of epochs to the experiment.
 
 from typing import ClassVar
 
+from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import EVALUATE
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
@@ -29,4 +30,5 @@ class FedAvgFT(FedAvg):
         help="passes over the client's training data before evaluation; 0 is FedAvg",
         minimum=0,
         told=EVALUATE,
+        search=OneOf(1, 2, 5),
     )

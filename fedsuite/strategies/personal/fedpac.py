@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger
+from fedsuite.core.search import Between
 from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import TRAIN, Arrays, ConfigValue
@@ -152,6 +153,7 @@ class FedPAC(FedPer):
         help="weight lambda of FedPAC's alignment of features; 0 is off",
         minimum=0.0,
         told=TRAIN,
+        search=Between(0.1, 10.0),
     )
     head_epochs: int = key(
         default=1,
@@ -164,6 +166,7 @@ class FedPAC(FedPer):
         help="step size of a client's head",
         above=0.0,
         told=TRAIN,
+        search=Between(0.01, 1.0),
     )
     heads: dict[int, Arrays] = state(default_factory=dict)
     prototypes: Arrays = state(default_factory=dict)

@@ -12,6 +12,7 @@ the heads after the last round, which would have to be given to all methods or t
 
 from typing import ClassVar
 
+from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
@@ -26,5 +27,9 @@ class FedRep(FedPer):
     )
 
     head_epochs: int = key(
-        default=10, help="passes over a client's data for its head", minimum=0, told=TRAIN
+        default=10,
+        help="passes over a client's data for its head",
+        minimum=0,
+        told=TRAIN,
+        search=OneOf(1, 2, 5, 10),
     )

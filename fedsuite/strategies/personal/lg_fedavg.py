@@ -16,6 +16,7 @@ as the paper has it. Clients without examples do not count.
 
 from collections.abc import Iterator
 
+from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import Arrays
 from fedsuite.models.groups import ParameterGroups
@@ -30,6 +31,7 @@ class LGFedAvg(PartialAverage):
         default=1,
         help="layers from the top that LG-FedAvg shares; 0 is Standalone",
         minimum=0,
+        search=OneOf(1, 2),
     )
 
     def __post_init__(self) -> None:

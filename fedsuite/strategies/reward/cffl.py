@@ -41,6 +41,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from fedsuite.core.keys import Value
+from fedsuite.core.search import Between, OneOf
 from fedsuite.core.settings import key, part, state
 from fedsuite.core.vectors import Vector, pack, packed_size, top_k, unpack
 from fedsuite.messages.records import ARRAYS, STATISTICS, TRAIN, UPDATE, Arrays, ConfigValue
@@ -123,12 +124,14 @@ class CFFL(RewardStrategy):
         help="share theta_u of a CFFL client's update that it uploads: the largest entries",
         maximum=1.0,
         above=0.0,
+        search=OneOf(0.1, 0.3, 0.5, 1.0),
     )
     cffl_clip: float = key(
         default=0.01,
         help="most that any entry of a CFFL client's model moves in a round; 0 does not "
         "clip",
         minimum=0.0,
+        search=Between(0.001, 1.0),
     )
     cffl_alpha: float = key(
         default=5.0,

@@ -51,6 +51,7 @@ import numpy as np
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
+from fedsuite.core.search import OneOf
 from fedsuite.core.settings import given, key, part, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ALONE, ARRAYS, HELD, Arrays, ConfigValue
@@ -99,6 +100,7 @@ class FedSAC(RewardStrategy):
         "whole",
         minimum=0.0,
         maximum=700.0,
+        search=OneOf(1.0, 2.0, 5.0),
     )
     fedsac_interval: int = key(
         default=10,

@@ -23,6 +23,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from fedsuite.core.keys import Value
+from fedsuite.core.search import Between
 from fedsuite.core.settings import Declared, key, state
 from fedsuite.core.vectors import Vector, top_k
 from fedsuite.messages.records import (
@@ -167,6 +168,7 @@ class CommonUpdateKeys(Declared):
         help="length Gamma that each client's update is scaled to: the size of the "
         "server's step",
         above=0.0,
+        search=Between(0.05, 5.0),
     )
     reputation_memory: float = key(
         default=0.95,

@@ -1,0 +1,63 @@
+"""What tuning tries: draws are allowed, defaults are among them, few keys per method."""
+
+import numpy as np
+import pytest
+
+from fedsuite.core.registry import METHODS
+from fedsuite.core.search import Around, Between, OneOf, Search
+from fedsuite.strategies import load_strategy
+from fedsuite.training.loop import TrainingOptions
+
+
+def stream() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_a_draw_between_two_numbers_is_even_on_a_logarithmic_scale() -> None:
+    numbers = stream()
+    drawn = [Between(0.01, 100.0).draw(numbers, 1.0) for _ in range(2000)]
+    assert min(drawn) >= 0.01
+    assert max(drawn) <= 100.0
+    assert 0.45 < np.mean(np.array(drawn) < 1.0) < 0.55
+    assert all(float(f"{value:.3g}") == value for value in drawn)
+
+
+def test_a_draw_around_the_default_moves_with_it() -> None:
+    first, second = stream(), stream()
+    for _ in range(100):
+        small, large = Around(10.0).draw(first, 0.001), Around(10.0).draw(second, 0.1)
+        assert 0.0001 <= small <= 0.01
+        assert large / small == pytest.approx(100, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("search", "inside", "outside"),
+    [
+        (Between(0.1, 10.0), 10.0, 11.0),
+        (Around(10.0), 0.1, 0.099),
+        (OneOf(1, 2, 5), 5, 3),
+    ],
+)
+def test_what_can_be_drawn(search: Search, inside: float, outside: float) -> None:
+    assert search.holds(inside, 1.0)
+    assert not search.holds(outside, 1.0)
+    assert not search.holds("text", 1.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_tunes_two_keys_of_its_own_at_most(method: str) -> None:
+    keys = [k for k in load_strategy(METHODS[method]).method_keys() if k.search]
+    assert len(keys) <= 2
+    for key in keys:
+        assert key.search is not None
+        assert isinstance(key.default, int | float)
+        assert key.search.holds(key.default, key.default)
+        numbers = stream()
+        for _ in range(50):
+            drawn = key.search.draw(numbers, key.default)
+            assert key.parse(drawn) == drawn
+
+
+def test_every_method_tunes_the_learning_rate() -> None:
+    (rate,) = (key for key in TrainingOptions.KEYS if key.search)
+    assert rate.name == "learning-rate"
