@@ -57,6 +57,13 @@ class DataSettings(Settings):
         minimum=0.0,
         maximum=0.9,
     )
+    client_validation_fraction: float = key(
+        default=0.0,
+        help="share of each client's training rows that it keeps to validate on, drawn by "
+        "class; best-model-metric and early-stop-metric then choose by these; 0 is none",
+        minimum=0.0,
+        maximum=0.9,
+    )
     server_validation_fraction: float = key(
         default=0.0,
         help="share of the training part that the server keeps to validate on; 0 is none",

@@ -49,15 +49,25 @@ class Split:
 
 @dataclass(frozen=True)
 class ClientData:
-    """Training and test rows of one client, in the order of the data set."""
+    """Rows of one client by purpose, in the order of the data set.
+
+    Parameters
+    ----------
+    train, test
+        Rows to train on and to be tested on.
+    validation
+        Rows to validate on, none of them in ``train``; None where clients have none.
+    """
 
     train: Split
     test: Split
+    validation: Split | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the inputs."""
-        return self.train.features.nbytes + self.test.features.nbytes
+        parts = (self.train, self.test, self.validation)
+        return sum(part.features.nbytes for part in parts if part is not None)
 
 
 class FederatedData:
@@ -140,7 +150,7 @@ class FederatedData:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over the clients' positions and labels, training and test.
+        """SHA-256 (hex) over the clients' positions and labels, by purpose.
 
         The hash covers noisy labels as the clients see them. Of public data the hash covers
         the rows held out, not how many of these rows are used.
@@ -165,10 +175,12 @@ class FederatedData:
     def description(self) -> dict[str, Value]:
         """Names, sizes and fingerprint of the data, for the run's folder."""
         held = [np.concatenate(part) for part, _ in self._parts()]
+        train, test, *validation = held
         unused_train, unused_test = (
-            len(rows) - len(np.unique(used))
-            for rows, used in zip(
-                (self._rows.train, self._rows.client_test), held, strict=True
+            len(rows) - len(np.unique(np.concatenate(used)))
+            for rows, used in (
+                (self._rows.train, [train, *validation]),
+                (self._rows.client_test, [test]),
             )
         )
         noise = {"label-noise": self._label_noise} if self._label_noise else {}
@@ -182,8 +194,9 @@ class FederatedData:
             "num-clients": self.num_clients,
             "num-classes": self.num_classes,
             "input-shape": "x".join(map(str, self.input_shape)),
-            "train-rows": len(held[0]),
-            "test-rows": len(held[1]),
+            "train-rows": len(train),
+            "test-rows": len(test),
+            **({"client-validation-rows": len(validation[0])} if validation else {}),
             "unused-train-rows": unused_train,
             "unused-test-rows": unused_test,
             **self._majority(),
@@ -229,6 +242,7 @@ class FederatedData:
         data = ClientData(
             self._split(self._rows.train[train], self._train_labels[train]),
             self._split(self._rows.client_test[test], self._test_labels[test]),
+            self._validation(client_id),
         )
         with self._lock:
             self._clients.put(client_id, data, data.nbytes)
@@ -272,11 +286,26 @@ class FederatedData:
         # Copied, because torch cannot use arrays that are mapped from a file.
         return PublicData(self._scaled(np.array(self._public)))
 
+    def _validation(self, client_id: int) -> Split | None:
+        if not self.partition.validation:
+            return None
+        rows = self.partition.validation[client_id]
+        return self._split(self._rows.train[rows], self._train_labels[rows])
+
     def _parts(self) -> tuple[tuple[tuple[IntArray, ...], IntArray], ...]:
-        return (
+        parts = (
             (self.partition.train, self._train_labels),
             (self.partition.test, self._test_labels),
         )
+        if not self.partition.validation:
+            return parts
+        return (*parts, (self.partition.validation, self._train_labels))
+
+    def validation_class_counts(self) -> npt.NDArray[np.int64] | None:
+        """Return validation rows by client and class; None where clients have none."""
+        if not self.partition.validation:
+            return None
+        return self._counts(self.partition.validation, self._train_labels)
 
     def _counts(
         self, part: tuple[IntArray, ...], labels: IntArray

@@ -13,6 +13,7 @@ from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.rng import numpy_stream
 from fedsuite.data.catalog import DATASETS
+from fedsuite.data.client_validation import hold_out_validation
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.federated import FederatedData
 from fedsuite.data.label_noise import flip_labels
@@ -43,8 +44,9 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
     values
         Values by kebab-case key. Other keys are ignored. Missing keys take their default.
     seed
-        Seed of the experiment, which decides the partition. The division into training and
-        test part does not depend on the seed, so all seeds share one test part.
+        Seed of the experiment, which decides the partition and the clients' validation
+        rows. The division into training and test part does not depend on the seed, so all
+        seeds share one test part.
 
     Raises
     ------
@@ -71,6 +73,7 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
         public_options(settings),
         settings.scaling,
         settings.label_noise,
+        settings.client_validation_fraction,
         partitioner.name,
         settings.num_clients,
         tuple(partitioner.options(values).items()),
@@ -137,6 +140,7 @@ def _divided(
     public: PublicOptions,
     scaling: str,
     label_noise: float,
+    client_validation_fraction: float,
     partitioner: str,
     num_clients: int,
     options: tuple[tuple[str, Value], ...],
@@ -158,6 +162,11 @@ def _divided(
         _pair(raw.features, held) if uses_features else None,
     )
     labels = _with_noise(raw.labels[parts.train], spec, partition, label_noise, seed)
+    if client_validation_fraction:
+        groups = None if raw.groups is None else raw.groups[parts.train]
+        partition = hold_out_validation(
+            partition, labels, groups, client_validation_fraction, seed
+        )
     return FederatedData(
         spec,
         raw,

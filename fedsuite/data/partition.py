@@ -52,12 +52,17 @@ class Partition:
     train, test
         Positions of each client's rows in the training part and in the test part.
     shifts
-        Measured covariate shift of each client; empty without such a shift.
+        Measured covariate shift of each client; empty without such a shift. Of all its
+        rows, those for validation too.
+    validation
+        Positions in the training part of each client's validation rows, which ``train``
+        lacks; empty where clients have none.
     """
 
     train: tuple[IntArray, ...]
     test: tuple[IntArray, ...]
     shifts: tuple[ClientShift, ...] = ()
+    validation: tuple[IntArray, ...] = ()
 
 
 def iid(samples: Samples, num_clients: int, rng: np.random.Generator) -> Partition:

@@ -42,7 +42,7 @@ class SiteFederation(FederatedData):
     sites
         Sites by client, as far as known in this process: all in a rehearsal, none on a
         server.
-    scaling, test_fraction
+    settings, seed
         The keys of the experiment.
     public
         Unscaled features of the public data; None for no public data.
@@ -53,8 +53,8 @@ class SiteFederation(FederatedData):
         spec: DatasetSpec,
         names: Sequence[str],
         sites: Mapping[int, Site],
-        scaling: str,
-        test_fraction: float,
+        settings: DataSettings,
+        seed: int,
         public: npt.NDArray[np.generic] | None = None,
     ) -> None:
         none = np.empty(0, np.int64)
@@ -65,13 +65,14 @@ class SiteFederation(FederatedData):
             raw,
             Parts(none, none, none, none),
             Partition(nobody, nobody),
-            scaling,
+            settings.scaling,
             "sites",
             public=public,
         )
         self._names = tuple(names)
         self._sites = sites
-        self._test_fraction = test_fraction
+        self._settings = settings
+        self._seed = seed
         self._site_data: dict[Site, ClientData] = {}
 
     @functools.cached_property
@@ -103,7 +104,12 @@ class SiteFederation(FederatedData):
         site = self._sites[client_id]
         if site not in self._site_data:
             self._site_data[site] = load_site_data(
-                site, self.spec, self._scaling, self._test_fraction
+                site,
+                self.spec,
+                self._scaling,
+                self._settings.test_fraction,
+                self._settings.client_validation_fraction,
+                self._seed,
             )
         return self._site_data[site]
 
@@ -117,7 +123,9 @@ class SiteFederation(FederatedData):
     test_class_counts = class_counts
 
 
-def site_federation(values: Mapping[str, Value], site: Site | None) -> SiteFederation:
+def site_federation(
+    values: Mapping[str, Value], site: Site | None, seed: int
+) -> SiteFederation:
     """Return the data of an experiment with sites, as far as this process may know it.
 
     Parameters
@@ -127,6 +135,8 @@ def site_federation(values: Mapping[str, Value], site: Site | None) -> SiteFeder
     site
         Configuration of this node's data. None on a server. None in a rehearsal too, where
         all data lies below the key ``site-dirs``.
+    seed
+        Seed of the experiment, which decides the sites' validation rows.
     """
     settings = DataSettings.of(values)
     names, folder = settings.site_names, settings.site_dirs
@@ -145,8 +155,8 @@ def site_federation(values: Mapping[str, Value], site: Site | None) -> SiteFeder
         spec,
         names,
         sites,
-        settings.scaling,
-        settings.test_fraction,
+        settings,
+        seed,
         features,
     )
 

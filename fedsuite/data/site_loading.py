@@ -4,9 +4,11 @@ import importlib
 import re
 from dataclasses import fields, replace
 
+import numpy as np
 import torch
 
 from fedsuite.core.errors import ConfigError, DataError, FedsuiteError
+from fedsuite.data.client_validation import validation_masks
 from fedsuite.data.federated import ClientData, Split, scale_inputs
 from fedsuite.data.site import Adapter, Site, SiteData
 from fedsuite.data.site_parquet import read_site
@@ -17,9 +19,21 @@ _RAW_TYPES = (torch.float32, torch.uint8)
 
 
 def load_site_data(
-    site: Site, spec: DatasetSpec, scaling: str, test_fraction: float
+    site: Site,
+    spec: DatasetSpec,
+    scaling: str,
+    test_fraction: float,
+    validation_fraction: float = 0.0,
+    seed: int = 0,
 ) -> ClientData:
     """Read a site's data, check it, and scale it as the experiment says.
+
+    Parameters
+    ----------
+    site
+        The site, which names the data.
+    spec, scaling, test_fraction, validation_fraction, seed
+        Data set and keys of the experiment.
 
     Raises
     ------
@@ -38,7 +52,26 @@ def load_site_data(
             f"({type(error).__name__}: {' '.join(str(error).split())}): mend it or the data"
         ) from error
     check_site_data(site, spec, data)
-    return ClientData(*(_scaled(part, spec, scaling) for part in (data.train, data.test)))
+    parts = [data.train, data.test]
+    if validation_fraction:
+        parts[0], validation = _hold_out(data, validation_fraction, seed)
+        parts.append(validation)
+    return ClientData(*(_scaled(part, spec, scaling) for part in parts))
+
+
+def _hold_out(data: SiteData, fraction: float, seed: int) -> tuple[Split, Split]:
+    """Return the rows to train on and those to validate on; subjects stay whole."""
+    train, ids = data.train, data.ids
+    rows = np.arange(len(train))
+    # Under which number a client a site is, no node knows: each draws from one stream.
+    masks = validation_masks(
+        [rows], train.labels.numpy(), None if ids is None else ids[0], fraction, seed
+    )
+    stays, out = (
+        replace(train, features=train.features[part], labels=train.labels[part])
+        for part in (torch.from_numpy(~masks[0]), torch.from_numpy(masks[0]))
+    )
+    return stays, out
 
 
 def check_site_data(site: Site, spec: DatasetSpec, data: object) -> None:

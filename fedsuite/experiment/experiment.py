@@ -21,6 +21,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.core.settings import Declaring
+from fedsuite.experiment.choices import check_choices
 from fedsuite.experiment.client_networks import check_networks
 from fedsuite.experiment.key_catalog import (
     SELECTORS,
@@ -63,6 +64,9 @@ LOCAL_KEYS = frozenset(
     }
 )
 """Keys that say where or how long, not what: a run may be resumed with others."""
+
+ABSENT: Mapping[str, Value] = {"client-validation-fraction": 0.0}
+"""Values that leave an experiment what it is without the key: they identify nothing."""
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
@@ -186,6 +190,7 @@ class Experiment:
         if self["decomposition"] and (reason := refusal(strategy, self.values)):
             raise ConfigError(f"key {reason}")
         check_sites(self.values)
+        check_choices(self.values)
         check_networks(self.values)
         name = self.text("run-name")
         if not _RUN_NAME.fullmatch(name):
@@ -236,12 +241,21 @@ class Experiment:
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the values that decide what is computed."""
-        decisive = {k: v for k, v in self.values.items() if k not in LOCAL_KEYS}
-        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+        text = json.dumps(identifying(self.values), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def to_toml(self) -> str:
         """Return the experiment as a file that :meth:`load` reads back."""
         return tomli_w.dumps(dict(self.values))
+
+
+def identifying(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the values that decide what is computed."""
+    return {
+        key: value
+        for key, value in values.items()
+        if key not in LOCAL_KEYS and (key not in ABSENT or value != ABSENT[key])
+    }
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,10 @@ def federated_data(experiment: Experiment, site: Site | None = None) -> Federate
     site
         The data of this node, where clients are sites with data of their own.
     """
+    seed = experiment.integer("seed")
     if experiment.text("sites"):
-        return site_federation(experiment.values, site)
-    return load_federated_data(experiment.values, experiment.integer("seed"))
+        return site_federation(experiment.values, site, seed)
+    return load_federated_data(experiment.values, seed)
 
 
 def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Module:

@@ -67,8 +67,8 @@ class RunSettings(Settings):
     )
     early_stop_metric: str = key(
         default="",
-        help="metric of rounds.jsonl that ends the run when it stops improving; empty: "
-        "never",
+        help="metric of rounds.jsonl that ends the run when it stops improving; auto is "
+        "the mean accuracy, on clients' validation rows where there are some; empty: never",
     )
     early_stop_patience: int = key(
         default=20,
@@ -78,5 +78,6 @@ class RunSettings(Settings):
     )
     best_model_metric: str = key(
         default="",
-        help="metric of rounds.jsonl whose best model is kept too; empty keeps none",
+        help="metric of rounds.jsonl whose best model is kept too; auto as of "
+        "early-stop-metric; empty keeps none",
     )

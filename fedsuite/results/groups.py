@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedsuite.core.keys import Value
-from fedsuite.experiment.experiment import LOCAL_KEYS
+from fedsuite.experiment.experiment import identifying
 from fedsuite.results.reader import Run
 
 SEED = "seed"
@@ -47,11 +47,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 def identity(run: Run) -> dict[str, Value]:
     """Return the keys that identify a run's experiment, without the seed."""
-    settings = {
-        key: value
-        for key, value in run.experiment.items()
-        if key != SEED and key not in LOCAL_KEYS
-    }
+    settings = identifying(run.experiment)
+    settings.pop(SEED, None)
     if run.experiment.get(PUBLIC):
         data = run.manifest.get("data", {})
         settings[PUBLIC] = str(data.get("public-fingerprint", ""))[:12]

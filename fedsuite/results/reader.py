@@ -107,7 +107,7 @@ class Run:
         rows = (
             row
             for row in layout.read_rows(layout.lines_path(self.path, layout.CLIENTS))
-            if row["phase"] == phase and row.get(key) is not None
+            if row["phase"] == phase and row.get(key) is not None and _has_rows(row, key)
         )
         for server_round, found in groupby(rows, itemgetter("round")):
             yield server_round, {row["client"]: float(row[key]) for row in found}
@@ -125,7 +125,8 @@ class Run:
         values: dict[str, dict[int, list[float]]] = {key: {} for key in wanted}
         for row in layout.read_rows(layout.lines_path(self.path, layout.CLIENTS)):
             for key, (phase, column) in wanted.items():
-                if row["phase"] == phase and row.get(column) is not None:
+                told = row["phase"] == phase and row.get(column) is not None
+                if told and _has_rows(row, column):
                     values[key].setdefault(row["round"], []).append(float(row[column]))
         return {
             key: {server_round: float(np.mean(v)) for server_round, v in found.items()}
@@ -161,6 +162,12 @@ class Run:
             return tuple(ClientShift(**shift) for shift in found)
         except TypeError as error:
             raise RunError(f"{path}: its shifts cannot be read: {error}") from error
+
+
+def _has_rows(row: dict[str, Any], key: str) -> bool:
+    """Return whether a client has what a number is measured on: few rows leave none."""
+    model, name, score = key.partition("validation_")
+    return not name or score == "examples" or row.get(f"{model}{name}examples") != 0
 
 
 def load_run(path: str | Path) -> Run:

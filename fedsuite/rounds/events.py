@@ -78,6 +78,8 @@ class RoundReport:
             values.update({f"{phase.phase}_{k}": v for k, v in phase.means().items()})
         if self.evaluate is not None:
             values.update(accuracy_metrics(self.evaluate.column("accuracy")))
+            validation = accuracy_metrics(self.evaluate.scored("validation"))
+            values.update({f"validation_{k}": v for k, v in validation.items()})
         values.update({f"server_{k}": v for k, v in self.server_metrics.items()})
         values.update(self.method_metrics)
         values["clients_trained"] = len(self.train.rows) if self.train else 0

@@ -19,6 +19,12 @@ OTHER_WEIGHTS = {
         for model in ("", "global_", "trained_")
         for score in ("loss", "accuracy")
     },
+    **{
+        f"{model}validation_{score}": f"{model}validation_examples"
+        for model in ("", "global_", "trained_", "plain_mean_", "refreshed_")
+        for score in ("loss", "accuracy")
+    },
+    "validation_prototype_accuracy": "validation_examples",
 }
 """Columns that were not measured on what ``num_examples`` counts, and what counts there."""
 
@@ -74,6 +80,14 @@ class PhaseReport:
     def column(self, name: str) -> list[float]:
         """Return one metric of all clients that reported it, in client order."""
         return [float(row[name]) for row in self.rows if name in row]
+
+    def scored(self, rows: str) -> list[float]:
+        """Return the accuracies on some rows of the clients that have such rows."""
+        return [
+            float(row[f"{rows}_accuracy"])
+            for row in self.rows
+            if f"{rows}_accuracy" in row and float(row.get(f"{rows}_examples", 1)) > 0
+        ]
 
     def means(self) -> dict[str, float]:
         """Return the means of the metrics, weighted by examples; empty of no replies."""

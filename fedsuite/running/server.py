@@ -21,6 +21,7 @@ from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, log_scope, write_line
 from fedsuite.core.registry import METHODS
 from fedsuite.data import DataSettings, FederatedData
+from fedsuite.experiment.choices import CHOICES, chosen_metric
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.run_settings import RunSettings
@@ -228,10 +229,11 @@ def build_callbacks(
     """Return the experiment's callbacks."""
     run = experiment.group(RunSettings)
     callbacks: list[Callback] = [Recorder(folder)]
-    if run.early_stop_metric:
-        callbacks.append(EarlyStop(run.early_stop_metric, run.early_stop_patience))
-    if run.best_model_metric:
-        callbacks.append(BestModel(run.best_model_metric, folder))
+    best, stop = (chosen_metric(experiment.values, key) for key in CHOICES)
+    if stop:
+        callbacks.append(EarlyStop(stop, run.early_stop_patience))
+    if best:
+        callbacks.append(BestModel(best, folder))
     if run.tensorboard:
         from fedsuite.callbacks.tensorboard import TensorBoard
 
@@ -304,6 +306,9 @@ def _new_folder(
         "train": data.class_counts().tolist(),
         "test": data.test_class_counts().tolist(),
     }
+    validation = data.validation_class_counts()
+    if validation is not None:
+        counts["validation"] = validation.tolist()
     if data.partition.shifts:
         counts["shift"] = [asdict(shift) for shift in data.partition.shifts]
     try:

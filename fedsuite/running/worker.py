@@ -140,10 +140,12 @@ class Worker:
         return client
 
     def _make(self, client_id: int, data: ClientData) -> Answering:
+        validation = data.validation
         client = self._client_class(
             self._initialised(client_id),
             self._on_device(data.train),
             self._on_device(data.test),
+            validation=None if validation is None else self._on_device(validation),
             training=self._training,
             client_id=client_id,
             seed=self._seed,

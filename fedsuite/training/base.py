@@ -45,7 +45,7 @@ from fedsuite.training.loop import (
 )
 from fedsuite.training.losses import LossFunction, count_targets
 from fedsuite.training.privacy import PrivacyOptions, privatise
-from fedsuite.training.scoring import Scoring, prefixed
+from fedsuite.training.scoring import Scoring, prefixed, validation_scores
 from fedsuite.training.self_regularisation import SelfRegularisation
 from fedsuite.training.store import ClientStore, MemoryStore
 from fedsuite.training.vision_transforms import image_changes
@@ -65,6 +65,9 @@ class FederatedClient(NumPyClient):
         it needs first.
     train, test
         The client's data, on the model's device.
+    validation
+        Rows that the client neither trains on nor is tested on: evaluations score them too,
+        for choices of rounds, models and keys. None where there are none.
     training
         How to train.
     client_id, seed
@@ -100,6 +103,7 @@ class FederatedClient(NumPyClient):
         train: Split,
         test: Split,
         *,
+        validation: Split | None = None,
         training: TrainingOptions | None = None,
         client_id: int = 0,
         seed: int = 0,
@@ -113,6 +117,7 @@ class FederatedClient(NumPyClient):
         self.model = model
         self.train_data = train
         self.test_data = test
+        self.validation_data = validation
         self.training = training or TrainingOptions()
         self._plain_loss = self.training.loss_function
         self.client_id = client_id
@@ -153,7 +158,7 @@ class FederatedClient(NumPyClient):
         reply = handler(request)
         scored = self.scoring.scores_trained(request.server_round)
         if scored and request.message_type == self.TRAINED_BY:
-            more = prefixed("trained", self.evaluation(self.test_data).metrics)
+            more = prefixed("trained", self.evaluation().metrics)
         return Reply(reply.arrays, {**reply.metrics, **more}) if more else reply
 
     def on_train(self, request: Request) -> Reply:
@@ -169,9 +174,9 @@ class FederatedClient(NumPyClient):
         return Reply({ARRAYS: trained}, self.train_metrics(summary))
 
     def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the received model on the client's test data."""
+        """Evaluate the received model on the client's test and validation data."""
         load_arrays(self.model, request.arrays[ARRAYS])
-        return self.evaluation(self.test_data)
+        return self.evaluation()
 
     # ----------------------------------------------------------------------------- hooks
 
@@ -331,11 +336,13 @@ class FederatedClient(NumPyClient):
             NUM_STEPS: summary.num_steps,
         }
 
-    def evaluation(self, data: Split) -> Reply:
-        """Evaluate ``self.model`` and return the reply."""
-        loss, accuracy = evaluate_model(self.model, data)
-        count = count_targets(data.labels)
+    def evaluation(self) -> Reply:
+        """Evaluate ``self.model`` on all that it is scored on, and return the reply."""
+        loss, accuracy = evaluate_model(self.model, self.test_data)
+        count = count_targets(self.test_data.labels)
         metrics = {NUM_EXAMPLES: count, "loss": loss, "accuracy": accuracy}
+        if self.validation_data is not None:
+            metrics |= validation_scores(self.model, self.validation_data)
         whole = self.scoring.whole_test
         return Reply(metrics={**metrics, **(whole.scores(self.model) if whole else {})})
 

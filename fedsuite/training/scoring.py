@@ -1,10 +1,11 @@
-"""Scores beside the usual one: on the whole test part, and of models before averaging.
+"""Scores beside the usual one: on other rows, and of models before averaging.
 
 A score's name says which model and which data: no prefix for the model that the method
 gives a client, ``global-`` for the received one where that is another, ``trained-`` for
-what local training left of it; ``whole-test-`` for all test rows of the data set, else the
-client's own. ``received-training-loss`` is of the model that came with the message, over
-all training rows of the client.
+what local training left of it; ``whole-test-`` for all test rows of the data set,
+``validation-`` for the client's validation rows, else the client's test rows.
+``received-training-loss`` is of the model that came with the message, over all training
+rows of the client.
 """
 
 import hashlib
@@ -19,6 +20,9 @@ from fedsuite.messages.records import ARRAYS, EVALUATE, NUM_EXAMPLES, MetricValu
 from fedsuite.models.arrays import load_arrays
 from fedsuite.training.evaluation import evaluate_model, mean_loss
 from fedsuite.training.losses import LossFunction, count_targets
+
+VALIDATION = ("validation-loss", "validation-accuracy", "validation-examples")
+"""Scores of a model on a client's validation rows, and over how many targets."""
 
 _REMEMBERED = 2
 """Models whose scores are kept: clients take turns of their own and the shared one."""
@@ -102,6 +106,12 @@ class Scoring(Settings):
             "received-training-loss": mean_loss(model, data, loss),
             "training-examples": count_targets(data.labels),
         }
+
+
+def validation_scores(model: nn.Module, data: Split) -> dict[str, float]:
+    """Return a model's scores on a client's validation rows, by metric."""
+    scores = (*evaluate_model(model, data), count_targets(data.labels))
+    return dict(zip(VALIDATION, scores, strict=True))
 
 
 def prefixed(prefix: str, scores: Mapping[str, MetricValue]) -> dict[str, MetricValue]:

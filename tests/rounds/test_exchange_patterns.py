@@ -275,7 +275,7 @@ class BlackBoxClient(FederatedClient):
 
     def on_evaluate(self, request: Request) -> Reply:
         self._begin(request)
-        return self.evaluation(self.test_data)
+        return self.evaluation()
 
 
 @pytest.mark.parametrize("files", [False, True])
@@ -390,9 +390,9 @@ class TwoModels(FederatedClient):
 
     def on_evaluate(self, request: Request) -> Reply:
         load_arrays(self.model, request.arrays[ARRAYS])
-        shared = self.evaluation(self.test_data)
+        shared = self.evaluation()
         load_arrays(self.model, self.load_state(request) or request.arrays[ARRAYS])
-        own = self.evaluation(self.test_data)
+        own = self.evaluation()
         return Reply(metrics={**shared.metrics, "local-accuracy": own.metrics["accuracy"]})
 
 

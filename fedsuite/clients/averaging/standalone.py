@@ -28,7 +28,7 @@ class StandaloneClient(FederatedClient):
     def on_evaluate(self, request: Request) -> Reply:
         """Evaluate the own model on the client's test data."""
         self._load_own(request)
-        return self.evaluation(self.test_data)
+        return self.evaluation()
 
     def _load_own(self, request: Request) -> None:
         state = self.load_state(request)

@@ -22,6 +22,7 @@ from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.training.base import STORED_STATE, FederatedClient
 from fedsuite.training.loop import frozen_arrays, make_optimizer, mini_batches, run_steps
+from fedsuite.training.scoring import VALIDATION
 
 _PARTS = ("inner", "slow", "drifted", "personal")
 
@@ -232,7 +233,8 @@ class DecomposedClient:
         if not orders.keys.personal_atoms:
             return shared
         metrics = dict(shared.metrics)
-        for name in ("loss", "accuracy"):
+        names = ("loss", "accuracy", *VALIDATION)
+        for name in names:
             if name in metrics:
                 metrics[f"global-{name}"] = metrics.pop(name)
         received, personal = request.arrays[ARRAYS], self._personal(orders, memory)
@@ -241,12 +243,12 @@ class DecomposedClient:
             epochs = orders.keys.refresh_epochs
             fresh, _ = self._trained(request, received, personal, epochs, "refresh")
             scores = self._scores(received, fresh)
-            metrics |= {f"refreshed-{k}": scores[k] for k in ("loss", "accuracy")}
+            metrics |= {f"refreshed-{k}": scores[k] for k in names if k in scores}
         return Reply(shared.arrays, metrics)
 
     def _scores(self, received: Arrays, personal: Arrays) -> dict[str, MetricValue]:
         load_arrays(self.client.model, {**received, **personal})
-        return dict(self.client.evaluation(self.client.test_data).metrics)
+        return dict(self.client.evaluation().metrics)
 
     def _personal(self, orders: Orders, memory: _Memory) -> Arrays:
         """Return the personal arrays; the initial ones before the first training."""

@@ -74,7 +74,7 @@ class FedAKDClient(FederatedClient):
         shared = super().on_evaluate(request).metrics
         received = model_arrays(self.model)
         load_arrays(self.model, self.load_state(request) or self._initial)
-        own = self.evaluation(self.test_data).metrics
+        own = self.evaluation().metrics
         load_arrays(self.model, received)
         return Reply(metrics={**own, **prefixed("global", shared)})
 

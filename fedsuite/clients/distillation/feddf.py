@@ -29,7 +29,7 @@ class FedDFClient(FedALClient):
     def on_evaluate(self, request: Request) -> Reply:
         """Evaluate the received model on the client's test data."""
         load_arrays(self.model, request.arrays[ARRAYS])
-        return self.evaluation(self.test_data)
+        return self.evaluation()
 
     def _completed(self, reply: Reply) -> Reply:
         """Add the model to a reply that asks for no answer, the last of a round."""

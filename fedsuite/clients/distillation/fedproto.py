@@ -83,15 +83,20 @@ class FedProtoClient(ClassTableClient):
     def _prototype_scores(self, request: Request) -> dict[str, MetricValue]:
         """Return the nearest prototype's accuracy, among classes of the training data."""
         targets = self.received_rows(request, feature_width(self.model))
-        if targets is None or not len(self.test_data):
+        if targets is None:
             return {}
         rows, present = targets
         candidates = present & (self._examples(len(present)) > 0).to(present.device)
         if not candidates.any():
             return {}
         nearest = NearestPrototype(self.model, rows, candidates)
-        right = correct_predictions(nearest, self.test_data)
-        return {"prototype-accuracy": float(right.mean())}
+        found: dict[str, MetricValue] = {}
+        parts = (("", self.test_data), ("validation-", self.validation_data))
+        for prefix, data in parts:
+            if data is not None and len(data):
+                right = correct_predictions(nearest, data)
+                found[f"{prefix}prototype-accuracy"] = float(right.mean())
+        return found
 
     def _examples(self, num_classes: int) -> Tensor:
         return torch.bincount(self.train_data.labels.cpu(), minlength=num_classes)

@@ -43,7 +43,7 @@ class PrivateModelClient(FederatedClient):
     def on_evaluate(self, request: Request) -> Reply:
         """Evaluate the own model on the client's test data."""
         self._load(request)
-        return self.evaluation(self.test_data)
+        return self.evaluation()
 
     def on_feature_width(self, request: Request) -> Reply:
         """Tell how many features the classifier is given of a sample."""

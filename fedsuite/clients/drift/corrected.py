@@ -26,6 +26,7 @@ from fedsuite.messages.records import (
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingSummary
+from fedsuite.training.scoring import VALIDATION
 
 
 class CorrectedClient(FederatedClient):
@@ -60,9 +61,10 @@ class CorrectedClient(FederatedClient):
         if PLAIN_MEAN not in request.arrays:
             return reply
         load_arrays(self.model, request.arrays[PLAIN_MEAN])
-        plain = self.evaluation(self.test_data).metrics
+        plain = self.evaluation().metrics
         load_arrays(self.model, request.arrays[ARRAYS])
-        more = {f"plain-mean-{name}": plain[name] for name in ("loss", "accuracy")}
+        wanted = ("loss", "accuracy", *VALIDATION)
+        more = {f"plain-mean-{name}": plain[name] for name in wanted if name in plain}
         return Reply(reply.arrays, {**reply.metrics, **more})
 
     # ----------------------------------------------------------------- for methods to use

@@ -57,7 +57,7 @@ class DittoClient(FederatedClient):
         shared = super().on_evaluate(request).metrics
         received = model_arrays(self.model)
         load_arrays(self.model, self.load_state(request) or self._initial)
-        own = self.evaluation(self.test_data)
+        own = self.evaluation()
         load_arrays(self.model, received)
         return Reply(metrics={**own.metrics, **prefixed("global", shared)})
 

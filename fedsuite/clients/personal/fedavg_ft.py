@@ -23,4 +23,4 @@ class FedAvgFTClient(FederatedClient):
             epochs = self.fine_tune_epochs
             tuning = replace(self.training, local_epochs=epochs, local_steps=0)
             self.train_locally(request, "fine-tune-batches", training=tuning)
-        return self.evaluation(self.test_data)
+        return self.evaluation()

@@ -106,7 +106,7 @@ class FedPACClient(FederatedClient):
     def on_evaluate(self, request: Request) -> Reply:
         """Evaluate the received body with the own head on the client's test data."""
         self._load_whole(request)
-        return self.evaluation(self.test_data)
+        return self.evaluation()
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the cross-entropy, and while the body trains the alignment too.

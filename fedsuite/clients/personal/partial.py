@@ -35,7 +35,7 @@ class PartialClient(FederatedClient):
     def on_evaluate(self, request: Request) -> Reply:
         """Evaluate the received part with the own one on the client's test data."""
         self._load_whole(request)
-        return self.evaluation(self.test_data)
+        return self.evaluation()
 
     def _load_whole(self, request: Request) -> None:
         own = self.load_state(request) or {}

@@ -47,7 +47,7 @@ class CFFLClient(FederatedClient):
     def on_evaluate(self, request: Request) -> Reply:
         """Score the own model with the reward."""
         self._load_own(request, _names(request))
-        return self.evaluation(self.test_data)
+        return self.evaluation()
 
     def _load_own(self, request: Request, names: Sequence[str]) -> None:
         """Load the model to start from, with the reward for it."""
