@@ -39,17 +39,20 @@ class Point:
         Fingerprint of the whole experiment.
     note
         Changes by the method's own defaults, in one line.
+    title
+        Name of the run's folder; empty makes one of settings and seed.
     """
 
     settings: tuple[tuple[str, Value], ...]
     seed: int
     fingerprint: str
     note: str = ""
+    title: str = ""
 
     @property
     def name(self) -> str:
         """Name of the run's folder."""
-        return point_name(dict(self.settings), self.seed)
+        return self.title or point_name(dict(self.settings), self.seed)
 
 
 @dataclass(frozen=True)

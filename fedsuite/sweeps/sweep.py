@@ -9,6 +9,7 @@ a sweep.
 import fcntl
 import os
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -100,7 +101,50 @@ def run_sweep(
         points = make_points(base, grid, seeds)
     if left_out:
         print_line(f"left out, as they have no effect here: {', '.join(left_out)}")
+    command = _command(file, grid, seeds, workers, output, overrides)
     folder = Path(os.path.abspath(output))
+    failures = run_points(folder, base, points, workers, command, compared=True)
+    if failures:
+        raise RunError(
+            f"{len(failures)} of {len(points)} runs failed; the first: {failures[0]}; "
+            f"logs: {folder / LOGS}; the same sweep again retries them"
+        )
+    return [folder / point.name for point in points]
+
+
+def run_points(
+    folder: Path,
+    base: Mapping[str, Value],
+    points: Sequence[Point],
+    workers: int,
+    command: str,
+    *,
+    compared: bool,
+) -> list[str]:
+    """Run the missing ones of some points, and return the failures, one line each.
+
+    Parameters
+    ----------
+    folder
+        The sweep's folder, absolute, new or of the same base experiment.
+    base
+        Values that all points share.
+    points
+        The points.
+    workers
+        Runs at a time; 0 is one per core.
+    command
+        Shell command that does what is missing, for the message at Ctrl-C.
+    compared
+        Whether all finished runs of the folder are compared at the end.
+
+    Raises
+    ------
+    RunError
+        Before anything starts, if the folder is not this sweep's.
+    Stopped
+        If Ctrl-C or SIGTERM ends the work.
+    """
     merge_record(folder, base, points)
     with _claimed(folder) as lock:
         # A second time, now that no other sweep uses the folder.
@@ -110,21 +154,16 @@ def run_sweep(
         atomic_write(folder / BASE, tomli_w.dumps(dict(record.base)).encode())
         try:
             failures = _work(folder, actions, str(base.get("engine", AUTO)), workers, lock)
-            _compare(folder, record)
+            if compared:
+                _compare(folder, record)
         except (KeyboardInterrupt, SystemExit) as error:
-            done = sum(_is_finished(folder / point.name) for point in points)
-            command = _command(file, grid, seeds, workers, output, overrides)
+            done = sum(is_finished(folder / point.name) for point in points)
             told = f"stopped with {done} of {len(points)} runs done: `{command}` goes on"
             code = error.code if isinstance(error, SystemExit) else None
             raise (
                 Stopped(told, code) if isinstance(code, int) else Stopped(told)
             ) from None
-    if failures:
-        raise RunError(
-            f"{len(failures)} of {len(points)} runs failed; the first: {failures[0]}; "
-            f"logs: {folder / LOGS}; the same sweep again retries them"
-        )
-    return [folder / point.name for point in points]
+    return failures
 
 
 def base_values(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
@@ -208,7 +247,7 @@ def _action(folder: Path, point: Point) -> Action:
             raise RunError(
                 f"run folder {folder} holds another experiment: choose another --output"
             )
-        return Action.SKIP if _is_finished(folder) else Action.RESUME
+        return Action.SKIP if is_finished(folder) else Action.RESUME
     _leftovers(folder)
     return Action.START
 
@@ -242,21 +281,31 @@ def _work(
         tasks.append(_task(folder, point, actions[point], engine))
     failures: list[str] = []
     ended = 0
+    began = time.monotonic()
 
     def on_end(outcome: Outcome) -> None:
         nonlocal ended
         ended += 1
+        left = (time.monotonic() - began) / ended * (len(tasks) - ended)
         if outcome.error is not None:
             failures.append(f"{outcome.name}: {outcome.error}")
         result = outcome.error or f"finished{_accuracy(folder / outcome.name)}"
         how = "failed: " if outcome.error is not None else ""
         seconds = f"{outcome.seconds:.1f} s"
-        print_line(f"[{ended}/{len(tasks)}] {outcome.name}  {how}{result}  {seconds}")
+        wait = f"  about {_duration(left)} left" if ended < len(tasks) else ""
+        print_line(f"[{ended}/{len(tasks)}] {outcome.name}  {how}{result}  {seconds}{wait}")
 
     run_tasks(tasks, workers or cores(), on_end, (lock,))
     for failure in failures:
         print_line(f"failed: {failure}")
     return failures
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in the unit that suits it: ``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _task(folder: Path, point: Point, action: Action, engine: str) -> Task:
@@ -301,7 +350,8 @@ def _command(
     return shlex.join([*words, "--workers", str(workers)] if workers else words)
 
 
-def _is_finished(folder: Path) -> bool:
+def is_finished(folder: Path) -> bool:
+    """Return whether a run's folder holds a run that ended well."""
     return (folder / MANIFEST).exists() and read_manifest(folder)["status"] == "finished"
 
 
@@ -315,7 +365,7 @@ def _compare(folder: Path, record: Record) -> None:
     """Show and write the comparison of a sweep's finished runs."""
     from rich.console import Console
 
-    finished = [folder / name for name in record.runs if _is_finished(folder / name)]
+    finished = [folder / name for name in record.runs if is_finished(folder / name)]
     if not finished:
         return
     comparison = compare(finished)
