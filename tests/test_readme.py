@@ -1,4 +1,4 @@
-"""Every command and program in the README runs as it stands there."""
+"""Every command and program in the README and in docs/ runs as it stands there."""
 
 import os
 import re
@@ -17,7 +17,8 @@ from fedsuite.strategies import load_strategy
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+PAGES = [README, *(p.read_text() for p in sorted((ROOT / "docs").glob("*.md")))]
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", "\n".join(PAGES), flags=re.DOTALL)
 COMMANDS = [
     line for kind, text in BLOCKS if kind == "console" for line in text.splitlines()
 ]
