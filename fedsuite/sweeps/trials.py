@@ -1,0 +1,255 @@
+"""Trials of tuning: the values that a method is tried with, and the score of each trial.
+
+Trial 0 has the method's defaults. The others are drawn, each from a random stream keyed by
+(problem, contender, trial), so that more trials leave the first ones as they are. The score
+is read from the clients' validation rows alone.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, Value
+from fedsuite.core.registry import METHODS
+from fedsuite.core.rng import numpy_stream
+from fedsuite.core.search import Search
+from fedsuite.experiment.experiment import LOCAL_KEYS, Experiment
+from fedsuite.experiment.key_catalog import shared_keys
+from fedsuite.results.layout import MANIFEST
+from fedsuite.results.reader import Run, load_run
+from fedsuite.strategies import load_strategy
+from fedsuite.sweeps.points import OWN_KEYS, Point
+from fedsuite.sweeps.sweep import is_finished
+
+Objective = Literal["mean", "worst-10", "variance"]
+
+LAST = 3
+"""Number of last evaluations that a score averages."""
+
+VALIDATION = "client-validation-fraction"
+DEFAULT_FRACTION = 0.1
+
+_COLUMNS: Mapping[Objective, tuple[str, float]] = {
+    "mean": ("validation_accuracy_mean", 100.0),
+    "worst-10": ("validation_accuracy_worst10", 100.0),
+    "variance": ("validation_accuracy_variance", -1.0),
+}
+"""Column of ``rounds.jsonl`` and its factor, which makes more of each better."""
+
+FAILED = -math.inf
+"""Score of a trial whose run failed."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method to be tuned, with what is fixed for it.
+
+    Parameters
+    ----------
+    name
+        Name in tables and folders.
+    fixed
+        Values that all its trials have; ``method`` among them.
+    """
+
+    name: str
+    fixed: Mapping[str, Value]
+
+    @classmethod
+    def of_method(cls, method: str) -> "Contender":
+        """Return a method without further fixed values."""
+        if method not in METHODS:
+            raise ConfigError(
+                f"method {method!r}: `fedsuite methods` lists those there are"
+            )
+        return cls(method, {"method": method})
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a contender.
+
+    Parameters
+    ----------
+    contender
+        The contender.
+    number
+        From 0, which has the defaults.
+    drawn
+        Tuned values.
+    point
+        The run.
+    """
+
+    contender: Contender
+    number: int
+    drawn: Mapping[str, Value]
+    point: Point
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a trial.
+
+    Parameters
+    ----------
+    trial
+        The trial.
+    score
+        In per cent for accuracies, the negative of the variance in per cent squared;
+        :data:`FAILED` where the run failed.
+    accuracy
+        Mean validation accuracy over clients, per cent; NaN where the run failed.
+    learnt
+        Whether the accuracy is above that of always guessing the largest class.
+    seconds
+        Processor seconds of the run.
+    error
+        Why the run failed; empty where it did not.
+    """
+
+    trial: Trial
+    score: float
+    accuracy: float = math.nan
+    learnt: bool = False
+    seconds: float = 0.0
+    error: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The tuned keys of a contender on a problem.
+
+    Parameters
+    ----------
+    contender
+        The contender.
+    base
+        The problem: values that all contenders share.
+    given
+        Values that a trial names beside the drawn ones: what is fixed, and the method's own
+        defaults, which would give way to a drawn key of their group.
+    keys
+        The tuned keys.
+    defaults
+        Their defaults here.
+    note
+        What the method's own defaults change, in one line.
+    """
+
+    contender: Contender
+    base: Mapping[str, Value]
+    given: Mapping[str, Value]
+    keys: tuple[Key, ...]
+    defaults: Mapping[str, Value]
+    note: str
+
+    @classmethod
+    def of(cls, contender: Contender, base: Mapping[str, Value]) -> "Space":
+        """Return the space of a contender on a problem.
+
+        Raises
+        ------
+        ConfigError
+            If the contender cannot be run on the problem.
+        """
+        fixed = dict(contender.fixed)
+        first = _checked(contender, {**base, **fixed}, tuple(fixed))
+        strategy = load_strategy(METHODS[first.text("method")])
+        own = {name: first[name] for name in strategy.DEFAULTS if name in first.values}
+        own = {name: value for name, value in own.items() if name not in base}
+        candidates = (*shared_keys().values(), *strategy.method_keys())
+        keys = {key.name: key for key in candidates if key.search and key.name not in fixed}
+        return cls(
+            contender,
+            base,
+            {**own, **fixed},
+            tuple(keys.values()),
+            {name: first[name] for name in keys},
+            first.note,
+        )
+
+    def values(self, number: int, drawn: Mapping[str, Value]) -> dict[str, Value]:
+        """Return what a trial names beside the problem."""
+        return {**self.given, **drawn} if number else dict(self.contender.fixed)
+
+    def draw(self, number: int) -> dict[str, Value]:
+        """Return the tuned values of a trial; none for trial 0."""
+        if number == 0:
+            return {}
+        stream = numpy_stream(
+            0, f"tuning/{problem_name(self.base)}/{self.contender.name}", number
+        )
+        return {
+            key.name: _search(key).draw(stream, self._default(key)) for key in self.keys
+        }
+
+    def trial(self, number: int, seed: int, drawn: Mapping[str, Value]) -> Trial:
+        """Return a trial with these tuned values."""
+        named = self.values(number, drawn)
+        given = {**self.base, **named, "seed": seed}
+        experiment = _checked(self.contender, given, tuple(named))
+        settings = tuple(sorted(named.items()))
+        title = f"{self.contender.name}-trial-{number:02d}"
+        point = Point(settings, seed, experiment.fingerprint, self.note, title)
+        return Trial(self.contender, number, drawn, point)
+
+    def _default(self, key: Key) -> int | float:
+        default = self.defaults[key.name]
+        assert isinstance(default, int | float)
+        return default
+
+
+def problem_name(base: Mapping[str, Value]) -> str:
+    """Return a digest of the values that decide a problem."""
+    ignored = (LOCAL_KEYS | OWN_KEYS) - {"num-rounds"}
+    decisive = {name: value for name, value in base.items() if name not in ignored}
+    text = json.dumps(decisive, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def result_of(trial: Trial, folder: Path, objective: Objective, error: str = "") -> Result:
+    """Return the result of a trial, whose run stands in the sweep's folder or failed."""
+    path = folder / trial.point.name
+    if not (path / MANIFEST).exists() or not is_finished(path):
+        return Result(trial, FAILED, error=error or "the run did not finish")
+    run = load_run(path)
+    column, factor = _COLUMNS[objective]
+    accuracy = _last(run, "validation_accuracy_mean") * 100
+    guess = 100 * run.manifest["data"].get("largest-class-train", 0.0)
+    seconds = (run.summary or {}).get("total_cpu_seconds", 0.0)
+    score = _last(run, column) * factor
+    if not math.isfinite(score):
+        return Result(trial, FAILED, accuracy, False, seconds, "no finite validation score")
+    return Result(trial, score, accuracy, accuracy > guess, seconds)
+
+
+def best_of(results: list[Result]) -> Result:
+    """Return the result with the best score; the earlier trial where two are equal."""
+    return max(results, key=lambda result: (result.score, -result.trial.number))
+
+
+def _last(run: Run, column: str) -> float:
+    """Return the mean of a column's last evaluations; NaN without any."""
+    values = run.column(column)[1][-LAST:]
+    return fmean(values) if len(values) else math.nan
+
+
+def _search(key: Key) -> Search:
+    assert key.search is not None
+    return key.search
+
+
+def _checked(
+    contender: Contender, given: Mapping[str, object], overridden: tuple[str, ...]
+) -> Experiment:
+    try:
+        return Experiment.from_values(given, overridden)
+    except ConfigError as error:
+        raise ConfigError(f"{contender.name}: {error}") from None

@@ -1,0 +1,81 @@
+"""The page of a tuning, and its trials as a table."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedsuite.core.files import atomic_write
+from fedsuite.results.compare import markdown_table
+from fedsuite.sweeps.trials import LAST, Objective, Result, best_of
+
+MEANINGS: Mapping[Objective, str] = {
+    "mean": "mean accuracy over clients in per cent",
+    "worst-10": "accuracy of the worst tenth of the clients in per cent",
+    "variance": "the negative of the accuracy's variance over clients, in per cent squared",
+}
+
+_HEADER = ("contender", "trial", "values", "score", "mean accuracy", "cpu seconds", "error")
+
+
+def write_page(
+    folder: Path,
+    problem: str,
+    objective: Objective,
+    results: Mapping[str, Sequence[Result]],
+    command: str,
+) -> None:
+    """Write ``README.md`` and ``trials.csv`` into a tuning's folder."""
+    rows = [_cells(result) for found in results.values() for result in found]
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer).writerows([_HEADER, *rows])
+    atomic_write(folder / "trials.csv", buffer.getvalue().encode())
+    summary = [["method", "best", "with the defaults", "trial", "values", "learnt"]]
+    summary.append(["---", "---:", "---:", "---:", "---", "---:"])
+    summary += [_summary(list(found)) for found in results.values()]
+    table = [list(_HEADER), ["---", "---:", "---", "---:", "---:", "---:", "---"], *rows]
+    text = (
+        f"# Tuning on {problem}\n\n"
+        f"Score: {MEANINGS[objective]}, of the clients' validation rows, mean of the last "
+        f"{LAST} evaluations. No test row has a part in it. Trial 0 has the defaults. "
+        '"Learnt" counts the trials that beat always guessing the largest class.\n\n'
+        f"{markdown_table(summary)}\nCommand: `{command}`\n\n"
+        f"## All trials\n\n{markdown_table(table)}"
+    )
+    atomic_write(folder / "README.md", text.encode())
+
+
+def words(values: Mapping[str, object]) -> str:
+    """Return values as ``key=value`` words; the defaults where there are none."""
+    return " ".join(f"{name}={value}" for name, value in values.items()) or "defaults"
+
+
+def number(value: float) -> str:
+    """Return a number with two digits; a dash where it is not finite."""
+    return f"{value:.2f}" if math.isfinite(value) else "–"
+
+
+def _summary(results: list[Result]) -> list[str]:
+    best, first = best_of(results), results[0]
+    return [
+        first.trial.contender.name,
+        number(best.score),
+        number(first.score),
+        str(best.trial.number),
+        words(best.trial.drawn),
+        f"{sum(result.learnt for result in results)} of {len(results)}",
+    ]
+
+
+def _cells(result: Result) -> list[str]:
+    trial = result.trial
+    return [
+        trial.contender.name,
+        str(trial.number),
+        words(trial.drawn),
+        number(result.score),
+        number(result.accuracy),
+        f"{result.seconds:.1f}",
+        result.error.replace("|", "/"),
+    ]
