@@ -54,6 +54,7 @@ EngineOption = Annotated[
     str | None,
     typer.Option(help=f"One of {', '.join(ENGINES)}; default: the file's, else local."),
 ]
+WorkersOption = Annotated[int, typer.Option(help="Runs at a time; 0: one per core.", min=0)]
 
 
 def main() -> None:
@@ -282,7 +283,7 @@ def sweep(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1 for each point.", min=1)] = 1,
-    workers: Annotated[int, typer.Option(help="Runs at a time; 0: one a core.", min=0)] = 0,
+    workers: WorkersOption = 0,
     output: Annotated[Path, typer.Option(help="Folder of the sweep.")] = Path("sweep"),
     settings: SetOption = None,
 ) -> None:
@@ -297,6 +298,30 @@ def sweep(
         output=output,
         overrides=overrides(settings),
     )
+
+
+@app.command()
+def tune(
+    file: FileArgument,
+    methods: Annotated[str, typer.Option(help="Methods to tune, comma-separated.")],
+    trials: Annotated[
+        int, typer.Option(min=1, help="Runs per method; the first has the defaults.")
+    ] = 12,
+    objective: Annotated[
+        str, typer.Option(help="What is scored: mean, worst-10 or variance.")
+    ] = "mean",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all trials.")] = 0,
+    workers: WorkersOption = 0,
+    output: Annotated[Path, typer.Option(help="Folder of the tuning.")] = Path("tuning"),
+    settings: SetOption = None,
+) -> None:
+    """Choose methods' values on validation rows; started again, it does what is missing."""
+    from fedsuite.sweeps.trials import objective_of
+    from fedsuite.sweeps.tune import Budget, tune_file
+
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    budget = Budget(trials, objective_of(objective), seed, workers)
+    tune_file(file, names, budget, output, overrides(settings))
 
 
 @app.command()

@@ -42,6 +42,15 @@ _COLUMNS: Mapping[Objective, tuple[str, float]] = {
 }
 """Column of ``rounds.jsonl`` and its factor, which makes more of each better."""
 
+
+def objective_of(name: str) -> Objective:
+    """Return the objective of that name."""
+    for objective in _COLUMNS:
+        if objective == name:
+            return objective
+    raise ConfigError(f"objective {name!r}: expected one of {', '.join(_COLUMNS)}")
+
+
 FAILED = -math.inf
 """Score of a trial whose run failed."""
 
