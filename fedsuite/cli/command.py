@@ -282,7 +282,8 @@ def sweep(
             "--grid", metavar="KEY=A,B,C", help="Values of a key; may be repeated."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds 0 to N-1 for each point.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="Number of seeds per point.", min=1)] = 1,
+    first_seed: Annotated[int, typer.Option(help="First of the seeds.", min=0)] = 0,
     workers: WorkersOption = 0,
     output: Annotated[Path, typer.Option(help="Folder of the sweep.")] = Path("sweep"),
     settings: SetOption = None,
@@ -297,6 +298,7 @@ def sweep(
         workers=workers,
         output=output,
         overrides=overrides(settings),
+        first_seed=first_seed,
     )
 
 

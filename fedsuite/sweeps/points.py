@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def parse_grid(grid: Sequence[str]) -> dict[str, tuple[Value, ...]]:
 
 
 def make_points(
-    base: Mapping[str, object], grid: Sequence[str], seeds: int
+    base: Mapping[str, object], grid: Sequence[str], seeds: Iterable[int]
 ) -> tuple[Point, ...]:
     """Return every combination of grid values and seeds, each a valid experiment.
 
@@ -133,7 +133,7 @@ def make_points(
     points = []
     for combination in itertools.product(*values.values()):
         settings = tuple(zip(values, combination, strict=True))
-        for seed in range(seeds):
+        for seed in seeds:
             given = {**base, **dict(settings), "seed": seed}
             try:
                 experiment = Experiment.from_values(given, tuple(values))

@@ -62,6 +62,7 @@ def run_sweep(
     workers: int,
     output: Path,
     overrides: Mapping[str, Value],
+    first_seed: int = 0,
 ) -> list[Path]:
     """Run a sweep's missing points, and compare all runs of the sweep.
 
@@ -72,13 +73,15 @@ def run_sweep(
     grid
         Texts ``key=a,b,c``; every combination of values is run.
     seeds
-        Number of seeds per combination, from seed 0.
+        Number of seeds per combination.
     workers
         Runs at a time; 0 is one per core.
     output
         The sweep's folder, new or of the same base experiment.
     overrides
         Values that override the file's.
+    first_seed
+        First of the seeds.
 
     Returns
     -------
@@ -98,10 +101,10 @@ def run_sweep(
     with naming(file):
         base = base_values(file, overrides)
         left_out = [name for name in read_file(file) if name not in base]
-        points = make_points(base, grid, seeds)
+        points = make_points(base, grid, range(first_seed, first_seed + seeds))
     if left_out:
         print_line(f"left out, as they have no effect here: {', '.join(left_out)}")
-    command = _command(file, grid, seeds, workers, output, overrides)
+    command = _command(file, grid, (first_seed, seeds), workers, output, overrides)
     folder = Path(os.path.abspath(output))
     failures = run_points(folder, base, points, workers, command, compared=True)
     if failures:
@@ -337,7 +340,7 @@ def _options(settings: Mapping[str, Value]) -> list[str]:
 def _command(
     file: Path,
     grid: Sequence[str],
-    seeds: int,
+    seeds: tuple[int, int],
     workers: int,
     output: Path,
     overrides: Mapping[str, Value],
@@ -346,7 +349,9 @@ def _command(
     words = ["fedsuite", "sweep", str(file)]
     for values in grid:
         words += ["--grid", values]
-    words += ["--seeds", str(seeds), "--output", str(output), *_options(overrides)]
+    first, count = seeds
+    words += ["--seeds", str(count), *(["--first-seed", str(first)] if first else [])]
+    words += ["--output", str(output), *_options(overrides)]
     return shlex.join([*words, "--workers", str(workers)] if workers else words)
 
 

@@ -47,12 +47,18 @@ def sweep(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fedsuite.sweeps.sweep.run_tasks", run_here)
 
-    def start(*grid, seeds=1, file=file, **overrides):
+    def start(*grid, seeds=1, first_seed=0, file=file, **overrides):
         started.clear()
         settings = {name.replace("_", "-"): value for name, value in overrides.items()}
         output = tmp_path / "sweep"
         return run_sweep(
-            file, grid=grid, seeds=seeds, workers=1, output=output, overrides=settings
+            file,
+            grid=grid,
+            seeds=seeds,
+            first_seed=first_seed,
+            workers=1,
+            output=output,
+            overrides=settings,
         )
 
     start.folder = tmp_path / "sweep"
@@ -63,6 +69,11 @@ def sweep(tmp_path, monkeypatch):
 def note_comparison(comparison, folder):
     rows = {row.label: row.num_seeds for row in comparison.rows}
     (folder / "compared.json").write_text(json.dumps(rows))
+
+
+def test_seeds_begin_where_told(sweep):
+    sweep(seeds=2, first_seed=7)
+    assert [name for _, name in sweep.started] == ["s7", "s8"]
 
 
 def test_short_points_draw_no_plots_unless_told_to(tmp_path):
