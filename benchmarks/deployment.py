@@ -55,7 +55,7 @@ def noop(
     model = network_model(experiment, federated_data(experiment))
     config = {
         "num-nodes": nodes,
-        "num-rounds": experiment.integer("num-rounds"),
+        "num-rounds": int(experiment["num-rounds"]),
         "num-parameters": sum(array.size for array in model_arrays(model).values()),
         "output": str(output),
     }
@@ -150,7 +150,7 @@ def measure(
                 before = client_seconds(federation)
                 seconds = arm(federation, folder, nodes, experiment)
                 used = client_seconds(federation) - before
-                rounds = experiment.integer("num-rounds")
+                rounds = int(experiment["num-rounds"])
                 # fedsuite says hello, and evaluates once.
                 messages = nodes * (rounds + (2 if name == "fedsuite" else 0))
                 found[name].append((statistics.fmean(seconds[1:]), used / messages))

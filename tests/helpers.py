@@ -324,7 +324,7 @@ def run_digits(
         initial_arrays(experiment, model, parts),
     )
     grid = TamperingGrid(client_app_for(worker), 4, tamper, rounds=range(1, 100))
-    return run(strategy, grid, experiment.integer("num-rounds"), to_record(initial))
+    return run(strategy, grid, int(experiment["num-rounds"]), to_record(initial))
 
 
 def play(**changes: Value) -> Trace:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedsuite.core.keys import Value
-from fedsuite.data import DATASETS
+from fedsuite.data import DATASETS, DataSettings
 from fedsuite.data.public import PublicData
 from fedsuite.experiment.experiment import Experiment, parse_assignment
 from fedsuite.experiment.parts import experiment_model
@@ -53,7 +53,7 @@ def skip_without_what_it_needs(experiment: Experiment) -> None:
 
 def without_rows(experiment: Experiment) -> Any:
     """Return what can be known of the experiment's data without reading it."""
-    dataset = DATASETS[experiment.text("dataset")]
+    dataset = DATASETS[str(experiment["dataset"])]
     return SimpleNamespace(
         input_shape=dataset.input_shape,
         num_classes=dataset.num_classes,
@@ -77,8 +77,8 @@ def _groups(keys: tuple[tuple[str, Value], ...]) -> ParameterGroups:
 
 def parts_of(experiment: Experiment) -> ServerParts:
     """Return what the experiment's strategy needs, without its data."""
-    dataset: Any = DATASETS[experiment.text("dataset")]
-    rows = experiment.integer("public-size")
+    dataset: Any = DATASETS[str(experiment["dataset"])]
+    rows = experiment.group(DataSettings).public_size
     return ServerParts(
         groups_of(experiment),
         networks=_networks(experiment),

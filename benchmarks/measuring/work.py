@@ -80,7 +80,7 @@ def work_of_run(experiment: Experiment, rounds: int) -> int:
 
 def work_of_a_round(experiment: Experiment) -> float:
     """Return the mean multiplications of the rounds after the first two."""
-    rounds = experiment.integer("num-rounds")
+    rounds = int(experiment["num-rounds"])
     if rounds <= FEW_ROUNDS:
         raise SystemExit(f"key num-rounds = {rounds}: counting needs at least 3")
     whole, few = (work_of_run(experiment, n) for n in (rounds, FEW_ROUNDS))

@@ -190,7 +190,7 @@ class RoundRepeater(Callback):
         self._every, self._clients, self._model = every, clients, model
         self._products = products
         self._open: dict[str, Repeats] = {}
-        seed = federation.experiment.integer("seed")
+        seed = federation.experiment.seed
         self._repeats = [
             _Repeat(federation, self._space, stream_seed(seed, f"repeat-{index}"))
             for index in range(1, repeats)
@@ -280,10 +280,7 @@ def measure(
     """
     federation = Federation(experiment)
     products = ProductAverage(DenseSpace(federation.model))
-    all_train = experiment.integer("clients-per-round") in (
-        0,
-        experiment.integer("num-clients"),
-    )
+    all_train = experiment["clients-per-round"] in (0, experiment["num-clients"])
     both = (Clients.SAME,) if all_train else (Clients.SAME, Clients.RESAMPLED)
     chosen = both if clients is Clients.BOTH else (clients,)
     repeater = RoundRepeater(

@@ -92,7 +92,7 @@ def command(
     key = next(k for k in PARTITIONERS[GENERATORS[0]].keys if k.name == "squared-shift")
     asked = [float(key.parse_text(text)) for text in squared_shifts.split(",")]
     files = Output.claim(output, "covariate_shift", overwrite=overwrite)
-    cases = measure(dict(chosen.values), chosen.integer("seed"), asked)
+    cases = measure(dict(chosen.values), chosen.seed, asked)
     clients = output / "covariate_shift_clients.csv"
     rows = Table(CLIENT_COLUMNS, [_client_row(case) for case in cases])
     atomic_write(clients, rows.to_csv().encode())

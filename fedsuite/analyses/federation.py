@@ -6,10 +6,10 @@ from flwr.app import Context
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.logs import log_scope
-from fedsuite.core.registry import METHODS
 from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import experiment_model, federated_data
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import Reply, Request, to_record
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.base import FederatedStrategy
@@ -17,7 +17,6 @@ from fedsuite.rounds.events import Callback
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
 from fedsuite.running.worker import Worker
-from fedsuite.strategies import load_strategy
 from fedsuite.training.app import Answering, make_client_app
 from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity
@@ -43,7 +42,7 @@ class Federation:
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        strategy = load_strategy(METHODS[experiment.text("method")])
+        strategy = experiment.strategy
         if strategy.PRIVATE_MODELS or strategy.takes("networks"):
             raise ConfigError(
                 f"method {experiment['method']}: its clients share no model, and this "
@@ -73,7 +72,7 @@ class Federation:
         app = make_client_app(client, worker.actions, facts=worker.facts)
         return LocalGrid(
             app,
-            self.experiment.integer("num-clients"),
+            self.experiment.num_clients,
             dict(self.experiment.values),
             self._store,
         )
@@ -89,7 +88,7 @@ class Federation:
             self.strategy().start(
                 grid,
                 to_record(model_arrays(self.model)),
-                num_rounds=self.experiment.integer("num-rounds"),
+                num_rounds=self.experiment.group(RunSettings).num_rounds,
                 callbacks=callbacks,
             )
 

@@ -23,6 +23,7 @@ from fedsuite.core.keys import AUTO
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.decomposition import clients_take_part
 from fedsuite.messages.records import Arrays
 from fedsuite.models.arrays import load_arrays, model_arrays
@@ -31,7 +32,6 @@ from fedsuite.results.layout import EXPERIMENT, MODEL
 from fedsuite.results.reader import Run
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
-from fedsuite.strategies import load_strategy
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import resolve_device
 from fedsuite.training.store import FileStore, MemoryStore
@@ -57,7 +57,7 @@ class FinalModels:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.experiment = _runnable(Experiment.load(run.path / EXPERIMENT))
-        self._strategy = load_strategy(METHODS[self.experiment.text("method")])
+        self._strategy = self.experiment.strategy
         if not self._strategy.PRIVATE_MODELS:
             self._refuse_personal()
         self.data = federated_data(self.experiment)
@@ -66,7 +66,7 @@ class FinalModels:
                 f"{run.path}: its partition cannot be made again: data or fedsuite have "
                 "changed since; run it again"
             )
-        self.device = resolve_device(self.experiment.text("device"))
+        self.device = resolve_device(self.experiment.group(RunSettings).device)
         self._networks = experiment_networks(self.experiment.values)
         self._held = {} if self._strategy.PRIVATE_MODELS else self._read_model()
 
@@ -97,7 +97,7 @@ class FinalModels:
     @cached_property
     def store(self) -> MemoryStore:
         """The clients' stored states; new states stay in memory."""
-        configured = self.experiment.text("state-dir")
+        configured = self.experiment.group(RunSettings).state_dir
         folder = self.run.path / "state"
         if configured != AUTO and not folder.is_dir():
             folder = Path(configured) / self.run.path.resolve().name
@@ -152,7 +152,7 @@ class FinalModels:
         return {name: found[name] for name in wanted}
 
     def _refuse_personal(self) -> None:
-        method = self.experiment.text("method")
+        method = str(self.experiment["method"])
         client = load_client(METHODS[method])
         one = (
             client.on_evaluate is FederatedClient.on_evaluate

@@ -31,6 +31,7 @@ from fedsuite.core.vectors import Vector
 from fedsuite.data import FederatedData, Split
 from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
 from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import Arrays, to_arrays
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.decomposed import recompose
@@ -195,8 +196,8 @@ def make_surface(federation: Federation, samples: int) -> Surface:
             f"model {experiment['model']} keeps running statistics, which have no place on "
             "a plane of parameters: choose one without normalisation, such as cnn"
         )
-    data = training_sample(federation.data, samples, experiment.integer("seed"))
-    device = resolve_device(experiment.text("device"))
+    data = training_sample(federation.data, samples, experiment.seed)
+    device = resolve_device(experiment.group(RunSettings).device)
     on_device = Split(data.features.to(device), data.labels.to(device))
     return Surface(recompose(federation.model).to(device), on_device)
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from fedsuite.analyses.final_models import FinalModels
 from fedsuite.clients.distillation.fedmd import REFERENCE, FedMDClient
 from fedsuite.core.errors import RunError
-from fedsuite.core.registry import METHODS
 from fedsuite.experiment.parts import network_model
 from fedsuite.messages.records import (
     ADVERSARIAL_GRADIENT,
@@ -33,7 +32,6 @@ from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
 from fedsuite.running.worker import Worker
-from fedsuite.strategies import load_strategy
 from fedsuite.strategies.distillation.discriminator import Discriminator, discriminator_loss
 from fedsuite.strategies.distillation.fedal import LABELS, FedAL
 from fedsuite.strategies.distillation.fedmd import FedMD
@@ -223,11 +221,10 @@ class NextPhase:
 
     def __init__(self, final: FinalModels) -> None:
         experiment = final.experiment
-        method = experiment.text("method")
-        if not issubclass(load_strategy(METHODS[method]), FedMD):
+        if not issubclass(experiment.strategy, FedMD):
             raise RunError(
-                f"{final.run.path}: method {method} has none of FedAL's terms: give runs "
-                "of fedal, fedmd-lf or fedmd"
+                f"{final.run.path}: method {experiment['method']} has none of FedAL's "
+                "terms: give runs of fedal, fedmd-lf or fedmd"
             )
         self.server_round = final.checkpoint.server_round
         self._final = final

@@ -88,6 +88,8 @@ class Key:
         Further conditions of single values, which are refused without.
     search
         Values that ``fedsuite tune`` tries; None leaves the key as it is.
+    local
+        Whether the key says where or how long a run works, not what it computes.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Key:
     needs: tuple[With | Unless, ...] = ()
     value_needs: tuple[tuple[Value, With | Unless], ...] = ()
     search: Search | None = None
+    local: bool = False
 
     @property
     def type(self) -> type:

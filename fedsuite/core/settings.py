@@ -47,6 +47,7 @@ def key(
     choices: Iterable[str] = (),
     needs: tuple[With | Unless, ...] = (),
     value_needs: tuple[tuple[Value, With | Unless], ...] = (),
+    local: bool = False,
     told: str = "",
     search: Search | None = None,
     init: Literal[True] = True,
@@ -71,6 +72,9 @@ def key(
         Conditions on other keys, at least one of which must hold for an effect.
     value_needs
         The same for single values of a string.
+    local
+        Whether the key says where or how long a run works, not what it computes: a run may
+        be resumed with another value.
     told
         Type of the messages that carry the value to clients; empty tells nobody.
     search
@@ -78,7 +82,7 @@ def key(
     """
     said: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
     said |= {"needs": needs, "value_needs": value_needs, "search": search}
-    said |= {"choices": tuple(choices)} if choices else {}
+    said |= {"local": local} | ({"choices": tuple(choices)} if choices else {})
     made: T = field(default=default, metadata={_KEY: said, _HELP: help, _TOLD: told})
     return made
 

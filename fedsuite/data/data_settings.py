@@ -22,6 +22,7 @@ class DataSettings(Settings):
         default="digits", help="data set; see fedsuite datasets", choices=DATASETS
     )
     data_dir: str = key(
+        local=True,
         default=AUTO,
         help="folder with one sub-folder of Parquet files per data set; auto is the "
         "environment variable FEDSUITE_DATA, else the hub",
@@ -39,6 +40,7 @@ class DataSettings(Settings):
         "shape and scaling",
     )
     site_dirs: str = key(
+        local=True,
         default="",
         help="rehearses sites in the local engine: folder with a sub-folder of data for "
         "each",
@@ -83,6 +85,7 @@ class DataSettings(Settings):
         minimum=0,
     )
     public_dir: str = key(
+        local=True,
         default="",
         help="folder with Parquet files of public images of your own, without labels, of "
         "which public-size takes the first rows (0 is all); auto is the environment "

@@ -75,7 +75,7 @@ def run(
     if chosen.note:
         write_line(chosen.note)
     resolved = at_home(chosen)
-    folder = Path(resolved.text("output-dir")) / resolved.text("run-name")
+    folder = Path(str(resolved["output-dir"])) / str(resolved["run-name"])
     return _start(resolved, folder, num_supernodes, client_cpus, client_gpus)
 
 
@@ -176,7 +176,7 @@ def _start(
     from fedsuite.results.reader import load_run
     from fedsuite.results.writer import RunFolder
 
-    num_clients = experiment.integer("num-clients")
+    num_clients = experiment.num_clients
     if not 0 <= num_supernodes <= num_clients:
         raise ConfigError(
             f"--num-supernodes {num_supernodes}: expected at most the {num_clients} clients"
@@ -207,7 +207,7 @@ def _drive(
         run_local(experiment, folder, num_supernodes=num_supernodes)
         return
     _check_folder(experiment, folder)
-    nodes = num_supernodes or min(experiment.integer("num-clients"), os.cpu_count() or 1)
+    nodes = num_supernodes or min(experiment.num_clients, os.cpu_count() or 1)
     config = dict(experiment.values)
     if config["state-dir"] == AUTO:
         # Flower's processes do not know the run's folder by themselves.

@@ -254,7 +254,7 @@ def run_local(
     run = experiment.group(RunSettings)
     state = folder / "state" if run.state_dir == AUTO else Path(run.state_dir) / folder.name
     store = memory_store(experiment, state)
-    clients = experiment.integer("num-clients")
+    clients = experiment.num_clients
     nodes = num_supernodes or clients
     workers = min(run.workers or cores(), clients)
     failures = Failures()

@@ -1,4 +1,4 @@
-"""What an experiment may say of its clients' networks, and with which methods."""
+"""Checks of the keys about clients' networks."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -13,18 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_networks(values: Mapping[str, Value]) -> None:
-    """Refuse keys about clients' models that cannot be kept together.
-
-    Parameters
-    ----------
-    values
-        Those of an experiment.
-
-    Raises
-    ------
-    ConfigError
-        In one line, with what to do.
-    """
+    """Refuse an experiment whose keys about clients' networks contradict each other."""
     from fedsuite.models.assignment import experiment_networks
     from fedsuite.models.model_settings import ModelSettings
 

@@ -1,7 +1,7 @@
-"""The table ``[tool.flwr.app.config]``, made from the declarations of the keys.
+"""The table ``[tool.flwr.app.config]``, generated from the declarations of the keys.
 
-Flower accepts a key of ``--run-config`` only if it stands in that table of the app's
-``pyproject.toml``. ``make config`` writes it there, between two marker lines::
+Flower accepts a key of ``--run-config`` only if the table in the app's ``pyproject.toml``
+has the key. ``make config`` writes the table between two marker lines::
 
     python -m fedsuite.experiment.config_table --write pyproject.toml
 """
@@ -66,7 +66,7 @@ def _lines(name: str, known: KnownKey) -> Iterator[str]:
 
 
 def insert(text: str) -> str:
-    """Return a ``pyproject.toml`` with the table between its markers brought up to date.
+    """Return the text of a ``pyproject.toml`` with a new table between its markers.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def insert(text: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the table into a file, or check that it is up to date; return the exit code."""
+    """Write or check the table in a file; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", type=Path, metavar="FILE", help="bring FILE up to date")

@@ -1,8 +1,8 @@
 """An experiment: flat kebab-case keys, checked before anything starts.
 
 The same file serves ``fedsuite run FILE`` and ``flwr run . --run-config FILE``. Keys are
-declared where they belong (:mod:`fedsuite.experiment.key_catalog` collects them); here
-values are checked against the declarations, and defaults filled in.
+declared where they belong (:mod:`fedsuite.experiment.key_catalog` collects them). This
+module checks values against the declarations and fills in defaults.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import tomli_w
 
@@ -21,6 +21,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.core.settings import Declaring
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.experiment.choices import check_choices
 from fedsuite.experiment.client_networks import check_networks
 from fedsuite.experiment.key_catalog import (
@@ -29,41 +30,23 @@ from fedsuite.experiment.key_catalog import (
     is_default,
     keys_of,
     known_keys,
+    local_keys,
     shared_keys,
     unknown_key,
 )
 from fedsuite.experiment.key_effects import check_value_needs, idle_keys
 from fedsuite.experiment.own_defaults import own_defaults, own_note
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.experiment.shipped import find_experiment
 from fedsuite.experiment.site_keys import check_sites, number_of_sites
+from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.decomposition.rules import refusal
 
-Group = TypeVar("Group", bound=Declaring)
+if TYPE_CHECKING:
+    from fedsuite.rounds.base import FederatedStrategy
 
-LOCAL_KEYS = frozenset(
-    {
-        "engine",
-        "workers",
-        "resume",
-        "output-dir",
-        "run-name",
-        "state-dir",
-        "client-memory",
-        "data-dir",
-        "public-dir",
-        "site-dirs",
-        "num-rounds",
-        "checkpoint-every",
-        "connect-timeout",
-        "round-timeout",
-        "plots",
-        "tensorboard",
-        "metrics-port",
-        "metrics-host",
-    }
-)
-"""Keys that say where or how long, not what: a run may be resumed with others."""
+Group = TypeVar("Group", bound=Declaring)
 
 ABSENT: Mapping[str, Value] = {"client-validation-fraction": 0.0}
 """Values that leave an experiment what it is without the key: they identify nothing."""
@@ -82,7 +65,7 @@ class Experiment:
     note
         One line on what the method's own defaults change; empty if nothing.
     left_out
-        Keys of a file that what overrides it leaves without effect.
+        Keys of a file that lose their effect by overrides.
     """
 
     values: Mapping[str, Value]
@@ -91,9 +74,7 @@ class Experiment:
 
     @classmethod
     def load(cls, path: Path, overrides: Mapping[str, Value] | None = None) -> "Experiment":
-        """Read an experiment file; ``overrides`` win over what it says.
-
-        What they leave without effect in the file falls to its default.
+        """Read an experiment file; ``overrides`` win over its values.
 
         Raises
         ------
@@ -115,8 +96,8 @@ class Experiment:
         given
             Key to value.
         overridden
-            Keys whose values win over a file's: other keys that these leave without
-            effect fall to their defaults, and are not refused.
+            Keys whose values win over a file's. Other keys that lose their effect by them
+            fall to their defaults, and are not refused.
 
         Raises
         ------
@@ -128,13 +109,13 @@ class Experiment:
         keys: list[Key] = []
         method, shared = _choice("method", given, {}), shared_keys()
         own = own_defaults(method, given, shared)
-        for group in _groups(given, own):
-            keys += group.keys
-            for key in group.keys:
-                defaults[key.name] = group.defaults.get(key.name, key.default)
+        for group in _keys_that_apply(given, own):
+            keys += group
+            for key in group:
+                defaults[key.name] = own.get(key.name, key.default)
                 value = given.get(key.name, defaults[key.name])
-                if value == AUTO and key.name in group.defaults:
-                    value = group.defaults[key.name]
+                if value == AUTO and key.name in own:
+                    value = own[key.name]
                 elif value == AUTO and key.default != AUTO and key.name in ambiguous_keys():
                     value = key.default
                 values[key.name] = key.parse(value)
@@ -155,80 +136,77 @@ class Experiment:
 
     def check(self) -> None:
         """Refuse combinations that cannot be run."""
-        num_clients, per_round = (
-            self.integer("num-clients"),
-            self.integer("clients-per-round"),
-        )
-        if per_round > num_clients:
-            raise ConfigError(
-                f"key clients-per-round = {per_round}: expected at most num-clients = "
-                f"{num_clients}, or 0 for all"
-            )
-        if self.integer("quorum") > (per_round or num_clients):
-            raise ConfigError(
-                f"key quorum = {self['quorum']}: expected at most the "
-                f"{per_round or num_clients} clients of a round"
-            )
-        if self.integer("local-epochs") == 0 and self.integer("local-steps") == 0:
-            raise ConfigError(
-                "keys local-epochs and local-steps are both 0: set one of them"
-            )
-        if self.number("drop-out") + self.number("straggler") > 1:
-            raise ConfigError(
-                f"keys drop-out = {self['drop-out']} and straggler = {self['straggler']}: "
-                "expected at most 1 together"
-            )
-        strategy = load_strategy(METHODS[self.text("method")])
-        reason = f": {strategy.FIXED_REASON}" if strategy.FIXED_REASON else ""
-        for key, value in strategy.FIXED.items():
+        self._check_numbers()
+        reason = self.strategy.FIXED_REASON
+        for key, value in self.strategy.FIXED.items():
             if self[key] != value:
                 raise ConfigError(
                     f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
-                    + reason
+                    + (f": {reason}" if reason else "")
                 )
-        check_value_needs(self.values, strategy.KEYS)
-        if self["decomposition"] and (reason := refusal(strategy, self.values)):
+        check_value_needs(self.values, self.strategy.KEYS)
+        if self["decomposition"] and (reason := refusal(self.strategy, self.values)):
             raise ConfigError(f"key {reason}")
         check_sites(self.values)
         check_choices(self.values)
         check_networks(self.values)
-        name = self.text("run-name")
+        name = self.group(RunSettings).run_name
         if not _RUN_NAME.fullmatch(name):
             raise ConfigError(
                 f"key run-name = {name!r}: expected letters, digits, dots, dashes and "
                 "underscores, 121 at most, starting with a letter or digit"
             )
 
+    def _check_numbers(self) -> None:
+        rounds, num_clients = self.group(RoundSettings), self.num_clients
+        per_round = rounds.clients_per_round or num_clients
+        if per_round > num_clients:
+            raise ConfigError(
+                f"key clients-per-round = {per_round}: expected at most num-clients = "
+                f"{num_clients}, or 0 for all"
+            )
+        if rounds.quorum > per_round:
+            raise ConfigError(
+                f"key quorum = {rounds.quorum}: expected at most the {per_round} clients "
+                "of a round"
+            )
+        if not self["local-epochs"] and not self["local-steps"]:
+            raise ConfigError(
+                "keys local-epochs and local-steps are both 0: set one of them"
+            )
+        if float(self["drop-out"]) + float(self["straggler"]) > 1:
+            raise ConfigError(
+                f"keys drop-out = {self['drop-out']} and straggler = {self['straggler']}: "
+                "expected at most 1 together"
+            )
+
     def __getitem__(self, name: str) -> Value:
         return self.values[name]
 
-    def integer(self, name: str) -> int:
-        """Return the value of an integer key."""
-        value = self.values[name]
-        assert isinstance(value, int), name
-        return value
+    @property
+    def strategy(self) -> "type[FederatedStrategy]":
+        """Strategy of the method."""
+        return load_strategy(METHODS[str(self["method"])])
 
-    def number(self, name: str) -> float:
-        """Return the value of a float key."""
-        value = self.values[name]
-        assert isinstance(value, float), name
-        return value
+    @property
+    def seed(self) -> int:
+        """Seed of all random streams."""
+        return self.group(RoundSettings).seed
 
-    def text(self, name: str) -> str:
-        """Return the value of a string key."""
-        value = self.values[name]
-        assert isinstance(value, str), name
-        return value
+    @property
+    def num_clients(self) -> int:
+        """Number of clients that the data is divided among."""
+        return self.group(DataSettings).num_clients
 
     def group(self, settings: type[Group], **given: object) -> Group:
-        """Return the values of a class's keys as an object of it.
+        """Return the values of a class's keys as an object of the class.
 
         Parameters
         ----------
         settings
-            Declares the keys.
+            Class that declares the keys.
         **given
-            Its keywords that are no keys.
+            Keywords of the class that are no keys.
         """
         values = {key.argument: self.values[key.name] for key in settings.KEYS}
         return settings(**values, **given)
@@ -254,22 +232,12 @@ def identifying(values: Mapping[str, Value]) -> dict[str, Value]:
     return {
         key: value
         for key, value in values.items()
-        if key not in LOCAL_KEYS and (key not in ABSENT or value != ABSENT[key])
+        if key not in local_keys() and (key not in ABSENT or value != ABSENT[key])
     }
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Keys that apply, with defaults that differ from their declarations."""
-
-    keys: Sequence[Key]
-    defaults: Mapping[str, Value]
-
-
 def read_file(path: Path) -> dict[str, object]:
-    """Read the flat keys of a TOML file.
-
-    Where it is looked for: :func:`fedsuite.experiment.shipped.find_experiment`.
+    """Read the flat keys of a file that :func:`~.shipped.find_experiment` finds.
 
     Raises
     ------
@@ -294,9 +262,9 @@ def read_file(path: Path) -> dict[str, object]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let what is refused inside the block name the file, where the file alone is at fault.
+    """Add the file's name to an error inside the block if the file alone is at fault.
 
-    What the command line says beside the file stands before its author's eyes.
+    Overrides stand on the command line, before the user's eyes.
     """
     try:
         yield
@@ -317,7 +285,7 @@ def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> l
     Raises
     ------
     ConfigError
-        If another key does not apply, unless it says what stands there anyway.
+        If another key does not apply, unless its value is the default.
     """
     for name in given:
         if name not in known_keys():
@@ -337,25 +305,21 @@ def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> l
     return foreign
 
 
-def _groups(given: Mapping[str, object], defaults: Mapping[str, Value]) -> Iterator[_Group]:
-    yield _Group(tuple(shared_keys().values()), defaults)
+def _keys_that_apply(
+    given: Mapping[str, object], own: Mapping[str, Value]
+) -> Iterator[Sequence[Key]]:
+    yield tuple(shared_keys().values())
     for selector in SELECTORS:
-        yield _Group(keys_of(selector, _choice(selector, given, defaults)), defaults)
+        yield keys_of(selector, _choice(selector, given, own))
 
 
-def _choice(
-    selector: str, given: Mapping[str, object], defaults: Mapping[str, Value]
-) -> str:
-    """Return the checked value of a key that selects others."""
+def _choice(selector: str, given: Mapping[str, object], own: Mapping[str, Value]) -> str:
+    """Return the checked value, as TOML text, of a key that selects others."""
     key = shared_keys()[selector]
     value = given.get(selector, AUTO)
     if value == AUTO:
-        value = defaults.get(selector, key.default)
-    return _selected(key.parse(value))
-
-
-def _selected(value: Value) -> str:
-    """Return a selector's value as it stands in TOML."""
+        value = own.get(selector, key.default)
+    value = key.parse(value)
     return value if isinstance(value, str) else str(value).lower()
 
 

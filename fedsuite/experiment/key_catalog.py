@@ -1,7 +1,7 @@
-"""All keys that an experiment may name: collected from where they are declared.
+"""All keys that an experiment may name, collected from where they are declared.
 
-What applies to one experiment is found without loading the methods that it does not use:
-between machines every message is answered by a new process.
+An experiment loads its own method alone: between machines every message is answered by a
+new process.
 """
 
 import difflib
@@ -19,12 +19,12 @@ from fedsuite.strategies import load_strategy
 
 @dataclass(frozen=True)
 class KnownKey:
-    """A key name with all its declarations, and whom it belongs to.
+    """All declarations of a key's name.
 
     Parameters
     ----------
     declarations
-        All declarations of the name; methods may share one.
+        The declarations; methods may share one.
     owners
         ``method fedprox``, ``partitioner shards``, ...; empty for keys of every experiment.
     """
@@ -34,7 +34,7 @@ class KnownKey:
 
 
 def shared_groups() -> dict[str, tuple[Key, ...]]:
-    """Return the keys that every experiment has, by what they are about."""
+    """Return the keys of every experiment, by subject."""
     from fedsuite.data import DataSettings
     from fedsuite.models.model_settings import ModelSettings
     from fedsuite.rounds.round_settings import RoundSettings
@@ -55,16 +55,22 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
 
 @cache
 def shared_keys() -> dict[str, Key]:
-    """Return the keys that every experiment has, by name."""
+    """Return the keys of every experiment, by name."""
     return {key.name: key for keys in shared_groups().values() for key in keys}
 
 
+@cache
+def local_keys() -> frozenset[str]:
+    """Return the keys that say where or how long a run works, not what it computes."""
+    return frozenset(name for name, key in shared_keys().items() if key.local)
+
+
 SELECTORS = ("dataset", "partitioner", "model", "decomposition", "method")
-"""Keys whose values bring keys of their own."""
+"""Keys whose values have keys of their own."""
 
 
 def owners(selector: str) -> tuple[str, ...]:
-    """Return the values of a selector that may bring keys."""
+    """Return the values of a selector that may have keys."""
     from fedsuite import data, models
 
     found: dict[str, Iterable[str]] = {
@@ -78,7 +84,7 @@ def owners(selector: str) -> tuple[str, ...]:
 
 
 def keys_of(selector: str, name: str) -> Sequence[Key]:
-    """Return the keys that apply where a selector has a value; loads that method alone."""
+    """Return the keys of a selector's value, such as those of ``dataset``, ``mnist``."""
     from fedsuite import data, models
     from fedsuite.messages import decomposition
     from fedsuite.models.model_settings import DecompositionSettings
@@ -96,7 +102,7 @@ def keys_of(selector: str, name: str) -> Sequence[Key]:
 
 @cache
 def known_keys() -> dict[str, KnownKey]:
-    """Return every key that an experiment may name."""
+    """Return all keys of all experiments, by name."""
     known = {name: KnownKey((key,), ()) for name, key in shared_keys().items()}
     for selector, name in ((s, n) for s in SELECTORS for n in owners(s)):
         for key in keys_of(selector, name):
@@ -109,34 +115,31 @@ def known_keys() -> dict[str, KnownKey]:
 
 @cache
 def ambiguous_keys() -> frozenset[str]:
-    """Return the keys whose default depends on what else the experiment says."""
+    """Return the keys whose default depends on other keys."""
     differing = {
         name
         for name, known in known_keys().items()
         if len({(type(key.default), key.default) for key in known.declarations}) > 1
     }
     overridden = {k for m in METHODS.values() for k in load_strategy(m).DEFAULTS}
-    # Whether one of these is named decides on others.
-    together = {name for group in TOGETHER for name in group}
-    return frozenset(differing | overridden | together)
+    # Naming one of TOGETHER decides on the others.
+    return frozenset(differing | overridden).union(*TOGETHER)
 
 
 def table_default(name: str) -> Value:
-    """Return what stands for a key in ``[tool.flwr.app.config]``."""
+    """Return the value of a key in ``[tool.flwr.app.config]``."""
     return AUTO if name in ambiguous_keys() else known_keys()[name].declarations[0].default
 
 
 def is_default(name: str, value: object) -> bool:
-    """Return whether a value is what stands there when the user said nothing."""
+    """Return whether a value is the one of ``[tool.flwr.app.config]``."""
     return value == table_default(name)
 
 
 def unknown_key(name: str) -> ConfigError:
-    """Return the error for a key that nobody declares, with the nearest known one."""
+    """Return the error for an undeclared key, with the nearest known one."""
     near = difflib.get_close_matches(name.replace("_", "-"), known_keys(), 1, cutoff=0.5)
-    hint = (
-        f"did you mean {near[0]!r}?"
-        if near
-        else "`fedsuite methods NAME --all` lists the keys"
-    )
+    hint = "`fedsuite methods NAME --all` lists the keys"
+    if near:
+        hint = f"did you mean {near[0]!r}?"
     return ConfigError(f"unknown key {name!r}: {hint}")

@@ -1,4 +1,4 @@
-"""Keys that would have no effect: refused, so that none is taken in silence."""
+"""Refusal of keys that would have no effect."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -14,26 +14,25 @@ def idle_keys(
     strategy: type[MethodDeclaration],
     overridden: Collection[str] = (),
 ) -> list[str]:
-    """Return the keys of a file that what overrides it leaves without effect.
+    """Return the keys of a file that lose their effect by overrides.
 
     Parameters
     ----------
     values
-        Those of the experiment.
+        Values of the experiment.
     defaults
-        What stands there when a user says nothing, by key. These are always taken.
+        Default by key, which is never refused.
     keys
         Declarations of the keys.
     strategy
-        Of the experiment's method.
+        Strategy of the experiment's method.
     overridden
-        Keys whose values win over a file's; empty where there is no file.
+        Keys whose values win over a file's; empty without a file.
 
     Raises
     ------
     ConfigError
-        If another key would change nothing in this experiment: naming it, what it lacks,
-        and what to do.
+        If another key would change nothing in this experiment.
     """
     idle = []
     for key in keys:
@@ -61,20 +60,7 @@ def idle_keys(
 
 
 def check_value_needs(values: Mapping[str, Value], keys: Iterable[Key]) -> None:
-    """Refuse values that others leave without effect, where the default would have one.
-
-    Parameters
-    ----------
-    values
-        Those of the experiment.
-    keys
-        Declarations of keys that the experiment has.
-
-    Raises
-    ------
-    ConfigError
-        Naming the key, what its value lacks, and what to do.
-    """
+    """Refuse single values of keys that would have no effect beside other values."""
     for key in keys:
         for value, need in key.value_needs:
             if values[key.name] == value and not need.met(values):

@@ -1,9 +1,9 @@
-"""A method's own defaults of shared keys, and where they give way.
+"""A method's own defaults of shared keys.
 
-Some keys describe one thing together: the local work, and the optimiser. An experiment that
-names one key of such a group has named the whole group, and the method's own defaults of it
-do not apply. So a file means the same work whatever its method. Only an optimiser and its
-learning rate are never completed from two sources: what nobody can complete is refused.
+Keys of the local work, and keys of the optimiser, describe one thing together. An
+experiment that names one key of such a group has named the whole group: the method's own
+defaults of the group do not apply. So a file means the same work whatever its method. An
+optimiser and its learning rate are never completed from two sources, but refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,28 +16,28 @@ from fedsuite.strategies import load_strategy
 LOCAL_WORK = ("local-epochs", "local-steps", "batch-size")
 OPTIMISER = ("optimizer", "learning-rate", "learning-rate-decay")
 TOGETHER = (LOCAL_WORK, OPTIMISER)
-"""Keys that describe one thing; who names one of them has named them all."""
+"""Groups of keys that describe one thing."""
 
 
 def own_defaults(
     method: str, given: Mapping[str, object], keys: Mapping[str, Key]
 ) -> dict[str, Value]:
-    """Return the method's own defaults that apply beside what an experiment names.
+    """Return the method's own defaults that apply to an experiment.
 
     Parameters
     ----------
     method
         A registered method.
     given
-        What the experiment names; ``"auto"`` names nothing.
+        Named keys of the experiment with their values; ``"auto"`` names nothing.
     keys
-        The keys that every experiment has, with the defaults of all methods.
+        The keys of every experiment, with the defaults of all methods.
 
     Raises
     ------
     ConfigError
-        Where a learning rate or an optimiser is named alone and the method's pair and the
-        general pair leave open what belongs to it.
+        If a learning rate or an optimiser is named alone, and the method's pair and the
+        general pair differ.
     """
     own = dict(load_strategy(METHODS[method]).DEFAULTS)
     rate = _completed_rate(method, own, given, keys)
@@ -45,7 +45,7 @@ def own_defaults(
         if any(given.get(name, AUTO) != AUTO for name in group):
             own = {name: value for name, value in own.items() if name not in group}
     if given.get("public-dir"):
-        # The number of rows is for a part that is held out; a folder gives all it has.
+        # The default is the size of a held-out part; a folder gives all its rows.
         own.pop("public-size", None)
     return own | rate
 
@@ -56,7 +56,7 @@ def _completed_rate(
     given: Mapping[str, object],
     keys: Mapping[str, Key],
 ) -> dict[str, Value]:
-    """Return the method's learning rate, where only its optimiser is named."""
+    """Return the method's learning rate if its optimiser alone is named."""
     usual = {name: keys[name].default for name in OPTIMISER}
     pair = {**usual, **{name: own[name] for name in OPTIMISER if name in own}}
     named = [name for name in OPTIMISER if given.get(name, AUTO) != AUTO]
@@ -91,16 +91,16 @@ def own_note(
     values: Mapping[str, Value],
     keys: Mapping[str, Key],
 ) -> str:
-    """Return in one line what a method's own defaults change; empty if nothing.
+    """Return one line on what a method's own defaults change; empty if nothing.
 
     Parameters
     ----------
     method, given, keys
         As for :func:`own_defaults`.
     applied
-        What :func:`own_defaults` returned.
+        Result of :func:`own_defaults`.
     values
-        The whole experiment.
+        Values of the whole experiment.
     """
     strategy = load_strategy(METHODS[method])
     unnamed = {name for name in values if given.get(name, AUTO) == AUTO}

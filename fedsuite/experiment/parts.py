@@ -1,9 +1,9 @@
-"""What an experiment is made of: its data, and its networks as they begin."""
+"""Data and initial networks of an experiment."""
 
 import torch
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.data import FederatedData, load_federated_data
+from fedsuite.data import DataSettings, FederatedData, load_federated_data
 from fedsuite.data.site import Site
 from fedsuite.data.site_federation import site_federation
 from fedsuite.experiment.experiment import Experiment
@@ -22,25 +22,18 @@ def federated_data(experiment: Experiment, site: Site | None = None) -> Federate
     Parameters
     ----------
     experiment
-        What it is for.
+        The experiment.
     site
-        The data of this node, where clients are sites with data of their own.
+        Data of this node, if clients are sites with data of their own.
     """
-    seed = experiment.integer("seed")
-    if experiment.text("sites"):
-        return site_federation(experiment.values, site, seed)
-    return load_federated_data(experiment.values, seed)
+    if experiment.group(DataSettings).sites:
+        return site_federation(experiment.values, site, experiment.seed)
+    return load_federated_data(experiment.values, experiment.seed)
 
 
 def experiment_model(experiment: Experiment, data: FederatedData) -> torch.nn.Module:
-    """Return the network that all clients share, with its initial parameters.
-
-    Raises
-    ------
-    ConfigError
-        If they have different networks.
-    """
-    if experiment.text("client-models"):
+    """Return the initial network that all clients share; refuse different networks."""
+    if experiment.group(ModelSettings).client_models:
         raise ConfigError(
             "key client-models: clients have different networks, and this needs one that "
             "all share; leave it empty"
@@ -56,70 +49,51 @@ def network_model(
     Parameters
     ----------
     experiment, data
-        What it is for.
+        The experiment and its data.
     index
-        Which of the experiment's networks.
+        Position in the experiment's distinct networks.
     client_id
-        Client whose own initial parameters they are; 0 is also what clients share.
+        Client whose own initial parameters are drawn; clients share those of client 0.
     """
     network = experiment_networks(experiment.values).distinct[index]
-    seed, shape = experiment.integer("seed"), data.input_shape
     model = build_model(
         network.name,
-        shape,
+        data.input_shape,
         data.num_classes,
-        seed,
+        experiment.seed,
         client_id=client_id,
         standardisation=data.standardisation,
         **network.options,
     )
     factored = _factored(model, experiment)
     if factored is not model and isinstance(factored, TorchvisionNetwork):
-        _check_factors(factored, data.input_shape)
+        # Some networks, such as transformers, read a layer's weights past the layer.
+        reason = failure(factored, data.input_shape)
+        if reason:
+            raise ConfigError(
+                "model torchvision: the network cannot work with factors in place of "
+                f"weights ({reason}): choose another, or leave fedpara and decomposition "
+                "off"
+            )
     return factored
 
 
-def _check_factors(model: torch.nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Refuse networks that read the weights of a layer past it, such as transformers."""
-    reason = failure(model, input_shape)
-    if reason:
-        raise ConfigError(
-            "model torchvision: the network cannot work with factors in place of weights "
-            f"({reason}): choose another, or leave fedpara and decomposition off"
-        )
-
-
-def _refuse_idle_switches(
-    model: torch.nn.Module, name: str, factors: DecompositionSettings
-) -> None:
-    """Refuse to factor layers that the network does not have."""
-    switches = {
-        "decompose-stem": (factors.decompose_stem, "stem"),
-        "decompose-1x1": (factors.decompose_1x1, "pointwise"),
-    }
-    none = {layers: False for _, layers in switches.values()}
-    without = factored_layers(model, **none)
-    for key, (wanted, layers) in switches.items():
-        if wanted and factored_layers(model, **{**none, layers: True}) == without:
-            raise ConfigError(
-                f"key {key} = True has no effect: model {name} has no such "
-                f"convolution; leave {key} out"
-            )
-
-
 def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:
-    """Return the network with the factors that the experiment asks for, if any."""
-    settings, seed = experiment.group(ModelSettings), experiment.integer("seed")
+    """Return the network with the experiment's factors, if any."""
+    settings = experiment.group(ModelSettings)
     if settings.fedpara and settings.decomposition:
         raise ConfigError("keys fedpara and decomposition are both true: choose one")
     if settings.fedpara:
         return fedpara(
-            model, settings.fedpara_gamma, personal=settings.fedpara_personal, seed=seed
+            model,
+            settings.fedpara_gamma,
+            personal=settings.fedpara_personal,
+            seed=experiment.seed,
         )
     if not settings.decomposition:
         return model
-    factors, name = experiment.group(DecompositionSettings), settings.model
-    _refuse_idle_switches(model, name, factors)
+    factors = experiment.group(DecompositionSettings)
+    _refuse_idle_switches(model, settings.model, factors)
     try:
         return decompose(
             model,
@@ -127,7 +101,26 @@ def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module
             initialisation=factors.atoms_initialisation,
             decompose_stem=factors.decompose_stem,
             decompose_1x1=factors.decompose_1x1,
-            seed=seed,
+            seed=experiment.seed,
         )
     except ConfigError as error:
-        raise ConfigError(f"key decomposition = true: model {name}: {error}") from None
+        raise ConfigError(
+            f"key decomposition = true: model {settings.model}: {error}"
+        ) from None
+
+
+def _refuse_idle_switches(
+    model: torch.nn.Module, name: str, factors: DecompositionSettings
+) -> None:
+    """Refuse to factor layers that the network does not have."""
+    stem = factored_layers(model, stem=True, pointwise=False)
+    pointwise = factored_layers(model, stem=False, pointwise=True)
+    for key, wanted, layers in (
+        ("decompose-stem", factors.decompose_stem, stem),
+        ("decompose-1x1", factors.decompose_1x1, pointwise),
+    ):
+        if wanted and layers == factored_layers(model, stem=False, pointwise=False):
+            raise ConfigError(
+                f"key {key} = True has no effect: model {name} has no such "
+                f"convolution; leave {key} out"
+            )

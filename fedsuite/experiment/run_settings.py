@@ -11,9 +11,14 @@ class RunSettings(Settings):
     """How an experiment is run."""
 
     method: str = key(default="fedavg", help="method to run", choices=METHODS)
-    num_rounds: int = key(default=10, help="rounds of the federation", minimum=1)
+    num_rounds: int = key(
+        local=True, default=10, help="rounds of the federation", minimum=1
+    )
     round_timeout: float = key(
-        default=3600.0, help="seconds to wait for the replies of a round", above=0.0
+        local=True,
+        default=3600.0,
+        help="seconds to wait for the replies of a round",
+        above=0.0,
     )
     threads: int = key(
         default=1,
@@ -25,9 +30,10 @@ class RunSettings(Settings):
         default="auto", help="where clients train", choices=("auto", "cpu", "cuda")
     )
     engine: Literal["auto", "local", "ray", "deployment"] = key(
-        default="auto", help="what runs it under `fedsuite run`: auto is local"
+        local=True, default="auto", help="what runs it under `fedsuite run`: auto is local"
     )
     workers: int = key(
+        local=True,
         default=1,
         help="processes that clients of the local engine train in, the run's own among "
         "them, to the same bits; 0 is one a core",
@@ -35,25 +41,31 @@ class RunSettings(Settings):
         maximum=1024,
     )
     resume: bool = key(
-        default=False, help="go on from the last checkpoint in the run's folder"
+        local=True, default=False, help="go on from the last checkpoint in the run's folder"
     )
-    output_dir: str = key(default=AUTO, help="folder that run folders go into")
-    run_name: str = key(default=AUTO, help="name of the run's folder")
-    state_dir: str = key(default=AUTO, help="folder for what clients keep between rounds")
+    output_dir: str = key(local=True, default=AUTO, help="folder that run folders go into")
+    run_name: str = key(local=True, default=AUTO, help="name of the run's folder")
+    state_dir: str = key(
+        local=True, default=AUTO, help="folder for what clients keep between rounds"
+    )
     client_memory: int = key(
+        local=True,
         default=2048,
         help="MiB of what clients keep that stays in memory (local engine); the rest in "
         "files",
         minimum=1,
     )
     checkpoint_every: int = key(
-        default=10, help="rounds between checkpoints; 0 writes none", minimum=0
+        local=True, default=10, help="rounds between checkpoints; 0 writes none", minimum=0
     )
-    plots: bool = key(default=True, help="draw the run's plots at its end")
+    plots: bool = key(local=True, default=True, help="draw the run's plots at its end")
     tensorboard: bool = key(
-        default=False, help="also write TensorBoard events into the run's folder"
+        local=True,
+        default=False,
+        help="also write TensorBoard events into the run's folder",
     )
     metrics_port: int = key(
+        local=True,
         default=0,
         help="port of the server's Prometheus text, /metrics, while rounds go on; 0 is "
         "none",
@@ -61,6 +73,7 @@ class RunSettings(Settings):
         maximum=65535,
     )
     metrics_host: str = key(
+        local=True,
         default="127.0.0.1",
         help="address that metrics-port is opened on",
         needs=(Unless("metrics-port", 0),),

@@ -8,17 +8,16 @@ SIMULATIONS = "simulations"
 
 
 def simulations() -> Path:
-    """Return their folder: in the package of a wheel, else beside the package."""
+    """Return the folder of experiment files: in a wheel's package, else beside it."""
     package = Path(fedsuite.__file__).resolve().parent
     inside = package / SIMULATIONS
     return inside if inside.is_dir() else package.parent / SIMULATIONS
 
 
 def find_experiment(path: Path) -> Path:
-    """Return a file, or the one of that name that comes with fedsuite.
+    """Return the path; fedsuite's own file if there is no folder ``simulations`` here.
 
-    The latter only for ``simulations/...`` in a working folder without such a folder: the
-    commands in README and in the files' comments then work in any place.
+    So the commands in README and in the files' comments work in any folder.
     """
     if path.parts[:1] != (SIMULATIONS,) or Path(SIMULATIONS).exists():
         return path

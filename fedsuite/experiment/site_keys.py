@@ -1,4 +1,4 @@
-"""What an experiment may say of sites that bring data of their own."""
+"""Checks of the keys about sites that bring data of their own."""
 
 from collections.abc import Mapping
 
@@ -17,17 +17,11 @@ _ROWS_ON_SERVER: Mapping[str, tuple[Value, str]] = {
     "label-noise": (0.0, "the labels of a site are its own"),
     "score-whole-test": (False, "there is no test part that all sites hold"),
 }
-"""Keys that need the whole data set in one place: what they must be, and why."""
+"""Needed values, with the reason, of keys that need the whole data set in one place."""
 
 
 def number_of_sites(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the number of clients that the sites make, if there are sites.
-
-    Raises
-    ------
-    ConfigError
-        If another number is given.
-    """
+    """Return the key num-clients of sites; refuse another number."""
     names = DataSettings.of(values).site_names
     if not names:
         return {}
@@ -41,13 +35,7 @@ def number_of_sites(values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def check_sites(values: Mapping[str, Value]) -> None:
-    """Refuse what cannot be done where no process has all rows.
-
-    Raises
-    ------
-    ConfigError
-        In one line, with what to do.
-    """
+    """Refuse an experiment with sites that needs all rows in one process."""
     data = DataSettings.of(values)
     rehearsal = bool(data.site_dirs)
     if not data.site_names:
@@ -82,7 +70,7 @@ def check_sites(values: Mapping[str, Value]) -> None:
         )
     if rehearsal:
         return
-    # Which folder a node opens is for its operator to say, not for the wire.
+    # A node's operator chooses the folders that the node opens.
     for key, allowed in (("public-dir", ("", AUTO)), ("state-dir", (AUTO,))):
         if values[key] not in allowed:
             raise ConfigError(

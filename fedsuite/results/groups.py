@@ -29,11 +29,10 @@ class Group:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Group runs by experiment, whatever the seed, the place and the number of rounds.
+    """Group runs by experiment, in the order of first runs.
 
-    Keys in :data:`~fedsuite.experiment.experiment.LOCAL_KEYS` (engine, folders, rounds,
-    ...) do not change what is computed. The images of ``public-dir`` count, not the path.
-    Groups stand in the order of their first runs.
+    Seed and local keys (engine, folders, rounds, ...) do not count. Of ``public-dir`` the
+    images count, not the path.
     """
     groups: dict[tuple[tuple[str, Value], ...], list[Run]] = {}
     for run in runs:

@@ -19,7 +19,7 @@ class RoundSettings(Declared):
         minimum=1,
     )
     connect_timeout: float = key(
-        default=600.0, help="seconds to wait for SuperNodes", above=0.0
+        local=True, default=600.0, help="seconds to wait for SuperNodes", above=0.0
     )
     seed: int = key(default=0, help="seed of all random streams", minimum=0)
     server_momentum: float = key(

@@ -19,7 +19,6 @@ from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, log_scope, write_line
-from fedsuite.core.registry import METHODS
 from fedsuite.data import DataSettings, FederatedData
 from fedsuite.experiment.choices import CHOICES, chosen_metric
 from fedsuite.experiment.experiment import Experiment
@@ -37,7 +36,6 @@ from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.running.worker import experiment_run_name
-from fedsuite.strategies import load_strategy
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
 from fedsuite.training.app import source_hash
 from fedsuite.workarounds.packed_grid import grid_for
@@ -49,7 +47,7 @@ app = ServerApp()
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: its folder and the result of Flower's ``start``."""
+    """Folder of a finished run, and the result of Flower's ``start``."""
 
     path: Path
     result: Result
@@ -64,8 +62,7 @@ def main(grid: Grid, context: Context) -> None:
             write_line(experiment.note)
         refuse_relative_paths(experiment)
         folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
-        own = grid_for(grid)
-        run_experiment(experiment, own, folder, flwr_run_id=context.run_id)
+        run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
         # Flower logs a traceback; this line is for people.
         write_line(f"fedsuite: error: {error}")
@@ -73,12 +70,9 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def refuse_relative_paths(experiment: Experiment) -> None:
-    """Refuse relative paths, which another folder would change.
-
-    A ServerApp runs in the folder in which its SuperLink was started.
-    """
+    """Refuse relative paths: a ServerApp runs in the folder of its SuperLink."""
     for name in ("output-dir", "state-dir", "data-dir", "public-dir"):
-        path = experiment.text(name)
+        path = str(experiment[name])
         if path not in (AUTO, "") and not Path(path).is_absolute():
             raise ConfigError(
                 f"key {name} = {path!r}: expected an absolute path under `flwr run`, "
@@ -88,11 +82,10 @@ def refuse_relative_paths(experiment: Experiment) -> None:
 
 def runs_folder(experiment: Experiment) -> Path:
     """Return the parent folder of run folders, for a ServerApp."""
-    configured = experiment.text("output-dir")
+    configured = experiment.group(RunSettings).output_dir
     if configured != AUTO:
         return Path(configured)
-    default = Path.home() / ".fedsuite" / "runs"
-    return Path(os.environ.get(RUNS_VARIABLE, default))
+    return Path(os.environ.get(RUNS_VARIABLE, Path.home() / ".fedsuite" / "runs"))
 
 
 def run_experiment(
@@ -103,15 +96,15 @@ def run_experiment(
     flwr_run_id: int | None = None,
     write: Callable[[str], None] = write_line,
 ) -> FinishedRun:
-    """Run an experiment on a grid, and write the run's folder meanwhile.
+    """Run an experiment on a grid, and write the run's folder.
 
     Parameters
     ----------
     experiment, grid
         Experiment to run, and grid of the nodes.
     folder
-        The run's folder. An existing folder is an error, unless the key ``resume`` is true
-        or Flower restarted this run's ServerApp.
+        The run's folder. It must be new, unless the key ``resume`` is true or Flower
+        restarted this run's ServerApp.
     flwr_run_id
         Flower's number of the run, if any.
     write
@@ -133,23 +126,23 @@ def _run_experiment(
 
     run = experiment.group(RunSettings)
     torch.set_num_threads(run.threads)
-    again = run.resume or _is_retry(folder, flwr_run_id)
-    checkpoint = (
-        load_latest(folder / CHECKPOINTS, experiment.fingerprint) if again else None
-    )
-    if again:
-        _refuse_fewer_rounds(run.num_rounds, checkpoint)
-        run_folder = RunFolder.resume(folder, checkpoint.server_round if checkpoint else 0)
-        write(
-            f"resuming {folder} after round {checkpoint.server_round if checkpoint else 0}"
-        )
+    checkpoint: Checkpoint | None = None
+    run_folder: RunFolder | None = None
+    if run.resume or _is_retry(folder, flwr_run_id):
+        checkpoint = load_latest(folder / CHECKPOINTS, experiment.fingerprint)
+        last = checkpoint.server_round if checkpoint else 0
+        if last > run.num_rounds:
+            raise RunError(
+                f"key num-rounds = {run.num_rounds}: the run is at round {last} already; "
+                "give more rounds"
+            )
+        run_folder = RunFolder.resume(folder, last)
+        write(f"resuming {folder} after round {last}")
         # The run may have another number of rounds now, or lie elsewhere.
         run_folder.write_text(EXPERIMENT, experiment.replace(resume=False).to_toml())
-    else:
-        run_folder = None
     try:
         data = federated_data(experiment)
-        if again:
+        if run_folder is not None:
             _refuse_other_public(folder, data)
         model = network_model(experiment, data)
         parts = server_parts(experiment, data, model)
@@ -181,43 +174,31 @@ def _run_experiment(
 def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrategy:
     """Return the experiment's strategy.
 
-    Parameters
-    ----------
-    parts
-        From :func:`~fedsuite.running.server_parts.server_parts`.
-
     Raises
     ------
     ConfigError
         If the strategy refuses a combination of values.
     """
+    data = experiment.group(DataSettings)
+    # Sites are SuperNodes with registered names; a rehearsal has none.
+    own_nodes = bool(data.sites) and not data.site_dirs
     try:
         layer = ExchangeLayer()
         if decomposition.server_takes_part(experiment.values):
             layer = experiment.group(FilterDecomposition, groups=parts.groups)
-        return _make_strategy(experiment, parts, layer)
+        return experiment.group(
+            experiment.strategy,
+            **parts.needed_by(experiment.strategy),
+            layer=layer,
+            num_clients=data.num_clients,
+            min_available_nodes=1,
+            identity="registered" if own_nodes else "partition",
+            site_names=data.site_names,
+            source_hash=source_hash(),
+            public_fingerprint=parts.public.fingerprint if parts.public else None,
+        )
     except ValueError as error:
         raise ConfigError(f"method {experiment['method']}: {error}") from error
-
-
-def _make_strategy(
-    experiment: Experiment, parts: ServerParts, layer: ExchangeLayer
-) -> FederatedStrategy:
-    strategy = load_strategy(METHODS[experiment.text("method")])
-    data = experiment.group(DataSettings)
-    # Clients are SuperNodes known by name; a rehearsal has none.
-    own_nodes = bool(data.sites) and not data.site_dirs
-    return experiment.group(
-        strategy,
-        **parts.needed_by(strategy),
-        layer=layer,
-        num_clients=data.num_clients,
-        min_available_nodes=1,
-        identity="registered" if own_nodes else "partition",
-        site_names=data.site_names,
-        source_hash=source_hash(),
-        public_fingerprint=parts.public.fingerprint if parts.public else None,
-    )
 
 
 def build_callbacks(
@@ -226,7 +207,7 @@ def build_callbacks(
     checkpoint: Checkpoint | None,
     write: Callable[[str], None],
 ) -> list[Callback]:
-    """Return the experiment's callbacks."""
+    """Return the experiment's callbacks, in the order of their calls."""
     run = experiment.group(RunSettings)
     callbacks: list[Callback] = [Recorder(folder)]
     best, stop = (chosen_metric(experiment.values, key) for key in CHOICES)
@@ -242,22 +223,13 @@ def build_callbacks(
         from fedsuite.callbacks.prometheus import Prometheus
 
         callbacks.append(Prometheus(run.metrics_host, run.metrics_port))
-    # After callbacks that may stop the run, and after the recorder, because a checkpoint
-    # must not be ahead of its round's lines.
+    # Last but one: others may stop the run, and a round's lines precede its checkpoint.
     writer = CheckpointWriter(
         folder, experiment.fingerprint, every=run.checkpoint_every, others=callbacks
     )
     if checkpoint is not None:
         writer.recall(checkpoint)
     return [*callbacks, writer, Progress(write)]
-
-
-def _refuse_fewer_rounds(num_rounds: int, checkpoint: Checkpoint | None) -> None:
-    if checkpoint is not None and checkpoint.server_round > num_rounds:
-        raise RunError(
-            f"key num-rounds = {num_rounds}: the run is at round {checkpoint.server_round} "
-            "already; give more rounds"
-        )
 
 
 def _refuse_other_public(folder: Path, data: FederatedData) -> None:

@@ -7,11 +7,11 @@ from functools import partial
 from torch import nn
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.registry import METHODS
 from fedsuite.data import FederatedData, Split
 from fedsuite.data.public import PublicData
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import network_model
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import Arrays
 from fedsuite.models import count_parameters
 from fedsuite.models.arrays import model_arrays
@@ -21,13 +21,12 @@ from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.running.server_validation import ServerValidation
-from fedsuite.strategies import load_strategy
 from fedsuite.training.loop import resolve_device
 
 
 @dataclass(frozen=True)
 class ServerParts:
-    """Parts that strategies may ask for.
+    """Parts that strategies may take.
 
     Parameters
     ----------
@@ -55,7 +54,7 @@ class ServerParts:
         return len(self.public) if self.public else 0
 
     def needed_by(self, strategy: type[FederatedStrategy]) -> dict[str, object]:
-        """Return the keywords by which a strategy's constructor takes what it needs."""
+        """Return the parts that a strategy takes, as keywords of its constructor."""
         return {name: getattr(self, name) for name in strategy.PARTS}
 
 
@@ -66,8 +65,10 @@ def server_parts(
 
     Parameters
     ----------
+    experiment, data
+        The experiment and its data.
     model
-        The network of the key ``model``, with initial parameters.
+        Network of the key ``model``, with initial parameters.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def _check_feature_term(
     experiment: Experiment, data: FederatedData, model: nn.Module
 ) -> None:
     """Refuse a term on features that no client's training moves."""
-    key = load_strategy(METHODS[experiment.text("method")]).FEATURE_WEIGHT
+    key = experiment.strategy.FEATURE_WEIGHT
     if not key or experiment[key] == 0:
         return
     models = [model]
@@ -106,25 +107,23 @@ def _check_feature_term(
 
 def initial_arrays(experiment: Experiment, model: nn.Module, parts: ServerParts) -> Arrays:
     """Return the server's initial arrays; empty if clients keep their models."""
-    strategy = load_strategy(METHODS[experiment.text("method")])
-    if strategy.PRIVATE_MODELS:
+    if experiment.strategy.PRIVATE_MODELS:
         return {}
-    if strategy.takes("networks"):
+    if experiment.strategy.takes("networks"):
         assert parts.networks is not None
         return parts.networks.join(parts.networks.initial)
     return model_arrays(model)
 
 
 def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetworks | None:
-    """Return the clients' networks, None for one shared network that no method asks for.
+    """Return the clients' networks; None for one shared network that no method takes.
 
     Raises
     ------
     ConfigError
         If a network cannot take the data.
     """
-    strategy = load_strategy(METHODS[experiment.text("method")])
-    if not experiment["client-models"] and not strategy.takes("networks"):
+    if not experiment["client-models"] and not experiment.strategy.takes("networks"):
         return None
     networks = experiment_networks(experiment.values)
     build = partial(network_model, experiment, data)
@@ -141,43 +140,36 @@ def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetwor
 def server_validation(
     experiment: Experiment, data: FederatedData, model: nn.Module
 ) -> ServerValidation | None:
-    """Return the method's scorer of models on the server, if it needs one.
+    """Return the method's scorer of models on the server; None if it takes none.
 
     Raises
     ------
     ConfigError
-        If the method needs a scorer and no rows are held out.
+        If the method takes a scorer and no rows are held out.
     """
-    method = experiment.text("method")
-    if not load_strategy(METHODS[method]).takes("validation"):
+    if not experiment.strategy.takes("validation"):
         return None
     split = data.validation_set()
     if not len(split):
         raise ConfigError(
-            f"method {method} validates on the server: set server-validation-fraction "
-            "above 0, such as 0.1"
+            f"method {experiment['method']} validates on the server: set "
+            "server-validation-fraction above 0, such as 0.1"
         )
     # The key names the clients' device; the server takes the same kind if it can.
-    device = resolve_device("cpu" if experiment["device"] == "cpu" else "auto")
+    on_cpu = experiment.group(RunSettings).device == "cpu"
+    device = resolve_device("cpu" if on_cpu else "auto")
     on_device = Split(split.features.to(device), split.labels.to(device))
     return ServerValidation(deepcopy(model).to(device), on_device)
 
 
 def public_data(experiment: Experiment, data: FederatedData) -> PublicData | None:
-    """Return the clients' public data, if any.
-
-    Raises
-    ------
-    ConfigError
-        If the method needs public data, and there is none.
-    """
+    """Return the clients' public data; refuse a method that needs some and has none."""
     public = data.public_set()
     if len(public):
         return public
-    method = experiment.text("method")
-    if load_strategy(METHODS[method]).takes("public_rows"):
+    if experiment.strategy.takes("public_rows"):
         raise ConfigError(
-            f"method {method} needs public data: set public-size, such as 200, or "
-            "public-dir"
+            f"method {experiment['method']} needs public data: set public-size, such as "
+            "200, or public-dir"
         )
     return None

@@ -14,10 +14,7 @@ from fedsuite.training.evaluation import evaluate_model
 
 
 class ServerValidation:
-    """Scorer of models' arrays on validation data.
-
-    A strategy that declares the part ``validation`` gets one of these, on the share of the
-    training part that the key ``server-validation-fraction`` holds out.
+    """Scorer of models' arrays on validation data: the part ``validation`` of strategies.
 
     Parameters
     ----------
@@ -52,14 +49,10 @@ class ServerValidation:
         The last mini-batch may be smaller.
         """
         load_arrays(self._model, arrays)
-        data, size = self._data, EVALUATION_BATCH
+        features, labels, size = self._data.features, self._data.labels, EVALUATION_BATCH
+        batches = (features[i : i + size] for i in range(0, len(features), size))
         with evaluation_mode(self._model):
-            logits = torch.cat(
-                [
-                    self._model(data.features[i : i + size])
-                    for i in range(0, len(data), size)
-                ]
-            )
-        each = functional.cross_entropy(logits, data.labels, reduction="none").tolist()
+            logits = torch.cat([self._model(batch) for batch in batches])
+        each = functional.cross_entropy(logits, labels, reduction="none").tolist()
         starts = range(0, len(each), batch_size)
         return [fmean(each[start : start + batch_size]) for start in starts]

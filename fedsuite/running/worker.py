@@ -1,4 +1,4 @@
-"""The ClientApp of fedsuite: makes the clients of an experiment."""
+"""The ClientApp of fedsuite, and the worker that makes an experiment's clients."""
 
 import logging
 import os
@@ -30,6 +30,7 @@ from fedsuite.messages.records import Arrays, num_bytes
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
+from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.training.app import Answering, Failures, make_client_app
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
@@ -45,37 +46,36 @@ from fedsuite.workarounds.packed import packing_mod
 STATE_VARIABLE = "FEDSUITE_STATE"
 
 CLIENT_CACHE_BYTES = 1 << 30
-"""Data and models of recently used clients that a worker keeps, beside one copy of both."""
+"""Bytes of data and models that a worker keeps for recently used clients."""
 
 COPIES = 4
-"""Copies of its model that a client may hold: its start, what it received, an optimiser."""
+"""Copies of its model that a client may hold: initial, received, and an optimiser's two."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Resident:
-    """The model of a network that its clients take turns with, and how it starts."""
+    """Model of one network, shared in turns by clients, and its initial arrays."""
 
     model: torch.nn.Module
     initial: Arrays
 
 
 class Worker:
-    """Makes clients, on data and one model of each network that stay in memory.
+    """Maker of clients; the data and one model per network stay in memory.
 
     Parameters
     ----------
     experiment
-        Says which method, model and data.
+        The experiment.
     store
-        Keeps the clients' state.
+        Store of the clients' state.
     client_seed
         Seed of the clients' own draws; None is the experiment's. Data and initial models
         always have the experiment's.
     site
-        What this node's operator says of its data, where the experiment has sites; None
-        in a rehearsal, which has all of them.
+        Data of this node, if clients are sites; None in a rehearsal, which has all sites.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Worker:
         self._experiment = experiment
         self._store = store
         self._device = resolve_device(run.device)
-        self._seed = experiment.integer("seed") if client_seed is None else client_seed
+        self._seed = experiment.seed if client_seed is None else client_seed
         self._client_class = load_client(METHODS[run.method])
         self._data = federated_data(experiment, site)
         self._site = site
@@ -98,44 +98,38 @@ class Worker:
             self._open_sites()
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
-        self._training = experiment.group(TrainingOptions)
-        augmentation = self._training.torchvision_augmentation
-        check_augmentation(augmentation, self._data.input_shape)
+        self._training = training = experiment.group(TrainingOptions)
+        check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()
         self._public = public.features.to(self._device) if len(public) else None
         self._privacy = experiment.group(PrivacyOptions)
-        self._faults = experiment.group(FaultPlan, seed=experiment.integer("seed"))
+        self._faults = experiment.group(FaultPlan, seed=experiment.seed)
         self._self_regularisation = _self_regularisation(
-            experiment.group(LSROptions), self._training, self._data
+            experiment.group(LSROptions), training, self._data
         )
-        self._scoring = self._scores_asked_for(run.num_rounds)
-        # A client that is made as the base makes it takes nothing from the model.
-        made = self._client_class.__init__ is not FederatedClient.__init__
-        self._remembers_initial = made or clients_take_part(experiment.values)
-        # None where the strategy stands alone: its clients do too.
-        self._groups = (
-            parameter_groups(self._resident(0).model)
-            if clients_take_part(experiment.values)
-            else None
-        )
+        self._scoring = self._make_scoring(run.num_rounds)
+        decomposed = clients_take_part(experiment.values)
+        # The base's constructor copies nothing from the model.
+        own = self._client_class.__init__ is not FederatedClient.__init__
+        self._remembers_initial = own or decomposed
+        self._groups = parameter_groups(self._resident(0).model) if decomposed else None
         self._clients = LeastRecent[int, Answering](CLIENT_CACHE_BYTES)
 
     @property
     def actions(self) -> list[str]:
-        """The message types that the clients answer."""
+        """Message types that the clients answer."""
         return list(self._client_class.ACTIONS)
 
     def client(self, context: Context, client_id: int) -> Answering:
-        """Return the client of that number.
-
-        Clients used recently are kept. One that is made again answers as before: what
-        must last from one message to the next is in the store.
-        """
+        """Return a client, new or used recently; what must last is in the store."""
         client = self._clients.get(client_id)
         if client is None:
             data = self._data.client(client_id)
             client = self._make(client_id, data)
-            size = data.nbytes + self._bytes_beside_data(client_id)
+            size = data.nbytes
+            if self._remembers_initial:
+                index = self._networks.of_client[client_id]
+                size += COPIES * num_bytes(self._resident(index).initial)
             self._clients.put(client_id, client, size)
         return client
 
@@ -158,15 +152,8 @@ class Worker:
         )
         return client if self._groups is None else DecomposedClient(client, self._groups)
 
-    def _bytes_beside_data(self, client_id: int) -> int:
-        """Return about what a client holds of models, between messages too."""
-        if not self._remembers_initial:
-            return 0
-        initial = self._resident(self._networks.of_client[client_id]).initial
-        return COPIES * num_bytes(initial)
-
     def _open_sites(self) -> None:
-        """Read what there is of the sites' data before the first message needs it."""
+        """Read the sites' data here before the first message needs them."""
         rehearsal = bool(self._experiment["site-dirs"])
         if self._site is None and not rehearsal:
             raise ConfigError(
@@ -177,20 +164,19 @@ class Worker:
             self._data.client(client_id)
 
     def participant(self, context: Context, client_id: int) -> Answering:
-        """Return the client of that number as it takes part in a run: it may fail."""
+        """Return a client that fails where the fault plan says so."""
         client = self.client(context, client_id)
         return PlannedClient(client, self._faults) if self._faults else client
 
     def facts(self, context: Context) -> Mapping[str, str]:
-        """Return what a node tells at the hello: its public data, where it has some."""
+        """Return the fingerprint of the public data, if any, for a node's hello."""
         public = self._data.public_set()
         return {"public": public.fingerprint} if len(public) else {}
 
     def _initialised(self, client_id: int) -> torch.nn.Module:
-        """Return the model that a client uses, with the client's initial parameters.
+        """Return the client's model, with the client's initial arrays if it copies them.
 
-        Clients share it, and others may have trained it by now: what a client must keep of
-        it, it copies when it is made. Those that keep nothing get it as it is.
+        Clients share the model, and others may have trained it.
         """
         index = self._networks.of_client[client_id]
         resident = self._resident(index)
@@ -204,57 +190,50 @@ class Worker:
         load_arrays(resident.model, initial)
         return resident.model
 
-    def _resident(self, index: int) -> "_Resident":
+    def _resident(self, index: int) -> _Resident:
         if index not in self._residents:
             model = network_model(self._experiment, self._data, index).to(self._device)
             self._residents[index] = _Resident(model, model_arrays(model))
         return self._residents[index]
 
-    def _scores_asked_for(self, num_rounds: int) -> Scoring:
-        every = self._experiment.integer("evaluate-every")
+    def _make_scoring(self, num_rounds: int) -> Scoring:
+        every = self._experiment.group(RoundSettings).evaluate_every
         scoring = self._experiment.group(
             Scoring, evaluate_every=every, num_rounds=num_rounds
         )
         if not scoring.score_whole_test:
             return scoring
-        return replace(
-            scoring, whole_test=WholeTest(self._on_device(self._data.test_set()))
-        )
+        whole_test = WholeTest(self._on_device(self._data.test_set()))
+        return replace(scoring, whole_test=whole_test)
 
     def _on_device(self, split: Split) -> Split:
         if self._device.type == "cpu":
             return split
-        features, labels = (
-            tensor.to(self._device) for tensor in (split.features, split.labels)
-        )
+        features, labels = split.features.to(self._device), split.labels.to(self._device)
         return replace(split, features=features, labels=labels)
 
 
 def experiment_run_name(experiment: Experiment, flwr_run_id: int) -> str:
-    """Return the name of a run; server and clients come to the same one."""
+    """Return the name of a run, the same on server and clients."""
     run = experiment.group(RunSettings)
     if run.run_name != AUTO:
         return run.run_name
-    dataset, seed = experiment.text("dataset"), experiment.integer("seed")
-    return f"{run.method}-{dataset}-s{seed}-{flwr_run_id}"
+    return f"{run.method}-{experiment['dataset']}-s{experiment.seed}-{flwr_run_id}"
 
 
 def state_folder(experiment: Experiment, run_name: str) -> Path:
-    """Return where the clients of a run keep their state on this machine."""
-    configured = experiment.text("state-dir")
-    if configured != AUTO:
-        root = Path(configured)
-    elif STATE_VARIABLE in os.environ:
-        root = Path(os.environ[STATE_VARIABLE])
-    else:
-        root = Path.home() / ".fedsuite" / "state"
-    return root / run_name
+    """Return the folder of a run's client states on this machine."""
+    root = experiment.group(RunSettings).state_dir
+    if root == AUTO:
+        default = Path.home() / ".fedsuite" / "state"
+        root = os.environ.get(STATE_VARIABLE, str(default))
+    return Path(root) / run_name
 
 
 def _self_regularisation(
     options: LSROptions, training: TrainingOptions, data: FederatedData
 ) -> SelfRegularisation | None:
-    """Return LSR on the data's scaling, None where it is off."""
+    """Return local self-regularisation on the data's scaling; None if it is off."""
     if options.lsr_gamma == 0:
         return None
     if not data.spec.is_image:
@@ -271,17 +250,17 @@ def _self_regularisation(
 
 
 def memory_store(experiment: Experiment, folder: Path) -> MemoryStore:
-    """Return what keeps clients' state in memory, as much of it as the experiment allows.
+    """Return a store of clients' state in memory, up to the key ``client-memory``.
 
     Parameters
     ----------
     experiment
-        Says how much.
+        The experiment.
     folder
-        Where a checkpoint has it written, and what is over the limit lies for the while.
-        No two stores may be over it at a time.
+        Folder of checkpointed states, and of states beyond the limit; one store at a time
+        may use it.
     """
-    limit = experiment.integer("client-memory") << 20
+    limit = experiment.group(RunSettings).client_memory << 20
     return MemoryStore(FileStore(folder), SpillingMemory(folder / "spilled", limit))
 
 
@@ -309,13 +288,13 @@ def _worker(run_config: Config, run_id: int, node_config: Config) -> Worker:
 def node_site(
     experiment: Experiment, node_config: Mapping[str, bool | int | float | str]
 ) -> Site | None:
-    """Return the data of this node's operator, None where clients divide a data set.
+    """Return the data of this node's operator; None where clients divide a data set.
 
     Raises
     ------
     ConfigError
-        If the experiment and the node's configuration do not go together: a node with
-        data of its own opens no other folder because a run says so.
+        If experiment and node do not fit: no run makes a node with data of its own open
+        another folder.
     """
     data = experiment.group(DataSettings)
     if data.site_dirs:
@@ -335,7 +314,7 @@ def node_site(
 
 @contextmanager
 def reasons_stay_here() -> Iterator[None]:
-    """Keep what is wrong with a site's data out of replies: it may quote paths and rows."""
+    """Keep errors about a site's data, which may quote paths and rows, out of replies."""
     try:
         yield
     except DataError as error:
@@ -344,15 +323,12 @@ def reasons_stay_here() -> Iterator[None]:
 
 
 def client_from_context(context: Context, client_id: int) -> Answering:
-    """Return a client of the experiment in a run config.
-
-    Processes that serve many messages (Ray's actors) keep model and data between them.
-    """
+    """Return a client of a run config's experiment; the process keeps model and data."""
     return _worker_from(context).participant(context, client_id)
 
 
 def facts_from_context(context: Context) -> Mapping[str, str]:
-    """Return what a node tells at the hello; nothing to tell or to check loads nothing."""
+    """Return the facts of a node's hello; load data only for facts or checks."""
     experiment = Experiment.from_values(context.run_config)
     data = experiment.group(DataSettings)
     public = data.public_size or data.public_dir
@@ -367,7 +343,7 @@ def _worker_from(context: Context) -> Worker:
 
 
 def log_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Give what this process logs the names of the run and, where it has one, the site."""
+    """Add the names of the run and of the site, if any, to this process's log."""
     configure_logs()
     if not json_logs():
         return call_next(message, context)
@@ -380,16 +356,12 @@ def log_mod(message: Message, context: Context, call_next: ClientAppCallable) ->
 
 
 class ExperimentApp(ClientApp):
-    """A ClientApp that answers what the clients of its run's method do.
-
-    Which one that is, only a message's context says; a process between machines answers
-    one message, and is not to load all methods for it.
-    """
+    """ClientApp that loads the one method that a message's context names."""
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer a message."""
         experiment = Experiment.from_values(context.run_config)
-        return _app_of(experiment.text("method"))(message, context)
+        return _app_of(str(experiment["method"]))(message, context)
 
 
 @cache

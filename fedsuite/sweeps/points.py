@@ -11,8 +11,8 @@ from pathlib import Path
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Value
-from fedsuite.experiment.experiment import LOCAL_KEYS, Experiment, parse_assignment
-from fedsuite.experiment.key_catalog import is_default
+from fedsuite.experiment.experiment import Experiment, parse_assignment
+from fedsuite.experiment.key_catalog import is_default, local_keys
 from fedsuite.results.layout import read_object
 
 RECORD = "sweep.json"
@@ -104,7 +104,7 @@ def parse_grid(grid: Sequence[str]) -> dict[str, tuple[Value, ...]]:
             raise ConfigError(f"--grid {text!r}: expected key=a,b,c")
         if name == "seed":
             raise ConfigError("--grid seed: give the number of seeds by --seeds")
-        if name in LOCAL_KEYS:
+        if name in local_keys():
             raise ConfigError(
                 f"--grid {name}: the key says where or how long a run works, not what it "
                 "computes, and cannot be swept"
@@ -193,7 +193,7 @@ def _check_same(folder: Path, old: Mapping[str, Value], new: Mapping[str, Value]
 
 def _decisive(base: Mapping[str, Value]) -> dict[str, Value]:
     """Return a base's keys that decide results, with num-rounds and public-dir."""
-    ignored = LOCAL_KEYS - {"num-rounds", "public-dir"}
+    ignored = local_keys() - {"num-rounds", "public-dir"}
     return {k: v for k, v in base.items() if k not in ignored and not is_default(k, v)}
 
 

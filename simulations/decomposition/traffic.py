@@ -23,6 +23,7 @@ from fedsuite.messages.records import ARRAYS, NUM_EXAMPLES, Reply, Request, to_r
 from fedsuite.models import build_model, decompose, parameter_groups
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.events import RoundReport, RunState
+from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import ServerParts
 from fedsuite.training.app import make_client_app
@@ -100,14 +101,14 @@ def count(period: int, seed: int, rounds: int) -> dict[str, int]:
     counted = Count()
     with flower_identity():
         build_strategy(experiment, ServerParts(groups)).start(
-            LocalGrid(app, experiment.integer("num-clients"), store=store),
+            LocalGrid(app, experiment.num_clients, store=store),
             to_record(model_arrays(factored)),
             num_rounds=rounds,
             callbacks=[counted],
         )
     sizes = {name: array.size for name, array in model_arrays(factored).items()}
     fast = sum(sizes[name] for name in (*groups.atoms, *groups.head))
-    participations = rounds * experiment.integer("clients-per-round")
+    participations = rounds * experiment.group(RoundSettings).clients_per_round
     extra = counted.sums["true_parameters_down"] - fast * participations
     slow = sum(sizes.values()) - fast
     return {

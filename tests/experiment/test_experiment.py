@@ -11,8 +11,13 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, With
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment import experiment as module
-from fedsuite.experiment.experiment import LOCAL_KEYS, Experiment, parse_assignment
-from fedsuite.experiment.key_catalog import ambiguous_keys, known_keys, table_default
+from fedsuite.experiment.experiment import Experiment, parse_assignment
+from fedsuite.experiment.key_catalog import (
+    ambiguous_keys,
+    known_keys,
+    local_keys,
+    table_default,
+)
 from fedsuite.strategies import load_strategy
 
 SIMULATIONS = Path(__file__).parents[2] / "simulations"
@@ -30,9 +35,9 @@ def refused(**given):
 def test_defaults_alone_are_an_experiment():
     experiment = Experiment.from_values({})
     assert experiment["method"] == "fedavg"
-    assert experiment.integer("num-clients") == 10
-    assert experiment.number("learning-rate") == 0.1
-    assert experiment.text("dataset") == "digits"
+    assert experiment["num-clients"] == 10
+    assert experiment["learning-rate"] == 0.1
+    assert experiment["dataset"] == "digits"
 
 
 def test_only_keys_that_apply_have_values():
@@ -317,7 +322,7 @@ def other_value(name, value):
 
 
 def test_fingerprint_changes_with_decisive_keys_alone():
-    assert set(OTHER_VALUES) == LOCAL_KEYS
+    assert set(OTHER_VALUES) == local_keys()
     networks = {"client-models", "client-model-assignment", "client-initialisation"}
     for name in Experiment.from_values({}).values:
         given = {"clients-per-round": 5, "optimizer": "sgd", "learning-rate": 0.1}
@@ -333,7 +338,7 @@ def test_fingerprint_changes_with_decisive_keys_alone():
         other = "linear" if name == "client-models" else other_value(name, value)
         changed = Experiment.from_values({**given, name: other})
         assert changed[name] != value
-        assert (changed.fingerprint == base.fingerprint) == (name in LOCAL_KEYS), name
+        assert (changed.fingerprint == base.fingerprint) == (name in local_keys()), name
 
 
 def test_replace_takes_arguments_in_snake_case():

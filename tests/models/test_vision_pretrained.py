@@ -193,7 +193,7 @@ def test_default_weights_are_those_that_torchvision_names_so(files):
 def test_the_weights_of_the_simulation_are_torchvisions(torchvision):
     path = Path(__file__).parents[2] / "simulations" / "vision" / "cifar10_pretrained.toml"
     values = Experiment.load(path)
-    known = torchvision.models.get_model_weights(values.text("torchvision-model"))
+    known = torchvision.models.get_model_weights(str(values["torchvision-model"]))
     assert values["torchvision-weights"] in known.__members__
 
 

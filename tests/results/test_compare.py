@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedsuite.core.errors import RunError
-from fedsuite.experiment.experiment import LOCAL_KEYS
+from fedsuite.experiment.key_catalog import local_keys
 from fedsuite.results.compare import (
     compare,
     keys_table,
@@ -77,7 +77,7 @@ def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
         "metrics_port": 9400,
         "metrics_host": "elsewhere",
     }
-    assert {name.replace("_", "-") for name in local} == LOCAL_KEYS - {"public-dir"}
+    assert {name.replace("_", "-") for name in local} == local_keys() - {"public-dir"}
     assert labels([make(seed=0), make(seed=1, **local)]) == ["fedavg"]
     assert len(labels([make(seed=0), make(seed=1, threads=2)])) == 2
 

@@ -98,7 +98,7 @@ def test_a_run_records_no_counts_of_rows(folder: Path, tmp_path: Path) -> None:
 def test_the_server_needs_no_rows() -> None:
     given = experiment()
     data = federated_data(given)
-    assert data.num_clients == given.integer("num-clients") == 3
+    assert data.num_clients == given.num_clients == 3
     assert (data.num_classes, data.input_shape) == (10, (1, 8, 8))
     with pytest.raises(DataError, match="rows of a site lie at its own node"):
         data.client(0)
