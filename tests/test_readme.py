@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from fedsuite.core.registry import METHODS
-from fedsuite.strategies import load_strategy
-
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = [README, *(p.read_text() for p in sorted((ROOT / "docs").glob("*.md")))]
@@ -71,16 +68,6 @@ def test_readme_has_commands() -> None:
 def test_make_targets_exist() -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert {"simulate", "test", "test-all", "setup", "config"} <= set(targets)
-
-
-def test_what_methods_need_of_clients_is_what_they_declare() -> None:
-    table = README.partition("| needs of clients |")[2].partition("\n\n")[0]
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
-    told = {name: needs for needs, names in rows for name in re.findall(r"`(\w+)`", names)}
-    strategies = [load_strategy(method) for method in METHODS.values()]
-    declared = {s.__name__: s.NEEDS_OF_CLIENT.words for s in strategies}
-    assert rows[-1][1] == "all others"
-    assert declared == {name: f"{name}Client" for name in declared} | told
 
 
 @pytest.mark.smoke

@@ -2,36 +2,30 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Key, Value, toml_text
-from fedsuite.core.registry import find_method
+from fedsuite.core.registry import METHODS, find_method
 from fedsuite.experiment.experiment import Experiment, read_file
 from fedsuite.experiment.key_catalog import shared_keys
 from fedsuite.experiment.own_defaults import LOCAL_WORK, OPTIMISER
 from fedsuite.experiment.shipped import simulations
+from fedsuite.messages.records import NUM_STEPS
+from fedsuite.models.model_settings import ModelSettings
+from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.strategies import load_strategy
 
 WIDTH = 92
 
-LOSS = 'loss_before_key="loss_before"'
-"""Keywords of a strategy that weights clients by losses before training."""
-
-APP_KEYWORDS = {
-    "fedavg": "",
-    "fedeba": 'loss_key="train_loss"',
-    "prac-fedeba-plus": f'loss_key="train_loss", {LOSS}',
-    "qffl": f'{LOSS}, learning_rate=float(context.run_config["learning-rate"])',
-    "fedfv": LOSS,
-    "term": LOSS,
-    "afl": LOSS,
-    "aaggff": LOSS,
-    "fedmgda-plus": "",
-    "fednova": "",
+_APP_SAYS = {
+    "loss_key": '"train_loss"',
+    "loss_before_key": '"loss_before"',
+    "learning_rate": 'float(context.run_config["learning-rate"])',
 }
-"""Keywords of each method that works with the app's client."""
+"""Value of each keyword of strategies that the app's client can serve."""
 
 _APP_STRATEGY = "PracFedEBAPlus"
 """Strategy of the example app, which others replace."""
@@ -71,16 +65,15 @@ def write_experiment(method: str, folder: Path) -> Path:
     RunError
         If the file exists, or cannot be written.
     """
-    text = experiment_text(method)
-    return _write(folder, {f"{method}.toml": text})[0]
+    return _write(folder, {f"{method}.toml": experiment_text(method)})[0]
 
 
 def experiment_text(method: str) -> str:
-    """Return an experiment with a method on digits, with comments on the method's keys."""
+    """Return an experiment with a method on digits; comments explain the method's keys."""
     strategy = load_strategy(find_method(method))
     given = read_file(simulations() / "quickstart.toml") | {"method": method}
     if strategy.DEFAULTS:
-        # The workload that the method was made for, instead of FedAvg's.
+        # The method's own workload, instead of FedAvg's.
         given = {k: v for k, v in given.items() if k not in (*LOCAL_WORK, *OPTIMISER)}
     values = Experiment.from_values(given).values
     idle = "local-epochs" if values["local-steps"] else "local-steps"
@@ -121,22 +114,39 @@ def write_app(method: str, folder: Path) -> list[Path]:
 
 def app_texts(method: str) -> dict[str, str]:
     """Return the files of a Flower app whose server has a method, by name."""
-    registered = find_method(method)
-    if method not in APP_KEYWORDS:
+    strategy = load_strategy(find_method(method))
+    if not _serves(strategy):
         raise ConfigError(
             f"method {method} needs a client of fedsuite's: `fedsuite init {method}` "
-            f"writes an experiment; --app has {', '.join(APP_KEYWORDS)}"
+            f"writes an experiment; --app has {', '.join(app_methods())}"
         )
-    strategy = load_strategy(registered).__name__
-    project = _template("pyproject.toml").replace(_APP_STRATEGY, strategy)
+    name, takes = strategy.__name__, signature(strategy).parameters
+    keywords = [f"{key}={value}" for key, value in _APP_SAYS.items() if key in takes]
+    project = _template("pyproject.toml").replace(_APP_STRATEGY, name)
     # The first line is about the example.
     _, _, project = project.partition("\n")
-    server = _SERVER.format(strategy=strategy, keywords=APP_KEYWORDS[method])
+    server = _SERVER.format(strategy=name, keywords=", ".join(keywords))
     return {
         "pyproject.toml": project,
         "client_app.py": _template("client_app.py"),
         "server_app.py": server,
     }
+
+
+def app_methods() -> list[str]:
+    """Return the methods that the app's client serves."""
+    return [name for name, method in METHODS.items() if _serves(load_strategy(method))]
+
+
+def _serves(strategy: type[FederatedStrategy]) -> bool:
+    needs = strategy.NEEDS_OF_CLIENT
+    of_model = {key.name for key in ModelSettings.KEYS}
+    return (
+        not needs.client
+        and all(m.name == NUM_STEPS or m.keyword in _APP_SAYS for m in needs.metrics)
+        and strategy.trains_one_model()
+        and not of_model & set(strategy.FIXED)
+    )
 
 
 def _template(name: str) -> str:

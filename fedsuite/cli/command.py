@@ -155,10 +155,14 @@ def methods(
         bool, typer.Option("--all", help="Also the keys that every experiment has.")
     ] = False,
 ) -> None:
-    """List the methods, or the keys of one."""
-    from fedsuite.cli.listings import method_keys_table, methods_table
+    """List the methods and their needs of clients, or the keys of one method."""
+    from fedsuite.cli.listings import method_keys_table, methods_table, needs_table
 
-    _print(methods_table() if name is None else method_keys_table(name, every=every))
+    if name is not None:
+        _print(method_keys_table(name, every=every))
+        return
+    _print(methods_table())
+    _print(needs_table())
 
 
 @app.command()

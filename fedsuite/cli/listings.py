@@ -9,30 +9,46 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedsuite.core.keys import Key, toml_text
-from fedsuite.core.registry import METHODS, find_method
-from fedsuite.data import (
-    DATASETS,
-    ClientShift,
-    FederatedData,
-    partition_table,
-)
+from fedsuite.core.registry import METHODS, Method, find_method
+from fedsuite.data import DATASETS, ClientShift, FederatedData, partition_table
 from fedsuite.strategies import load_strategy
 
 MANY_CLASSES = 12
 """Most classes that a table lists one by one."""
 
 SELECTORS_OF = {"model": ("model", "decomposition"), "data": ("dataset", "partitioner")}
-"""Keys of a group whose values have keys of their own."""
+"""Keys, by group, whose values have keys of their own."""
 
 
 def methods_table() -> Table:
-    """Return the table of methods: needs, own keys and papers."""
-    table = Table("method", "strategy", "needs of clients", "own keys", "paper")
+    """Return the table of methods, by family."""
+    table = Table("method", "what it does", "own keys", "paper")
+    families: dict[str, list[Method]] = {}
+    for method in METHODS.values():
+        families.setdefault(method.strategy.partition(".")[0], []).append(method)
+    for family, methods in families.items():
+        table.add_section()
+        table.add_row(f"[bold]{family}[/bold]")
+        for method in methods:
+            strategy = load_strategy(method)
+            what = " ".join((strategy.__doc__ or "").partition("\n\n")[0].split())
+            keys = ", ".join(key.name for key in strategy.method_keys())
+            table.add_row(*map(escape, (method.name, what, keys, method.paper)))
+    return table
+
+
+def needs_table() -> Table:
+    """Return the table of what strategies need of any app's clients."""
+    found: dict[str, list[str]] = {}
     for method in METHODS.values():
         strategy = load_strategy(method)
-        keys = ", ".join(key.name for key in strategy.method_keys())
         needs = strategy.NEEDS_OF_CLIENT.words
-        table.add_row(method.name, strategy.__name__, needs, keys, method.paper)
+        if needs == f"{strategy.__name__}Client":
+            needs = "its own: FedProxClient for FedProx, ..."
+        found.setdefault(needs, []).append(strategy.__name__)
+    table = Table("needs of clients", "strategies")
+    for needs, names in found.items():
+        table.add_row(escape(needs), ", ".join(names))
     return table
 
 
@@ -42,14 +58,9 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
     Parameters
     ----------
     name
-        The method.
+        The method; ConfigError if there is none.
     every
-        Whether to list all other keys of an experiment with the method too.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such method.
+        Whether to list the keys of every experiment too.
     """
     from fedsuite.experiment.key_catalog import shared_keys
 
@@ -61,7 +72,7 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
         groups += _other_groups()
     else:
         groups.append(("keys of every method, with defaults of its own", changed))
-        more = f"`fedsuite methods {name} --all` lists the keys that every experiment has"
+        more = f"`fedsuite methods {name} --all` lists the keys of every experiment too"
         table.caption, table.caption_justify = more, "left"
     for title, keys in groups:
         if keys:
@@ -96,14 +107,11 @@ def datasets_table() -> Table:
     table = Table("dataset", "classes", "input", "files below data-dir", "hub", "what")
     for spec in DATASETS.values():
         shape = " x ".join(str(length) for length in spec.input_shape)
-        files = (
-            ", ".join(f"{spec.folder}/{pattern}" for pattern in spec.file_patterns)
-            if spec.folder
-            else "none: embedded or generated"
-        )
-        table.add_row(
-            spec.name, str(spec.num_classes), shape, files, spec.hub_id, spec.description
-        )
+        files = "none: embedded or generated"
+        if spec.folder:
+            files = ", ".join(f"{spec.folder}/{name}" for name in spec.file_patterns)
+        cells = (spec.name, str(spec.num_classes), shape, files)
+        table.add_row(*cells, spec.hub_id, spec.description)
     return table
 
 

@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 from fedsuite import __version__
 from fedsuite.cli import main
 from fedsuite.cli.beginnings import (
-    APP_KEYWORDS,
+    app_methods,
     app_texts,
     experiment_text,
     write_experiment,
@@ -104,7 +104,7 @@ def test_an_app_is_written_whole_or_not_at_all(command):
     assert (code, "method scaffold needs a client of fedsuite's" in err) == (1, True)
 
 
-@pytest.mark.parametrize("method", APP_KEYWORDS)
+@pytest.mark.parametrize("method", app_methods())
 def test_each_app_runs(method, tmp_path, monkeypatch, capsys):
     for name, text in app_texts(method).items():
         (tmp_path / name).write_text(text)
@@ -147,8 +147,8 @@ def test_apps_are_those_whose_clients_they_have():
         if not load_strategy(method).NEEDS_OF_CLIENT.client
     }
     # CGSV gives each client a model of its own, FedPara needs a model with its factors.
-    assert set(APP_KEYWORDS) == content - {"cgsv", "fedpara"}
-    with pytest.raises(ConfigError, match="--app has fedavg, fedeba, prac-fedeba-plus"):
+    assert set(app_methods()) == content - {"cgsv", "fedpara"}
+    with pytest.raises(ConfigError, match="--app has fedavg, fednova, fedeba, prac-fedeba"):
         app_texts("fedprox")
 
 

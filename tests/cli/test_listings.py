@@ -12,6 +12,7 @@ from fedsuite.cli.listings import (
     doctor_report,
     method_keys_table,
     methods_table,
+    needs_table,
     partition_listing,
     shift_listing,
 )
@@ -35,13 +36,27 @@ def rows(table):
 
 def test_methods_have_their_papers_and_keys():
     found = {row[0]: row[1:] for row in rows(methods_table())}
-    assert set(found) == set(METHODS)
+    families = {method.strategy.partition(".")[0] for method in METHODS.values()}
+    assert set(found) == set(METHODS) | families
     assert found["fedprox"] == [
-        "FedProx",
-        "FedProxClient",
+        (load_strategy(METHODS["fedprox"]).__doc__ or "").splitlines()[0],
         "server-learning-rate, proximal-mu",
         "Li et al., MLSys 2020, arXiv:1812.06127",
     ]
+    assert all(found[name][0].endswith(".") for name in METHODS)
+
+
+def test_needs_of_clients_are_what_the_strategies_declare():
+    told = {
+        name: needs for needs, names in rows(needs_table()) for name in names.split(", ")
+    }
+    strategies = [load_strategy(method) for method in METHODS.values()]
+    declared = {s.__name__: s.NEEDS_OF_CLIENT.words for s in strategies}
+    own = {name: f"{name}Client" for name in told if told[name].startswith("its own: ")}
+    assert told | own == declared
+    assert told["FedMGDAPlus"] == "nothing"
+    assert told["FedNova"] == "metric num-steps (local_steps)"
+    assert told["FedPer"] == told["LGFedAvg"] == "PartialClient"
 
 
 @pytest.mark.parametrize("method", METHODS)
