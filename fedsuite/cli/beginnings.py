@@ -8,14 +8,11 @@ from pathlib import Path
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Key, Value, toml_text
-from fedsuite.core.registry import METHODS, find_method
+from fedsuite.core.registry import METHODS, Method, find_method
 from fedsuite.experiment.experiment import Experiment, read_file
-from fedsuite.experiment.key_catalog import shared_keys
+from fedsuite.experiment.key_catalog import shared_groups, shared_keys
 from fedsuite.experiment.own_defaults import LOCAL_WORK, OPTIMISER
 from fedsuite.experiment.shipped import simulations
-from fedsuite.messages.records import NUM_STEPS
-from fedsuite.models.model_settings import ModelSettings
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.strategies import load_strategy
 
 WIDTH = 92
@@ -26,6 +23,9 @@ _APP_SAYS = {
     "learning_rate": 'float(context.run_config["learning-rate"])',
 }
 """Value of each keyword of strategies that the app's client can serve."""
+
+_APP_REPORTS = ("num-steps",)
+"""Metrics that the app's client reports by fedsuite's names."""
 
 _APP_STRATEGY = "PracFedEBAPlus"
 """Strategy of the example app, which others replace."""
@@ -114,12 +114,13 @@ def write_app(method: str, folder: Path) -> list[Path]:
 
 def app_texts(method: str) -> dict[str, str]:
     """Return the files of a Flower app whose server has a method, by name."""
-    strategy = load_strategy(find_method(method))
-    if not _serves(strategy):
+    registered = find_method(method)
+    if not _serves(registered):
         raise ConfigError(
             f"method {method} needs a client of fedsuite's: `fedsuite init {method}` "
             f"writes an experiment; --app has {', '.join(app_methods())}"
         )
+    strategy = load_strategy(registered)
     name, takes = strategy.__name__, signature(strategy).parameters
     keywords = [f"{key}={value}" for key, value in _APP_SAYS.items() if key in takes]
     project = _template("pyproject.toml").replace(_APP_STRATEGY, name)
@@ -135,15 +136,16 @@ def app_texts(method: str) -> dict[str, str]:
 
 def app_methods() -> list[str]:
     """Return the methods that the app's client serves."""
-    return [name for name, method in METHODS.items() if _serves(load_strategy(method))]
+    return [name for name, method in METHODS.items() if _serves(method)]
 
 
-def _serves(strategy: type[FederatedStrategy]) -> bool:
+def _serves(method: Method) -> bool:
+    strategy = load_strategy(method)
     needs = strategy.NEEDS_OF_CLIENT
-    of_model = {key.name for key in ModelSettings.KEYS}
+    of_model = {key.name for key in shared_groups()["model"]}
     return (
         not needs.client
-        and all(m.name == NUM_STEPS or m.keyword in _APP_SAYS for m in needs.metrics)
+        and all(m.name in _APP_REPORTS or m.keyword in _APP_SAYS for m in needs.metrics)
         and strategy.trains_one_model()
         and not of_model & set(strategy.FIXED)
     )
