@@ -19,11 +19,10 @@ from fedsuite.core.keys import Key, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rng import numpy_stream
 from fedsuite.core.search import Search
-from fedsuite.experiment.experiment import LOCAL_KEYS, Experiment
-from fedsuite.experiment.key_catalog import shared_keys
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.key_catalog import local_keys, shared_keys
 from fedsuite.results.layout import MANIFEST
 from fedsuite.results.reader import Run, load_run
-from fedsuite.strategies import load_strategy
 from fedsuite.sweeps.points import OWN_KEYS, Point
 from fedsuite.sweeps.sweep import is_finished
 
@@ -170,7 +169,7 @@ class Space:
         """
         fixed = dict(contender.fixed)
         first = _checked(contender, {**base, **fixed}, tuple(fixed))
-        strategy = load_strategy(METHODS[first.text("method")])
+        strategy = first.strategy
         own = {name: first[name] for name in strategy.DEFAULTS if name in first.values}
         own = {name: value for name, value in own.items() if name not in base}
         candidates = (*shared_keys().values(), *strategy.method_keys())
@@ -217,7 +216,7 @@ class Space:
 
 def problem_name(base: Mapping[str, Value]) -> str:
     """Return a digest of the values that decide a problem."""
-    ignored = (LOCAL_KEYS | OWN_KEYS) - {"num-rounds"}
+    ignored = (local_keys() | OWN_KEYS) - {"num-rounds"}
     decisive = {name: value for name, value in base.items() if name not in ignored}
     text = json.dumps(decisive, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
