@@ -119,10 +119,13 @@ def partition_listing(data: FederatedData) -> Table:
     """Return the partition table, one row per client."""
     shown = range(data.num_classes) if data.num_classes <= MANY_CLASSES else range(0)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for heading in ("client", "train", "test", "classes", *(str(label) for label in shown)):
+    kept = ["validation"] if data.partition.validation else []
+    classes = (str(label) for label in shown)
+    for heading in ("client", "train", *kept, "test", "classes", *classes):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in partition_table(data):
-        sizes = (row.client_id, row.train_size, row.test_size, row.num_classes)
+        validation = [] if row.validation_size is None else [row.validation_size]
+        sizes = (row.client_id, row.train_size, *validation, row.test_size, row.num_classes)
         counts = [str(row.class_counts[label] or "·") for label in shown]
         table.add_row(*(str(size) for size in sizes), *counts)
     return table

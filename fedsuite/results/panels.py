@@ -35,6 +35,13 @@ class Panel(NamedTuple):
 PANELS = (
     Panel("accuracy_mean", "Mean accuracy over clients", "accuracy (%)", 100),
     Panel("accuracy_worst10", "Accuracy of the worst 10 % of clients", "accuracy (%)", 100),
+    Panel(
+        "validation_accuracy_mean",
+        "Mean over clients, validation rows; dotted: test rows",
+        "accuracy (%)",
+        100,
+        "accuracy_mean",
+    ),
     Panel("evaluate_loss", "Evaluation loss", "loss", 1),
     Panel("train_loss", "Training loss", "loss", 1),
     Panel(

@@ -42,9 +42,8 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     """
     run = load_run(folder.path)
     last = run.rounds[-1] if run.rounds else {}
-    accuracies = run.client_values("evaluate", "accuracy")
-    percent = [100 * a for a in accuracies.values() if 0 <= a <= 1]
-    report = fairness_report(percent) if percent else None
+    report = _over_clients(run, "accuracy")
+    validation = _over_clients(run, "validation_accuracy")
     networks = accuracy_by_network(run)
     whole = accuracy_by_network(run, column="whole_test_accuracy")
     by_network = {n.label: 100 * n.accuracy for n in networks}
@@ -53,6 +52,11 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
         {
             "rounds": last.get("round", 0),
             "accuracy_in_per_cent": report.as_dict() if report else None,
+            **(
+                {"validation_accuracy_in_per_cent": validation.as_dict()}
+                if validation
+                else {}
+            ),
             **({"accuracy_in_per_cent_by_network": by_network} if networks else {}),
             **totals(run),
             "last_round": last,
@@ -64,6 +68,13 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     if networks:
         for line in render_networks(networks, whole).splitlines():
             write(line)
+
+
+def _over_clients(run: Run, column: str) -> FairnessReport | None:
+    """Return the report on the last accuracies of all clients; None of none."""
+    accuracies = run.client_values("evaluate", column)
+    percent = [100 * a for a in accuracies.values() if 0 <= a <= 1]
+    return fairness_report(percent) if percent else None
 
 
 def draw_plots(folder: RunFolder) -> None:

@@ -28,7 +28,7 @@ DECOMPOSED: Mapping[str, Value] = {
     "num-rounds": 3,
     "evaluate-every": 1,
 }
-# Methods whose clients keep something from one round to the next.
+# Methods whose clients keep something from one round to the next, or rows to validate on.
 STATEFUL: Mapping[str, Mapping[str, Value]] = {
     "decomposed-scaffold": {
         **DECOMPOSED,
@@ -37,6 +37,15 @@ STATEFUL: Mapping[str, Mapping[str, Value]] = {
     },
     "personal-atoms": {**DECOMPOSED, "personal-atoms": True},
     "ditto": {"method": "ditto"},
+    "validation-rows": {
+        "method": "ditto",
+        "client-validation-fraction": 0.2,
+        "best-model-metric": "auto",
+        "early-stop-metric": "validation_accuracy_mean",
+        "early-stop-patience": 1,
+        "num-rounds": 4,
+        "evaluate-every": 1,
+    },
     "fedal": {
         "method": "fedal",
         "client-models": "mlp:hidden-width=32, cnn-shallow, linear",
@@ -88,6 +97,18 @@ def test_local_engine_on_fewer_nodes(
     assert run(tmp_path, "run", "local", num_supernodes) == reference
 
 
+def test_validation_rows_on_fewer_nodes_and_in_two_processes(tmp_path: Path) -> None:
+    keys = STATEFUL["validation-rows"]
+    local = run(tmp_path, "local", "local", 0, **keys)
+    assert run(tmp_path, "nodes", "local", 2, **keys) == local
+    assert run(tmp_path, "workers", "local", 0, **keys, workers=2) == local
+    best = {
+        (tmp_path / name / "best-model.safetensors").read_bytes()
+        for name in ("local", "nodes", "workers")
+    }
+    assert len(best) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("num_supernodes", [4, pytest.param(2, marks=pytest.mark.smoke)])
 @pytest.mark.parametrize("engine", ["ray", "deployment"])
@@ -104,6 +125,7 @@ def test_other_engines(
         *((name, "ray") for name in STATEFUL if name != "fedal"),
         pytest.param("fedal", "ray", marks=pytest.mark.smoke),
         ("decomposed-scaffold", "deployment"),
+        ("validation-rows", "deployment"),
         ("fedal", "deployment"),
     ],
 )

@@ -25,6 +25,7 @@ SITES: dict[str, Value] = {
     "sites": ", ".join(NAMES),
     "num-rounds": 2,
     "evaluate-every": 2,
+    "client-validation-fraction": 0.2,
     "plots": False,
     "device": "cpu",
 }

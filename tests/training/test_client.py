@@ -231,3 +231,35 @@ def test_actions_are_routed_by_their_names() -> None:
         strategy, LocalGrid(make_client_app(client_fn, list(Asking.ACTIONS)), 3), 1, zeros()
     )
     assert strategy.seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("client_class", CLIENTS)
+def test_validation_rows_are_scored_and_never_trained_on(
+    client_class: type[FederatedClient],
+) -> None:
+    kept = some_data(11)
+
+    def asked(validation: Split | None) -> tuple[list[np.ndarray], int, dict[str, object]]:
+        client = client_class(network(), some_data(24), some_data(9), validation=validation)
+        parameters = client.get_parameters({})
+        config = {"server-round": 1, "proximal-mu": 0.1}
+        trained, count, _ = client.fit(parameters, config)
+        loss, _, metrics = client.evaluate(trained or parameters, config)
+        return [*trained, np.array(loss)], count, metrics
+
+    plain, with_rows = asked(None), asked(kept)
+    assert all(map(np.array_equal, plain[0], with_rows[0]))
+    assert plain[1] == with_rows[1] == 24
+    new = {"validation-loss", "validation-accuracy", "validation-examples"}
+    assert set(with_rows[2]) - set(plain[2]) == new
+    assert with_rows[2]["validation-examples"] == 11
+
+
+def test_scores_of_validation_rows_are_those_of_a_client_tested_on_them() -> None:
+    test, kept = some_data(9), some_data(11)
+    one = FedAvgClient(network(), some_data(24), test, validation=kept)
+    other = FedAvgClient(network(), some_data(24), kept)
+    _, _, found = one.evaluate(one.get_parameters({}), {})
+    loss, count, wanted = other.evaluate(other.get_parameters({}), {})
+    told = [found[f"validation-{name}"] for name in ("loss", "accuracy", "examples")]
+    assert told == [loss, wanted["accuracy"], count]
