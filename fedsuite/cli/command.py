@@ -325,9 +325,31 @@ def tune(
     from fedsuite.sweeps.trials import objective_of
     from fedsuite.sweeps.tune import Budget, tune_file
 
-    names = [name.strip() for name in methods.split(",") if name.strip()]
     budget = Budget(trials, objective_of(objective), seed, workers)
-    tune_file(file, names, budget, output, overrides(settings))
+    tune_file(file, _names(methods), budget, output, overrides(settings))
+
+
+@app.command()
+def leaderboard(
+    suite: Annotated[Path, typer.Argument(help="Suite (TOML): problems, methods, budget.")],
+    problems: Annotated[str, typer.Option(help="Some of the problems, by name.")] = "",
+    methods: Annotated[
+        str, typer.Option(help="Some of the methods, by name; the baselines take part.")
+    ] = "",
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Write the page again from its tables.")
+    ] = False,
+    workers: WorkersOption = 0,
+    output: Annotated[Path, typer.Option(help="Folder.")] = Path("leaderboard"),
+) -> None:
+    """Tune methods alike, train them on fresh seeds, and write a page; resumable."""
+    from fedsuite.sweeps.leaderboard import rewrite_page, run_leaderboard
+
+    if page_only:
+        rewrite_page(suite, output)
+    else:
+        named = {"problems": _names(problems), "methods": _names(methods)}
+        run_leaderboard(suite, output, workers=workers, **named)
 
 
 @app.command()
@@ -339,6 +361,10 @@ def doctor() -> None:
     _print(table)
     if not healthy:
         raise typer.Exit(1)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _engine(name: str | None) -> Engine | None:

@@ -6,6 +6,7 @@ seed and data, so the spread of differences is often far smaller than the spread
 runs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -170,13 +171,12 @@ def _difference(row: Row, baseline: Row) -> Difference:
         for name in COLUMNS
     }
     return Difference(
-        row.label, len(seeds), {name: _paired(numbers) for name, numbers in found.items()}
+        row.label, len(seeds), {name: paired(n) if n else None for name, n in found.items()}
     )
 
 
-def _paired(numbers: list[float]) -> Paired | None:
-    if not numbers:
-        return None
+def paired(numbers: Sequence[float]) -> Paired:
+    """Return mean, interval and signs of at least one difference."""
     half = None
     if len(numbers) > 1:
         from scipy.stats import t

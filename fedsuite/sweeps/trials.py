@@ -229,10 +229,10 @@ def result_of(trial: Trial, folder: Path, objective: Objective, error: str = "")
         return Result(trial, FAILED, error=error or "the run did not finish")
     run = load_run(path)
     column, factor = _COLUMNS[objective]
-    accuracy = _last(run, "validation_accuracy_mean") * 100
+    accuracy = last_mean(run, "validation_accuracy_mean") * 100
     guess = 100 * run.manifest["data"].get("largest-class-train", 0.0)
     seconds = (run.summary or {}).get("total_cpu_seconds", 0.0)
-    score = _last(run, column) * factor
+    score = last_mean(run, column) * factor
     if not math.isfinite(score):
         return Result(trial, FAILED, accuracy, False, seconds, "no finite validation score")
     return Result(trial, score, accuracy, accuracy > guess, seconds)
@@ -243,7 +243,7 @@ def best_of(results: list[Result]) -> Result:
     return max(results, key=lambda result: (result.score, -result.trial.number))
 
 
-def _last(run: Run, column: str) -> float:
+def last_mean(run: Run, column: str) -> float:
     """Return the mean of a column's last evaluations; NaN without any."""
     values = run.column(column)[1][-LAST:]
     return fmean(values) if len(values) else math.nan

@@ -3,13 +3,12 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.keys import Value
-from fedsuite.experiment.experiment import Experiment, parse_assignment
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.layout import ROUNDS, lines_path
 from fedsuite.sweeps import proposals
 from fedsuite.sweeps.points import Point
@@ -25,35 +24,12 @@ from fedsuite.sweeps.trials import (
     result_of,
 )
 from fedsuite.sweeps.tune import Budget, tell_divergence, tune_file, tuning_base
-from fedsuite.sweeps.workers import Outcome
 from tests.small_runs import write_experiment
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return write_experiment(tmp_path / "small.toml")
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Run trials in this process, and note which."""
-    from fedsuite.engines.api import run
-
-    names: list[str] = []
-
-    def run_here(tasks: Any, workers: int, on_end: Any, keep_open: Any = ()) -> None:
-        for task in tasks:
-            names.append(task.name)
-            error = None
-            try:
-                settings = dict(map(parse_assignment, task.arguments[3::2]))
-                run(task.arguments[1], overrides=settings)
-            except FedsuiteError as caught:
-                error = str(caught)
-            on_end(Outcome(task.name, error, 0.0))
-
-    monkeypatch.setattr("fedsuite.sweeps.sweep.run_tasks", run_here)
-    return names
 
 
 def space_of(file: Path, method: str, **overrides: Value) -> Space:

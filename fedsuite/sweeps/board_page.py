@@ -1,0 +1,268 @@
+"""The page of a leaderboard, a function of the suite and two tables.
+
+``finals.csv`` has a line per final run, ``tuning.csv`` one per trial. The page can be
+written again from them without the runs.
+"""
+
+import csv
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeVar
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.files import atomic_write
+from fedsuite.results.compare import markdown_table, spread
+from fedsuite.sweeps.board_scores import (
+    LEAST,
+    MEASURES,
+    Final,
+    Row,
+    Tried,
+    Verdict,
+    critical_difference,
+    noise_floor,
+    own_model,
+    verdicts,
+)
+from fedsuite.sweeps.suite import Problem, Suite
+from fedsuite.sweeps.trials import LAST
+from fedsuite.sweeps.tuning_page import MEANINGS, number
+
+FINALS = "finals.csv"
+TUNING = "tuning.csv"
+
+Line = TypeVar("Line", Final, Tried)
+
+_WIDTH = 100
+
+_HEADINGS = {"mean": "accuracy", "worst_10": "worst 10 %", "variance": "variance"}
+
+
+def write_tables(folder: Path, finals: Sequence[Final], tried: Sequence[Tried]) -> None:
+    """Write ``finals.csv`` and ``tuning.csv``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, kind, lines in ((FINALS, Final, finals), (TUNING, Tried, tried)):
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, [f.name for f in fields(kind)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: _cell(v) for k, v in asdict(line).items()} for line in lines)
+        atomic_write(folder / name, text.getvalue().encode())
+
+
+def read_table(path: Path, kind: type[Line]) -> list[Line]:
+    """Return the lines of one of the tables.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read as such a table.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return [_line(kind, cells) for cells in csv.DictReader(file)]
+    except (OSError, KeyError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as a table: {error}") from error
+
+
+def _line(kind: type[Line], cells: Mapping[str, str]) -> Line:
+    parse: dict[Any, Any] = {
+        bool: lambda text: text == "True",
+        int: int,
+        float: float,
+        str: str,
+    }
+    return kind(**{f.name: parse[f.type](cells[f.name]) for f in fields(kind)})
+
+
+def _cell(value: object) -> object:
+    return f"{value:.8g}" if isinstance(value, float) else value
+
+
+def write_page(
+    folder: Path,
+    suite: Suite,
+    finals: Sequence[Final],
+    tried: Sequence[Tried],
+    command: str,
+) -> None:
+    """Write the page, ``README.md``, of the problems that have lines in the tables."""
+    tables = [
+        (problem, rows)
+        for problem in suite.problems
+        if (rows := rows_of(problem, finals, tried))
+    ]
+    parts = [_introduction(suite, tables, command)]
+    parts += [_section(suite, problem, rows) for problem, rows in tables]
+    atomic_write(folder / "README.md", "\n".join(parts).encode())
+
+
+def rows_of(problem: Problem, finals: Sequence[Final], tried: Sequence[Tried]) -> list[Row]:
+    """Return a problem's rows, of the contenders that were tuned."""
+    rows = []
+    for contender in problem.contenders:
+        mine = [t for t in tried if (t.problem, t.method) == (problem.name, contender.name)]
+        runs = {
+            f.seed: f
+            for f in finals
+            if (f.problem, f.method) == (problem.name, contender.name)
+        }
+        if mine:
+            failures = len(problem.seeds) - len(runs)
+            rows.append(
+                Row(contender.name, own_model(contender), tuple(mine), runs, failures)
+            )
+    return rows
+
+
+_RULES = """
+Each method has {trials} trials per problem: its defaults, then values drawn at random,
+all with full rounds and one seed. The best trial by {objective}, of the clients'
+validation rows, is trained on fresh seeds. The tables show test rows, mean of the last
+{last} evaluations, which no choice has seen.
+
+A difference is taken seed by seed, with a 95 % t interval: from `{baseline}` where one
+shared model is scored, from `{own_baseline}` where each client's own is. **Bold** is a
+difference whose p-value is below 0.05 after Holm's correction over the problem's rows,
+and whose mean is above {least} points and above the placebo's largest change of one
+seed.
+
+Suite `{name}`, content {digest}.
+"""
+
+
+def _introduction(
+    suite: Suite, tables: Sequence[tuple[Problem, list[Row]]], command: str
+) -> str:
+    answers = [_answer(suite, problem, rows) for problem, rows in tables]
+    rules = _RULES.format(
+        trials=suite.trials,
+        objective=MEANINGS[suite.objective],
+        last=LAST,
+        baseline=suite.baseline,
+        own_baseline=suite.own_baseline,
+        least=LEAST,
+        name=suite.name,
+        digest=suite.digest,
+    )
+    paragraphs = [textwrap.fill(rule.strip(), _WIDTH) for rule in rules.split("\n\n")]
+    whole = [*paragraphs, f"    {command}", _ranks(tables)]
+    return "\n".join(["# Leaderboard", "", *answers, "", "\n\n".join(whole)])
+
+
+def _answer(suite: Suite, problem: Problem, rows: list[Row]) -> str:
+    """Return the problem's result in one line."""
+    found = _verdicts(suite, rows, "mean")
+    seen = {name: v.difference.mean for name, v in found.items() if v.seen}
+    ordered = sorted(seen, key=lambda name: -seen[name])
+    better = [f"`{name}` {seen[name]:+.1f}" for name in ordered if seen[name] > 0]
+    worse = [f"`{name}` {seen[name]:+.1f}" for name in ordered if seen[name] < 0]
+    said = [f"above its baseline: {', '.join(better)}"] if better else []
+    said += [f"below: {', '.join(worse)}"] if worse else []
+    return (
+        f"- **{problem.title}.** {'; '.join(said) or 'No difference is above the noise'}."
+    )
+
+
+def _baselines(suite: Suite, rows: list[Row]) -> dict[bool, Row] | None:
+    named = {row.name: row for row in rows}
+    if suite.baseline not in named or suite.own_baseline not in named:
+        return None
+    return {False: named[suite.baseline], True: named[suite.own_baseline]}
+
+
+def _verdicts(suite: Suite, rows: list[Row], measure: str) -> dict[str, Verdict]:
+    baselines = _baselines(suite, rows)
+    if baselines is None:
+        return {}
+    noise = noise_floor(rows, baselines[False], suite.placebo, measure)
+    return verdicts(rows, baselines, measure, noise)
+
+
+def _section(suite: Suite, problem: Problem, rows: list[Row]) -> str:
+    """Return a problem's heading and its tables."""
+    seeds = ", ".join(map(str, problem.seeds))
+    settings = ", ".join(f"{k} = {v}" for k, v in problem.base.items() if k != "plots")
+    lines = [
+        f"## {problem.title}",
+        "",
+        textwrap.fill(f"Seeds {seeds}. {settings}.", _WIDTH),
+        "",
+    ]
+    if baselines := _baselines(suite, rows):
+        noise = [
+            f"{_HEADINGS[m]} {noise_floor(rows, baselines[False], suite.placebo, m):.2f}"
+            for m in MEASURES
+        ]
+        if any(row.name == suite.placebo for row in rows):
+            lines += [f"The placebo changes one seed by up to: {', '.join(noise)}.", ""]
+    lines += [_quality(suite, rows), _cost(rows)]
+    return "\n".join(lines)
+
+
+def _quality(suite: Suite, rows: list[Row]) -> str:
+    header = ["method", "model"]
+    for heading in _HEADINGS.values():
+        header += [heading, "minus baseline"]
+    found = {measure: _verdicts(suite, rows, measure) for measure in MEASURES}
+    lines = [header, ["---", "---"] + ["---:"] * (len(header) - 2)]
+    for row in sorted(rows, key=lambda row: -fmean(row.values("mean") or [-1])):
+        cells = [row.name, "own" if row.own_model else "shared"]
+        for measure in MEASURES:
+            cells += [str(spread(row.values(measure)) or "–")]
+            cells += [_difference(found[measure].get(row.name))]
+        lines.append(cells)
+    return markdown_table(lines)
+
+
+def _difference(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return ""
+    text = str(verdict.difference).rpartition(" (")[0] or str(verdict.difference)
+    return f"**{text}**" if verdict.seen else text
+
+
+def _cost(rows: list[Row]) -> str:
+    header = ["method", "values", "untuned", "tuned", "learnt", "MB", "CPU s"]
+    header += ["at equal MB", "at equal CPU", "never trained", "failed"]
+    lines = [header, ["---", "---"] + ["---:"] * (len(header) - 2)]
+    for row in rows:
+        learnt = sum(tried.learnt for tried in row.tried)
+        cells = [
+            row.name,
+            row.best.values,
+            number(row.tried[0].score),
+            number(row.best.score),
+        ]
+        cells.append(f"{learnt} of {len(row.tried)}")
+        for measure in ("megabytes", "seconds", "at_equal_megabytes", "at_equal_seconds"):
+            cells.append(number(fmean(row.values(measure))) if row.finals else "–")
+        untrained = fmean(row.values("untrained")) if row.finals else 0.0
+        lines.append([*cells, f"{untrained:g}", str(row.failures)])
+    return markdown_table(lines)
+
+
+def _ranks(tables: Sequence[tuple[Problem, list[Row]]]) -> str:
+    """Return the mean ranks of the methods that all problems have."""
+    if len(tables) < 2:
+        return ""
+    common = set.intersection(*({r.name for r in rows if r.finals} for _, rows in tables))
+    if len(common) < 2:
+        return ""
+    ranks: dict[str, list[int]] = {name: [] for name in common}
+    for _, rows in tables:
+        means = {r.name: fmean(r.values("mean")) for r in rows if r.name in common}
+        for place, name in enumerate(sorted(means, key=lambda n: -means[n]), 1):
+            ranks[name].append(place)
+    ordered = sorted(common, key=lambda name: fmean(ranks[name]))
+    lines = [["method", "mean rank"], ["---", "---:"]]
+    lines += [[name, f"{fmean(ranks[name]):.1f}"] for name in ordered]
+    critical = critical_difference(len(common), len(tables))
+    text = (
+        f"Mean ranks over {len(tables)} problems. Two methods differ by rank where they "
+        f"lie more than {critical:.1f} apart (Nemenyi, 5 %)."
+    )
+    return f"{textwrap.fill(text, _WIDTH)}\n\n{markdown_table(lines)}"

@@ -1,0 +1,150 @@
+"""Leaderboards: methods tuned under one budget, then trained on fresh seeds.
+
+The folder of a leaderboard holds a folder per problem, with ``tuning/`` (a tuning) and
+``test/`` (a sweep of the chosen values over fresh seeds), and the page with its tables.
+What is missing follows from the folder: a leaderboard that is started again, or with one
+more method, runs that alone.
+"""
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.output import print_line
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.sweeps.board_page import FINALS, read_table, write_page, write_tables
+from fedsuite.sweeps.board_page import TUNING as TRIED
+from fedsuite.sweeps.board_scores import Final, Tried, final_name, finals_of, tried_of
+from fedsuite.sweeps.points import Point
+from fedsuite.sweeps.suite import Problem, Suite, read_suite
+from fedsuite.sweeps.sweep import run_points
+from fedsuite.sweeps.trials import Contender, Result, best_of
+from fedsuite.sweeps.tune import Budget, tell_divergence, tune
+
+TUNING = "tuning"
+TEST = "test"
+
+
+def run_leaderboard(
+    file: Path,
+    output: Path,
+    *,
+    workers: int = 0,
+    problems: Sequence[str] = (),
+    methods: Sequence[str] = (),
+) -> None:
+    """Do what is missing of a leaderboard, and write its tables and its page.
+
+    Parameters
+    ----------
+    file
+        The suite.
+    output
+        Folder of the leaderboard.
+    workers
+        Runs at a time; 0 is one per core.
+    problems, methods
+        Names to restrict the work to; none is all. The baselines and the placebo always
+        take part. The page has what took part.
+
+    Raises
+    ------
+    ConfigError
+        If the suite or a name is wrong, or a contender cannot be run on its problem.
+    Stopped
+        If Ctrl-C or SIGTERM ends the work; the message has the command to go on.
+    """
+    suite = read_suite(file)
+    chosen = [_restricted(p, suite, methods) for p in _named(suite, problems)]
+    folder = Path(os.path.abspath(output))
+    command = _command(file, output, workers, problems, methods)
+    finals: list[Final] = []
+    tried: list[Tried] = []
+    for problem in chosen:
+        print_line(f"{problem.title}: {len(problem.contenders)} methods")
+        ended = run_problem(problem, suite, folder / problem.name, workers, command)
+        finals, tried = finals + ended[0], tried + ended[1]
+        write_tables(folder, finals, tried)
+        _write_page(suite, folder, command)
+    print_line(f"page: {folder / 'README.md'}")
+
+
+def rewrite_page(file: Path, output: Path) -> None:
+    """Write the page of a leaderboard again from its tables, without its runs."""
+    _write_page(read_suite(file), output, _command(file, output, 0, (), ()))
+
+
+def _write_page(suite: Suite, folder: Path, command: str) -> None:
+    finals, tried = read_table(folder / FINALS, Final), read_table(folder / TRIED, Tried)
+    write_page(folder, suite, finals, tried, command)
+
+
+def run_problem(
+    problem: Problem, suite: Suite, folder: Path, workers: int, command: str
+) -> tuple[list[Final], list[Tried]]:
+    """Tune the contenders of a problem, and train them on fresh seeds."""
+    budget = Budget(suite.trials, suite.objective, suite.tuning_seed, workers)
+    results = tune(problem.base, problem.contenders, budget, folder / TUNING, command)
+    for found in results.values():
+        tell_divergence(found)
+    points = [
+        point
+        for contender in problem.contenders
+        for point in final_points(problem, contender, results[contender.name])
+    ]
+    run_points(folder / TEST, problem.base, points, workers, command, compared=False)
+    finals = finals_of(
+        problem.name, problem.contenders, problem.seeds, folder / TEST, suite.baseline
+    )
+    tried = [tried_of(problem.name, r) for found in results.values() for r in found]
+    return finals, tried
+
+
+def final_points(
+    problem: Problem, contender: Contender, results: Sequence[Result]
+) -> list[Point]:
+    """Return the final runs of a contender; none where all its trials failed."""
+    best = best_of(list(results))
+    if best.error:
+        return []
+    named = dict(best.trial.point.settings)
+    points = []
+    for seed in problem.seeds:
+        given = {**problem.base, **named, "seed": seed}
+        experiment = Experiment.from_values(given, tuple(named))
+        point = replace(best.trial.point, seed=seed, fingerprint=experiment.fingerprint)
+        points.append(replace(point, title=final_name(contender, seed)))
+    return points
+
+
+def _named(suite: Suite, names: Sequence[str]) -> list[Problem]:
+    known = {problem.name: problem for problem in suite.problems}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"problem {name!r}: expected one of {', '.join(known)}")
+    return [known[name] for name in names] if names else list(suite.problems)
+
+
+def _restricted(problem: Problem, suite: Suite, names: Sequence[str]) -> Problem:
+    """Return a problem with the named contenders and those that they are compared with."""
+    if not names:
+        return problem
+    known = {contender.name for p in suite.problems for contender in p.contenders}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"method {name!r}: the suite has {', '.join(sorted(known))}")
+    wanted = {*names, suite.baseline, suite.own_baseline, suite.placebo}
+    kept = tuple(c for c in problem.contenders if c.name in wanted)
+    return replace(problem, contenders=kept)
+
+
+def _command(
+    file: Path, output: Path, workers: int, problems: Sequence[str], methods: Sequence[str]
+) -> str:
+    words = ["fedsuite", "leaderboard", str(file), "--output", str(output)]
+    words += ["--problems", ",".join(problems)] if problems else []
+    words += ["--methods", ",".join(methods)] if methods else []
+    return shlex.join([*words, *(["--workers", str(workers)] if workers else [])])

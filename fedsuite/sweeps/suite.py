@@ -1,0 +1,238 @@
+"""The suite of a leaderboard: problems, methods and budget, read from one TOML file.
+
+::
+
+    trials = 8
+    objective = "mean"
+    tuning-seed = 0
+    seeds = [1, 2, 3, 4, 5]
+    baseline = "fedavg"
+    own-baseline = "fedavg-ft"
+    placebo = "placebo"
+
+    [methods]
+    fedavg = {}
+    fedavg-ft = {}
+    standalone = {}
+    fedavgm = { method = "fedavg", server-momentum = 0.9 }
+    placebo = { method = "fedprox", proximal-mu = 1e-6 }
+
+    [problems.digits]
+    title = "Handwritten digits, 10 clients, Dirichlet 0.5"
+    methods = ["fedavg", "fedavg-ft"]   # default: all
+    seeds = [1, 2, 3]                   # default: the suite's
+    [problems.digits.experiment]
+    dataset = "digits"
+"""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Value
+from fedsuite.sweeps.points import OWN_KEYS
+from fedsuite.sweeps.trials import (
+    DEFAULT_FRACTION,
+    VALIDATION,
+    Contender,
+    Objective,
+    objective_of,
+)
+
+COMPULSORY = ("fedavg", "standalone", "fedavg-ft")
+"""Rows that every leaderboard has."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
+_SUITE_KEYS = {
+    *("trials", "objective", "tuning-seed", "seeds", "baseline", "own-baseline"),
+    *("placebo", "methods", "problems"),
+}
+_PROBLEM_KEYS = {"title", "methods", "seeds", "experiment"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of a suite.
+
+    Parameters
+    ----------
+    name, title
+        Name of its folder, and heading.
+    base
+        The experiment that all contenders share.
+    contenders
+        Who takes part, in the order of the suite.
+    seeds
+        Seeds of the final runs.
+    """
+
+    name: str
+    title: str
+    base: Mapping[str, Value]
+    contenders: tuple[Contender, ...]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Problems, methods and budget of a leaderboard.
+
+    Parameters
+    ----------
+    name
+        Name of the file.
+    problems
+        The problems.
+    trials, objective, tuning_seed
+        As for :class:`~fedsuite.sweeps.tune.Budget`.
+    baseline, own_baseline
+        Contenders that shared models and clients' own models are compared with.
+    placebo
+        Contender whose differences from the baseline are noise; empty is none.
+    digest
+        SHA-256 (hex, 16 digits) of the suite's content.
+    """
+
+    name: str
+    problems: tuple[Problem, ...]
+    trials: int
+    objective: Objective
+    tuning_seed: int
+    baseline: str
+    own_baseline: str
+    placebo: str
+    digest: str
+
+
+def read_suite(path: Path) -> Suite:
+    """Read a suite.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, or its content is no suite.
+    """
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read suite {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"suite {path} is not valid TOML: {error}") from error
+    try:
+        return _suite(path.name, content)
+    except ConfigError as error:
+        raise ConfigError(f"suite {path}: {error}") from None
+
+
+def _suite(name: str, content: Mapping[str, Any]) -> Suite:
+    _only(content, _SUITE_KEYS, "the suite")
+    contenders = {
+        title: Contender(title, {"method": title, **_values(f"methods.{title}", fixed)})
+        for title, fixed in _table(content, "methods").items()
+    }
+    for title in contenders:
+        if not _NAME.fullmatch(title):
+            raise ConfigError(f"methods: name {title!r}: expected small letters and dashes")
+    missing = [title for title in COMPULSORY if title not in contenders]
+    if missing:
+        raise ConfigError(f"methods: {', '.join(missing)} must be there: add it as a row")
+    roles = {
+        role: str(content.get(role, default))
+        for role, default in zip(
+            ("baseline", "own-baseline", "placebo"),
+            ("fedavg", "fedavg-ft", ""),
+            strict=True,
+        )
+    }
+    for role, title in roles.items():
+        if title and title not in contenders:
+            raise ConfigError(
+                f"{role} = {title!r}: expected one of {', '.join(contenders)}"
+            )
+    seeds = _seeds(content.get("seeds", [1, 2, 3, 4, 5]))
+    tuning_seed = content.get("tuning-seed", 0)
+    problems = tuple(
+        _problem(title, table, contenders, seeds)
+        for title, table in _table(content, "problems").items()
+    )
+    if any(tuning_seed in problem.seeds for problem in problems):
+        raise ConfigError(f"tuning-seed = {tuning_seed} is one of seeds: choose another")
+    trials = content.get("trials", 8)
+    if not isinstance(trials, int) or trials < 1:
+        raise ConfigError(f"trials = {trials!r}: expected a whole number above 0")
+    text = json.dumps(content, sort_keys=True)
+    return Suite(
+        name,
+        problems,
+        trials,
+        objective_of(str(content.get("objective", "mean"))),
+        tuning_seed,
+        roles["baseline"],
+        roles["own-baseline"],
+        roles["placebo"],
+        hashlib.sha256(text.encode()).hexdigest()[:16],
+    )
+
+
+def _problem(
+    name: str,
+    table: Mapping[str, Any],
+    contenders: Mapping[str, Contender],
+    seeds: tuple[int, ...],
+) -> Problem:
+    where = f"problems.{name}"
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: expected a name of small letters and dashes")
+    _only(table, _PROBLEM_KEYS, where)
+    titles = table.get("methods", list(contenders))
+    unknown = [title for title in titles if title not in contenders]
+    if unknown:
+        raise ConfigError(f"{where}: {unknown[0]!r} does not stand in [methods]")
+    base = _values(where, _table(table, "experiment"))
+    for key in ("method", *sorted(OWN_KEYS)):
+        if key in base:
+            raise ConfigError(f"{where}: the leaderboard sets {key} itself: leave it out")
+    if not base.get(VALIDATION):
+        base[VALIDATION] = DEFAULT_FRACTION
+    return Problem(
+        name,
+        str(table.get("title", name)),
+        {"plots": False, **base},
+        tuple(contender for title, contender in contenders.items() if title in titles),
+        _seeds(table["seeds"]) if "seeds" in table else seeds,
+    )
+
+
+def _only(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{where}: key {key!r}: expected {', '.join(sorted(known))}")
+
+
+def _table(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = content.get(name)
+    if not isinstance(table, dict) or not table:
+        raise ConfigError(f"{name}: expected a table with at least one entry")
+    return table
+
+
+def _values(where: str, table: object) -> dict[str, Value]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: expected a table of keys and values")
+    for key, value in table.items():
+        if not isinstance(value, bool | int | float | str):
+            raise ConfigError(f"{where}: key {key} = {value!r}: expected one value")
+    return dict(table)
+
+
+def _seeds(given: Sequence[object]) -> tuple[int, ...]:
+    seeds = tuple(seed for seed in given if isinstance(seed, int) and seed >= 0)
+    if not seeds or len(set(seeds)) != len(given):
+        raise ConfigError(f"seeds = {given}: expected different whole numbers from 0")
+    return seeds

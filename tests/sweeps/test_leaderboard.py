@@ -1,0 +1,211 @@
+"""Leaderboards: the suite, the statistics, the tables, and a whole small board."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.results.paired import paired
+from fedsuite.sweeps.board_page import FINALS, TUNING, read_table, rows_of, write_tables
+from fedsuite.sweeps.board_scores import (
+    Curve,
+    Final,
+    Row,
+    Tried,
+    at_equal_spending,
+    critical_difference,
+    holm,
+    own_model,
+    t_test,
+    verdicts,
+)
+from fedsuite.sweeps.leaderboard import rewrite_page, run_leaderboard
+from fedsuite.sweeps.suite import read_suite
+from fedsuite.sweeps.trials import Contender
+
+SUITE = Path(__file__).with_name("suite.toml")
+
+
+def final(method: str, seed: int, mean: float, **more: Any) -> Final:
+    numbers = {"worst_10": 0.0, "variance": 0.0, "megabytes": 1.0, "seconds": 1.0}
+    return Final("p", method, seed, mean, **{**numbers, "untrained": 0, **more})
+
+
+def row(name: str, means: list[float]) -> Row:
+    finals = {seed: final(name, seed, mean) for seed, mean in enumerate(means)}
+    return Row(name, False, (), finals, 0)
+
+
+# ---- statistics
+
+
+def test_the_interval_of_five_pairs() -> None:
+    found = paired([0.8, 1.2, 0.5, 1.0, 1.5])
+    assert found.mean == pytest.approx(1.0)
+    assert found.half_width == pytest.approx(0.4728, abs=1e-4)
+
+
+def test_holm_multiplies_the_smallest_most() -> None:
+    adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    assert adjusted == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0}
+    assert holm({}) == {}
+
+
+@pytest.mark.parametrize(("methods", "critical"), [(5, 2.49), (10, 5.53), (12, 6.80)])
+def test_the_critical_difference_of_six_problems(methods: int, critical: float) -> None:
+    assert critical_difference(methods, 6) == pytest.approx(critical, abs=0.01)
+
+
+def test_equal_differences_are_certain_and_none_is_none() -> None:
+    assert t_test([0.0, 0.0, 0.0]) == 1.0
+    assert t_test([2.0, 2.0, 2.0]) == 0.0
+    assert t_test([0.8, 1.2, 0.5, 1.0, 1.5]) < 0.01
+
+
+def test_a_difference_is_seen_above_noise_and_half_a_point() -> None:
+    base = row("fedavg", [50.0, 60.0, 70.0, 80.0, 90.0])
+    better = row("better", [52.0, 62.1, 71.9, 82.0, 92.1])
+    small = row("small", [50.3, 60.31, 70.29, 80.3, 90.3])
+    scattered = row("scattered", [60.0, 40.0, 90.0, 70.0, 91.0])
+    rows = [base, better, small, scattered]
+    found = verdicts(rows, {False: base, True: base}, "mean", 0.0)
+    assert {name: verdict.seen for name, verdict in found.items()} == {
+        "better": True,
+        "small": False,
+        "scattered": False,
+    }
+    assert found["small"].p_value < 0.001
+    noisy = verdicts(rows, {False: base, True: base}, "mean", 3.0)
+    assert not noisy["better"].seen
+
+
+def test_clients_own_models_have_a_baseline_of_their_own() -> None:
+    assert [own_model(Contender.of_method(m)) for m in ("fedavg", "scaffold")] == [
+        False
+    ] * 2
+    own = ("fedavg-ft", "standalone", "fedper", "ditto", "fedakd", "fedal", "fedproto")
+    assert all(own_model(Contender.of_method(method)) for method in own)
+    assert own_model(Contender("atoms", {"method": "fedavg", "personal-atoms": True}))
+
+
+def test_accuracy_at_what_the_baseline_spent() -> None:
+    curve = Curve((10.0, 20.0, 30.0), (2.0, 4.0, 6.0), (1.0, 2.0, 3.0))
+    base = final("fedavg", 1, 0.0, megabytes=4.0, seconds=0.5)
+    found = at_equal_spending(final("dear", 1, 30.0), curve, base)
+    assert found.at_equal_megabytes == 20.0
+    assert math.isnan(found.at_equal_seconds)
+
+
+# ---- tables
+
+
+def test_tables_are_read_as_they_were_written(tmp_path: Path) -> None:
+    finals = [final("fedavg", 1, 12.5), final("fedal", 2, 1 / 3, at_equal_seconds=2.0)]
+    tried = [Tried("p", "fedavg", 0, "defaults", -math.inf, math.nan, False, 0.5, "no, |")]
+    write_tables(tmp_path, finals, tried)
+    (first, second), (trial,) = (
+        read_table(tmp_path / FINALS, Final),
+        read_table(tmp_path / TUNING, Tried),
+    )
+    assert (first.mean, first.seed, first.untrained) == (12.5, 1, 0)
+    assert second.mean == pytest.approx(1 / 3)
+    assert trial.error == "no, |"
+    assert trial.score == -math.inf
+    assert trial.learnt is False
+    with pytest.raises(ConfigError, match=r"finals\.csv: cannot be read as a table"):
+        read_table(tmp_path / FINALS, Tried)
+
+
+# ---- the suite
+
+
+def test_a_suite_fills_in_the_method_and_the_validation_rows() -> None:
+    suite = read_suite(SUITE)
+    digits, shards = suite.problems
+    assert digits.base["client-validation-fraction"] == 0.2
+    assert shards.base["client-validation-fraction"] == 0.1
+    assert [c.name for c in shards.contenders] == ["fedavg", "fedavg-ft", "standalone"]
+    assert digits.contenders[3].fixed == {"method": "fedeba"}
+    assert digits.contenders[4].fixed == {"method": "fedprox", "proximal-mu": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("standalone = {}", "", "standalone must be there"),
+        ("trials = 2", "trials = 0", "trials = 0: expected a whole number"),
+        ("trials = 2", "trails = 2", "key 'trails': expected"),
+        ("seeds = [1, 2]", "seeds = [0, 1]", "tuning-seed = 0 is one of seeds"),
+        ("seeds = [1, 2]", "seeds = [1, 1]", "expected different whole numbers"),
+        ('placebo = "placebo"', 'placebo = "nobody"', "placebo = 'nobody'"),
+        ('model = "linear"', 'seed = 3\nmodel = "linear"', "sets seed itself"),
+        ('model = "linear"', "model = [1]", "expected one value"),
+        ('"fedavg-ft", "standalone"]', '"fedmax"]', "'fedmax' does not stand in"),
+        ("trials = 2", 'objective = "best"', "objective 'best'"),
+        ("trials = 2", "trials = ", "not valid TOML"),
+    ],
+)
+def test_a_wrong_suite_is_refused_in_one_line(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    file = tmp_path / "suite.toml"
+    text = SUITE.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=words) as caught:
+        read_suite(file)
+    assert "\n" not in str(caught.value)
+
+
+# ---- a whole board
+
+
+def test_a_board_has_failures_as_rows_and_is_a_function_of_its_folder(
+    tmp_path: Path, started: list[str]
+) -> None:
+    output = tmp_path / "board"
+    run_leaderboard(SUITE, output)
+    # Six and three methods twice, then each that did not fail on two seeds.
+    assert len(started) == 12 + 10 + 6 + 6
+    page = (output / "README.md").read_text()
+    assert "| broken | defaults | – | – | 0 of 2 | – | – | – | – | 0 | 2 |" in page
+    assert "| placebo | shared |" in page
+    assert max(map(len, page.splitlines())) < 400
+    started.clear()
+    run_leaderboard(SUITE, output)
+    # Only what failed is tried again.
+    assert set(started) == {"broken-trial-00", "broken-trial-01"}
+    assert (output / "README.md").read_text() == page
+    (output / "README.md").unlink()
+    rewrite_page(SUITE, output)
+    assert (output / "README.md").read_text() == page
+
+
+def test_one_more_method_runs_alone(tmp_path: Path, started: list[str]) -> None:
+    file, output = tmp_path / "suite.toml", tmp_path / "board"
+    text = SUITE.read_text().replace('broken = { method = "fedavg", drop-out = 1.0 }\n', "")
+    file.write_text(text.replace("fedeba = {}\n", ""))
+    run_leaderboard(file, output, problems=["digits"])
+    started.clear()
+    file.write_text(text)
+    run_leaderboard(file, output, problems=["digits"])
+    assert sorted(started) == [
+        *("fedeba-seed-1", "fedeba-seed-2", "fedeba-trial-00", "fedeba-trial-01")
+    ]
+    (problem, _) = read_suite(file).problems
+    finals = read_table(output / FINALS, Final)
+    rows = rows_of(problem, finals, read_table(output / TUNING, Tried))
+    assert [row.name for row in rows] == [c.name for c in problem.contenders]
+    assert all(len(row.finals) == 2 and len(row.tried) == 2 for row in rows)
+
+
+def test_names_that_the_suite_lacks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="problem 'cifar': expected one of digits, shards"
+    ):
+        run_leaderboard(SUITE, tmp_path, problems=["cifar"])
+    with pytest.raises(ConfigError, match="method 'fedmax': the suite has"):
+        run_leaderboard(SUITE, tmp_path, methods=["fedmax"])
