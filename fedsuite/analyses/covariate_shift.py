@@ -21,7 +21,7 @@ from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Cell, Output, Table
 from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Value
-from fedsuite.data import PARTITIONERS, ClientShift, load_federated_data
+from fedsuite.data import ClientShift, CovariateShift, load_federated_data
 from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.plots import PALETTE, dress
@@ -89,7 +89,7 @@ def command(
 ) -> None:
     """Divide the experiment's data by each generator, and measure the clients."""
     chosen = Experiment.load(experiment, overrides(settings))
-    key = next(k for k in PARTITIONERS[GENERATORS[0]].keys if k.name == "squared-shift")
+    key = next(k for k in CovariateShift.KEYS if k.name == "squared-shift")
     asked = [float(key.parse_text(text)) for text in squared_shifts.split(",")]
     files = Output.claim(output, "covariate_shift", overwrite=overwrite)
     cases = measure(dict(chosen.values), chosen.seed, asked)

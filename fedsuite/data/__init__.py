@@ -8,8 +8,10 @@ libraries are imported when data is loaded. flwr-datasets is imported with a par
 from importlib import import_module
 from typing import Any
 
-from fedsuite.data.catalog import DATASETS
+from fedsuite.data.catalog import DATASETS, PARTITIONERS
+from fedsuite.data.covariate_shift import CovariateShift, FirstComponent, PrintedShift
 from fedsuite.data.data_settings import DataSettings
+from fedsuite.data.division import Division, Partition, Samples
 from fedsuite.data.federated import (
     ClientData,
     FederatedData,
@@ -17,46 +19,52 @@ from fedsuite.data.federated import (
 )
 from fedsuite.data.holdings import PartitionRow, partition_table
 from fedsuite.data.loading import load_federated_data
-from fedsuite.data.partition import Partition, Samples
-from fedsuite.data.partition_specs import PARTITIONERS, PartitionerSpec, partition_indices
+from fedsuite.data.partition import (
+    ClassCount,
+    Dirichlet,
+    DirichletClient,
+    Iid,
+    NaturalId,
+    Pathological,
+    PowerLaw,
+    Shards,
+)
 from fedsuite.data.public import PublicData
 from fedsuite.data.shift_report import ClientShift
-from fedsuite.data.specs import DatasetSpec, RawData
+from fedsuite.data.specs import DatasetSpec, RawData, Source
 
 __all__ = [
     "DATASETS",
     "PARTITIONERS",
+    "ClassCount",
     "ClientData",
     "ClientShift",
+    "CovariateShift",
     "DataSettings",
     "DatasetSpec",
+    "Dirichlet",
+    "DirichletClient",
+    "Division",
     "FederatedData",
+    "FirstComponent",
+    "Iid",
+    "NaturalId",
     "Partition",
     "PartitionRow",
-    "PartitionerSpec",
+    "Pathological",
+    "PowerLaw",
+    "PrintedShift",
     "PublicData",
     "RawData",
     "Samples",
+    "Shards",
+    "Source",
     "Split",
     "load_federated_data",
-    "partition_indices",
     "partition_table",
 ]
 
-_FLOWER_PARTITIONERS = (
-    "ClassCountPartitioner",
-    "ClientDirichletPartitioner",
-    "CovariateShiftPartitioner",
-    "DirichletPartitioner",
-    "FirstComponentPartitioner",
-    "IidPartitioner",
-    "NaturalIdPartitioner",
-    "PathologicalPartitioner",
-    "PowerLawPartitioner",
-    "PrintedShiftPartitioner",
-    "SameMixPartitioner",
-    "ShardPartitioner",
-)
+_FLOWER_PARTITIONERS = ("SameMixPartitioner", "SuitePartitioner")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The data sets that fedsuite knows.
+"""The data sets and partitioners that fedsuite knows.
 
 Means and standard deviations of ``mnist``, ``fashion-mnist`` and ``cifar10`` were
 recomputed from the training files and agree with the published ones; the others are
@@ -8,9 +8,18 @@ the published values, not recomputed here.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fedsuite.data import diabetes130, heart_disease, own_table, reddit, synthetic_ehr
-from fedsuite.data.digits import load_digits
-from fedsuite.data.parquet import load_parquet
+from fedsuite.data import (
+    covariate_shift,
+    diabetes130,
+    heart_disease,
+    partition,
+    reddit,
+    synthetic_ehr,
+)
+from fedsuite.data.digits import Digits
+from fedsuite.data.division import Division
+from fedsuite.data.own_table import OwnTable
+from fedsuite.data.parquet import Parquet
 from fedsuite.data.specs import DatasetSpec
 
 _SPECS = (
@@ -19,7 +28,7 @@ _SPECS = (
         description="handwritten digits 8x8 grey, 1,797 rows, part of scikit-learn",
         num_classes=10,
         input_shape=(1, 8, 8),
-        load=load_digits,
+        source=Digits,
         mean=(0.0,),
         std=(1.0,),
         max_value=16,
@@ -30,7 +39,7 @@ _SPECS = (
         description="clothes 28x28 grey, 60,000 / 10,000 rows",
         num_classes=10,
         input_shape=(1, 28, 28),
-        load=load_parquet,
+        source=Parquet,
         mean=(0.2860,),
         std=(0.3530,),
         hub_id="zalando-datasets/fashion_mnist",
@@ -42,7 +51,7 @@ _SPECS = (
         description="handwritten digits 28x28 grey, 60,000 / 10,000 rows",
         num_classes=10,
         input_shape=(1, 28, 28),
-        load=load_parquet,
+        source=Parquet,
         mean=(0.1307,),
         std=(0.3081,),
         hub_id="ylecun/mnist",
@@ -54,7 +63,7 @@ _SPECS = (
         description="photographs 32x32 colour, 10 classes, 50,000 / 10,000 rows",
         num_classes=10,
         input_shape=(3, 32, 32),
-        load=load_parquet,
+        source=Parquet,
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
         hub_id="uoft-cs/cifar10",
@@ -67,7 +76,7 @@ _SPECS = (
         description="photographs 32x32 colour, 100 classes, 50,000 / 10,000 rows",
         num_classes=100,
         input_shape=(3, 32, 32),
-        load=load_parquet,
+        source=Parquet,
         mean=(0.5071, 0.4867, 0.4408),
         std=(0.2675, 0.2565, 0.2761),
         hub_id="uoft-cs/cifar100",
@@ -81,7 +90,7 @@ _SPECS = (
         description="house numbers 32x32 colour, 73,257 / 26,032 rows, no extra rows",
         num_classes=10,
         input_shape=(3, 32, 32),
-        load=load_parquet,
+        source=Parquet,
         mean=(0.4377, 0.4438, 0.4728),
         std=(0.1980, 0.2010, 0.1970),
         hub_id="ufldl-stanford/svhn",
@@ -93,7 +102,7 @@ _SPECS = (
         description="photographs 64x64 colour, 200 classes, 100,000 / 10,000 rows",
         num_classes=200,
         input_shape=(3, 64, 64),
-        load=load_parquet,
+        source=Parquet,
         mean=(0.4802, 0.4481, 0.3975),
         std=(0.2770, 0.2691, 0.2821),
         hub_id="zh-plus/tiny-imagenet",
@@ -105,7 +114,7 @@ _SPECS = (
         description="photographs 32x32 colour, 10 classes, 90,000 / 90,000 rows",
         num_classes=10,
         input_shape=(3, 32, 32),
-        load=load_parquet,
+        source=Parquet,
         mean=(0.4789, 0.4723, 0.4305),
         std=(0.2421, 0.2383, 0.2587),
         hub_id="flwrlabs/cinic10",
@@ -118,7 +127,7 @@ _SPECS = (
         description="faces 84x84 colour, smiling or not, 202,599 rows, owner: celebrity",
         num_classes=2,
         input_shape=(3, 84, 84),
-        load=load_parquet,
+        source=Parquet,
         mean=(0.5068, 0.4262, 0.3835),
         std=(0.3103, 0.2903, 0.2896),
         hub_id="flwrlabs/celeba",
@@ -136,7 +145,7 @@ _SPECS = (
         "owner: writer",
         num_classes=62,
         input_shape=(1, 28, 28),
-        load=load_parquet,
+        source=Parquet,
         mean=(0.9637,),
         std=(0.1550,),
         hub_id="flwrlabs/femnist",
@@ -150,20 +159,17 @@ _SPECS = (
         description="LEAF's comments, ten words in, the next word of each out, owner: user",
         num_classes=reddit.VOCABULARY,
         input_shape=(reddit.LENGTH,),
-        load=reddit.load_reddit,
-        prepare=reddit.prepare_reddit,
+        source=reddit.Reddit,
         folder="reddit",
         test_splits=(),
         files=("*.json",),
-        keys=reddit.KEYS,
     ),
     DatasetSpec(
         name="heart-disease",
         description="920 patients, diseased or not, real, owner: one of four hospitals",
         num_classes=2,
         input_shape=(heart_disease.WIDTH,),
-        load=heart_disease.load_heart_disease,
-        prepare=heart_disease.prepare_heart_disease,
+        source=heart_disease.HeartDisease,
         folder="heart_disease",
         test_splits=(),
         files=heart_disease.FILES,
@@ -174,12 +180,10 @@ _SPECS = (
         "exclusions, owner: medical specialty or payer",
         num_classes=2,
         input_shape=(diabetes130.WIDTH,),
-        load=diabetes130.load_diabetes130,
-        prepare=diabetes130.prepare_diabetes130,
+        source=diabetes130.Diabetes130,
         folder="diabetes130",
         test_splits=(),
         files=diabetes130.FILES[:1],
-        keys=diabetes130.KEYS,
     ),
     DatasetSpec(
         name="synthetic-ehr",
@@ -187,20 +191,37 @@ _SPECS = (
         "the sizes of FedAKD's Table 7, owner: one of 50 states",
         num_classes=2,
         input_shape=(1 + synthetic_ehr.EVENTS, 3),
-        load=synthetic_ehr.load_synthetic_ehr,
+        source=synthetic_ehr.SyntheticEhr,
         test_splits=(),
-        keys=synthetic_ehr.KEYS,
     ),
     DatasetSpec(
         name="own-table",
         description="columns of numbers that sites bring (key sites), as many as they say",
         num_classes=2,
         input_shape=(1,),
-        load=own_table.load_own_table,
+        source=OwnTable,
         test_splits=(),
-        keys=own_table.KEYS,
     ),
 )
 
 DATASETS: Mapping[str, DatasetSpec] = MappingProxyType({s.name: s for s in _SPECS})
 """Data sets by the value of the key ``dataset``."""
+
+_DIVISIONS = (
+    partition.Iid,
+    partition.Shards,
+    partition.Dirichlet,
+    partition.DirichletClient,
+    partition.Pathological,
+    partition.PowerLaw,
+    covariate_shift.CovariateShift,
+    covariate_shift.PrintedShift,
+    covariate_shift.FirstComponent,
+    partition.ClassCount,
+    partition.NaturalId,
+)
+
+PARTITIONERS: Mapping[str, type[Division]] = MappingProxyType(
+    {division.NAME: division for division in _DIVISIONS}
+)
+"""Partitioners by the value of the key ``partitioner``."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsuite.core.rng import numpy_stream
-from fedsuite.data.partition import Partition
+from fedsuite.data.division import Partition
 from fedsuite.data.specs import IntArray
 
 _PURPOSE = "client-validation"

@@ -22,19 +22,17 @@ Two more partitioners follow the paper's print and its authors' code:
   in their labels too. An arbitrary sign decides which end of the component is used.
 """
 
-from collections.abc import Callable
-from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
 from fedsuite.core.errors import DataError
-from fedsuite.data.partition import Partition, Samples, cut, power_law_sizes
+from fedsuite.core.settings import key
+from fedsuite.data.division import Partition, Samples
+from fedsuite.data.partition import Sized, cut
 from fedsuite.data.pca import FloatArray, pool_frame
 from fedsuite.data.shift_report import measure_shift
 from fedsuite.data.specs import IntArray
-
-LogWeights = Callable[[FloatArray, FloatArray], FloatArray]
-"""Function of coordinates and displacement that returns log-weights, up to a constant."""
 
 
 def displacement(
@@ -85,88 +83,94 @@ def draw_rows(
     return order
 
 
-def covariate_shift(
-    samples: Samples,
-    num_clients: int,
-    rng: np.random.Generator,
-    *,
-    squared_shift: float = 5.0,
-    shift_dimensions: int = 20,
-    shift_replacement: bool = True,
-    power_law_exponent: float = 1.0,
-    data_fraction: float = 1.0,
-    log_weights: LogWeights = ratio_log_weights,
-) -> Partition:
-    """Draw each client's rows by weights that shift its inputs.
+class _Shifting(Sized):
+    """Partitioners that look at the inputs, and report how far those are shifted."""
 
-    Parameters
-    ----------
-    squared_shift
-        C: squared Mahalanobis distance of each client's target mean from the pool's.
-    shift_dimensions
-        Number of the training pool's principal components in which the Gaussian is fitted.
-    shift_replacement
-        Whether a client may hold copies of a row. Without copies, the shift falls short of
-        C. Clients may share rows either way.
-    power_law_exponent, data_fraction
-        Sizes are proportional to ``1 / k**exponent`` and add up to this share of the pool.
-    log_weights
-        Weights of the draws.
-    """
-    pools = _white_pools(samples, shift_dimensions)
-    sizes = _part_sizes(pools, num_clients, power_law_exponent, data_fraction)
-    train, test, effective = [], [], []
-    for client, stream in enumerate(rng.spawn(num_clients)):
-        # Each client has its own streams: its direction depends on neither C nor the sizes.
-        directions, train_draws, test_draws = stream.spawn(3)
-        shift = displacement(directions, shift_dimensions, squared_shift)
-        weights = log_weights(pools[0], shift)
-        test_weights = log_weights(pools[1], shift)
-        train_size, test_size = (int(part[client]) for part in sizes)
-        train.append(draw_rows(train_draws, weights, train_size, shift_replacement))
-        test.append(draw_rows(test_draws, test_weights, test_size, shift_replacement))
-        effective.append(effective_size(weights))
-    report = measure_shift(pools, samples.train_labels, train, test, effective)
-    return Partition(tuple(train), tuple(test), report)
+    USES_FEATURES: ClassVar[bool] = True
 
-
-printed_covariate_shift = partial(covariate_shift, log_weights=printed_log_weights)
-"""Draw each client's rows by the weights that the paper prints."""
-
-
-def first_component(
-    samples: Samples,
-    num_clients: int,
-    rng: np.random.Generator,
-    *,
-    shift_dimensions: int = 20,
-    power_law_exponent: float = 1.0,
-    data_fraction: float = 1.0,
-) -> Partition:
-    """Sort rows by their first principal component, and cut the lower end into blocks.
-
-    Nothing is drawn: the seed has no effect. ``shift_dimensions`` is for the report.
-    """
-    pools = _white_pools(samples, shift_dimensions)
-    sizes = _part_sizes(pools, num_clients, power_law_exponent, data_fraction)
-    train, test = (
-        cut(np.argsort(pool[:, 0], kind="stable"), part)
-        for pool, part in zip(pools, sizes, strict=True)
+    shift_dimensions: int = key(
+        default=20,
+        help="principal components in which inputs are shifted, and shifts measured",
+        minimum=1,
     )
-    counts = [float(len(rows)) for rows in train]
-    report = measure_shift(pools, samples.train_labels, train, test, counts)
-    return Partition(train, test, report)
+
+    def pools(self, samples: Samples) -> tuple[FloatArray, FloatArray]:
+        """Return both pools in coordinates that whiten the training pool."""
+        if samples.train_features is None or samples.test_features is None:
+            raise DataError("this partitioner goes by the inputs, and none were given")
+        frame = pool_frame(samples.train_features, self.shift_dimensions)
+        return frame.whiten(samples.train_features), frame.whiten(samples.test_features)
 
 
-def _white_pools(samples: Samples, dimensions: int) -> tuple[FloatArray, FloatArray]:
-    """Return both pools in coordinates that whiten the training pool."""
-    if samples.train_features is None or samples.test_features is None:
-        raise DataError("this partitioner goes by the inputs, and none were given")
-    frame = pool_frame(samples.train_features, dimensions)
-    return frame.whiten(samples.train_features), frame.whiten(samples.test_features)
+class CovariateShift(_Shifting):
+    """Inputs shifted by density-ratio weights, sizes as :class:`PowerLaw`, rows shared."""
+
+    NAME: ClassVar[str] = "covariate-shift"
+    SHARES_ROWS: ClassVar[bool] = True
+
+    squared_shift: float = key(
+        default=5.0,
+        help="C, squared Mahalanobis distance of a client's mean from the pool's; 0 is "
+        "none",
+        minimum=0,
+    )
+    shift_replacement: bool = key(
+        default=True,
+        help="whether rows are drawn with replacement; without, the shift falls short of C",
+    )
+
+    _log_weights = staticmethod(ratio_log_weights)
+
+    def draw(
+        self, samples: Samples, num_clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Return the rows of each client and their measured shift."""
+        pools = self.pools(samples)
+        sizes = [self.sizes(len(pool), num_clients) for pool in pools]
+        held: tuple[list[IntArray], list[IntArray]] = ([], [])
+        effective = []
+        for client, stream in enumerate(rng.spawn(num_clients)):
+            # A client's streams are its own: its direction depends on neither C nor sizes.
+            directions, *draws = stream.spawn(3)
+            shift = displacement(directions, self.shift_dimensions, self.squared_shift)
+            weights = [self._log_weights(pool, shift) for pool in pools]
+            for part, drawn in enumerate(held):
+                size = int(sizes[part][client])
+                drawn.append(
+                    draw_rows(draws[part], weights[part], size, self.shift_replacement)
+                )
+            effective.append(effective_size(weights[0]))
+        train, test = held
+        report = measure_shift(pools, samples.train_labels, train, test, effective)
+        return Partition(tuple(train), tuple(test), report)
 
 
-def _part_sizes(
-    pools: tuple[FloatArray, FloatArray], num_clients: int, exponent: float, share: float
-) -> list[IntArray]:
-    return [power_law_sizes(int(share * len(p)), num_clients, exponent) for p in pools]
+class PrintedShift(CovariateShift):
+    """The FedAKD paper's printed weights: a quarter of C, half the covariance."""
+
+    NAME: ClassVar[str] = "covariate-shift-printed"
+
+    _log_weights = staticmethod(printed_log_weights)
+
+
+class FirstComponent(_Shifting):
+    """The FedAKD code's blocks: the lower end of rows sorted by their first component.
+
+    Nothing is drawn: the seed has no effect, nor is there a C. ``shift_dimensions`` is for
+    the report.
+    """
+
+    NAME: ClassVar[str] = "first-component"
+
+    def draw(
+        self, samples: Samples, num_clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Return the rows of each client and their measured shift."""
+        pools = self.pools(samples)
+        train, test = (
+            cut(np.argsort(p[:, 0], kind="stable"), self.sizes(len(p), num_clients))
+            for p in pools
+        )
+        counts = [float(len(rows)) for rows in train]
+        report = measure_shift(pools, samples.train_labels, train, test, counts)
+        return Partition(train, test, report)

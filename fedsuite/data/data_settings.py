@@ -6,8 +6,7 @@ from typing import Literal
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO
 from fedsuite.core.settings import Settings, key
-from fedsuite.data.catalog import DATASETS
-from fedsuite.data.partition_specs import PARTITIONERS
+from fedsuite.data.catalog import DATASETS, PARTITIONERS
 
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 

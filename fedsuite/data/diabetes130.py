@@ -23,34 +23,19 @@ al. (their Table 2). An unknown value is 0 in all its columns.
 """
 
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fedsuite.core.errors import DataError
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import key
 from fedsuite.data.folders import dataset_folder
-from fedsuite.data.specs import DatasetSpec, IntArray, RawData
+from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
 from fedsuite.data.tabular import Floats, one_hot, standardised
 
 FILES = ("diabetic_data.parquet", "diabetic_data.csv")
 """Names of the table's file; the first file that exists is read."""
-
-KEYS = (
-    Key(
-        "diabetes-clients",
-        "specialty",
-        "owner of a row: medical specialty, payer, or none, which keeps all rows",
-        choices=("specialty", "payer", "none"),
-    ),
-    Key(
-        "diabetes-target",
-        "any",
-        "what is predicted: any readmission, or one within 30 days",
-        choices=("any", "30-days"),
-    ),
-)
 
 AGE = "age"
 NUMBERS = (
@@ -110,48 +95,56 @@ WIDTH = sum(map(len, (NUMBERS, VISITS, *CODES.values())), 1) + (len(DISEASES) + 
 ArrowTable: TypeAlias = Any  # pyarrow ships no types
 
 
-def load_diabetes130(
-    spec: DatasetSpec, data_dir: Path | None, diabetes_clients: str, diabetes_target: str
-) -> RawData:
-    """Read the table below ``data_dir / spec.folder``.
+class Diabetes130(Source):
+    """The table of encounters."""
 
-    Raises
-    ------
-    DataError
-        If the table is missing or holds an impossible value.
-    """
-    import pyarrow.compute as pc
-
-    file = _find(spec, dataset_folder(spec, data_dir))
-    table = _read(file)
-    died = pc.is_in(table["discharge_disposition_id"], value_set=_strings(DIED_OR_HOSPICE))
-    table = table.filter(pc.invert(died))
-    if diabetes_clients in OWNERS:
-        owner = table[OWNERS[diabetes_clients]]
-        table = table.filter(pc.not_equal(owner, UNKNOWN))
-    if not table.num_rows:
-        raise DataError(f"{file}: no row is left: all have died, or their owner is unknown")
-    outcome = _index(table["readmitted"], tuple(TARGETS))
-    if (outcome < 0).any():
-        wrong = table["readmitted"][int((outcome < 0).argmax())].as_py()
-        raise DataError(f"{file}, readmitted: {wrong!r} is none of {', '.join(TARGETS)}")
-    least = 1 if diabetes_target == "any" else TARGETS["<30"]
-    ids = None
-    if diabetes_clients in OWNERS:
-        ids = _numbered(table[OWNERS[diabetes_clients]])
-    return RawData(
-        features=_encode(file, table),
-        labels=(outcome >= least).astype(np.int64),
-        ids=ids,
-        groups=_numbered(table["patient_nbr"]),
+    diabetes_clients: Literal["specialty", "payer", "none"] = key(
+        default="specialty",
+        help="owner of a row: medical specialty, payer, or none, which keeps all rows",
+    )
+    diabetes_target: Literal["any", "30-days"] = key(
+        default="any",
+        help="what is predicted: any readmission, or one within 30 days",
     )
 
+    def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
+        """Read the table below ``data_dir / spec.folder``.
 
-def prepare_diabetes130(
-    raw: RawData, train_rows: IntArray, diabetes_clients: str, diabetes_target: str
-) -> RawData:
-    """Standardise the numbers; see :func:`fedsuite.data.tabular.standardised`."""
-    return standardised(raw, train_rows, 1 + len(NUMBERS) + len(VISITS))
+        Raises
+        ------
+        DataError
+            If the table is missing or holds an impossible value.
+        """
+        import pyarrow.compute as pc
+
+        file = _find(spec, dataset_folder(spec, data_dir))
+        table = _read(file)
+        ended = _strings(DIED_OR_HOSPICE)
+        died = pc.is_in(table["discharge_disposition_id"], value_set=ended)
+        table = table.filter(pc.invert(died))
+        owner = OWNERS.get(self.diabetes_clients)
+        if owner is not None:
+            table = table.filter(pc.not_equal(table[owner], UNKNOWN))
+        if not table.num_rows:
+            raise DataError(
+                f"{file}: no row is left: all have died, or their owner is unknown"
+            )
+        outcome = _index(table["readmitted"], tuple(TARGETS))
+        if (outcome < 0).any():
+            wrong = table["readmitted"][int((outcome < 0).argmax())].as_py()
+            expected = ", ".join(TARGETS)
+            raise DataError(f"{file}, readmitted: {wrong!r} is none of {expected}")
+        least = 1 if self.diabetes_target == "any" else TARGETS["<30"]
+        return RawData(
+            features=_encode(file, table),
+            labels=(outcome >= least).astype(np.int64),
+            ids=_numbered(table[owner]) if owner is not None else None,
+            groups=_numbered(table["patient_nbr"]),
+        )
+
+    def prepare(self, raw: RawData, train_rows: IntArray) -> RawData:
+        """Standardise the numbers; see :func:`fedsuite.data.tabular.standardised`."""
+        return standardised(raw, train_rows, 1 + len(NUMBERS) + len(VISITS))
 
 
 def disease_group(code: str) -> int:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fedsuite.core.errors import DataError
 from fedsuite.core.keys import Value
 from fedsuite.core.least_recent import LeastRecent
-from fedsuite.data.partition import Partition
+from fedsuite.data.division import Partition
 from fedsuite.data.public import PublicData
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import Parts

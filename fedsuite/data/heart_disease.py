@@ -21,7 +21,7 @@ import numpy as np
 
 from fedsuite.core.errors import DataError
 from fedsuite.data.folders import dataset_file
-from fedsuite.data.specs import DatasetSpec, IntArray, RawData
+from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
 from fedsuite.data.tabular import Floats, one_hot, standardised
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -45,28 +45,30 @@ WIDTH = len(NUMBERS) + sum(map(len, CODES.values())) + len(INDICATED)
 _MISSING = ("", "?", "-9", "-9.0")
 
 
-def load_heart_disease(spec: DatasetSpec, data_dir: Path | None) -> RawData:
-    """Read the four files below ``data_dir / spec.folder``.
+class HeartDisease(Source):
+    """The tables of the four hospitals."""
 
-    Raises
-    ------
-    DataError
-        If a file is missing or holds an impossible value.
-    """
-    tables = [_read(dataset_file(spec, data_dir, name)) for name in FILES]
-    labels = np.concatenate([(table[LABEL] > 0).astype(np.int64) for table in tables])
-    ids = np.repeat(np.arange(len(tables)), [len(table[LABEL]) for table in tables])
-    return RawData(
-        features=np.concatenate([_encode(table) for table in tables]),
-        labels=labels,
-        ids=ids,
-        strata=2 * ids + labels,
-    )
+    def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
+        """Read the four files below ``data_dir / spec.folder``.
 
+        Raises
+        ------
+        DataError
+            If a file is missing or holds an impossible value.
+        """
+        tables = [_read(dataset_file(spec, data_dir, name)) for name in FILES]
+        labels = np.concatenate([(table[LABEL] > 0).astype(np.int64) for table in tables])
+        ids = np.repeat(np.arange(len(tables)), [len(table[LABEL]) for table in tables])
+        return RawData(
+            features=np.concatenate([_encode(table) for table in tables]),
+            labels=labels,
+            ids=ids,
+            strata=2 * ids + labels,
+        )
 
-def prepare_heart_disease(raw: RawData, train_rows: IntArray) -> RawData:
-    """Standardise the numbers; see :func:`fedsuite.data.tabular.standardised`."""
-    return standardised(raw, train_rows, len(NUMBERS))
+    def prepare(self, raw: RawData, train_rows: IntArray) -> RawData:
+        """Standardise the numbers; see :func:`fedsuite.data.tabular.standardised`."""
+        return standardised(raw, train_rows, len(NUMBERS))
 
 
 def _encode(table: dict[str, Floats]) -> Floats:

@@ -12,19 +12,14 @@ import numpy.typing as npt
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.rng import numpy_stream
-from fedsuite.data.catalog import DATASETS
+from fedsuite.data.catalog import DATASETS, PARTITIONERS
 from fedsuite.data.client_validation import hold_out_validation
 from fedsuite.data.data_settings import DataSettings
+from fedsuite.data.division import Division, Partition, Samples
 from fedsuite.data.federated import FederatedData
 from fedsuite.data.label_noise import flip_labels
-from fedsuite.data.partition import Partition
-from fedsuite.data.partition_specs import (
-    PARTITIONERS,
-    PartitionerSpec,
-    partition_indices,
-)
 from fedsuite.data.public import PublicOptions, read_public_folder
-from fedsuite.data.specs import DatasetSpec, IntArray, RawData
+from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
 from fedsuite.data.splits import Parts, split_parts
 
 AnyNumber = TypeVar("AnyNumber", bound=np.generic)
@@ -56,15 +51,13 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
         If the data cannot be read or cannot be divided as asked.
     """
     settings = DataSettings.of(values)
-    dataset = DATASETS[settings.dataset]
-    partitioner = PARTITIONERS[settings.partitioner]
-    _refuse_mixtures(settings, partitioner)
+    spec = DATASETS[settings.dataset]
+    division = PARTITIONERS[settings.partitioner].of(values)
+    _refuse_mixtures(settings, division)
     return _divided(
-        (
-            dataset.name,
-            _data_folder(settings.data_dir) if dataset.folder else None,
-            tuple(dataset.options(values).items()),
-        ),
+        spec,
+        spec.source.of(values),
+        _data_folder(settings.data_dir) if spec.folder else None,
         (
             settings.test_fraction,
             settings.client_test_fraction,
@@ -74,9 +67,8 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
         settings.scaling,
         settings.label_noise,
         settings.client_validation_fraction,
-        partitioner.name,
+        division,
         settings.num_clients,
-        tuple(partitioner.options(values).items()),
         seed,
     )
 
@@ -109,58 +101,49 @@ def public_options(settings: DataSettings) -> PublicOptions:
     )
 
 
-_Source = tuple[str, Path | None, tuple[tuple[str, Value], ...]]
-"""Name of a data set, the data folder, and the values of the data set's keys."""
-
-
 @functools.lru_cache(maxsize=2)
 def _loaded(
-    source: _Source, fractions: tuple[float, float, float], public_size: int
+    spec: DatasetSpec,
+    source: Source,
+    data_dir: Path | None,
+    fractions: tuple[float, float, float],
+    public_size: int,
 ) -> tuple[RawData, Parts]:
     """Return the prepared rows of a data set, and the division into parts."""
-    dataset, data_dir, options = source
-    spec = DATASETS[dataset]
-    raw = spec.load(spec, data_dir, **dict(options))
+    raw = source.load(spec, data_dir)
     if raw.num_train is not None and fractions[0] != _TEST_FRACTION:
         raise ConfigError(
-            f"key test-fraction = {fractions[0]} has no effect with dataset {dataset}, "
+            f"key test-fraction = {fractions[0]} has no effect with dataset {spec.name}, "
             "which has a published test part: leave it out; client-test-fraction splits "
             "off rows of the training part"
         )
     parts = split_parts(raw, *fractions, public_size)
-    if spec.prepare is not None:
-        raw = spec.prepare(raw, parts.train, **dict(options))
-    return raw, parts
+    return source.prepare(raw, parts.train), parts
 
 
 @functools.lru_cache(maxsize=4)
 def _divided(
-    source: _Source,
+    spec: DatasetSpec,
+    source: Source,
+    data_dir: Path | None,
     fractions: tuple[float, float, float],
     public: PublicOptions,
     scaling: str,
     label_noise: float,
     client_validation_fraction: float,
-    partitioner: str,
+    division: Division,
     num_clients: int,
-    options: tuple[tuple[str, Value], ...],
     seed: int,
 ) -> FederatedData:
-    spec = DATASETS[source[0]]
-    raw, parts = _loaded(source, fractions, public.held_out)
-    _check_sequences(raw, partitioner, label_noise)
+    raw, parts = _loaded(spec, source, data_dir, fractions, public.held_out)
+    _check_sequences(raw, division, label_noise)
     held = parts.train, parts.client_test
-    uses_features = PARTITIONERS[partitioner].uses_features
-    partition = partition_indices(
-        partitioner,
-        raw.labels[parts.train],
-        raw.labels[parts.client_test],
-        num_clients,
-        dict(options),
-        seed,
-        _pair(raw.ids, held) if raw.ids is not None else None,
-        _pair(raw.features, held) if uses_features else None,
+    samples = Samples(
+        *_pair(raw.labels, held),
+        *(_pair(raw.ids, held) if raw.ids is not None else (None, None)),
+        *(_pair(raw.features, held) if division.USES_FEATURES else (None, None)),
     )
+    partition = division.divide(samples, num_clients, seed)
     labels = _with_noise(raw.labels[parts.train], spec, partition, label_noise, seed)
     if client_validation_fraction:
         groups = None if raw.groups is None else raw.groups[parts.train]
@@ -173,7 +156,7 @@ def _divided(
         parts,
         partition,
         scaling,
-        partitioner,
+        division.NAME,
         labels,
         label_noise,
         _public_features(spec, raw, parts, public),
@@ -190,14 +173,14 @@ def _public_features(
     return features
 
 
-def _check_sequences(raw: RawData, partitioner: str, label_noise: float) -> None:
+def _check_sequences(raw: RawData, division: Division, label_noise: float) -> None:
     """Refuse options that need one class per row, where labels are sequences."""
     if raw.labels.ndim == 1:
         return
-    if PARTITIONERS[partitioner].by_class:
-        usable = ", ".join(name for name, p in PARTITIONERS.items() if not p.by_class)
+    if division.BY_CLASS:
+        usable = ", ".join(name for name, p in PARTITIONERS.items() if not p.BY_CLASS)
         raise ConfigError(
-            f"key partitioner = {partitioner!r}: rows of this data set have no class; "
+            f"key partitioner = {division.NAME!r}: rows of this data set have no class; "
             f"choose one of {usable}"
         )
     if label_noise:
@@ -213,11 +196,11 @@ def _pair(
     return values[train], values[test]
 
 
-def _refuse_mixtures(settings: DataSettings, partitioner: PartitionerSpec) -> None:
+def _refuse_mixtures(settings: DataSettings, division: Division) -> None:
     """Refuse values that exclude each other."""
-    if settings.label_noise and partitioner.shares_rows:
+    if settings.label_noise and division.SHARES_ROWS:
         raise ConfigError(
-            f"key label-noise = {settings.label_noise}: partitioner {partitioner.name} "
+            f"key label-noise = {settings.label_noise}: partitioner {division.NAME} "
             "gives rows to several clients, whose wrong labels would mix; set one of the "
             "two otherwise"
         )

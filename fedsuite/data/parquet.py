@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fedsuite.core.errors import DataError
 from fedsuite.data.cache import load_or_build
-from fedsuite.data.specs import DatasetSpec, RawData
+from fedsuite.data.specs import DatasetSpec, RawData, Source
 
 HUB = "hf://datasets/"
 """Prefix of the hub's repositories for the ``datasets`` library."""
@@ -29,7 +29,7 @@ ArrowTable: TypeAlias = Any  # pyarrow ships no types
 
 
 @dataclass(frozen=True)
-class _Source:
+class _Table:
     """One file, or one split of the hub."""
 
     where: str
@@ -37,38 +37,26 @@ class _Source:
     tables: Iterable[ArrowTable]
 
 
-def load_parquet(spec: DatasetSpec, data_dir: Path | None) -> RawData:
-    """Read an image data set from a local folder, or else from the hub.
+class Parquet(Source):
+    """Images of Parquet files."""
 
-    Parameters
-    ----------
-    spec
-        The data set.
-    data_dir
-        Folder that may hold a sub-folder ``spec.folder`` with the Parquet files.
-
-    Raises
-    ------
-    DataError
-        If neither a folder nor the hub has the files, or a file is not usable.
-    """
-    folder = data_dir / spec.folder if data_dir is not None else None
-    if folder is not None and folder.is_dir():
-        files = find_files(spec, folder)
-        entry = _cache_entry(spec, [_identity(f) for part in files.values() for f in part])
-        arrays = load_or_build(
-            entry,
-            lambda: decode_files(spec, files),
+    def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
+        """Read an image data set from ``data_dir / spec.folder``, or else from the hub."""
+        folder = data_dir / spec.folder if data_dir is not None else None
+        if folder is not None and folder.is_dir():
+            files = find_files(spec, folder)
+            identities = [_identity(file) for part in files.values() for file in part]
+            entry = _cache_entry(spec, identities)
+            arrays = load_or_build(entry, lambda: decode_files(spec, files))
+        else:
+            entry = _cache_entry(spec, [spec.hub_id])
+            arrays = load_or_build(entry, lambda: _decode(spec, _hub_sources(spec, folder)))
+        return RawData(
+            features=arrays["features"],
+            labels=np.asarray(arrays["labels"], np.int64),
+            ids=np.asarray(arrays["ids"], np.int64) if "ids" in arrays else None,
+            num_train=int(arrays["num_train"]) if spec.test_splits else None,
         )
-    else:
-        entry = _cache_entry(spec, [spec.hub_id])
-        arrays = load_or_build(entry, lambda: _decode(spec, _hub_sources(spec, folder)))
-    return RawData(
-        features=arrays["features"],
-        labels=np.asarray(arrays["labels"], np.int64),
-        ids=np.asarray(arrays["ids"], np.int64) if "ids" in arrays else None,
-        num_train=int(arrays["num_train"]) if spec.test_splits else None,
-    )
 
 
 def decode_files(
@@ -174,7 +162,7 @@ def _cache_entry(spec: DatasetSpec, sources: Sequence[str]) -> str:
     return f"{spec.name}-{digest[:20]}"
 
 
-def _open(spec: DatasetSpec, file: Path) -> _Source:
+def _open(spec: DatasetSpec, file: Path) -> _Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -192,10 +180,10 @@ def _open(spec: DatasetSpec, file: Path) -> _Source:
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{file}: cannot be read ({_line(error)})") from error
 
-    return _Source(str(file), parquet.metadata.num_rows, tables())
+    return _Table(str(file), parquet.metadata.num_rows, tables())
 
 
-def _hub_sources(spec: DatasetSpec, folder: Path | None) -> dict[str, Sequence[_Source]]:
+def _hub_sources(spec: DatasetSpec, folder: Path | None) -> dict[str, Sequence[_Table]]:
     """Fetch the wanted splits through flwr-datasets."""
     from flwr_datasets import FederatedDataset
 
@@ -207,7 +195,7 @@ def _hub_sources(spec: DatasetSpec, folder: Path | None) -> dict[str, Sequence[_
         shuffle=False,
         data_files={split: f"{base}/{split}-*.parquet" for split in splits},
     )
-    sources: dict[str, Sequence[_Source]] = {}
+    sources: dict[str, Sequence[_Table]] = {}
     for split in splits:
         where = f"{spec.hub_id}, split {split}"
         try:
@@ -216,7 +204,7 @@ def _hub_sources(spec: DatasetSpec, folder: Path | None) -> dict[str, Sequence[_
             raise _neither_folder_nor_hub(spec, folder, error) from error
         columns = _wanted_columns(spec, rows.column_names, where)
         rows = rows.select_columns(columns).with_format("arrow")
-        sources[split] = [_Source(where, rows.num_rows, rows.iter(_ROWS_PER_BATCH))]
+        sources[split] = [_Table(where, rows.num_rows, rows.iter(_ROWS_PER_BATCH))]
     return sources
 
 
@@ -242,7 +230,7 @@ def _wanted_columns(spec: DatasetSpec, present: Sequence[str], where: str) -> li
 
 
 def _decode(
-    spec: DatasetSpec, sources: Mapping[str, Sequence[_Source]]
+    spec: DatasetSpec, sources: Mapping[str, Sequence[_Table]]
 ) -> dict[str, npt.NDArray[Any]]:
     """Decode all rows of all splits, in the order of the splits."""
     num_rows = {split: sum(s.num_rows for s in part) for split, part in sources.items()}

@@ -1,98 +1,78 @@
-"""Partitioners, as pure functions on arrays.
+"""Partitioners that go by labels or by natural owners.
 
-A partitioner takes the labels of the training and the test part. It returns each client's
-positions in both. A client is tested on the classes that it trains on, in the same
-proportions. :data:`fedsuite.data.PARTITIONERS` lists them by the value of the key
-``partitioner``.
+A client is tested on the classes that it trains on, in the same proportions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from fedsuite.core.errors import DataError
-from fedsuite.data.shift_report import ClientShift
+from fedsuite.core.settings import key
+from fedsuite.data.division import Division, Partition, Samples
 from fedsuite.data.specs import IntArray
 
 MAX_REDRAWS = 500
 """Draws of a Dirichlet partition before the partition counts as impossible."""
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Labels, natural owners and inputs of the rows to divide.
+class Iid(Division):
+    """Equal sizes at random (to within one row)."""
 
-    Parameters
-    ----------
-    train_labels, test_labels
-        Class of each row of the two parts, >= 0.
-    train_ids, test_ids
-        Natural owner of each row, or ``None`` where the data set names none.
-    train_features, test_features
-        Inputs, ``[rows, ...]``; ``None`` for partitioners that ignore inputs.
-    """
+    NAME: ClassVar[str] = "iid"
+    BY_CLASS: ClassVar[bool] = False
 
-    train_labels: IntArray
-    test_labels: IntArray
-    train_ids: IntArray | None = None
-    test_ids: IntArray | None = None
-    train_features: npt.NDArray[Any] | None = None
-    test_features: npt.NDArray[Any] | None = None
+    def draw(
+        self, samples: Samples, num_clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Return the rows of each client."""
+        train, test = (
+            tuple(np.array_split(rng.permutation(len(labels)), num_clients))
+            for labels in (samples.train_labels, samples.test_labels)
+        )
+        return Partition(train, test)
 
 
-@dataclass(frozen=True)
-class Partition:
-    """Rows of each client.
+class Sized(Division):
+    """Sizes of clients by a power law; a base of partitioners."""
 
-    Parameters
-    ----------
-    train, test
-        Positions of each client's rows in the training part and in the test part.
-    shifts
-        Measured covariate shift of each client; empty without such a shift. Of all its
-        rows, those for validation too.
-    validation
-        Positions in the training part of each client's validation rows, which ``train``
-        lacks; empty where clients have none.
-    """
+    EXHAUSTIVE: ClassVar[bool] = False
 
-    train: tuple[IntArray, ...]
-    test: tuple[IntArray, ...]
-    shifts: tuple[ClientShift, ...] = ()
-    validation: tuple[IntArray, ...] = ()
-
-
-def iid(samples: Samples, num_clients: int, rng: np.random.Generator) -> Partition:
-    """Divide both parts at random into equal sizes (to within one row)."""
-    train, test = (
-        tuple(np.array_split(rng.permutation(len(labels)), num_clients))
-        for labels in (samples.train_labels, samples.test_labels)
+    power_law_exponent: float = key(
+        default=1.0,
+        help="how fast sizes fall with the client's number; 0 is equal sizes",
+        minimum=0,
     )
-    return Partition(train, test)
+    data_fraction: float = key(
+        default=1.0,
+        help="sum of the clients' sizes as a share of the rows; 1 is all, 0.5 the FedAKD "
+        "paper's",
+        above=0,
+        maximum=1,
+    )
+
+    def sizes(self, num_rows: int, num_clients: int) -> IntArray:
+        """Return the clients' sizes; the share of the rows is rounded down."""
+        used = int(self.data_fraction * num_rows)
+        return power_law_sizes(used, num_clients, self.power_law_exponent)
 
 
-def power_law(
-    samples: Samples,
-    num_clients: int,
-    rng: np.random.Generator,
-    power_law_exponent: float = 1.0,
-    data_fraction: float = 1.0,
-) -> Partition:
-    """Divide both parts at random into sizes proportional to ``1 / k**exponent``.
+class PowerLaw(Sized):
+    """Sizes proportional to 1/k^exponent for client k from 1, at random."""
 
-    ``k`` is the client's number from 1, so client 0 holds most. Exponent 0 is IID. The
-    share ``data_fraction`` of each part, rounded down, is divided. The rest stays unused.
-    """
-    parts = []
-    for labels in (samples.train_labels, samples.test_labels):
-        used = int(data_fraction * len(labels))
-        sizes = power_law_sizes(used, num_clients, power_law_exponent)
-        parts.append(cut(rng.permutation(len(labels)), sizes))
-    train, test = parts
-    return Partition(train, test)
+    NAME: ClassVar[str] = "power-law"
+    BY_CLASS: ClassVar[bool] = False
+
+    def draw(
+        self, samples: Samples, num_clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Return the rows of each client."""
+        train, test = (
+            cut(rng.permutation(len(labels)), self.sizes(len(labels), num_clients))
+            for labels in (samples.train_labels, samples.test_labels)
+        )
+        return Partition(train, test)
 
 
 def power_law_sizes(total: int, num_clients: int, exponent: float) -> IntArray:
@@ -106,90 +86,117 @@ def power_law_sizes(total: int, num_clients: int, exponent: float) -> IntArray:
     return sizes
 
 
-def shards(
-    samples: Samples,
-    num_clients: int,
-    rng: np.random.Generator,
-    shards_per_client: int = 2,
-) -> Partition:
-    """Deal each client the same number of equal shards of the rows sorted by label.
+class Shards(Division):
+    """Shards of the rows sorted by label, equally many per client.
 
     A shard holds one class where the rows of each class divide into whole shards. A client
-    may get several shards of one class; :func:`pathological` deals different classes.
+    may get several shards of one class; :class:`Pathological` deals different classes.
     Shards differ by one row where the rows do not divide equally. The test part is dealt
     class by class in the proportions of the training shards.
     """
-    num_rows, num_shards = len(samples.train_labels), num_clients * shards_per_client
-    if num_shards > num_rows:
-        raise DataError(
-            f"partitioner shards: num-clients = {num_clients} times shards-per-client = "
-            f"{shards_per_client} is more than the {num_rows} training rows"
-        )
-    shuffled = rng.permutation(num_rows)
-    by_label = shuffled[np.argsort(samples.train_labels[shuffled], kind="stable")]
-    pieces = np.array_split(by_label, num_shards)
-    deal = rng.permutation(num_shards).reshape(num_clients, shards_per_client)
-    train = [np.concatenate([pieces[shard] for shard in hand]) for hand in deal]
-    return _with_matching_test(samples, train, rng)
 
+    NAME: ClassVar[str] = "shards"
 
-def dirichlet(
-    samples: Samples,
-    num_clients: int,
-    rng: np.random.Generator,
-    dirichlet_alpha: float = 0.5,
-    dirichlet_min_size: int = 10,
-) -> Partition:
-    """Divide each class among the clients in proportions drawn from Dir(alpha).
-
-    Small alpha gives each class to few clients; large alpha is IID. Client sizes differ.
-    The draw is repeated until each client has ``dirichlet_min_size`` training rows, at most
-    :data:`MAX_REDRAWS` times.
-    """
-    rows_of = [rng.permutation(rows) for rows in _rows_by_class(samples.train_labels)]
-    sizes = np.array([len(rows) for rows in rows_of])
-    if num_clients * dirichlet_min_size <= sizes.sum():
-        for _ in range(MAX_REDRAWS):
-            draw = rng.dirichlet(np.full(num_clients, dirichlet_alpha), len(sizes))
-            counts = _round_shares(draw * sizes[:, None], sizes)
-            if counts.sum(axis=0).min() >= dirichlet_min_size:
-                pieces = [cut(rows, c) for rows, c in zip(rows_of, counts, strict=True)]
-                train = [np.concatenate(held) for held in zip(*pieces, strict=True)]
-                return _with_matching_test(samples, train, rng)
-    raise DataError(
-        f"partitioner dirichlet: dirichlet-alpha = {dirichlet_alpha:g} does not give each "
-        f"of num-clients = {num_clients} clients dirichlet-min-size = {dirichlet_min_size} "
-        f"of the {sizes.sum()} training rows; raise alpha, or lower one of the others"
+    shards_per_client: int = key(
+        default=2, help="shards dealt to each client; many approach iid", minimum=1
     )
 
+    def draw(
+        self, samples: Samples, num_clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Return the rows of each client."""
+        num_rows, per_client = len(samples.train_labels), self.shards_per_client
+        num_shards = num_clients * per_client
+        if num_shards > num_rows:
+            raise DataError(
+                f"partitioner shards: num-clients = {num_clients} times shards-per-client "
+                f"= {per_client} is more than the {num_rows} training rows"
+            )
+        shuffled = rng.permutation(num_rows)
+        by_label = shuffled[np.argsort(samples.train_labels[shuffled], kind="stable")]
+        pieces = np.array_split(by_label, num_shards)
+        deal = rng.permutation(num_shards).reshape(num_clients, per_client)
+        train = [np.concatenate([pieces[shard] for shard in hand]) for hand in deal]
+        return _with_matching_test(samples, train, rng)
 
-def dirichlet_client(
-    samples: Samples,
-    num_clients: int,
-    rng: np.random.Generator,
-    dirichlet_client_alpha: float = 1.0,
-) -> Partition:
-    """Give all clients equal sizes, and each a class mix drawn from Dir(alpha).
+
+class Dirichlet(Division):
+    """Each class divided among the clients in proportions drawn from Dir(alpha).
+
+    Client sizes differ. The draw is repeated until each client has
+    ``dirichlet_min_size`` training rows, at most :data:`MAX_REDRAWS` times.
+    """
+
+    NAME: ClassVar[str] = "dirichlet"
+
+    dirichlet_alpha: float = key(
+        default=0.5,
+        help="evenness of a class over clients; to 0 one client each, large is iid",
+        above=0,
+    )
+    dirichlet_min_size: int = key(
+        default=10,
+        help="least training rows of a client; the draw is repeated until it holds",
+        minimum=1,
+    )
+
+    def draw(
+        self, samples: Samples, num_clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Return the rows of each client."""
+        alpha, least = self.dirichlet_alpha, self.dirichlet_min_size
+        rows_of = [rng.permutation(rows) for rows in _rows_by_class(samples.train_labels)]
+        sizes = np.array([len(rows) for rows in rows_of])
+        if num_clients * least <= sizes.sum():
+            for _ in range(MAX_REDRAWS):
+                draw = rng.dirichlet(np.full(num_clients, alpha), len(sizes))
+                counts = _round_shares(draw * sizes[:, None], sizes)
+                if counts.sum(axis=0).min() >= least:
+                    pieces = [cut(rows, c) for rows, c in zip(rows_of, counts, strict=True)]
+                    train = [np.concatenate(held) for held in zip(*pieces, strict=True)]
+                    return _with_matching_test(samples, train, rng)
+        raise DataError(
+            f"partitioner dirichlet: dirichlet-alpha = {alpha:g} does not give each of "
+            f"num-clients = {num_clients} clients dirichlet-min-size = {least} of the "
+            f"{sizes.sum()} training rows; raise alpha, or lower one of the others"
+        )
+
+
+class DirichletClient(Division):
+    """Equal sizes, and a class mix drawn from Dir(alpha) per client.
 
     The clients take turns. In its turn, a client draws a class from its mix, among the
     classes that have rows left, and takes one row of this class. Each of the first clients
     gets one of the rows that do not divide equally.
     """
-    pools = [rng.permutation(rows) for rows in _rows_by_class(samples.train_labels)]
-    left = np.array([len(pool) for pool in pools])
-    mixes = rng.dirichlet(np.full(len(pools), dirichlet_client_alpha), num_clients)
-    ladders = _ladders(mixes, left)
-    uniforms = rng.random(int(left.sum()))
-    owners: list[list[int]] = [[] for _ in range(num_clients)]
-    for turn, uniform in enumerate(uniforms):
-        client = turn % num_clients
-        chosen = int(np.searchsorted(ladders[client], uniform, side="right"))
-        left[chosen] -= 1
-        owners[client].append(int(pools[chosen][left[chosen]]))
-        if not left[chosen]:
-            ladders = _ladders(mixes, left)
-    train = [np.array(rows, dtype=np.int64) for rows in owners]
-    return _with_matching_test(samples, train, rng)
+
+    NAME: ClassVar[str] = "dirichlet-client"
+
+    dirichlet_client_alpha: float = key(
+        default=1.0,
+        help="evenness of a client's mix; to 0 one class each, large is iid",
+        above=0,
+    )
+
+    def draw(
+        self, samples: Samples, num_clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Return the rows of each client."""
+        pools = [rng.permutation(rows) for rows in _rows_by_class(samples.train_labels)]
+        left = np.array([len(pool) for pool in pools])
+        mixes = rng.dirichlet(np.full(len(pools), self.dirichlet_client_alpha), num_clients)
+        ladders = _ladders(mixes, left)
+        uniforms = rng.random(int(left.sum()))
+        owners: list[list[int]] = [[] for _ in range(num_clients)]
+        for turn, uniform in enumerate(uniforms):
+            client = turn % num_clients
+            chosen = int(np.searchsorted(ladders[client], uniform, side="right"))
+            left[chosen] -= 1
+            owners[client].append(int(pools[chosen][left[chosen]]))
+            if not left[chosen]:
+                ladders = _ladders(mixes, left)
+        train = [np.array(rows, dtype=np.int64) for rows in owners]
+        return _with_matching_test(samples, train, rng)
 
 
 def _ladders(mixes: np.ndarray, left: IntArray) -> np.ndarray:
@@ -207,72 +214,88 @@ def _ladders(mixes: np.ndarray, left: IntArray) -> np.ndarray:
     return ladders
 
 
-def pathological(
-    samples: Samples,
-    num_clients: int,
-    rng: np.random.Generator,
-    classes_per_client: int = 2,
-) -> Partition:
-    """Give each client exactly so many classes, and use every row.
+class Pathological(Division):
+    """Exactly so many classes per client, every row used.
 
     Each client in turn takes the classes that fewest clients hold so far. Ties are broken
     at random. So the classes' numbers of holders differ by at most one. The rows of a class
     are divided equally among the holders of the class.
     """
-    rows_of = _rows_by_class(samples.train_labels)
-    num_classes = len(rows_of)
-    if classes_per_client > num_classes or num_clients * classes_per_client < num_classes:
-        raise DataError(
-            f"partitioner pathological: num-clients = {num_clients} with classes-per-"
-            f"client = {classes_per_client} cannot hold exactly {num_classes} classes"
-        )
-    holders: list[list[int]] = [[] for _ in range(num_classes)]
-    for client in range(num_clients):
-        held = np.array([len(clients) for clients in holders])
-        for chosen in np.lexsort((rng.random(num_classes), held))[:classes_per_client]:
-            holders[chosen].append(client)
-    train: list[list[IntArray]] = [[] for _ in range(num_clients)]
-    for rows, clients in zip(rows_of, holders, strict=True):
-        if len(clients) > len(rows):
+
+    NAME: ClassVar[str] = "pathological"
+
+    classes_per_client: int = key(
+        default=2, help="classes that each client holds", minimum=1
+    )
+
+    def draw(
+        self, samples: Samples, num_clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Return the rows of each client."""
+        rows_of, per_client = _rows_by_class(samples.train_labels), self.classes_per_client
+        num_classes = len(rows_of)
+        if per_client > num_classes or num_clients * per_client < num_classes:
             raise DataError(
-                f"partitioner pathological: num-clients = {num_clients} with "
-                f"classes-per-client = {classes_per_client} puts {len(clients)} clients on "
-                f"a class of {len(rows)} training rows"
+                f"partitioner pathological: num-clients = {num_clients} with classes-per-"
+                f"client = {per_client} cannot hold exactly {num_classes} classes"
             )
-        pieces = np.array_split(rng.permutation(rows), len(clients))
-        for client, piece in zip(rng.permutation(clients), pieces, strict=True):
-            train[client].append(piece)
-    return _with_matching_test(samples, [np.concatenate(t) for t in train], rng)
+        holders: list[list[int]] = [[] for _ in range(num_classes)]
+        for client in range(num_clients):
+            held = np.array([len(clients) for clients in holders])
+            for chosen in np.lexsort((rng.random(num_classes), held))[:per_client]:
+                holders[chosen].append(client)
+        train: list[list[IntArray]] = [[] for _ in range(num_clients)]
+        for rows, clients in zip(rows_of, holders, strict=True):
+            if len(clients) > len(rows):
+                raise DataError(
+                    f"partitioner pathological: num-clients = {num_clients} with "
+                    f"classes-per-client = {per_client} puts {len(clients)} clients on a "
+                    f"class of {len(rows)} training rows"
+                )
+            pieces = np.array_split(rng.permutation(rows), len(clients))
+            for client, piece in zip(rng.permutation(clients), pieces, strict=True):
+                train[client].append(piece)
+        return _with_matching_test(samples, [np.concatenate(t) for t in train], rng)
 
 
-def class_count(samples: Samples, num_clients: int, rng: np.random.Generator) -> Partition:
-    """Give client ``k`` (from 1) the first ``k`` classes, and all clients equal sizes.
+class ClassCount(Division):
+    """The first ``k`` classes for client ``k`` (from 1), and equal sizes.
 
     Each client holds its classes in equal numbers (to within one row). The common size is
     the largest that the scarcest class allows. Rows stay unused, mostly of the last
     classes.
     """
-    num_classes = len(np.unique(samples.train_labels))
-    if num_clients > num_classes:
-        raise DataError(
-            f"partitioner class-count: num-clients = {num_clients} is more than the "
-            f"{num_classes} classes, of which client k holds k"
-        )
-    classes = np.unique(samples.train_labels)
-    parts = []
-    for labels in (samples.train_labels, samples.test_labels):
-        rows_of = [rng.permutation(np.flatnonzero(labels == c)) for c in classes]
-        counts = _class_count_quotas(np.array([len(rows) for rows in rows_of]), num_clients)
-        pieces = [cut(rows, c) for rows, c in zip(rows_of, counts, strict=True)]
-        parts.append(tuple(np.concatenate(held) for held in zip(*pieces, strict=True)))
-    if min(map(len, parts[0])) < num_clients:
-        raise DataError(
-            f"partitioner class-count: {len(samples.train_labels)} training rows are too "
-            f"few for num-clients = {num_clients} clients that hold 1 to {num_clients} "
-            "classes"
-        )
-    train, test = parts
-    return Partition(train, test)
+
+    NAME: ClassVar[str] = "class-count"
+    EXHAUSTIVE: ClassVar[bool] = False
+
+    def draw(
+        self, samples: Samples, num_clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Return the rows of each client."""
+        num_classes = len(np.unique(samples.train_labels))
+        if num_clients > num_classes:
+            raise DataError(
+                f"partitioner class-count: num-clients = {num_clients} is more than the "
+                f"{num_classes} classes, of which client k holds k"
+            )
+        classes = np.unique(samples.train_labels)
+        parts = []
+        for labels in (samples.train_labels, samples.test_labels):
+            rows_of = [rng.permutation(np.flatnonzero(labels == c)) for c in classes]
+            counts = _class_count_quotas(
+                np.array([len(rows) for rows in rows_of]), num_clients
+            )
+            pieces = [cut(rows, c) for rows, c in zip(rows_of, counts, strict=True)]
+            parts.append(tuple(np.concatenate(held) for held in zip(*pieces, strict=True)))
+        if min(map(len, parts[0])) < num_clients:
+            raise DataError(
+                f"partitioner class-count: {len(samples.train_labels)} training rows are "
+                f"too few for num-clients = {num_clients} clients that hold 1 to "
+                f"{num_clients} classes"
+            )
+        train, test = parts
+        return Partition(train, test)
 
 
 def _class_count_quotas(supply: IntArray, num_clients: int) -> IntArray:
@@ -293,55 +316,59 @@ def _class_count_quotas(supply: IntArray, num_clients: int) -> IntArray:
     return quotas(size)
 
 
-def natural_id(
-    samples: Samples,
-    num_clients: int,
-    rng: np.random.Generator,
-    natural_ids: str = "group",
-    natural_min_size: int = 1,
-) -> Partition:
-    """Divide by the rows' natural owners, such as writers.
+class NaturalId(Division):
+    """Rows by their natural owner: person, hospital, state."""
 
-    Parameters
-    ----------
-    natural_ids
-        ``"group"`` deals all owners at random into ``num_clients`` groups of equal size (to
-        within one owner). ``"sample"`` draws ``num_clients`` owners among those with
-        training and test rows, and makes each a client. ``"largest"`` takes the owners with
-        most rows instead: client 0 is the largest, whatever the seed.
-    natural_min_size
-        Owners with fewer rows, training and test together, are left out.
-    """
-    if samples.train_ids is None or samples.test_ids is None:
-        raise DataError(
-            "partitioner natural-id: this data set names no owner of its rows; use one "
-            "that does, such as femnist, or another partitioner"
-        )
-    sizes = np.bincount(np.concatenate([samples.train_ids, samples.test_ids]))
-    usable = (sizes >= natural_min_size) & (sizes > 0)
-    if natural_ids != "group":
-        usable[np.setdiff1d(np.arange(len(sizes)), samples.train_ids)] = False
-        if len(samples.test_ids):
-            usable[np.setdiff1d(np.arange(len(sizes)), samples.test_ids)] = False
-    owners = np.flatnonzero(usable)
-    if natural_ids == "largest":
-        owners = owners[np.argsort(-sizes[owners], kind="stable")]
-    else:
-        owners = rng.permutation(owners)
-    if num_clients > len(owners):
-        raise DataError(
-            f"partitioner natural-id: num-clients = {num_clients} is more than the "
-            f"{len(owners)} owners with natural-min-size = {natural_min_size} rows"
-        )
-    groups = np.array_split(owners, num_clients if natural_ids == "group" else len(owners))
-    client_of = np.full(len(sizes), -1)
-    for client, group in enumerate(groups[:num_clients]):
-        client_of[group] = client
-    train, test = (
-        tuple(_rows_by_class(client_of[ids], num_clients))
-        for ids in (samples.train_ids, samples.test_ids)
+    NAME: ClassVar[str] = "natural-id"
+    EXHAUSTIVE: ClassVar[bool] = False
+    BY_CLASS: ClassVar[bool] = False
+    BY_OWNER: ClassVar[bool] = True
+
+    natural_ids: Literal["group", "sample", "largest"] = key(
+        default="group",
+        help="group deals all owners to the clients; sample draws one owner per client; "
+        "largest: one owner per client, in order of size",
     )
-    return Partition(train, test)
+    natural_min_size: int = key(
+        default=1, help="owners with fewer rows are left out; 1 keeps all", minimum=1
+    )
+
+    def draw(
+        self, samples: Samples, num_clients: int, rng: np.random.Generator
+    ) -> Partition:
+        """Return the rows of each client."""
+        if samples.train_ids is None or samples.test_ids is None:
+            raise DataError(
+                "partitioner natural-id: this data set names no owner of its rows; use one "
+                "that does, such as femnist, or another partitioner"
+            )
+        sizes = np.bincount(np.concatenate([samples.train_ids, samples.test_ids]))
+        usable = (sizes >= self.natural_min_size) & (sizes > 0)
+        if self.natural_ids != "group":
+            usable[np.setdiff1d(np.arange(len(sizes)), samples.train_ids)] = False
+            if len(samples.test_ids):
+                usable[np.setdiff1d(np.arange(len(sizes)), samples.test_ids)] = False
+        owners = np.flatnonzero(usable)
+        if self.natural_ids == "largest":
+            owners = owners[np.argsort(-sizes[owners], kind="stable")]
+        else:
+            owners = rng.permutation(owners)
+        if num_clients > len(owners):
+            raise DataError(
+                f"partitioner natural-id: num-clients = {num_clients} is more than the "
+                f"{len(owners)} owners with natural-min-size = {self.natural_min_size} rows"
+            )
+        groups = np.array_split(
+            owners, num_clients if self.natural_ids == "group" else len(owners)
+        )
+        client_of = np.full(len(sizes), -1)
+        for client, group in enumerate(groups[:num_clients]):
+            client_of[group] = client
+        train, test = (
+            tuple(_rows_by_class(client_of[ids], num_clients))
+            for ids in (samples.train_ids, samples.test_ids)
+        )
+        return Partition(train, test)
 
 
 def match_test(

@@ -21,30 +21,20 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedsuite.core.errors import DataError
-from fedsuite.core.keys import Key
+from fedsuite.core.settings import key
 from fedsuite.data.cache import load_or_build
 from fedsuite.data.folders import dataset_folder, file_identity
-from fedsuite.data.specs import IGNORED, DatasetSpec, IntArray, RawData
+from fedsuite.data.specs import IGNORED, DatasetSpec, IntArray, RawData, Source
 
 LENGTH = 10
 VOCABULARY = 10_000
 PADDING, UNKNOWN, BEGIN, END = range(4)
 MARKS = ("<PAD>", "<UNK>", "<BOS>", "<EOS>")
-
-KEYS = (
-    Key(
-        "reddit-targets",
-        "leaf",
-        "what counts: leaf is all but padding, and a guess at an unknown word is wrong; "
-        "known is known words alone, not the end of a comment either",
-        choices=("leaf", "known"),
-    ),
-)
 
 _READER_VERSION = 1  # part of the cache key: raise it when reading changes
 
@@ -58,56 +48,64 @@ class _Comment:
     targets: list[list[str]]
 
 
-def load_reddit(spec: DatasetSpec, data_dir: Path | None, reddit_targets: str) -> RawData:
-    """Read all of LEAF's JSON files below ``data_dir / spec.folder``.
+class Reddit(Source):
+    """LEAF's comments."""
 
-    All words that occur are numbered; :func:`prepare_reddit` makes a vocabulary.
+    reddit_targets: Literal["leaf", "known"] = key(
+        default="leaf",
+        help="what counts: leaf is all but padding, and a guess at an unknown word is "
+        "wrong; known is known words alone, not the end of a comment either",
+    )
 
-    Raises
-    ------
-    DataError
-        If there is no file, or a file is not in LEAF's form.
-    """
-    folder = dataset_folder(spec, data_dir)
-    files = sorted(folder.rglob("*.json"))
-    if not files:
-        raise DataError(
-            f"data set {spec.name}: no JSON file below {folder}; put "
-            f"{', '.join(spec.file_patterns)} of LEAF's preprocessed Reddit there"
+    def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
+        """Read all of LEAF's JSON files below ``data_dir / spec.folder``.
+
+        All words that occur are numbered; :meth:`prepare` makes a vocabulary.
+
+        Raises
+        ------
+        DataError
+            If there is no file, or a file is not in LEAF's form.
+        """
+        folder = dataset_folder(spec, data_dir)
+        files = sorted(folder.rglob("*.json"))
+        if not files:
+            raise DataError(
+                f"data set {spec.name}: no JSON file below {folder}; put "
+                f"{', '.join(spec.file_patterns)} of LEAF's preprocessed Reddit there"
+            )
+        identity = "\n".join([str(_READER_VERSION), *map(file_identity, files)])
+        entry = f"{spec.name}-{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
+        arrays = load_or_build(entry, lambda: _read(spec, files))
+        return RawData(
+            features=arrays["words"],
+            labels=arrays["targets"],
+            ids=arrays["users"],
+            groups=arrays["comments"],
         )
-    identity = "\n".join([str(_READER_VERSION), *map(file_identity, files)])
-    entry = f"{spec.name}-{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
-    arrays = load_or_build(entry, lambda: _read(spec, files))
-    return RawData(
-        features=arrays["words"],
-        labels=arrays["targets"],
-        ids=arrays["users"],
-        groups=arrays["comments"],
-    )
 
+    def prepare(self, raw: RawData, train_rows: IntArray) -> RawData:
+        """Renumber words by the training rows' vocabulary; mark targets to ignore.
 
-def prepare_reddit(raw: RawData, train_rows: IntArray, reddit_targets: str) -> RawData:
-    """Renumber the words by a vocabulary of the training rows, and mark targets to ignore.
-
-    The vocabulary is ordered by frequency, then by name.
-    """
-    size = 1 + int(max(raw.features.max(), raw.labels.max(), len(MARKS)))
-    counts = np.bincount(raw.features[train_rows].ravel(), minlength=size)
-    counts[: len(MARKS)] = 0
-    ranked = np.argsort(-counts, kind="stable")[: VOCABULARY - len(MARKS)]
-    kept = ranked[counts[ranked] > 0]
-    number_of = np.full(size, UNKNOWN)
-    number_of[: len(MARKS)] = np.arange(len(MARKS))
-    number_of[kept] = len(MARKS) + np.arange(len(kept))
-    targets = number_of[raw.labels]
-    leaf = reddit_targets == "leaf"
-    uncounted = [PADDING, BEGIN] if leaf else [PADDING, UNKNOWN, BEGIN, END]
-    return replace(
-        raw,
-        features=number_of[raw.features],
-        labels=np.where(np.isin(targets, uncounted), IGNORED, targets),
-        never_right=UNKNOWN if leaf else None,
-    )
+        The vocabulary is ordered by frequency, then by name.
+        """
+        size = 1 + int(max(raw.features.max(), raw.labels.max(), len(MARKS)))
+        counts = np.bincount(raw.features[train_rows].ravel(), minlength=size)
+        counts[: len(MARKS)] = 0
+        ranked = np.argsort(-counts, kind="stable")[: VOCABULARY - len(MARKS)]
+        kept = ranked[counts[ranked] > 0]
+        number_of = np.full(size, UNKNOWN)
+        number_of[: len(MARKS)] = np.arange(len(MARKS))
+        number_of[kept] = len(MARKS) + np.arange(len(kept))
+        targets = number_of[raw.labels]
+        leaf = self.reddit_targets == "leaf"
+        uncounted = [PADDING, BEGIN] if leaf else [PADDING, UNKNOWN, BEGIN, END]
+        return replace(
+            raw,
+            features=number_of[raw.features],
+            labels=np.where(np.isin(targets, uncounted), IGNORED, targets),
+            never_right=UNKNOWN if leaf else None,
+        )
 
 
 def _read(spec: DatasetSpec, files: list[Path]) -> dict[str, IntArray]:

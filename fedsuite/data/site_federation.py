@@ -13,10 +13,9 @@ from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import Value
 from fedsuite.data.catalog import DATASETS
 from fedsuite.data.data_settings import DataSettings
+from fedsuite.data.division import Partition
 from fedsuite.data.federated import ClientData, FederatedData
 from fedsuite.data.loading import public_options
-from fedsuite.data.own_table import shaped
-from fedsuite.data.partition import Partition
 from fedsuite.data.public import read_public_folder
 from fedsuite.data.site import Site, site_from_config
 from fedsuite.data.site_loading import load_site_data
@@ -146,7 +145,8 @@ def site_federation(
         sites = dict.fromkeys(range(len(names)), site)
     elif folder:
         sites = dict(enumerate(rehearsal_sites(Path(folder).expanduser(), names)))
-    spec = shaped(DATASETS[settings.dataset], values)
+    spec = DATASETS[settings.dataset]
+    spec = spec.source.of(values).shaped(spec)
     public = public_options(settings)
     features = None
     if public.folder is not None:

@@ -1,13 +1,14 @@
 """Description of a data set, and the arrays that its loader returns."""
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.settings import Settings
 
 IntArray = npt.NDArray[np.int64]
 
@@ -67,9 +68,8 @@ class DatasetSpec:
         Number of classes; labels outside ``0 .. num_classes - 1`` are an error.
     input_shape
         Shape of one input, channels first, without the batch.
-    load
-        Function that reads the data, called with this description, the data folder
-        (``None`` for the hub), and one keyword per key.
+    source
+        Class that reads the data.
     mean, std
         Per-channel constants of the training part of images, in units of ``value /
         max_value``, which the key ``scaling = "standard"`` applies. Empty for rows other
@@ -91,19 +91,13 @@ class DatasetSpec:
         Whether images of another size are resized or refused.
     files
         Files below ``folder`` that are needed instead of the splits' Parquet files.
-    prepare
-        Function that prepares the rows once the training part is known, such as by
-        standardising, called with the rows, the positions of the training part, and one
-        keyword per key. The function may learn from the training part only.
-    keys
-        Keys of this data set alone.
     """
 
     name: str
     description: str
     num_classes: int
     input_shape: tuple[int, ...]
-    load: Callable[..., RawData]
+    source: "type[Source]"
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     max_value: int = 255
@@ -117,8 +111,6 @@ class DatasetSpec:
     id_column: str = ""
     resize: bool = False
     files: tuple[str, ...] = ()
-    prepare: Callable[..., RawData] | None = None
-    keys: tuple[Key, ...] = ()
 
     @property
     def file_patterns(self) -> tuple[str, ...]:
@@ -132,8 +124,34 @@ class DatasetSpec:
         """Whether rows are images, which can be scaled, cropped and turned."""
         return bool(self.mean)
 
-    def options(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Return the values of this data set's keys, by argument name."""
-        return {
-            key.argument: key.parse(values.get(key.name, key.default)) for key in self.keys
-        }
+
+class Source(Settings, ABC):
+    """Reader of a data set's rows; the keys are those of this data set alone."""
+
+    @abstractmethod
+    def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
+        """Read the rows.
+
+        Parameters
+        ----------
+        spec
+            Description of the data set.
+        data_dir
+            The data folder; ``None`` for the hub.
+
+        Raises
+        ------
+        DataError
+            If the files are missing or broken.
+        """
+
+    def prepare(self, raw: RawData, train_rows: IntArray) -> RawData:
+        """Return the rows ready for use, such as standardised.
+
+        Only rows at the positions ``train_rows`` may be learned from.
+        """
+        return raw
+
+    def shaped(self, spec: DatasetSpec) -> DatasetSpec:
+        """Return the description with what keys say about the rows' shape."""
+        return spec

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedsuite.core.keys import Key
 from fedsuite.core.rng import numpy_stream
+from fedsuite.core.settings import key
 from fedsuite.data.cache import load_or_build
-from fedsuite.data.specs import DatasetSpec, IntArray, RawData
+from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
 
 EVENTS = 32
 CODES = 400
@@ -30,22 +30,6 @@ TOPICS = 20
 POSTAL_CODES_OF_A_STATE = 5
 SHORTEST = 4
 NOISE = 0.3
-
-KEYS = (
-    Key(
-        "ehr-scale",
-        1.0,
-        "part of Table 7's patients that is generated; 1 is exactly its numbers",
-        above=0.0,
-        maximum=1.0,
-    ),
-    Key(
-        "ehr-shift",
-        1.0,
-        "how much the generated states differ in their patients; 0 is not at all",
-        minimum=0.0,
-    ),
-)
 
 TABLE_7 = """
 AK 196 362  AL 1292 2118  AR 842 1499  AZ 2347 3174  CA 7116 12924  CO 1362 2802
@@ -92,21 +76,32 @@ def states(scale: float = 1.0) -> tuple[State, ...]:
     )
 
 
-def load_synthetic_ehr(
-    spec: DatasetSpec, data_dir: Path | None, ehr_scale: float, ehr_shift: float
-) -> RawData:
-    """Generate the patients, once per scale and shift; ``data_dir`` plays no part.
+class SyntheticEhr(Source):
+    """The generated patients."""
 
-    Returns
-    -------
-    RawData
-        Features ``[patients, 1 + EVENTS, 3]``: first (sex 1 or 2, postal code from 1, 0),
-        then (code from 1, value, age / 100), all 0 after the last event.
-    """
-    entry = f"{spec.name}-{_GENERATOR_VERSION}-{ehr_scale!r}-{ehr_shift!r}"
-    arrays = load_or_build(entry, lambda: _generate(states(ehr_scale), ehr_shift))
-    ids, labels = arrays["ids"], arrays["labels"]
-    return RawData(arrays["features"], labels, ids, strata=2 * ids + labels)
+    ehr_scale: float = key(
+        default=1.0,
+        help="part of Table 7's patients that is generated; 1 is exactly its numbers",
+        above=0.0,
+        maximum=1.0,
+    )
+    ehr_shift: float = key(
+        default=1.0,
+        help="how much the generated states differ in their patients; 0 is not at all",
+        minimum=0.0,
+    )
+
+    def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
+        """Generate the patients, once per scale and shift; ``data_dir`` plays no part.
+
+        Features are ``[patients, 1 + EVENTS, 3]``: first (sex 1 or 2, postal code from 1,
+        0), then (code from 1, value, age / 100), all 0 after the last event.
+        """
+        scale, shift = self.ehr_scale, self.ehr_shift
+        entry = f"{spec.name}-{_GENERATOR_VERSION}-{scale!r}-{shift!r}"
+        arrays = load_or_build(entry, lambda: _generate(states(scale), shift))
+        ids, labels = arrays["ids"], arrays["labels"]
+        return RawData(arrays["features"], labels, ids, strata=2 * ids + labels)
 
 
 def _generate(chosen: tuple[State, ...], shift: float) -> dict[str, npt.NDArray[Any]]:

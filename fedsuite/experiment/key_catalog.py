@@ -90,9 +90,9 @@ def keys_of(selector: str, name: str) -> Sequence[Key]:
     from fedsuite.models.model_settings import DecompositionSettings
 
     if selector == "dataset":
-        return data.DATASETS[name].keys
+        return data.DATASETS[name].source.KEYS
     if selector == "partitioner":
-        return data.PARTITIONERS[name].keys
+        return data.PARTITIONERS[name].KEYS
     if selector == "model":
         return models.MODELS[name].keys
     if selector == "method":

@@ -104,9 +104,9 @@ def test_keys_stand_under_what_brings_them():
     assert "dirichlet-alpha" in under["partitioner dirichlet"]
     assert "dirichlet-alpha" not in under["data"]
     assert not any("shards" in name for name in under.get("partitioner iid", ()))
-    for spec in PARTITIONERS.values():
-        listed = under.get(f"partitioner {spec.name}", {""}) - {""}
-        assert listed == {key.name for key in spec.keys}
+    for name, division in PARTITIONERS.items():
+        listed = under.get(f"partitioner {name}", {""}) - {""}
+        assert listed == {key.name for key in division.KEYS}
 
 
 def test_unknown_method_gets_the_nearest():
@@ -161,4 +161,4 @@ def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):
 
 def test_every_partitioner_has_its_keys_listed():
     names = {row[0] for row in rows(method_keys_table("fedavg", every=True))}
-    assert {key.name for spec in PARTITIONERS.values() for key in spec.keys} <= names
+    assert {key.name for spec in PARTITIONERS.values() for key in spec.KEYS} <= names

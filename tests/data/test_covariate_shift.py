@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsuite.core.errors import DataError
-from fedsuite.data import PARTITIONERS, Samples, covariate_shift, partition_indices
+from fedsuite.data import (
+    PARTITIONERS,
+    CovariateShift,
+    FirstComponent,
+    Samples,
+    covariate_shift,
+)
 from fedsuite.data.covariate_shift import (
     displacement,
     draw_rows,
@@ -34,15 +40,7 @@ def gaussian():
 
 def divided(samples, name, num_clients=10, seed=0, **options):
     given = {"shift-dimensions": 5} | {k.replace("_", "-"): v for k, v in options.items()}
-    return partition_indices(
-        name,
-        samples.train_labels,
-        samples.test_labels,
-        num_clients,
-        given,
-        seed,
-        features=(samples.train_features, samples.test_features),
-    )
+    return PARTITIONERS[name].of(given).divide(samples, num_clients, seed)
 
 
 def column(partition, name):
@@ -234,9 +232,7 @@ class TestFirstComponent:
 
     def test_neither_c_nor_seed_has_an_effect(self):
         """ICS(2), ICS(5) and ICS(10) of the authors' code are one partition."""
-        assert "squared-shift" not in {
-            key.name for key in PARTITIONERS["first-component"].keys
-        }
+        assert "squared-shift" not in {key.name for key in FirstComponent.KEYS}
         first = self.divided(squared_shift=2.0)
         for other in (self.divided(squared_shift=10.0), self.divided(seed=4)):
             pairs = zip(first.train + first.test, other.train + other.test, strict=True)
@@ -283,7 +279,7 @@ def test_divergence_in_two_dimensions():
 
 def test_inputs_are_needed(gaussian):
     with pytest.raises(DataError, match="goes by the inputs, and none were given"):
-        partition_indices("covariate-shift", np.arange(9), np.arange(9), 2, {}, 0)
+        CovariateShift().divide(Samples(np.arange(9), np.arange(9)), 2, 0)
 
 
 def test_too_many_clients_is_our_error(gaussian):

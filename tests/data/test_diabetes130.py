@@ -13,7 +13,15 @@ import pytest
 
 from fedsuite.core.errors import DataError
 from fedsuite.data import DATASETS, RawData, diabetes130, load_federated_data
-from fedsuite.data.diabetes130 import CODES, DIAGNOSES, DISEASES, NUMBERS, VISITS, WIDTH
+from fedsuite.data.diabetes130 import (
+    CODES,
+    DIAGNOSES,
+    DISEASES,
+    NUMBERS,
+    VISITS,
+    WIDTH,
+    Diabetes130,
+)
 from fedsuite.data.splits import split_rows
 
 from . import hospital_files as files
@@ -28,7 +36,8 @@ COLUMNS = [
 
 
 def load(root: Path, clients: str = "specialty", target: str = "any") -> RawData:
-    return SPEC.load(SPEC, root, diabetes_clients=clients, diabetes_target=target)
+    source = Diabetes130(diabetes_clients=clients, diabetes_target=target)
+    return source.load(SPEC, root)
 
 
 def rows_of(root: Path, *rows: Mapping[str, str], **options: str) -> list[dict[str, float]]:

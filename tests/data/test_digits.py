@@ -11,7 +11,7 @@ def test_same_as_scikit_learn(packaged, monkeypatch):
         assert digits._packaged_table() is not None
     else:
         monkeypatch.setattr(digits, "_packaged_table", lambda: None)
-    raw = digits.load_digits(DATASETS["digits"], None)
+    raw = digits.Digits().load(DATASETS["digits"], None)
     expected = sklearn_digits()
     assert raw.features.shape == (1797, 1, 8, 8) and raw.features.dtype == np.uint8
     assert np.array_equal(raw.features[:, 0], expected.images)

@@ -16,6 +16,7 @@ from fedsuite.data import (
     partition_table,
     splits,
 )
+from fedsuite.data.digits import Digits
 
 from . import parquet_files as files
 
@@ -37,7 +38,7 @@ def test_digits_by_default():
 def test_rows_reach_the_right_client():
     """A client's inputs and labels are those of the raw rows that the partition names."""
     data = load_federated_data({"partitioner": "shards", "num-clients": 5}, seed=1)
-    raw = DATASETS["digits"].load(DATASETS["digits"], None)
+    raw = Digits().load(DATASETS["digits"], None)
     train_rows, test_rows = splits.split_rows(raw, 0.2)
     for k in range(5):
         for rows, positions, split in (
@@ -248,8 +249,9 @@ def test_bad_values_are_named(values, message):
 
 
 def test_keys_are_unique_and_their_defaults_allowed():
-    specs = (*PARTITIONERS.values(), *DATASETS.values())
-    keys = [*DataSettings.KEYS, *(key for spec in specs for key in spec.keys)]
+    sources = (spec.source for spec in DATASETS.values())
+    declaring = (DataSettings, *PARTITIONERS.values(), *sources)
+    keys = [key for settings in declaring for key in settings.KEYS]
     assert len({key.name for key in keys}) == len(set(keys))
     for key in keys:
         assert key.parse(key.default) == key.default

@@ -18,7 +18,7 @@ COLUMNS = [*NUMBERS, *CODE_COLUMNS, *(f"no {name}" for name in INDICATED)]
 
 
 def load(root: Path) -> RawData:
-    return SPEC.load(SPEC, root)
+    return SPEC.source().load(SPEC, root)
 
 
 def first_row(root: Path, **changes: object) -> dict[str, float]:

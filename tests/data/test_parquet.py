@@ -28,7 +28,7 @@ def no_hub(tmp_path, monkeypatch):
 @pytest.mark.parametrize("spec", STORED, ids=lambda s: s.name)
 def test_every_data_set_loads_from_its_folder(spec, shards, tmp_path):
     pixels, labels = files.write_dataset(spec, tmp_path, shards=shards)
-    raw = spec.load(spec, tmp_path)
+    raw = spec.source().load(spec, tmp_path)
     assert np.array_equal(raw.features, pixels)
     assert np.array_equal(raw.labels, labels)
     assert raw.labels.dtype == np.int64 and raw.features.dtype == np.uint8
@@ -46,12 +46,12 @@ def test_every_data_set_loads_from_the_hub(spec, tmp_path):
     pixels, labels = files.write_dataset(spec, flat, shards=2)
     (tmp_path / "hub" / spec.hub_id).mkdir(parents=True)
     (flat / spec.folder).rename(tmp_path / "hub" / spec.hub_id / spec.hub_folder)
-    raw = spec.load(spec, None)
+    raw = spec.source().load(spec, None)
     assert np.array_equal(raw.features, pixels)
     assert np.array_equal(raw.labels, labels)
     assert (raw.ids is not None) == bool(spec.id_column)
     (tmp_path / "hub").rename(tmp_path / "gone")
-    again = spec.load(spec, tmp_path / "no such folder")  # from the cache
+    again = spec.source().load(spec, tmp_path / "no such folder")  # from the cache
     assert np.array_equal(again.features, pixels)
 
 
@@ -63,14 +63,14 @@ def test_clone_of_the_hub_repository(tmp_path):
     folder = tmp_path / "tiny_imagenet" / "data"
     files.write_split(folder, "train", whole, suffix="-1359597a978bc4fa")
     files.write_split(folder, "valid", whole, suffix="-70d52db3c749a935")
-    raw = spec.load(spec, tmp_path)
+    raw = spec.source().load(spec, tmp_path)
     assert raw.num_train == 4 and np.array_equal(raw.features[4:], pixels)
 
 
 def test_shards_come_in_order_and_extra_files_are_left_alone(tmp_path):
     pixels, _ = files.write_dataset(MNIST, tmp_path, shards=3)
     (tmp_path / "mnist" / "extra-00000-of-00001.parquet").write_bytes(b"not read")
-    assert np.array_equal(MNIST.load(MNIST, tmp_path).features, pixels)
+    assert np.array_equal(MNIST.source().load(MNIST, tmp_path).features, pixels)
 
 
 def test_grey_images_of_a_colour_set_and_large_images_of_celeba(tmp_path):
@@ -80,7 +80,7 @@ def test_grey_images_of_a_colour_set_and_large_images_of_celeba(tmp_path):
     folder = tmp_path / small.folder
     for split in ("train", "valid"):
         files.write_split(folder, split, files.table(small, image, [0, 1, 2, 3]))
-    raw = small.load(small, tmp_path)
+    raw = small.source().load(small, tmp_path)
     assert np.array_equal(raw.features[:4], np.repeat(image, 3, axis=1))
 
     celeba = DATASETS["celeba"]
@@ -88,7 +88,7 @@ def test_grey_images_of_a_colour_set_and_large_images_of_celeba(tmp_path):
     for split in celeba.train_splits:
         table = files.table(celeba, flat, [True, False], [5, 5])
         files.write_split(tmp_path / "celeba", split, table)
-    raw = celeba.load(celeba, tmp_path)
+    raw = celeba.source().load(celeba, tmp_path)
     assert raw.features.shape == (6, 3, 84, 84) and (raw.features == 77).all()
 
 
@@ -104,36 +104,36 @@ def count_decoded(monkeypatch):
 def test_images_are_decoded_once(tmp_path, monkeypatch):
     files.write_dataset(MNIST, tmp_path)
     decoded = count_decoded(monkeypatch)
-    MNIST.load(MNIST, tmp_path)
-    MNIST.load(MNIST, tmp_path)
+    MNIST.source().load(MNIST, tmp_path)
+    MNIST.source().load(MNIST, tmp_path)
     assert len(decoded) == 24
 
 
 def test_changed_file_is_decoded_again(tmp_path, monkeypatch):
     files.write_dataset(MNIST, tmp_path)
     decoded = count_decoded(monkeypatch)
-    MNIST.load(MNIST, tmp_path)
+    MNIST.source().load(MNIST, tmp_path)
     file = tmp_path / "mnist" / "test-00000-of-00001.parquet"
     os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
-    MNIST.load(MNIST, tmp_path)
+    MNIST.source().load(MNIST, tmp_path)
     assert len(decoded) == 48
     other = files.random_pixels(MNIST, 5, seed=9)
     files.write_split(tmp_path / "mnist", "test", files.table(MNIST, other, [0] * 5))
-    assert np.array_equal(MNIST.load(MNIST, tmp_path).features[12:], other)
+    assert np.array_equal(MNIST.source().load(MNIST, tmp_path).features[12:], other)
 
 
 def test_equal_names_in_two_folders_are_two_entries(tmp_path):
     files.write_dataset(MNIST, tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")  # sizes and times are the same
-    MNIST.load(MNIST, tmp_path / "a")
-    MNIST.load(MNIST, tmp_path / "b")
+    MNIST.source().load(MNIST, tmp_path / "a")
+    MNIST.source().load(MNIST, tmp_path / "b")
     assert len(list(cache.cache_folder().glob("mnist-*/"))) == 2
 
 
 @pytest.mark.parametrize("spec", STORED, ids=lambda s: s.name)
 def test_neither_folder_nor_hub_says_what_to_put_where(spec, tmp_path):
     with pytest.raises(DataError) as error:
-        spec.load(spec, tmp_path)
+        spec.source().load(spec, tmp_path)
     text = str(error.value)
     assert "\n" not in text
     for part in (
@@ -160,7 +160,7 @@ def broken(tmp_path, message, **change):
     files.write_split(tmp_path / "mnist", "train", table)
     files.write_split(tmp_path / "mnist", "test", table)
     with pytest.raises(DataError, match=message) as error:
-        MNIST.load(MNIST, tmp_path)
+        MNIST.source().load(MNIST, tmp_path)
     assert "\n" not in str(error.value)
     assert str(tmp_path / "mnist" / "train-00000-of-00001.parquet") in str(error.value)
 
@@ -204,12 +204,12 @@ def test_corrupt_file(tmp_path):
     content = file.read_bytes()
     file.write_bytes(b"PAR1 and nothing more")
     with pytest.raises(DataError, match="not a readable Parquet file") as error:
-        MNIST.load(MNIST, tmp_path)
+        MNIST.source().load(MNIST, tmp_path)
     assert str(file) in str(error.value) and "\n" not in str(error.value)
     middle = len(content) // 3
     file.write_bytes(content[:middle] + b"\xff" * 400 + content[middle + 400 :])
     with pytest.raises(DataError) as error:
-        MNIST.load(MNIST, tmp_path)
+        MNIST.source().load(MNIST, tmp_path)
     assert str(file) in str(error.value)
 
 
@@ -217,13 +217,13 @@ def test_missing_split_and_missing_shard(tmp_path):
     files.write_dataset(MNIST, tmp_path, shards=3)
     (tmp_path / "mnist" / "train-00001-of-00003.parquet").unlink()
     with pytest.raises(DataError, match="should hold shards 0 to 2 of 3"):
-        MNIST.load(MNIST, tmp_path)
+        MNIST.source().load(MNIST, tmp_path)
     for file in (tmp_path / "mnist").glob("train-*"):
         file.unlink()
     with pytest.raises(
         DataError, match=r"no file train-\*\.parquet in .*mnist; put train-"
     ):
-        MNIST.load(MNIST, tmp_path)
+        MNIST.source().load(MNIST, tmp_path)
 
 
 def test_files_without_rows(tmp_path):
@@ -233,12 +233,12 @@ def test_files_without_rows(tmp_path):
         folder.mkdir(exist_ok=True)
         pq.write_table(empty, folder / f"{split}-00000-of-00001.parquet")
     with pytest.raises(DataError, match="hold no rows"):
-        MNIST.load(MNIST, tmp_path)
+        MNIST.source().load(MNIST, tmp_path)
 
 
 def test_damaged_cache_is_decoded_again(tmp_path):
     pixels, _ = files.write_dataset(MNIST, tmp_path)
-    MNIST.load(MNIST, tmp_path)
+    MNIST.source().load(MNIST, tmp_path)
     (stored,) = cache.cache_folder().glob("mnist-*/features.npy")
     stored.write_bytes(stored.read_bytes()[:-100] + bytes(100))
-    assert np.array_equal(MNIST.load(MNIST, tmp_path).features, pixels)
+    assert np.array_equal(MNIST.source().load(MNIST, tmp_path).features, pixels)

@@ -5,12 +5,25 @@ from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
 from fedsuite.core.errors import ConfigError, DataError
-from fedsuite.data import PARTITIONERS, Samples, partition_indices
+from fedsuite.data import PARTITIONERS, Samples, load_federated_data
 from fedsuite.data.partition import match_test, power_law_sizes
-from fedsuite.data.partition_specs import partition_training_part
 
 FASHION = (np.repeat(np.arange(10), 6000), np.repeat(np.arange(10), 1000))
 MATCHED = ("shards", "dirichlet", "dirichlet-client", "pathological")
+
+
+def divided(
+    name, train, test, num_clients, options, seed, ids=(None, None), features=(None, None)
+):
+    samples = Samples(train, test, *ids, *features)
+    return PARTITIONERS[name].of(options).divide(samples, num_clients, seed)
+
+
+def training_divided(name, labels, num_clients, options, seed, ids=None, features=None):
+    owners = (None, None) if ids is None else (ids, ids[:0])
+    inputs = (None, None) if features is None else (features, features[:0])
+    samples = Samples(labels, labels[:0], *owners, *inputs)
+    return PARTITIONERS[name].of(options).divide_training(samples, num_clients, seed)
 
 
 def counts(labels, parts, num_classes=10):
@@ -58,7 +71,7 @@ OPTIONS = {
 def test_rows_are_used_once_whatever_the_sizes(name, problem):
     train, test, num_clients, owners, seed = problem
     try:
-        parts = partition_indices(
+        parts = divided(
             name,
             train,
             test,
@@ -79,8 +92,8 @@ def test_rows_are_used_once_whatever_the_sizes(name, problem):
         assert all((np.diff(rows) >= 0).all() for rows in clients)
         used = np.concatenate(clients)
         assert used.min() >= 0 and used.max() < len(labels)
-        assert spec.shares_rows or len(np.unique(used)) == len(used)
-        if spec.exhaustive or name == "power-law":
+        assert spec.SHARES_ROWS or len(np.unique(used)) == len(used)
+        if spec.EXHAUSTIVE or name == "power-law":
             assert len(used) == len(labels)
 
 
@@ -90,7 +103,7 @@ def test_rows_are_used_once_whatever_the_sizes(name, problem):
 def test_test_part_has_the_mix_of_the_training_part(name, problem):
     train, test, num_clients, _, seed = problem
     try:
-        parts = partition_indices(name, train, test, num_clients, OPTIONS, seed)
+        parts = divided(name, train, test, num_clients, OPTIONS, seed)
     except DataError:
         assume(False)
     held, tested = counts(train, parts.train), counts(test, parts.test)
@@ -104,8 +117,7 @@ def test_seed_decides(name):
     owners = (np.arange(60000) // 10, np.arange(10000) // 10)
     inputs = random_inputs(*FASHION)
     first, again, other = (
-        partition_indices(name, *FASHION, 10, OPTIONS, seed, owners, inputs)
-        for seed in (0, 0, 1)
+        divided(name, *FASHION, 10, OPTIONS, seed, owners, inputs) for seed in (0, 0, 1)
     )
     for part in ("train", "test"):
         pairs = zip(getattr(first, part), getattr(again, part), strict=True)
@@ -118,13 +130,11 @@ def test_seed_decides(name):
 def test_training_part_does_not_depend_on_the_test_part(name):
     owners = (np.arange(60000) // 10, np.arange(10000) // 10)
     inputs = random_inputs(*FASHION)
-    both = partition_indices(name, *FASHION, 10, OPTIONS, 3, owners, inputs).train
+    both = divided(name, *FASHION, 10, OPTIONS, 3, owners, inputs).train
     if name == "natural-id":  # owners of test rows only would be dealt as well
         owners = (owners[0], owners[0])
-        both = partition_indices(name, FASHION[0], FASHION[0], 10, {}, 3, owners).train
-    alone = partition_training_part(
-        name, FASHION[0], 10, OPTIONS, 3, owners[0], inputs[0]
-    ).train
+        both = divided(name, FASHION[0], FASHION[0], 10, {}, 3, owners).train
+    alone = training_divided(name, FASHION[0], 10, OPTIONS, 3, owners[0], inputs[0]).train
     assert all(np.array_equal(a, b) for a, b in zip(both, alone, strict=True))
 
 
@@ -132,17 +142,17 @@ def test_training_part_does_not_depend_on_the_test_part(name):
     "name", ["iid", "shards", "dirichlet", "dirichlet-client", "power-law"]
 )
 def test_one_client_holds_everything(name):
-    parts = partition_indices(name, FASHION[0], FASHION[1], 1, {}, 0)
+    parts = divided(name, FASHION[0], FASHION[1], 1, {}, 0)
     assert len(parts.train[0]) == 60000 and len(parts.test[0]) == 10000
 
 
 def test_one_client_pathological_holds_all_classes():
-    parts = partition_indices("pathological", *FASHION, 1, {"classes-per-client": 10}, 0)
+    parts = divided("pathological", *FASHION, 1, {"classes-per-client": 10}, 0)
     assert len(parts.train[0]) == 60000 and len(parts.test[0]) == 10000
 
 
 def test_iid_sizes_are_equal_and_mixes_alike():
-    parts = partition_indices("iid", FASHION[0], FASHION[1], 7, {}, 0)
+    parts = divided("iid", FASHION[0], FASHION[1], 7, {}, 0)
     assert {len(rows) for rows in parts.train} == {8571, 8572}
     assert {len(rows) for rows in parts.test} == {1428, 1429}
     assert variation_distance(FASHION[0], parts.train) < 0.02
@@ -159,7 +169,7 @@ def test_iid_sizes_are_equal_and_mixes_alike():
 def test_power_law_golden_sizes(total, sizes):
     assert power_law_sizes(total, 10, 1.0).tolist() == sizes
     labels = np.arange(total) % 10
-    parts = partition_indices("power-law", labels, labels[:1000], 10, {}, 0)
+    parts = divided("power-law", labels, labels[:1000], 10, {}, 0)
     assert [len(rows) for rows in parts.train] == sizes
 
 
@@ -169,7 +179,7 @@ def test_power_law_zero_is_equal_sizes():
 
 def test_shards_are_pure_where_they_divide():
     """200 shards of 300 over 100 clients: 600 rows and at most two classes each."""
-    parts = partition_indices("shards", *FASHION, 100, {"shards-per-client": 2}, 0)
+    parts = divided("shards", *FASHION, 100, {"shards-per-client": 2}, 0)
     held, tested = counts(FASHION[0], parts.train), counts(FASHION[1], parts.test)
     assert set(held.ravel().tolist()) == {0, 300, 600}
     assert np.array_equal(held, tested * 6)  # 100 test rows, the same mix
@@ -179,7 +189,7 @@ def test_shards_are_pure_where_they_divide():
 def test_shards_of_few_rows_still_give_each_client_its_test_rows():
     """Two rows a shard, a fifth of a test row per class and client (Tiny-ImageNet)."""
     train, test = np.repeat(np.arange(20), 500), np.repeat(np.arange(20), 50)
-    parts = partition_indices("shards", train, test, 100, {"shards-per-client": 50}, 0)
+    parts = divided("shards", train, test, 100, {"shards-per-client": 50}, 0)
     assert {len(rows) for rows in parts.train} == {100}
     assert {len(rows) for rows in parts.test} == {10}
 
@@ -204,7 +214,7 @@ def test_shards_are_those_of_the_decomposition_paper(row):
     num_rows, num_classes, num_clients, per_client, size, of_class, distinct = row
     labels = np.random.default_rng(0).permutation(np.arange(num_rows) % num_classes)
     options = {"shards-per-client": per_client}
-    parts = partition_training_part("shards", labels, num_clients, options, 0).train
+    parts = training_divided("shards", labels, num_clients, options, 0).train
     held = counts(labels, parts, num_classes)
     assert (held % size == 0).all()
     assert (held.sum(axis=1) == per_client * size).all()
@@ -225,7 +235,7 @@ def test_pathological_deals_such_shards_of_different_classes(row):
     num_rows, num_classes, num_clients, per_client, size, _, _ = row
     labels = np.random.default_rng(0).permutation(np.arange(num_rows) % num_classes)
     options = {"classes-per-client": per_client}
-    parts = partition_training_part("pathological", labels, num_clients, options, 0)
+    parts = training_divided("pathological", labels, num_clients, options, 0)
     parts = parts.train
     held = counts(labels, parts, num_classes)
     assert set(held.ravel().tolist()) == {0, size}
@@ -236,7 +246,7 @@ def test_dirichlet_holds_the_least_size_and_follows_alpha():
     distances = []
     for alpha in (0.1, 1.0, 100.0):
         options = {"dirichlet-alpha": alpha, "dirichlet-min-size": 50}
-        parts = partition_indices("dirichlet", *FASHION, 20, options, 0)
+        parts = divided("dirichlet", *FASHION, 20, options, 0)
         assert min(map(len, parts.train)) >= 50
         distances.append(variation_distance(FASHION[0], parts.train))
     assert distances[0] > 0.6 > distances[1] > 0.2 > 0.1 > distances[2]
@@ -248,14 +258,14 @@ def test_dirichlet_gives_up_in_one_line(alpha):
     with pytest.raises(
         DataError, match=r"num-clients = 50 clients dirichlet-min-size = 10"
     ):
-        partition_indices("dirichlet", *FASHION, 50, options, 0)
+        divided("dirichlet", *FASHION, 50, options, 0)
 
 
 def test_dirichlet_client_sizes_are_equal_and_follow_alpha():
     distances = []
     for alpha in (0.01, 1.0, 5.0, 1000.0):
         options = {"dirichlet-client-alpha": alpha}
-        parts = partition_indices("dirichlet-client", *FASHION, 11, options, 0)
+        parts = divided("dirichlet-client", *FASHION, 11, options, 0)
         assert sorted({len(rows) for rows in parts.train}) == [5454, 5455]
         assert [len(rows) for rows in parts.train] == sorted(map(len, parts.train))[::-1]
         distances.append(variation_distance(FASHION[0], parts.train))
@@ -266,7 +276,7 @@ def test_dirichlet_client_sizes_are_equal_and_follow_alpha():
 def test_dirichlet_client_mix_is_the_one_drawn():
     """While no class runs out, a client's classes follow its own draw, not the pool's."""
     labels = np.repeat(np.arange(2), [90_000, 10_000])
-    parts = partition_indices("dirichlet-client", labels, labels, 2, {}, 5)
+    parts = divided("dirichlet-client", labels, labels, 2, {}, 5)
     held = counts(labels, parts.train, 2)
     assert held.sum(axis=0).tolist() == [90_000, 10_000]
     assert abs(held[0, 1] - held[1, 1]) > 1000
@@ -275,7 +285,7 @@ def test_dirichlet_client_mix_is_the_one_drawn():
 @pytest.mark.parametrize(("num_clients", "per_client"), [(100, 2), (7, 3), (5, 2), (3, 10)])
 def test_pathological_holds_exactly_so_many_classes(num_clients, per_client):
     options = {"classes-per-client": per_client}
-    parts = partition_indices("pathological", *FASHION, num_clients, options, 0)
+    parts = divided("pathological", *FASHION, num_clients, options, 0)
     held = counts(FASHION[0], parts.train)
     assert ((held > 0).sum(axis=1) == per_client).all()
     assert held.sum() == 60000
@@ -286,7 +296,7 @@ def test_pathological_holds_exactly_so_many_classes(num_clients, per_client):
 @pytest.mark.parametrize(("num_clients", "per_client"), [(4, 2), (10, 11)])
 def test_pathological_refuses_what_cannot_hold_all_classes(num_clients, per_client):
     with pytest.raises(DataError, match=f"classes-per-client = {per_client} cannot"):
-        partition_indices(
+        divided(
             "pathological", *FASHION, num_clients, {"classes-per-client": per_client}, 0
         )
 
@@ -294,13 +304,13 @@ def test_pathological_refuses_what_cannot_hold_all_classes(num_clients, per_clie
 def test_class_count_by_hand():
     """Six rows of two classes: client 1 takes 4 of class 0, client 2 takes 2 and 2."""
     labels = np.repeat(np.arange(2), 6)
-    parts = partition_indices("class-count", labels, labels, 2, {}, 0)
+    parts = divided("class-count", labels, labels, 2, {}, 0)
     assert counts(labels, parts.train, 2).tolist() == [[4, 0], [2, 2]]
     assert counts(labels, parts.test, 2).tolist() == [[4, 0], [2, 2]]
 
 
 def test_class_count_client_k_holds_the_first_k_classes():
-    parts = partition_indices("class-count", *FASHION, 10, {}, 0)
+    parts = divided("class-count", *FASHION, 10, {}, 0)
     held = counts(FASHION[0], parts.train)
     assert np.array_equal(held > 0, np.tri(10, dtype=bool))
     assert len(set(held.sum(axis=1).tolist())) == 1
@@ -311,14 +321,14 @@ def test_class_count_client_k_holds_the_first_k_classes():
 
 def test_class_count_refuses_more_clients_than_classes():
     with pytest.raises(DataError, match="num-clients = 11 is more than the 10 classes"):
-        partition_indices("class-count", *FASHION, 11, {}, 0)
+        divided("class-count", *FASHION, 11, {}, 0)
 
 
 def natural(num_clients, mode="group", min_size=1, seed=0):
     ids = np.array([0, 0, 0, 1, 1, 2, 3, 3]), np.array([0, 1, 3, 4])
     options = {"natural-ids": mode, "natural-min-size": min_size}
     labels = np.zeros(8, int), np.zeros(4, int)
-    parts = partition_indices("natural-id", *labels, num_clients, options, seed, ids)
+    parts = divided("natural-id", *labels, num_clients, options, seed, ids)
     return ids, parts
 
 
@@ -362,7 +372,7 @@ def test_natural_min_size_leaves_small_owners_out():
 
 def test_natural_id_needs_owners():
     with pytest.raises(DataError, match="names no owner"):
-        partition_indices("natural-id", *FASHION, 2, {}, 0)
+        divided("natural-id", *FASHION, 2, {}, 0)
 
 
 def test_match_test_by_hand():
@@ -384,18 +394,18 @@ def test_match_test_spreads_an_unknown_class_by_size():
 
 def test_more_clients_than_rows():
     with pytest.raises(DataError, match=r"expected 1 to 10, .* training rows"):
-        partition_indices("iid", np.zeros(10, int), np.zeros(50, int), 11, {}, 0)
+        divided("iid", np.zeros(10, int), np.zeros(50, int), 11, {}, 0)
     with pytest.raises(
         DataError, match=r"num-clients = 11: expected 1 to 10, .* test rows"
     ):
-        partition_indices("iid", np.zeros(50, int), np.zeros(10, int), 11, {}, 0)
+        divided("iid", np.zeros(50, int), np.zeros(10, int), 11, {}, 0)
 
 
 def test_more_shards_than_rows():
     with pytest.raises(
         DataError, match="shards-per-client = 7 is more than the 60 training"
     ):
-        partition_indices(
+        divided(
             "shards", np.zeros(60, int), np.zeros(60, int), 10, {"shards-per-client": 7}, 0
         )
 
@@ -405,13 +415,13 @@ def test_empty_client_is_named():
     with pytest.raises(
         DataError, match=r"client \d+ of num-clients = 20 gets none of the 100"
     ):
-        partition_indices("power-law", labels, labels, 20, {"power-law-exponent": 3.0}, 0)
+        divided("power-law", labels, labels, 20, {"power-law-exponent": 3.0}, 0)
 
 
 def test_unknown_partitioner_and_bad_option():
     with pytest.raises(ConfigError, match="partitioner = 'magic': expected one of iid, "):
-        partition_indices("magic", *FASHION, 2, {}, 0)
+        load_federated_data({"partitioner": "magic"}, 0)
     with pytest.raises(
         ConfigError, match=r"shards-per-client = 0: expected a whole number"
     ):
-        partition_indices("shards", *FASHION, 2, {"shards-per-client": 0}, 0)
+        divided("shards", *FASHION, 2, {"shards-per-client": 0}, 0)

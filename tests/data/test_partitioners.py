@@ -7,46 +7,60 @@ from datasets import Dataset, Features, Image, Value
 from flwr_datasets import FederatedDataset
 
 from fedsuite.core.errors import DataError
+from fedsuite.data import (
+    ClassCount,
+    CovariateShift,
+    Dirichlet,
+    DirichletClient,
+    FirstComponent,
+    Iid,
+    NaturalId,
+    Pathological,
+    PowerLaw,
+    PrintedShift,
+    SameMixPartitioner,
+    Shards,
+    SuitePartitioner,
+)
 from fedsuite.data import partitioners as ours
 
 LABELS = np.arange(600) % 10
 COLUMNS = {"label": LABELS, "writer": [f"w{i % 24}" for i in range(600)], "row": range(600)}
 
 ALL = [
-    (ours.IidPartitioner, {}),
-    (ours.ShardPartitioner, {"shards_per_client": 2}),
-    (ours.DirichletPartitioner, {"alpha": 0.5, "min_size": 5}),
-    (ours.ClientDirichletPartitioner, {"alpha": 1.0}),
-    (ours.PathologicalPartitioner, {"classes_per_client": 2}),
-    (ours.PowerLawPartitioner, {"exponent": 1.0}),
-    (ours.ClassCountPartitioner, {}),
-    (ours.NaturalIdPartitioner, {"partition_by": "writer", "min_size": 2}),
-    (ours.NaturalIdPartitioner, {"partition_by": "writer", "natural_ids": "sample"}),
+    (Iid(), "label"),
+    (Shards(), "label"),
+    (Dirichlet(dirichlet_min_size=5), "label"),
+    (DirichletClient(), "label"),
+    (Pathological(), "label"),
+    (PowerLaw(), "label"),
+    (ClassCount(), "label"),
+    (NaturalId(natural_min_size=2), "writer"),
+    (NaturalId(natural_ids="sample"), "writer"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "options"), ALL)
-def test_works_on_a_dataset(kind, options):
-    partitioner = kind(num_partitions=6, seed=1, **options)
+@pytest.mark.parametrize(("division", "column"), ALL)
+def test_works_on_a_dataset(division, column):
+    partitioner = SuitePartitioner(division, 6, column, seed=1)
     assert partitioner.num_partitions == 6
     partitioner.dataset = Dataset.from_dict(COLUMNS)
     rows = [partitioner.load_partition(k)["row"][:] for k in range(6)]
     used = [r for part in rows for r in part]
     assert len(used) == len(set(used))
-    if kind is not ours.ClassCountPartitioner and options.get("natural_ids") != "sample":
+    if division not in (ClassCount(), NaturalId(natural_ids="sample")):
         assert len(used) == 600
 
 
-@pytest.mark.parametrize(("kind", "options"), ALL)
-def test_same_mix_on_a_test_split(kind, options):
-    train = kind(num_partitions=6, seed=1, **options)
-    test = ours.SameMixPartitioner(train)
+@pytest.mark.parametrize(("division", "column"), ALL)
+def test_same_mix_on_a_test_split(division, column):
+    train = SuitePartitioner(division, 6, column, seed=1)
+    test = SameMixPartitioner(train)
     train.dataset = Dataset.from_dict(COLUMNS)
     test.dataset = Dataset.from_dict({name: list(c)[:240] for name, c in COLUMNS.items()})
     assert test.num_partitions == 6
     for k in range(6):
         mine, tested = train.load_partition(k), test.load_partition(k)
-        column = train.partition_by
         assert len(tested) > 0
         assert set(tested[column][:]) <= set(mine[column][:])
         assert len(tested) == pytest.approx(len(mine) * 0.4, abs=6)
@@ -55,11 +69,11 @@ def test_same_mix_on_a_test_split(kind, options):
 def test_in_a_federated_dataset(tmp_path):
     file = tmp_path / "rows.parquet"
     Dataset.from_dict(COLUMNS).to_parquet(file)
-    train = ours.ShardPartitioner(num_partitions=10, shards_per_client=2)
+    train = SuitePartitioner(Shards(), 10, "label")
     data = FederatedDataset(
         dataset="parquet",
         data_files={"train": str(file), "test": str(file)},
-        partitioners={"train": train, "test": ours.SameMixPartitioner(train)},
+        partitioners={"train": train, "test": SameMixPartitioner(train)},
         cache_dir=str(tmp_path / "hf"),
     )
     labels = data.load_partition(3, "train")["label"][:]
@@ -68,15 +82,15 @@ def test_in_a_federated_dataset(tmp_path):
 
 
 def test_same_mix_needs_the_training_split_first():
-    test = ours.SameMixPartitioner(ours.IidPartitioner(2))
+    test = SameMixPartitioner(SuitePartitioner(Iid(), 2, "label"))
     test.dataset = Dataset.from_dict(COLUMNS)
     with pytest.raises(DataError, match="load a training partition before"):
         test.load_partition(0)
 
 
 def test_same_mix_refuses_owners_that_only_the_test_split_has():
-    train = ours.NaturalIdPartitioner(6, partition_by="writer")
-    test = ours.SameMixPartitioner(train)
+    train = SuitePartitioner(NaturalId(), 6, "writer")
+    test = SameMixPartitioner(train)
     train.dataset = Dataset.from_dict(COLUMNS)
     test.dataset = Dataset.from_dict({"writer": [f"v{i}" for i in range(60)]})
     with pytest.raises(DataError, match="other owners"):
@@ -84,7 +98,7 @@ def test_same_mix_refuses_owners_that_only_the_test_split_has():
 
 
 def test_column_that_is_not_there():
-    partitioner = ours.IidPartitioner(2, partition_by="class")
+    partitioner = SuitePartitioner(Iid(), 2, "class")
     partitioner.dataset = Dataset.from_dict(COLUMNS)
     with pytest.raises(
         DataError, match="no column 'class'; the data set has label, writer"
@@ -93,13 +107,13 @@ def test_column_that_is_not_there():
 
 
 def test_impossible_partition_is_our_error():
-    partitioner = ours.IidPartitioner(601)
+    partitioner = SuitePartitioner(Iid(), 601, "label")
     partitioner.dataset = Dataset.from_dict(COLUMNS)
     with pytest.raises(DataError, match="num-clients = 601: expected 1 to 600"):
         partitioner.load_partition(0)
 
 
-SHIFTED = [ours.CovariateShiftPartitioner, ours.PrintedShiftPartitioner]
+SHIFTED = [CovariateShift, PrintedShift, FirstComponent]
 
 
 def shiftable(rows, with_image=True):
@@ -122,11 +136,12 @@ def encoded(pixels):
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("kind", [*SHIFTED, ours.FirstComponentPartitioner])
+@pytest.mark.parametrize("kind", SHIFTED)
 @pytest.mark.parametrize("features", [("x", "y"), ("image",), "image"])
 def test_shifts_of_numbers_and_of_images(kind, features):
-    train = kind(3, seed=2, features=features, dimensions=2, data_fraction=0.5)
-    test = ours.SameMixPartitioner(train)
+    division = kind(shift_dimensions=2, data_fraction=0.5)
+    train = SuitePartitioner(division, 3, "label", seed=2, features=features)
+    test = SameMixPartitioner(train)
     train.dataset, test.dataset = shiftable(2000), shiftable(400)
     assert [len(train.load_partition(k)) for k in range(3)] == [546, 273, 181]
     assert [len(test.load_partition(k)) for k in range(3)] == [110, 54, 36]
@@ -143,10 +158,9 @@ def test_shifts_of_numbers_and_of_images(kind, features):
 
 
 def test_test_rows_are_shifted_as_the_training_rows():
-    train = ours.CovariateShiftPartitioner(
-        4, features=("x", "y"), dimensions=2, squared_shift=2.0, exponent=0.0
-    )
-    test = ours.SameMixPartitioner(train)
+    division = CovariateShift(shift_dimensions=2, squared_shift=2.0, power_law_exponent=0.0)
+    train = SuitePartitioner(division, 4, "label", features=("x", "y"))
+    test = SameMixPartitioner(train)
     train.dataset = shiftable(8000, with_image=False)
     test.dataset = shiftable(4000, with_image=False)
     for client in range(4):
@@ -159,18 +173,19 @@ def test_test_rows_are_shifted_as_the_training_rows():
 
 
 def test_options_of_shifts_reach_the_generator():
-    def rows(**options):
-        partitioner = ours.CovariateShiftPartitioner(
-            2, features=("x", "y"), dimensions=2, **options
-        )
+    def rows(seed=0, **options):
+        division = CovariateShift(shift_dimensions=2, **options)
+        partitioner = SuitePartitioner(division, 2, "label", seed, ("x", "y"))
         partitioner.dataset = shiftable(500, with_image=False)
         return [part.tolist() for part in partitioner.indices]
 
     base = rows()
-    assert base == rows(seed=0, squared_shift=5.0, replacement=True, exponent=1.0)
+    assert base == rows(
+        seed=0, squared_shift=5.0, shift_replacement=True, power_law_exponent=1.0
+    )
     changes = (
-        *({"seed": 1}, {"squared_shift": 1.0}, {"replacement": False}),
-        *({"exponent": 0.5}, {"data_fraction": 0.9}),
+        *({"seed": 1}, {"squared_shift": 1.0}, {"shift_replacement": False}),
+        *({"power_law_exponent": 0.5}, {"data_fraction": 0.9}),
     )
     assert all(rows(**change) != base for change in changes)
 
@@ -184,7 +199,9 @@ def test_options_of_shifts_reach_the_generator():
     ],
 )
 def test_columns_that_are_no_inputs(features, message):
-    partitioner = ours.CovariateShiftPartitioner(2, features=features, dimensions=1)
+    partitioner = SuitePartitioner(
+        CovariateShift(shift_dimensions=1), 2, "label", features=features
+    )
     columns = {"label": [0, 1, 0], "x": [0.0, 1, 2], "y": [1.0, 2, 3]}
     columns |= {"words": ["a", "b", "c"], "ragged": [[1], [1, 2], [3]]}
     if "z" in features:
@@ -200,8 +217,7 @@ def test_partitioners_are_found_in_the_package():
     classes = [kind for kind in vars(ours).values() if isinstance(kind, type)]
     own = [kind.__name__ for kind in classes if kind.__module__ == ours.__name__]
     for name in own:
-        if name != "SuitePartitioner":
-            assert getattr(fedsuite.data, name) is getattr(ours, name)
-            assert name in dir(fedsuite.data)
+        assert getattr(fedsuite.data, name) is getattr(ours, name)
+        assert name in dir(fedsuite.data)
     with pytest.raises(AttributeError, match="NoPartitioner"):
         fedsuite.data.NoPartitioner  # noqa: B018

@@ -23,11 +23,11 @@ OUT = IGNORED
 
 
 def load(root: Path, targets: str = "leaf") -> RawData:
-    return SPEC.load(SPEC, root, reddit_targets=targets)
+    return reddit.Reddit(reddit_targets=targets).load(SPEC, root)
 
 
 def prepared(raw: RawData, train: list[int], targets: str = "leaf") -> RawData:
-    return reddit.prepare_reddit(raw, np.array(train), targets)
+    return reddit.Reddit(reddit_targets=targets).prepare(raw, np.array(train))
 
 
 def test_users_of_all_files_are_pooled(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_missing_folder_says_what_to_put_where(tmp_path: Path) -> None:
     for part in (f"no folder {tmp_path}/reddit", "*.json", "FEDSUITE_DATA", "data-dir"):
         assert part in text
     with pytest.raises(DataError, match="no data folder is named"):
-        SPEC.load(SPEC, None, reddit_targets="leaf")
+        reddit.Reddit().load(SPEC, None)
 
 
 def test_empty_folder(tmp_path: Path) -> None:

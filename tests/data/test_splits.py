@@ -13,6 +13,7 @@ from fedsuite.data import (
     RawData,
     load_federated_data,
 )
+from fedsuite.data.digits import Digits
 from fedsuite.data.splits import Parts, split_parts
 
 from . import parquet_files as files
@@ -92,7 +93,7 @@ def test_clients_hold_no_row_of_the_servers(name):
 
 
 def test_labels_go_with_their_rows():
-    raw = DATASETS["digits"].load(DATASETS["digits"], None)
+    raw = Digits().load(DATASETS["digits"], None)
     label_of = {
         (row / np.float32(16)).astype(np.float32).tobytes(): label
         for row, label in zip(raw.features, raw.labels, strict=True)

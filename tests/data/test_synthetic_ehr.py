@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 
 from fedsuite.data import DATASETS, RawData, load_federated_data
-from fedsuite.data.synthetic_ehr import CODES, EVENTS, POSTAL_CODES_OF_A_STATE, states
+from fedsuite.data.synthetic_ehr import (
+    CODES,
+    EVENTS,
+    POSTAL_CODES_OF_A_STATE,
+    SyntheticEhr,
+    states,
+)
 
 SPEC = DATASETS["synthetic-ehr"]
 
 
 def generate(scale: float = 0.02, shift: float = 1.0) -> RawData:
-    return SPEC.load(SPEC, None, ehr_scale=scale, ehr_shift=shift)
+    return SyntheticEhr(ehr_scale=scale, ehr_shift=shift).load(SPEC, None)
 
 
 def test_states_are_those_of_table_7() -> None:
