@@ -1,1 +1,1 @@
-"""Machinery of a client: its base, the training loop, evaluation, the store."""
+"""Machinery of a client: base, training loop, evaluation, store."""

@@ -1,4 +1,4 @@
-"""One adapter between Flower's messages and clients, for all methods."""
+"""The adapter between Flower's messages and the clients of all methods."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ from fedsuite.messages.records import Reply, Request, add_entry, pack_reply, unp
 
 
 class Answering(Protocol):
-    """A client, or what stands in front of one."""
+    """A client, or a wrapper of one."""
 
     def answer(self, request: Request) -> Reply:
         """Answer a request."""
@@ -35,18 +35,18 @@ logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """Tells of errors in clients' code: of those at one place once, with a traceback."""
+    """Logs errors in clients' code, once per place."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def tell(self, place: str, client_id: int, error: Exception) -> None:
-        """Log an error, unless one at its place was told."""
+        """Log an error with its traceback, once per place."""
         if self._is_new(place):
             logger.error("client %d failed", client_id, exc_info=error)
 
     def pass_on(self, place: str, words: str) -> None:
-        """Log what another process says of an error, unless one at its place was told."""
+        """Log another process's words on an error, once per place."""
         if self._is_new(place):
             logger.error("%s", words)
 
@@ -68,17 +68,15 @@ def make_client_app(
     Parameters
     ----------
     client_fn
-        Called for each client that a message names, with the context and its number; in
-        an app of one client a node the number is the node's partition id.
+        Makes the client of a number; on a node with one client, of the node's partition id.
     actions
         Message types: the ``ACTIONS`` of the client's class.
     mods
         Flower's mods, wrapped around each handler.
     facts
-        Asked at the hello for what else the node tells, such as the fingerprint of its
-        public data under ``"public"``.
+        What the node adds to its hello, such as ``"public"``, a hash of its public data.
     failures
-        Tells of errors in the clients' code; None logs those of this app.
+        Logs errors in the clients' code; None logs those of this app.
     """
     app = ClientApp(mods=mods)
     told = failures or Failures()
@@ -98,7 +96,7 @@ def make_client_app(
 
 
 def greet(message: Message, context: Context, facts: Facts | None = None) -> Message:
-    """Answer the hello: which partition this node has, which code it runs, and facts."""
+    """Answer the hello with the node's partition, the hash of its code, and its facts."""
     told = ConfigRecord({"source": source_hash()})
     for key, fact in (facts(context) if facts is not None else {}).items():
         told[key] = fact
@@ -113,8 +111,8 @@ def answer(
 ) -> Message:
     """Answer a message for all clients that it names.
 
-    On a node of several clients one client's failure is an entry of the reply, and the
-    others count; the only client of a node fails as Flower's clients do, by raising.
+    On a node with several clients, a client's failure becomes its entry of the reply, and
+    the others count. On a node with one client, its failure raises, as Flower's clients do.
     """
     metadata = message.metadata
     only_client = context.node_config.get("partition-id", 0)
@@ -134,7 +132,7 @@ def answer(
 
 @contextmanager
 def _noted(request: Request) -> Iterator[None]:
-    """Log that a request was answered; what is logged meanwhile names round and client."""
+    """Log the request's answer; log lines inside the block name round and client."""
     began = time.monotonic()
     with log_scope(round=request.server_round, client=request.client_id):
         yield
@@ -149,7 +147,7 @@ def _add_answer(
     request: Request,
     failures: Failures,
 ) -> None:
-    """Add one client's entry to the reply, or the reason why there is none."""
+    """Add one client's entry to the reply: its answer, or why it has none."""
     client_id = request.client_id
     try:
         add_entry(content, client_id, client_fn(context, client_id).answer(request))

@@ -1,12 +1,12 @@
-"""Random views of images: torch alone, draws from given streams.
+"""Random views of images, in torch alone, drawn from given streams.
 
-:func:`crop_and_flip` is the usual augmentation of training; :func:`augment` makes the views
+:func:`crop_and_flip` is the usual augmentation of training. :func:`augment` makes the views
 of self-regularisation.
 
-Pixels are in 0 to 1, batches are ``[n, channels, height, width]``. Grey images are turned;
-colour images are flipped, their colours changed, some made grey. Strengths are those of
-the public FedLSR code as far as it names them (30 degrees, probabilities 0.8 and 0.2), and
-the usual 0.4, 0.4, 0.4 and 0.1 for brightness, contrast, saturation and hue.
+Batches are ``[n, channels, height, width]``, pixels 0 to 1. Grey images are rotated; colour
+images are mirrored, and their colours changed or removed. The 30 degrees and the
+probabilities 0.8 and 0.2 are those of the public FedLSR code. It names no strengths of the
+colour changes: 0.4, 0.4, 0.4 and 0.1 are the usual ones.
 """
 
 import math
@@ -31,14 +31,8 @@ _CHROMA = ((0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
     """Return images shifted at random by up to ``padding`` pixels, half of them mirrored.
 
-    Parameters
-    ----------
-    images
-        Batch ``[n, channels, height, width]`` in any scaling; what comes in is 0.
-    generator
-        CPU generator of all draws.
-    padding
-        Largest shift, in pixels; 0 only mirrors.
+    Images ``[n, channels, height, width]`` may have any scaling; what comes in is 0. All
+    draws are of the CPU generator.
 
     Raises
     ------
@@ -63,14 +57,9 @@ def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) 
 
 
 def augment(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a random view of each image, of the same shape and in 0 to 1.
+    """Return a random view of each grey or RGB image, of the same shape and in 0 to 1.
 
-    Parameters
-    ----------
-    pixels
-        Images of one channel (grey) or three (red, green, blue).
-    generator
-        CPU generator of all draws.
+    All draws are of the CPU generator.
 
     Raises
     ------
@@ -90,25 +79,21 @@ def augment(pixels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _colour_view(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """Flip half of the images, change the colours of most, take them from some."""
+    """Mirror half of the images, change the colours of most, and make some grey."""
     view = flip(pixels, _uniform(pixels, generator) < 0.5)
     chosen = _uniform(pixels, generator) < JITTER_PROBABILITY
-    factors = [
-        1 + (_uniform(pixels, generator) * 2 - 1) * STRENGTH
-        for _ in ("brightness", "contrast", "saturation")
-    ]
-    turns = (_uniform(pixels, generator) * 2 - 1) * HUE_TURNS
-    jittered = change_brightness(view, factors[0])
-    jittered = change_contrast(jittered, factors[1])
-    jittered = change_saturation(jittered, factors[2])
-    jittered = change_hue(jittered, turns)
+    jittered = view
+    for change in (change_brightness, change_contrast, change_saturation):
+        factors = 1 + (_uniform(pixels, generator) * 2 - 1) * STRENGTH
+        jittered = change(jittered, factors)
+    jittered = change_hue(jittered, (_uniform(pixels, generator) * 2 - 1) * HUE_TURNS)
     view = torch.where(_column(chosen), jittered, view)
     grey = luma(view).expand_as(view)
     return torch.where(_column(_uniform(pixels, generator) < GREY_PROBABILITY), grey, view)
 
 
 def _uniform(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return one number in 0 to 1 for each image."""
+    """Return one number in 0 to 1 per image."""
     return torch.rand(len(pixels), generator=generator).to(pixels.device)
 
 
@@ -117,7 +102,7 @@ def _column(values: Tensor) -> Tensor:
 
 
 def rotate(pixels: Tensor, degrees: Tensor) -> Tensor:
-    """Turn each image counter-clockwise about its centre; what comes in is black."""
+    """Rotate each image counter-clockwise about its centre; black comes in."""
     height, width = pixels.shape[2:]
     angle = torch.deg2rad(degrees)
     cosine, sine, zero = torch.cos(angle), torch.sin(angle), torch.zeros_like(angle)
@@ -137,7 +122,7 @@ def flip(pixels: Tensor, chosen: Tensor) -> Tensor:
 
 
 def luma(pixels: Tensor) -> Tensor:
-    """Return the brightness that the eye sees, ``[n, 1, height, width]``."""
+    """Return the perceived brightness, ``[n, 1, height, width]``."""
     weights = pixels.new_tensor(_LUMA).reshape(1, 3, 1, 1)
     return (pixels * weights).sum(dim=1, keepdim=True)
 
@@ -160,7 +145,7 @@ def change_saturation(pixels: Tensor, factors: Tensor) -> Tensor:
 
 
 def change_hue(pixels: Tensor, turns: Tensor) -> Tensor:
-    """Turn the colours of each image by a share of the circle, at the same luma."""
+    """Rotate the hue of each image by ``turns`` of the colour circle, at the same luma."""
     basis = pixels.new_tensor((_LUMA, *_CHROMA))
     angle = turns * 2 * math.pi
     cosine, sine = torch.cos(angle), torch.sin(angle)

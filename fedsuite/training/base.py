@@ -1,13 +1,13 @@
-"""The client that all methods stand on: a Flower NumPyClient and more.
+"""The base of all clients.
 
-A method overrides one of the hooks (:meth:`FederatedClient.loss`,
+A method overrides a hook (:meth:`FederatedClient.loss`,
 :meth:`FederatedClient.before_step`, ...) or a whole action
-(:meth:`FederatedClient.on_train`). The same object answers ``fit``/``evaluate`` of Flower's
-NumPyClient and the messages of the Message API, through :mod:`fedsuite.training.app`.
+(:meth:`FederatedClient.on_train`). A client answers ``fit`` and ``evaluate`` of Flower's
+NumPyClient, and messages through :mod:`fedsuite.training.app`.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar
@@ -61,13 +61,13 @@ class FederatedClient(NumPyClient):
     Parameters
     ----------
     model
-        Network to train. Clients of one process may share it: each request loads what
-        it needs first.
+        Network to train. Clients of one process may share it: each request loads what it
+        needs.
     train, test
         The client's data, on the model's device.
     validation
-        Rows that the client neither trains on nor is tested on: evaluations score them too,
-        for choices of rounds, models and keys. None where there are none.
+        Rows for choices of rounds, models and keys: neither trained nor tested on, and
+        scored at each evaluation. None where there are none.
     training
         How to train.
     client_id, seed
@@ -75,14 +75,14 @@ class FederatedClient(NumPyClient):
     store
         Keeps what must survive between rounds.
     self_regularisation
-        Replaces the loss of ``training`` in the hook ``loss`` by LSR's; None is plain.
+        Replaces the loss of ``training`` in the hook ``loss`` by LSR's; None keeps it.
     privacy
-        Clips what leaves the client and adds noise; off unless given.
+        Clipping and noise of what leaves the client; off unless given.
     scoring
         Scores beside that on the own test data; none unless given.
     public
-        Public inputs without labels, on the model's device, the same for all clients: never
-        write into them. None where there are none.
+        Public inputs without labels, on the model's device, read-only, the same for all
+        clients. None where there are none.
     standardisation
         Mean and standard deviation of each channel that images were scaled with.
     """
@@ -131,14 +131,12 @@ class FederatedClient(NumPyClient):
         self.heard: Mapping[str, ConfigValue] = {}
         self._views: tuple[int, torch.Generator] | None = None
 
-    # --------------------------------------------------------------------------- actions
-
     def answer(self, request: Request) -> Reply:
-        """Answer a request: its action, then privacy."""
+        """Answer a request, and protect what leaves."""
         return self.protect(request, self.act(request))
 
     def act(self, request: Request) -> Reply:
-        """Do what a request asks for; :meth:`answer` without privacy.
+        """Answer a request without privacy.
 
         Raises
         ------
@@ -152,10 +150,8 @@ class FederatedClient(NumPyClient):
                 "strategy that belongs to it"
             )
         self.heard = request.config
-        handler: Callable[[Request], Reply] = getattr(self, action)
-        data, loss = self.train_data, self._plain_loss
-        more = self.scoring.received(self.model, request, data, loss)
-        reply = handler(request)
+        more = self.scoring.received(self.model, request, self.train_data, self._plain_loss)
+        reply: Reply = getattr(self, action)(request)
         scored = self.scoring.scores_trained(request.server_round)
         if scored and request.message_type == self.TRAINED_BY:
             more = prefixed("trained", self.evaluation().metrics)
@@ -164,8 +160,7 @@ class FederatedClient(NumPyClient):
     def on_train(self, request: Request) -> Reply:
         """Train the received arrays on the client's data and send them back.
 
-        What the message does not hold, where a method shares a part of the model only,
-        stays at home.
+        Arrays of the model that the message does not hold stay at home.
         """
         received = request.arrays[ARRAYS]
         load_arrays(self.model, received)
@@ -178,13 +173,11 @@ class FederatedClient(NumPyClient):
         load_arrays(self.model, request.arrays[ARRAYS])
         return self.evaluation()
 
-    # ----------------------------------------------------------------------------- hooks
-
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of a mini-batch; that of the options unless overridden.
+        """Return the mean loss of a mini-batch: the options' loss, or LSR's if that is on.
 
-        An override builds on ``super().loss``, which is LSR's loss where that is on. For
-        use inside :meth:`train_locally` and :meth:`layer_stream`.
+        Overrides build on ``super().loss``. Only :meth:`train_locally` and
+        :meth:`layer_stream` give LSR its views.
         """
         if self.self_regularisation is None:
             return self._plain_loss(model, features, labels)
@@ -196,20 +189,18 @@ class FederatedClient(NumPyClient):
         """Correct the gradients in place, between backward pass and step."""
 
     def after_step(self, model: nn.Module, step: int) -> None:
-        """Do something after an optimiser step; ``step`` counts from 1."""
+        """Act after an optimiser step; ``step`` counts from 1."""
 
     def make_optimizer(
         self, training: TrainingOptions, server_round: int
     ) -> torch.optim.Optimizer:
-        """Return the optimiser of a training of ``self.model``: a fresh one."""
+        """Return a fresh optimiser for one training of ``self.model``."""
         return make_optimizer(self.model, training, server_round)
 
-    # ----------------------------------------------------------------- for methods to use
-
     def loss_of_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of the options where logits are at hand, without LSR.
+        """Return the mean loss of the options from logits, without LSR.
 
-        For methods that refuse LSR and have another use for the logits of a pass.
+        For methods that refuse LSR and use a pass's logits otherwise too.
         """
         # To the loss the identity is a model that gives them.
         return self._plain_loss(_IDENTITY, logits, labels)
@@ -230,13 +221,12 @@ class FederatedClient(NumPyClient):
         request
             Names the round, for learning rate and random streams.
         purpose
-            Name of the stream of mini-batches; methods with several trainings in a round
-            give each its own.
+            Name of the mini-batches' stream; each of a round's trainings needs its own.
         training
             Options of this training; None takes the client's.
         frozen
-            Names of the arrays that stay as they are; where they are all that the model
-            has, no step is taken.
+            Names of arrays that stay as they are; no step is taken if they are the whole
+            model.
         rows
             Numbers of the training samples to train on, on the CPU; None is all.
 
@@ -291,9 +281,10 @@ class FederatedClient(NumPyClient):
         return lambda model, features, labels: self.loss(model, changed(features), labels)
 
     def known_loss(self) -> LossFunction:
-        """Return the hook ``loss``; where it is that of the options, that very function.
+        """Return the options' loss function where the hook ``loss`` is that, else the hook.
 
-        :func:`~fedsuite.training.loop.run_steps` knows a way around autograd for some.
+        :func:`~fedsuite.training.loop.run_steps` computes some known losses without
+        autograd.
         """
         plain = self.self_regularisation is None and not overrides(self, "loss")
         return self._plain_loss if plain else self.loss
@@ -302,15 +293,15 @@ class FederatedClient(NumPyClient):
     def layer_stream(self, purpose: str, server_round: int) -> Iterator[None]:
         """Give layers such as dropout, and the views of LSR, streams of their own.
 
-        Layers draw from torch's global stream; it is put back afterwards.
+        Layers draw from torch's global stream, which is put back afterwards.
         """
         keys = (server_round, self.client_id)
         self._views = server_round, torch_stream(self.seed, f"{purpose}-views", *keys)
-        devices = [torch.cuda.current_device()] if self._on_cuda() else []
-        name = f"{purpose}-layers"
+        on_gpu = self.train_data.features.is_cuda
+        devices = [torch.cuda.current_device()] if on_gpu else []
         with torch.random.fork_rng(devices=devices):
             # Not torch.manual_seed: it would reseed, and each time look for, every GPU.
-            seed = stream_seed(self.seed, name, *keys)
+            seed = stream_seed(self.seed, f"{purpose}-layers", *keys)
             torch.default_generator.manual_seed(seed)
             if devices:
                 torch.cuda.manual_seed(seed)
@@ -320,10 +311,9 @@ class FederatedClient(NumPyClient):
                 self._views = None
 
     def full_loss(self, request: Request) -> float:
-        """Return the mean loss of ``self.model`` over the whole training set.
+        """Return the mean of the hook ``loss`` over the training set, in evaluation mode.
 
-        The loss is that of the hook ``loss``, in evaluation mode. Measuring it leaves no
-        trace: no buffer and no other random stream changes.
+        No buffer and no other random stream changes.
         """
         with self.layer_stream("probe", request.server_round):
             return mean_loss(self.model, self.train_data, self.loss)
@@ -337,7 +327,7 @@ class FederatedClient(NumPyClient):
         }
 
     def evaluation(self) -> Reply:
-        """Evaluate ``self.model`` on all that it is scored on, and return the reply."""
+        """Return the scores of ``self.model`` on all rows that it is scored on."""
         loss, accuracy = evaluate_model(self.model, self.test_data)
         count = count_targets(self.test_data.labels)
         metrics = {NUM_EXAMPLES: count, "loss": loss, "accuracy": accuracy}
@@ -353,13 +343,7 @@ class FederatedClient(NumPyClient):
         return self.store.load(self.client_id, request.start_version)
 
     def save_state(self, request: Request, arrays: Arrays) -> dict[str, MetricValue]:
-        """Store a new version of the state.
-
-        Returns
-        -------
-        dict
-            To be merged into the reply's metrics: tells the server of the new version.
-        """
+        """Store a new version of the state; return metrics that tell the server of it."""
         if not request.new_version:
             return {}
         needed = {request.start_version, request.keep_version}
@@ -367,12 +351,12 @@ class FederatedClient(NumPyClient):
         return {STORED_STATE: 1}
 
     def protect(self, request: Request, reply: Reply) -> Reply:
-        """Clip what is about to leave, and add noise; centrally, so none is forgotten.
+        """Clip arrays that are about to leave, and add noise.
 
         Parameters
         ----------
         request
-            As the client got it: holds the model that the change is measured from.
+            As the client got it: changes are measured from its model.
         reply
             All that leaves.
         """
@@ -401,13 +385,8 @@ class FederatedClient(NumPyClient):
 
     @cached_property
     def _names(self) -> list[str]:
-        """Names of all arrays of the model; looked up when first asked for."""
+        """Names of all arrays of the model."""
         return list(self.model.state_dict())
-
-    def _on_cuda(self) -> bool:
-        return self.train_data.features.is_cuda
-
-    # ------------------------------------------------------------- Flower's NumPyClient
 
     def get_parameters(self, config: Mapping[str, ConfigValue]) -> list[NDArray[Any]]:
         """Return the model's arrays in ``state_dict`` order."""
@@ -444,5 +423,5 @@ class FederatedClient(NumPyClient):
 
 
 def overrides(client: FederatedClient, hook: str) -> bool:
-    """Return whether a client's class gives a hook a body of its own."""
+    """Return whether a client's class overrides a hook."""
     return getattr(type(client), hook) is not getattr(FederatedClient, hook)

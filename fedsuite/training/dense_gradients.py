@@ -1,8 +1,7 @@
 """The gradient of small dense networks without autograd: the same bits, sooner.
 
 Of a step on ``mlp`` or ``linear`` autograd's bookkeeping takes a quarter to three quarters.
-Here are the very kernels that it would call, in its order, written out: results are equal
-bit for bit, so that it does not matter which of the two a client uses.
+Here are the kernels that autograd would call, in its order: results are equal bit for bit.
 """
 
 from collections.abc import Sequence
@@ -15,14 +14,10 @@ _IGNORED = -100
 
 
 class DenseGradients:
-    """Computes loss and gradient of a chain of linear layers with ReLU in between.
+    """Loss and gradient of linear layers with ReLU in between.
 
-    Made by :func:`dense_gradients`, which looks at what the network is made of.
-
-    Parameters
-    ----------
-    layers
-        With biases, on the CPU, all parameters to be trained.
+    ``layers`` have biases, lie on the CPU, and are all trained; see
+    :func:`dense_gradients`.
     """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
@@ -32,14 +27,10 @@ class DenseGradients:
         self.parameters = [p for layer in layers for p in (layer.weight, layer.bias)]
 
     def __call__(self, features: Tensor, labels: Tensor) -> float:
-        """Return the mean cross-entropy of a mini-batch; its gradient is in the parameters.
+        """Return the mean cross-entropy of a mini-batch; set its gradient.
 
-        Parameters
-        ----------
-        features
-            ``[rows, ...]``, as many numbers a row as the first layer takes.
-        labels
-            int64 ``[rows]``.
+        ``features`` are ``[rows, ...]``, flattened for the first layer; ``labels`` int64
+        ``[rows]``.
         """
         loss, gradients = self.gradients(features, labels)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -52,8 +43,8 @@ class DenseGradients:
     ) -> tuple[float, list[Tensor]]:
         """Return the mean cross-entropy, and its gradient times ``scale``.
 
-        Gradients stand in the order of :attr:`parameters`; those of weights lie in memory
-        that the next call writes over.
+        Gradients stand in the order of :attr:`parameters`. The next call overwrites those
+        of weights.
         """
         inputs: list[Tensor] = []
         outputs = features.flatten(1)
@@ -87,10 +78,10 @@ def _slope_of_inputs(slope: Tensor, weight: Tensor, taken: Tensor) -> Tensor:
 
 
 def dense_gradients(model: nn.Module) -> DenseGradients | None:
-    """Return what computes the gradients of a network, None unless it is a plain chain.
+    """Return the gradient function of a network, None unless it is a plain chain.
 
     That is a :class:`torch.nn.Sequential` of a :class:`~torch.nn.Flatten` and linear layers
-    with a ReLU between them, of float32 on the CPU, all to be trained, and with no hooks.
+    with a ReLU between them, of float32 on the CPU, all trained, without hooks.
     """
     if type(model) is not nn.Sequential or len(model) < 2 or len(model) % 2:
         return None

@@ -1,6 +1,11 @@
-"""What a model makes of data: losses, accuracies and gradients, without a step."""
+"""Losses, accuracies and gradients of a model on data, without a step.
+
+Functions put the model into evaluation mode, and give it its own mode back. Data lie on the
+model's device.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,29 +25,17 @@ from fedsuite.training.losses import (
     summed_cross_entropy,
 )
 
+# Small parts would not fill a GPU.
 GPU_EVALUATION_BATCH = 1024
-"""The same on a GPU, which large parts fill."""
 
 
 @torch.no_grad()
 def chosen_rows(
     model: nn.Module, data: Split, choose: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """Return the rows that ``choose`` takes by the model's outputs in evaluation mode.
+    """Return the ascending numbers, on the CPU, of the rows that ``choose`` takes.
 
-    Parameters
-    ----------
-    model
-        Keeps the mode that it had.
-    data
-        On the model's device.
-    choose
-        Which of some samples, as booleans, by their logits and labels.
-
-    Returns
-    -------
-    Tensor
-        Ascending row numbers, on the CPU.
+    ``choose`` makes booleans of some rows' logits and labels.
     """
     masks = [choose(outputs, labels) for outputs, labels in outputs_over(model, data)]
     if not masks:
@@ -52,10 +45,7 @@ def chosen_rows(
 
 @torch.no_grad()
 def outputs_over(model: nn.Module, data: Split) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield outputs in evaluation mode and labels of all of ``data``, part by part.
-
-    When all were taken the model has the mode that it had.
-    """
+    """Yield outputs and labels of all of ``data``, part by part."""
     with evaluation_mode(model):
         for features, labels in _parts(data):
             yield model(features), labels
@@ -77,20 +67,15 @@ def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
 
 @torch.no_grad()
 def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
-    """Return mean cross-entropy and accuracy (a fraction) in evaluation mode.
-
-    The model keeps the mode that it had. Of no targets both are 0.
-    """
+    """Return mean cross-entropy and accuracy (a fraction); both are 0 of no targets."""
     count = count_targets(data.labels)
     if count == 0:
         return 0.0, 0.0
     loss = 0.0
     correct = 0
-    with evaluation_mode(model):
-        for features, labels in _parts(data):
-            outputs = model(features)
-            loss += float(summed_cross_entropy(outputs, labels))
-            correct += int(right_targets(outputs, labels, data.never_right).sum())
+    for outputs, labels in outputs_over(model, data):
+        loss += float(summed_cross_entropy(outputs, labels))
+        correct += int(right_targets(outputs, labels, data.never_right).sum())
     return loss / count, correct / count
 
 
@@ -98,10 +83,7 @@ def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
 def mean_loss(
     model: nn.Module, data: Split, loss_function: LossFunction = cross_entropy
 ) -> float:
-    """Return the mean loss over all of ``data``, in evaluation mode; 0 of no targets.
-
-    The model keeps the mode that it had.
-    """
+    """Return the mean loss over all of ``data``; 0 of no targets."""
     with evaluation_mode(model):
         loss = sum(
             float(loss_function(model, features, labels)) * count_targets(labels)
@@ -112,32 +94,19 @@ def mean_loss(
 
 @torch.no_grad()
 def correct_predictions(model: nn.Module, data: Split) -> NDArray[np.uint8]:
-    """Return 1 for each sample that the model gets right in evaluation mode, else 0.
-
-    A sequence is right where all its targets are.
-    The model keeps the mode that it had.
-    """
-    with evaluation_mode(model):
-        right = [
-            right_rows(model(features), labels, data.never_right).byte().cpu().numpy()
-            for features, labels in _parts(data)
-        ]
-    return np.concatenate(right) if right else np.zeros(0, np.uint8)
+    """Return 1 for each row whose targets the model gets right, all of them, else 0."""
+    right = np.zeros(len(data), np.uint8)
+    found = chosen_rows(model, data, partial(right_rows, never_right=data.never_right))
+    right[found.numpy()] = 1
+    return right
 
 
 def probe_model(
     model: nn.Module, data: Split, loss_function: LossFunction = cross_entropy
 ) -> tuple[float, Arrays]:
-    """Return mean loss over all of ``data`` and its gradient.
+    """Return the mean loss over all of ``data``, and its gradient by parameter name.
 
-    Leaves no trace: parameters, buffers (evaluation mode) and gradients are as they were.
-
-    Returns
-    -------
-    float
-        Mean loss.
-    dict
-        Name to gradient, of the parameters that require one.
+    Parameters, buffers and gradients of the model stay as they are.
     """
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
     parameters = list(named.values())

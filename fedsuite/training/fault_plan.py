@@ -1,15 +1,15 @@
-"""Clients that fail by plan: drop-outs and stragglers, drawn from the experiment's seed.
+"""Planned failures of clients: drop-outs and stragglers, drawn from the experiment's seed.
 
-One number is drawn for each client and round, from a stream of its own, at the client. So
-the same clients fail in every engine, whatever the number of nodes, and a larger share
-adds failures to those of a smaller one.
+One number is drawn per client and round, from a stream of its own, at the client. So the
+same clients fail in every engine, on any number of nodes, and a larger share adds failures
+to those of a smaller one.
 
 - A *drop-out* answers nothing in the round: neither queries nor training.
-- A *straggler* answers queries and does its work, but what it sends back of training comes
-  after the deadline. It is discarded, as Flower does with a reply that nobody waits for any
-  more; what the client stored meanwhile is void, as the server does not know of it.
+- A *straggler* answers queries and trains, but the trained reply comes after the deadline
+  and is discarded, as by Flower. What the client stored meanwhile is void, as the server
+  does not know of it.
 
-Neither is waited for: the server hears of it at once, and records it as a refused reply.
+The server waits for neither: it hears of them at once and records refused replies.
 Evaluation is a measurement, and always answered.
 """
 
@@ -55,7 +55,7 @@ class FaultPlan(Settings):
         return self.drop_out + self.straggler > 0
 
     def fate(self, server_round: int, client_id: int) -> Fate:
-        """Return what becomes of a client in a round."""
+        """Return whether a client fails in a round, and how."""
         draw = numpy_stream(self.seed, "fault-plan", server_round, client_id).random()
         if draw < self.drop_out:
             return "drop-out"
@@ -63,28 +63,14 @@ class FaultPlan(Settings):
 
 
 class PlannedClient:
-    """A client that fails when the plan says so.
-
-    Parameters
-    ----------
-    client
-        Does the work.
-    plan
-        Says when it fails.
-    """
+    """A client that fails when the plan says so."""
 
     def __init__(self, client: Answering, plan: FaultPlan) -> None:
         self._client = client
         self._plan = plan
 
     def answer(self, request: Request) -> Reply:
-        """Answer a request, unless the plan is against it.
-
-        Raises
-        ------
-        RunError
-            If it is: the server takes it as the reason why no reply came.
-        """
+        """Answer a request; a planned failure raises RunError, which the server records."""
         category = request.message_type.partition(".")[0]
         fate = self._plan.fate(request.server_round, request.client_id)
         if category == EVALUATE or fate == "fine":

@@ -1,4 +1,4 @@
-"""The local work that all methods share: mini-batches, optimiser, steps."""
+"""Local training: options, mini-batches, optimiser, steps."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,18 +15,13 @@ from fedsuite.core.search import Around
 from fedsuite.core.settings import Settings, key
 from fedsuite.data import Split
 from fedsuite.training.dense_gradients import dense_gradients
-from fedsuite.training.losses import (
-    LossFunction,
-    count_targets,
-    cross_entropy,
-    focal_loss,
-)
+from fedsuite.training.losses import LossFunction, count_targets, cross_entropy, focal_loss
 from fedsuite.training.optimizers import PlainAdam, PlainSGD
 from fedsuite.training.vision_transforms import AUGMENTATIONS, NONE
 
 
 class TrainingOptions(Settings):
-    """How a client trains."""
+    """Options of local training."""
 
     local_epochs: int = key(
         default=1,
@@ -41,9 +36,7 @@ class TrainingOptions(Settings):
         minimum=0,
     )
     batch_size: int = key(
-        default=32,
-        help="samples in a mini-batch; 0 is all of the client's data",
-        minimum=0,
+        default=32, help="samples per mini-batch; 0 is all of the client's data", minimum=0
     )
     learning_rate: float = key(
         default=0.1,
@@ -122,21 +115,17 @@ class TrainingOptions(Settings):
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """What a local training did.
+    """Results of a local training.
 
-    Parameters
-    ----------
-    loss
-        Mean loss over the targets seen, before each step; 0 if there were none.
-    num_steps
-        Optimiser steps taken.
+    ``loss`` is the mean over the targets seen, before each step, and 0 if there were none.
+    ``num_steps`` counts the optimiser's steps.
     """
 
     loss: float
     num_steps: int
 
     def then(self, second: "TrainingSummary") -> "TrainingSummary":
-        """Return the summary of this training and of one after it, weighted by steps."""
+        """Return the summary of this training and of a second one, weighted by steps."""
         steps = self.num_steps + second.num_steps
         total = self.loss * self.num_steps + second.loss * second.num_steps
         return TrainingSummary(total / steps if steps else 0.0, steps)
@@ -150,13 +139,8 @@ def make_optimizer(
     rate = options.learning_rate_at(server_round)
     if options.optimizer == "adam":
         return PlainAdam(parameters, lr=rate, weight_decay=options.weight_decay, fused=True)
-    return PlainSGD(
-        parameters,
-        lr=rate,
-        momentum=options.momentum,
-        weight_decay=options.weight_decay,
-        fused=True,
-    )
+    decay, momentum = options.weight_decay, options.momentum
+    return PlainSGD(parameters, lr=rate, momentum=momentum, weight_decay=decay, fused=True)
 
 
 def mini_batches(
@@ -164,8 +148,8 @@ def mini_batches(
 ) -> Iterator[Tensor]:
     """Yield the sample indices of each mini-batch of one local training.
 
-    Each pass is a fresh permutation; its last batch may be smaller. With ``local_steps``
-    passes go on until exactly that many batches were given.
+    Each pass is a fresh permutation; its last batch may be smaller. ``local_steps`` takes
+    as many passes as that number of batches needs.
     """
     if num_examples == 0:
         return
@@ -191,12 +175,12 @@ def run_steps(
     frozen: Sequence[nn.Module] = (),
     clip_gradient_norm: float = 0.0,
 ) -> TrainingSummary:
-    """Train on the given mini-batches: the one loop of all methods.
+    """Train on the given mini-batches, in training mode.
 
     Parameters
     ----------
     model
-        Trained in place, in training mode.
+        Trained in place.
     data
         On the model's device.
     batches
@@ -206,7 +190,7 @@ def run_steps(
     loss_function
         Mean loss of a mini-batch from model, features and labels.
     before_step
-        Called between gradient and step: corrects the gradients in place.
+        Corrects the gradients in place, between gradient and step.
     after_step
         Called after each step with its number, from 1.
     frozen
@@ -266,8 +250,7 @@ def _gradient_function(
 def frozen_arrays(model: nn.Module, names: Collection[str]) -> Iterator[list[nn.Module]]:
     """Take the gradients of some parameters away, and give them back afterwards.
 
-    Yields the modules that hold any of the named parameters and buffers, for
-    :func:`run_steps`.
+    Yields the modules that hold the named parameters and buffers, for :func:`run_steps`.
     """
     if not names:
         yield []
@@ -289,18 +272,16 @@ def frozen_arrays(model: nn.Module, names: Collection[str]) -> Iterator[list[nn.
 
 
 def _own_names(module: nn.Module, prefix: str) -> Iterator[str]:
-    """Yield a module's own arrays, not its children's, as the whole model names them."""
-    for name, _ in module.named_parameters(prefix, recurse=False):
-        yield name
-    for name, _ in module.named_buffers(prefix, recurse=False):
-        yield name
+    """Yield the whole model's names of a module's own arrays, without its children's."""
+    yield from (name for name, _ in module.named_parameters(prefix, recurse=False))
+    yield from (name for name, _ in module.named_buffers(prefix, recurse=False))
 
 
 def resolve_device(name: str) -> torch.device:
     """Return the device that the key ``device`` names.
 
-    ``auto`` is the GPU that this process can see (Ray shows each client its own, or a
-    share of one), else the CPU.
+    ``auto`` is the GPU that this process sees (Ray shows each client its own, or a share),
+    else the CPU.
 
     Raises
     ------

@@ -1,11 +1,11 @@
-"""Loss and accuracy of classifiers: one target a row, or one a position of a sequence.
+"""Loss and accuracy of classifiers: one target per row, or one per position of a sequence.
 
 T.-Y. Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017, arXiv:1708.02002:
 the focal loss of a target with predicted probability p is -(1 - p)^gamma log p, here
 without class weights; gamma = 0 is the cross-entropy.
 
-A model gives ``[rows, classes]`` where labels are ``[rows]``, and ``[rows, length,
-classes]`` where they are ``[rows, length]``. Means are over targets; those that are
+A model gives ``[rows, classes]`` for labels ``[rows]``, and ``[rows, length, classes]`` for
+labels ``[rows, length]``. Means are over targets; those that are
 :data:`~fedsuite.data.specs.IGNORED` do not count.
 """
 
@@ -61,12 +61,8 @@ def right_targets(
 ) -> Tensor:
     """Return whether each target is predicted, in the shape of the labels.
 
-    Parameters
-    ----------
-    outputs, labels
-        See the module. Targets that do not count are never right.
-    never_right
-        Label that counts, but that no prediction gets right; None where there is none.
+    Targets that do not count are never right, nor is the label ``never_right``, which
+    counts.
     """
     right = outputs.argmax(dim=-1) == labels
     return right if never_right is None else right & (labels != never_right)

@@ -1,9 +1,8 @@
 """Torch's optimisers without its compiler.
 
-Torch imports all of ``torch._dynamo`` at the first use of an optimiser, to keep the
-compiler out of some methods: a second of processor time, in each process that answers one
-message between machines, for a compiler that no client uses. Here are the same methods
-without that detour; steps have the same bits.
+At the first use of an optimiser torch imports all of ``torch._dynamo``, to keep the
+compiler out of some methods. That takes a second of processor time in each process that
+answers one message between machines. These optimisers skip it; steps have the same bits.
 """
 
 from collections.abc import Callable
@@ -17,13 +16,13 @@ __all__ = ["PlainAdam", "PlainSGD"]
 
 
 class PlainSGD(SGD):
-    """:class:`torch.optim.SGD`; of its hooks, those of a step alone."""
+    """:class:`torch.optim.SGD` with no hooks but those of steps."""
 
     add_param_group = unwrap(Optimizer.add_param_group)
     zero_grad = unwrap(Optimizer.zero_grad)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move the parameters along the gradients that they hold."""
+        """Move the parameters along their gradients."""
         hooked = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
         plain = closure is None and not hooked
         if not plain or not all(map(_moves_plainly, self.param_groups)):
@@ -37,13 +36,13 @@ class PlainSGD(SGD):
 
 
 class PlainAdam(Adam):
-    """:class:`torch.optim.Adam`; of its hooks, those of a step alone."""
+    """:class:`torch.optim.Adam` with no hooks but those of steps."""
 
     add_param_group = unwrap(Optimizer.add_param_group)
     zero_grad = unwrap(Optimizer.zero_grad)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move the parameters along the gradients that they hold."""
+        """Move the parameters along their gradients."""
         return _step_of_adam(self, closure)
 
 

@@ -2,15 +2,15 @@
 
 M. Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, arXiv:1607.00133, for
 clipping and noise; applied once to each array record that leaves a client, as the
-robustness experiment of FedEBA+ does. Equation used: u min(1, C / ||u||) + N(0, (z C)^2 I),
-where u is the change to a model, or the record itself where it holds none (gradients,
+robustness experiment of FedEBA+ does. Equation used: u min(1, C / ||u||) + N(0, (z C)^2 I).
+There u is the change to a model, or the record itself where it holds none (gradients,
 logits).
 
 FedEBA+ gives its noise as sigma_2 C_0 / L with L the batch size: z = sigma_2 / L here.
 
-What this does not do: losses and counts are sent as they are, the privacy spent over rounds
-is not added up, and the noise comes from the experiment's own streams, so that a run can be
-repeated. It shows what noise does to a method; it protects nobody.
+This shows what noise does to a method; it protects nobody. Losses and counts are sent as
+they are, the privacy spent over rounds is not added up, and the noise comes from the
+experiment's own streams, so that a run can be repeated.
 """
 
 import math
@@ -23,7 +23,7 @@ from fedsuite.messages.records import Arrays
 
 
 class PrivacyOptions(Settings):
-    """How to protect uploads."""
+    """Options of clipping and noise."""
 
     dp_noise_multiplier: float = key(
         default=0.0,
@@ -49,7 +49,7 @@ def privatise(
     arrays
         One upload, in floating point.
     start
-        The received model that it was trained from, by name; 0 where a name is missing.
+        The received model that it was trained from; 0 where a name is missing.
     options
         Clipping norm and noise.
     rng

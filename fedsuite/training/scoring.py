@@ -1,11 +1,14 @@
 """Scores beside the usual one: on other rows, and of models before averaging.
 
-A score's name says which model and which data: no prefix for the model that the method
-gives a client, ``global-`` for the received one where that is another, ``trained-`` for
-what local training left of it; ``whole-test-`` for all test rows of the data set,
-``validation-`` for the client's validation rows, else the client's test rows.
-``received-training-loss`` is of the model that came with the message, over all training
-rows of the client.
+A score's name says which model and which rows:
+
+- no prefix: the model that the method gives a client; ``global-``: the received one where
+  that is another; ``trained-``: what local training left of it;
+- no prefix: the client's test rows; ``validation-``: its validation rows; ``whole-test-``:
+  all test rows of the data set.
+
+``received-training-loss`` is of the model in the message, over all training rows of the
+client.
 """
 
 import hashlib
@@ -29,15 +32,10 @@ _REMEMBERED = 2
 
 
 class WholeTest:
-    """The whole test part, for all clients of a process.
+    """The whole test part, for all clients of a process, on the models' device.
 
-    Clients that score the same model, as the one that all received, get the scores of the
-    first of them: they are remembered by a digest of the model.
-
-    Parameters
-    ----------
-    data
-        On the models' device.
+    Scores are remembered by a digest of the model: clients that score the same model, such
+    as the one that all received, get the scores of the first of them.
     """
 
     def __init__(self, data: Split) -> None:
@@ -45,7 +43,7 @@ class WholeTest:
         self._scores: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
 
     def scores(self, model: nn.Module) -> dict[str, MetricValue]:
-        """Return loss and accuracy of a model, and of how many samples, by metric."""
+        """Return loss, accuracy and number of samples, by metric."""
         digest = _digest(model)
         found = self._scores.pop(digest, None) or evaluate_model(model, self.data)
         self._scores[digest] = found
@@ -59,7 +57,7 @@ class WholeTest:
 
 
 class Scoring(Settings):
-    """What a client scores beside the usual."""
+    """Options of further scores."""
 
     score_whole_test: bool = key(
         default=False,
@@ -91,11 +89,10 @@ class Scoring(Settings):
     def received(
         self, model: nn.Module, request: Request, data: Split, loss: LossFunction
     ) -> dict[str, MetricValue]:
-        """Return the received model's mean loss over ``data``, and over how many targets.
+        """Return the received model's mean loss over ``data``, and the number of targets.
 
-        Empty where it is not asked for, or the message is not to evaluate or holds no
-        whole model, as of methods that share a part. Loads the model: to be called before
-        the answer is worked out, which loads what it needs.
+        Empty where nobody asks for it, or the message is no evaluation of a whole model.
+        Loads the model: the answer, which loads what it needs, comes after.
         """
         arrays = request.arrays.get(ARRAYS, {})
         wanted = self.score_training_data and request.message_type == EVALUATE
@@ -115,7 +112,7 @@ def validation_scores(model: nn.Module, data: Split) -> dict[str, float]:
 
 
 def prefixed(prefix: str, scores: Mapping[str, MetricValue]) -> dict[str, MetricValue]:
-    """Return an evaluation's scores under names that say whose they are."""
+    """Return scores under prefixed names, without the number of examples."""
     return {f"{prefix}-{key}": v for key, v in scores.items() if key != NUM_EXAMPLES}
 
 

@@ -5,14 +5,14 @@ Local Self-Regularization", CIKM 2022, arXiv:2208.12807; used by FedEBA+ (its ap
 
 Equations used, with p1, p2 the softmax outputs on a batch and on a random view of it:
 
-- p = m p1 + (1 - m) p2 with m ~ Beta(1, 1), one draw a batch;
+- p = m p1 + (1 - m) p2 with m ~ Beta(1, 1), one draw per batch;
 - p_s = p^(1 / T_s), normalised: sharpened;
 - F_cls = -log p_s[label], the mean over the batch;
 - F_reg = Jensen-Shannon divergence of softmax(logits / T_d) of the two views, Eq. (31);
 - F = F_cls + gamma F_reg, Eq. (29).
 
-Neither FedEBA+'s gamma, T_s, T_d nor its views are published; the defaults are those of the
-LSR authors' public code. Deviations from that code: no entropy term (FedEBA+ has none), and
+FedEBA+'s gamma, T_s, T_d and views are not published; the defaults are those of the LSR
+authors' public code. Deviations from that code: no entropy term (FedEBA+ has none), and
 the negative log-likelihood of p_s, where the code applies a second softmax to it.
 """
 
@@ -30,7 +30,7 @@ _ON = (Unless("lsr-gamma", 0.0),)
 
 
 class LSROptions(Settings):
-    """How to regularise."""
+    """Options of LSR."""
 
     lsr_gamma: float = key(
         default=0.0,
@@ -69,18 +69,9 @@ class LSROptions(Settings):
 def classification_loss(
     logits: Tensor, view_logits: Tensor, labels: Tensor, mix: Tensor, sharpening: float
 ) -> Tensor:
-    """Return F_cls: the loss of the mixed and sharpened prediction.
+    """Return F_cls of outputs ``[n, classes]`` on the batch and on its view.
 
-    Parameters
-    ----------
-    logits, view_logits
-        Outputs on the batch and on its view, ``[n, classes]``.
-    labels
-        ``[n]``.
-    mix
-        Share m of the batch's own prediction, 0 to 1.
-    sharpening
-        Temperature T_s.
+    ``mix`` is m, the share of the batch's own prediction; ``sharpening`` is T_s.
     """
     own = functional.log_softmax(logits, dim=1) + torch.log(mix)
     other = functional.log_softmax(view_logits, dim=1) + torch.log1p(-mix)
@@ -89,7 +80,7 @@ def classification_loss(
 
 
 def regularisation_loss(logits: Tensor, view_logits: Tensor, distillation: float) -> Tensor:
-    """Return F_reg: how much the predictions on the two views differ, 0 to log 2."""
+    """Return F_reg, the difference of the two views' predictions, 0 to log 2."""
     first = functional.log_softmax(logits / distillation, dim=1)
     second = functional.log_softmax(view_logits / distillation, dim=1)
     middle = torch.logaddexp(first, second) - math.log(2)
@@ -102,15 +93,7 @@ def _divergence(first: Tensor, second: Tensor) -> Tensor:
 
 
 class SelfRegularisation:
-    """LSR on inputs of one scaling.
-
-    Parameters
-    ----------
-    options
-        Weights and temperatures.
-    mean, std
-        Of each channel: inputs times ``std`` plus ``mean`` are pixels in 0 to 1.
-    """
+    """LSR on inputs that, times ``std`` plus ``mean``, are pixels in 0 to 1."""
 
     def __init__(
         self,
@@ -130,16 +113,9 @@ class SelfRegularisation:
         server_round: int,
         generator: torch.Generator,
     ) -> Tensor:
-        """Return the mean loss F of a mini-batch.
+        """Return the mean loss F of a mini-batch in a round.
 
-        Parameters
-        ----------
-        model, features, labels
-            As for the hook ``loss`` of clients.
-        server_round
-            Says how far the weight has grown.
-        generator
-            CPU generator of the views and of the mix.
+        The CPU generator makes the views and the mix.
         """
         options = self.options
         view = self.view(features, generator)

@@ -1,4 +1,4 @@
-"""Arrays in memory up to a limit, and the rest in files that end with the process."""
+"""Memory for arrays with a limit; the rest goes to files that end with the process."""
 
 import itertools
 import os
@@ -6,7 +6,6 @@ import shutil
 import sys
 import weakref
 from collections.abc import Hashable
-from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -18,25 +17,17 @@ from fedsuite.core.least_recent import LeastRecent
 from fedsuite.messages.records import Arrays, num_bytes
 
 
-@dataclass(frozen=True)
-class _Spilled:
-    """Where arrays are, and the order of their names, which a file does not keep."""
-
-    path: Path
-    names: tuple[str, ...]
-
-
 class SpillingMemory:
-    """Named arrays by key. Over the limit those used least recently go to files.
+    """Named arrays by key; over the limit, those used least recently go to files.
 
-    What comes back from a file has the same bits and order. It does not go back into
-    memory: where very many clients take turns, each would push out one that comes sooner.
+    Arrays from a file have the same bits and order. They do not go back into memory: where
+    very many clients take turns, each would push out one that comes sooner.
 
     Parameters
     ----------
     folder
-        Of this memory alone: what a process left there that was killed is deleted, and the
-        folder itself when this memory ends. Made when first needed. None is no limit.
+        Folder of this memory alone, made when needed and deleted when this memory ends.
+        Files of a process that was killed there are deleted first. None is no limit.
     limit
         Bytes in memory, apart from what was put in last.
     """
@@ -46,7 +37,8 @@ class SpillingMemory:
         self._memory = LeastRecent[Hashable, Arrays](
             sys.maxsize if folder is None else limit
         )
-        self._spilled: dict[Hashable, _Spilled] = {}
+        # With the order of the names, which a file does not keep.
+        self._spilled: dict[Hashable, tuple[Path, list[str]]] = {}
         self._numbers = itertools.count()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -67,7 +59,7 @@ class SpillingMemory:
         """
         arrays = self._memory.get(key)
         if arrays is None and key in self._spilled:
-            return _read(self._spilled[key])
+            return _read(*self._spilled[key])
         return arrays
 
     def put(self, key: Hashable, arrays: Arrays) -> None:
@@ -86,9 +78,8 @@ class SpillingMemory:
     def drop(self, key: Hashable) -> None:
         """Forget the arrays of a key, if it has any."""
         self._memory.drop(key)
-        spilled = self._spilled.pop(key, None)
-        if spilled is not None:
-            spilled.path.unlink(missing_ok=True)
+        if key in self._spilled:
+            self._spilled.pop(key)[0].unlink(missing_ok=True)
 
     def _write(self, key: Hashable) -> None:
         """Move arrays from memory to a file."""
@@ -102,19 +93,19 @@ class SpillingMemory:
         except OSError as error:
             path.unlink(missing_ok=True)
             raise write_error(path, error) from error
-        self._spilled[key] = _Spilled(path, tuple(arrays))
+        self._spilled[key] = path, list(arrays)
         self._memory.drop(key)
 
 
-def _read(spilled: _Spilled) -> Arrays:
+def _read(path: Path, names: list[str]) -> Arrays:
     try:
-        found = load(spilled.path.read_bytes())
+        found = load(path.read_bytes())
     except (OSError, SafetensorError) as error:
         raise RunError(
-            f"clients' state cannot be read from {spilled.path} ({error}): leave state-dir "
-            "alone during a run, or raise client-memory"
+            f"clients' state cannot be read from {path} ({error}): leave state-dir alone "
+            "during a run, or raise client-memory"
         ) from error
-    arrays = {name: found[name] for name in spilled.names}
+    arrays = {name: found[name] for name in names}
     for array in arrays.values():
         array.flags.writeable = False
     return arrays

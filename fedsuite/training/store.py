@@ -1,8 +1,8 @@
 """What a client keeps between rounds: immutable, numbered versions of its state.
 
 A version is named ``ROUND.EXCHANGE`` after the message that made it. The server names the
-version to start from, so that a repeated message gives the same reply, and a run that is
-resumed from a checkpoint starts from the versions that belong to it, whatever came later.
+version to start from. So a repeated message gives the same reply, and a resumed run starts
+from the versions of its checkpoint, whatever came later.
 """
 
 import re
@@ -23,7 +23,7 @@ _VERSION = re.compile(r"\d{1,9}\.\d{1,9}")
 
 
 class ClientStore(Protocol):
-    """Keeps versions of clients' state."""
+    """Store of versions of clients' state."""
 
     def load(self, client_id: int, version: str) -> Arrays:
         """Return a version; :class:`RunError` if it is not there or unreadable."""
@@ -33,19 +33,13 @@ class ClientStore(Protocol):
 
 
 class FileStore:
-    """Versions as files ``FOLDER/CLIENT/VERSION.safetensors``.
-
-    Parameters
-    ----------
-    folder
-        Folder of the run; made when first needed.
-    """
+    """Versions as files ``FOLDER/CLIENT/VERSION.safetensors``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def path(self, client_id: int, version: str) -> Path:
-        """Return where a version lies; names that are not versions are refused."""
+        """Return where a version lies; RunError for a name that is no version's."""
         if not _VERSION.fullmatch(version):
             raise RunError(
                 f"client {client_id}: {version!r:.40} is no version of its state"
@@ -88,8 +82,8 @@ class MemoryStore:
     Parameters
     ----------
     files
-        Where :meth:`persist` writes, and where a resumed run finds older versions; None
-        writes nothing and finds nothing.
+        Where :meth:`persist` writes and a resumed run finds older versions; None is
+        nowhere.
     memory
         Holds the versions; None has no limit.
     """
@@ -137,7 +131,7 @@ class MemoryStore:
                 self._pruned.pop(client_id, None)
 
     def prune(self, versions: Mapping[int, str]) -> None:
-        """Delete the files of all other versions: no checkpoint needs them any more."""
+        """Delete the files of all other versions, which no checkpoint needs any more."""
         if self._files is None:
             return
         for client_id, version in versions.items():
@@ -148,7 +142,7 @@ class MemoryStore:
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array that stays as it is; many clients may keep one received array."""
+    """Return a read-only array; many clients may keep one received array."""
     if not array.flags.writeable:
         return array
     copy = array.copy()

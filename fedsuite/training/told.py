@@ -1,4 +1,4 @@
-"""What a strategy tells its clients, as typed attributes of the client."""
+"""A strategy's settings as typed attributes of its clients."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
@@ -6,7 +6,6 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload
 from fedsuite.messages.records import ConfigValue, RecordError
 
 T = TypeVar("T", bool, int, float, str)
-
 
 _WORDS = {bool: "switch", int: "number", float: "number", str: "text"}
 
@@ -19,14 +18,14 @@ class Hearing(Protocol):
 
 
 class Told(Generic[T]):
-    """A setting that comes with each message, under the attribute's name in kebab case.
+    """A setting in each message, under the attribute's name in kebab case.
 
     The strategy declares it, with default and bounds: ``key(..., told=TRAIN)``.
 
     Parameters
     ----------
     kind
-        Type of the value: bool, int, float or str. A float may come as an int.
+        bool, int, float or str. A float may come as an int.
     otherwise
         Value where the message has none; None makes that an error.
     """
@@ -60,6 +59,6 @@ class Told(Generic[T]):
 
 
 def told_of(client: type) -> dict[str, type]:
-    """Return what a client's class reads from messages: key to type."""
+    """Return the settings that a client's class reads from messages: key to type."""
     attributes = {n: getattr(client, n) for c in client.__mro__ for n in vars(c)}
     return {a.name: a.kind for a in attributes.values() if isinstance(a, Told)}

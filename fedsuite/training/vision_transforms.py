@@ -1,4 +1,4 @@
-"""Changes of training images: torchvision's transforms after crop and flip.
+"""Changes of training images by torchvision's transforms, after crop and flip.
 
 The key ``torchvision-augmentation`` names a class of ``torchvision.transforms.v2``, with
 its defaults unless said here:
@@ -10,12 +10,11 @@ its defaults unless said here:
 - ``random-erasing``: ``RandomErasing`` of half of the images, to black;
 - ``colour-jitter``: ``ColorJitter`` of 0.4, 0.4, 0.4 and, for hue, 0.1.
 
-torchvision would change all images of a batch alike; here each has draws of its own, on the
-device of the batch. They come from the client's stream: torchvision takes all of them from
-torch's global generators, which stand meanwhile where the stream does, and are put back.
-On a GPU, AugMix takes the weights of its mixture from the GPU's own generator, whose
-numbers are others than a processor's. Transforms want pixels in 0 to 1: the scaling of the
-data is undone before them, and done again after.
+torchvision would change all images of a batch alike; here each image has draws of its own,
+from the client's stream. torchvision draws from torch's global generators: meanwhile they
+stand where the stream does, and are put back. On a GPU, AugMix takes the weights of its
+mixture from the GPU's own generator, whose numbers differ from a processor's. Transforms
+want pixels in 0 to 1: the scaling of the data is undone before them, and redone after.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,21 +30,14 @@ from fedsuite.training.augmentation import HUE_TURNS, STRENGTH, crop_and_flip
 
 NONE = "none"
 
+_JITTER = {"brightness": STRENGTH, "contrast": STRENGTH, "saturation": STRENGTH}
 _CLASSES: dict[str, tuple[str, dict[str, float]]] = {
     "trivial-augment": ("TrivialAugmentWide", {}),
     "rand-augment": ("RandAugment", {}),
     "auto-augment": ("AutoAugment", {}),
     "aug-mix": ("AugMix", {}),
     "random-erasing": ("RandomErasing", {}),
-    "colour-jitter": (
-        "ColorJitter",
-        {
-            "brightness": STRENGTH,
-            "contrast": STRENGTH,
-            "saturation": STRENGTH,
-            "hue": HUE_TURNS,
-        },
-    ),
+    "colour-jitter": ("ColorJitter", {**_JITTER, "hue": HUE_TURNS}),
 }
 
 AUGMENTATIONS = (NONE, *_CLASSES)
@@ -55,12 +47,9 @@ AUGMENTATIONS = (NONE, *_CLASSES)
 class VisionTransform:
     """A transform of torchvision that changes each image of a batch by itself.
 
-    Parameters
-    ----------
-    name
-        Value of the key ``torchvision-augmentation``, not ``none``.
-    standardisation
-        Mean and standard deviation of each channel that inputs were scaled with.
+    ``name`` is a value of the key ``torchvision-augmentation`` but ``none``;
+    ``standardisation`` is mean and standard deviation of each channel that inputs were
+    scaled with.
 
     Raises
     ------
@@ -71,23 +60,16 @@ class VisionTransform:
     def __init__(self, name: str, standardisation: Standardisation = PIXELS) -> None:
         self.name = name
         user = f"key torchvision-augmentation = {name!r}"
-        transforms = import_torchvision("transforms.v2", user)
         class_name, options = _CLASSES[name]
-        self._transform: Callable[[Tensor], Tensor] = getattr(transforms, class_name)(
-            **options
-        )
+        make = getattr(import_torchvision("transforms.v2", user), class_name)
+        self._transform: Callable[[Tensor], Tensor] = make(**options)
         self._mean, self._std = standardisation
 
     @torch.no_grad()
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a batch ``[n, channels, height, width]`` changed, in its own scaling.
+        """Return changed grey or RGB images in their own scaling.
 
-        Parameters
-        ----------
-        images
-            Of one channel or three.
-        generator
-            CPU generator of all draws; moves on.
+        The CPU generator makes all draws.
 
         Raises
         ------
@@ -105,15 +87,7 @@ class VisionTransform:
 
 
 def check_augmentation(name: str, input_shape: tuple[int, ...]) -> None:
-    """Raise ConfigError if images cannot be changed as a run asks for.
-
-    Parameters
-    ----------
-    name
-        Value of the key ``torchvision-augmentation``.
-    input_shape
-        Shape of one input, without the batch.
-    """
+    """Raise ConfigError if inputs of a shape (without the batch) cannot be changed so."""
     if name != NONE:
         _check_images(name, input_shape)
         VisionTransform(name)
@@ -130,16 +104,11 @@ def _check_images(name: str, input_shape: tuple[int, ...]) -> None:
 def image_changes(
     crop: bool, name: str, standardisation: Standardisation, generator: torch.Generator
 ) -> Callable[[Tensor], Tensor]:
-    """Return what changes a batch of training images.
+    """Return the function that changes a batch of training images.
 
-    Parameters
-    ----------
-    crop, name
-        The keys ``crop-and-flip`` and ``torchvision-augmentation``.
-    standardisation
-        Mean and standard deviation of each channel that inputs were scaled with.
-    generator
-        CPU generator of all draws; moves on with each batch.
+    ``crop`` and ``name`` are the keys ``crop-and-flip`` and ``torchvision-augmentation``;
+    for ``standardisation`` see :class:`VisionTransform`. The CPU generator moves on per
+    batch.
     """
     transform = None if name == NONE else VisionTransform(name, standardisation)
 
@@ -155,8 +124,8 @@ def image_changes(
 def global_draws_from(generator: torch.Generator, device: torch.device) -> Iterator[None]:
     """Put torch's global generators where a generator stands, and back afterwards.
 
-    What is drawn from the processor's moves the generator on; a GPU's is seeded by it. No
-    other thread may draw meanwhile.
+    Draws of the CPU's move the generator on; a GPU's is seeded by it. No other thread may
+    draw meanwhile.
     """
     devices = [device] if device.type == "cuda" else []
     # Drawn on a processor too, so that what follows is the same.

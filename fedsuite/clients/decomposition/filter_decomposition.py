@@ -145,8 +145,6 @@ class DecomposedClient:
             metrics[STORED_STATE] = 1
         return Reply(reply.arrays, metrics)
 
-    # ------------------------------------------------------------------- the shared model
-
     def _work(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
         """Let the client inside train or measure the whole model; cut its reply down."""
         slow = [name for name in self._names if name not in request.arrays[ARRAYS]]
@@ -207,8 +205,6 @@ class DecomposedClient:
         # In the model's order, so that noise falls on the same arrays in each round.
         ordered = {name: model[name] for name in self._names if name in model}
         return replace(request, arrays={**request.arrays, ARRAYS: ordered})
-
-    # ---------------------------------------------------------------------- personal atoms
 
     def _train_personal(
         self,

@@ -68,8 +68,6 @@ class ClassTableClient(PrivateModelClient):
         self.gathered = ClassMeans(0, 0)
         self.targets: tuple[Tensor, Tensor] | None = None
 
-    # ------------------------------------------------------------- for methods to override
-
     @abstractmethod
     def row_width(self, request: Request) -> int:
         """Return the length of a row."""
@@ -83,8 +81,6 @@ class ClassTableClient(PrivateModelClient):
     def told_counts(self, request: Request) -> Tensor:
         """Return what is told beside the rows: 1 for each class that has one, else 0."""
         return self.gathered.counts > 0
-
-    # --------------------------------------------------------------------------- actions
 
     def on_train(self, request: Request) -> Reply:
         """Train with the received rows, store the model, and tell the own rows."""
@@ -101,8 +97,6 @@ class ClassTableClient(PrivateModelClient):
         }
         metrics = {**self.train_metrics(summary), **self._save(request)}
         return Reply({CLASS_TABLE: table}, metrics)
-
-    # ----------------------------------------------------------------- for methods to use
 
     def received_rows(self, request: Request, width: int) -> tuple[Tensor, Tensor] | None:
         """Return the received rows ``[classes, width]``, and which there are.

@@ -76,8 +76,6 @@ class PrivateModelClient(FederatedClient):
         self._optimizer = optimizer
         return optimizer
 
-    # --------------------------------------------------------------------------- machinery
-
     def _load_for_training(self, request: Request) -> None:
         """Take up where the last message left off, unless the optimiser begins anew."""
         self._load(request)

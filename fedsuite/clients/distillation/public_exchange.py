@@ -57,8 +57,6 @@ class PublicExchangeClient(PrivateModelClient):
     }
     TRAINED_BY: ClassVar[str] = LOCAL_PHASE
 
-    # ------------------------------------------------------------- for methods to override
-
     def public_outputs(self, features: Tensor) -> dict[str, Tensor]:
         """Return what is told of a public batch, by array name: the logits."""
         return {LOGITS: self.model(features)}
@@ -85,8 +83,6 @@ class PublicExchangeClient(PrivateModelClient):
     def after_local_phase(self, request: Request) -> None:
         """Do something with the model as local training left it."""
 
-    # --------------------------------------------------------------------------- actions
-
     def on_local_phase(self, request: Request) -> Reply:
         """Train on the client's data; tell the outputs on the first public batch."""
         self._load_for_training(request)
@@ -105,8 +101,6 @@ class PublicExchangeClient(PrivateModelClient):
         if loss is not None:
             metrics["transfer-loss"] = loss
         return self._reply(request, step + 1, metrics)
-
-    # ----------------------------------------------------------------- for methods to use
 
     def public_features(self, request: Request, step: int) -> Tensor:
         """Return the inputs of the public batch of a step, the same at all clients.
@@ -136,8 +130,6 @@ class PublicExchangeClient(PrivateModelClient):
         self.model.train()
         with torch.no_grad(), kept_buffers(self.model), self._layers(request, step):
             return self.public_outputs(features)
-
-    # --------------------------------------------------------------------------- machinery
 
     def _step(self, request: Request, step: int) -> float | None:
         features = self.public_features(request, step)

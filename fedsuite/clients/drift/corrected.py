@@ -49,8 +49,6 @@ class CorrectedClient(FederatedClient):
         self._pull = 0.0
         self._corrected: set[str] = set()
 
-    # --------------------------------------------------------------------------- actions
-
     def on_count_examples(self, request: Request) -> Reply:
         """Say how many examples the client trains on."""
         return Reply(metrics={NUM_EXAMPLES: len(self.train_data)})
@@ -66,8 +64,6 @@ class CorrectedClient(FederatedClient):
         wanted = ("loss", "accuracy", *VALIDATION)
         more = {f"plain-mean-{name}": plain[name] for name in wanted if name in plain}
         return Reply(reply.arrays, {**reply.metrics, **more})
-
-    # ----------------------------------------------------------------- for methods to use
 
     def trainable(self, names: Iterable[str]) -> list[str]:
         """Return those of the names that are parameters requiring a gradient."""
