@@ -1,8 +1,5 @@
 """Output of an analysis: a table as CSV and Markdown, and a plot."""
 
-import csv
-import io
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write, write_error
-from fedsuite.results.compare import markdown_table
 from fedsuite.results.plots import save_figure
+from fedsuite.results.tables import console_table, csv_table, markdown_table, print_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,37 +36,24 @@ class Table:
 
     def to_csv(self) -> str:
         """Return the table as CSV, numbers in full."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(self.rows)
-        return text.getvalue()
+        return csv_table([self.columns, *self.rows])
 
     def to_markdown(self) -> str:
         """Return the table as Markdown, numbers rounded, the note below."""
-        rule = ["---:" if numeric else "---" for numeric in self._numeric()]
-        text = markdown_table([self.columns, rule, *map(_cells, self.rows)])
+        text = markdown_table([self.columns, *map(_cells, self.rows)], self._texts())
         return f"{text}\n{self.note}\n" if self.note else text
 
     def show(self) -> None:
         """Print the table."""
-        from rich.console import Console
-        from rich.table import Table as RichTable
-        from rich.text import Text
+        lines = [self.columns, *map(_cells, self.rows)]
+        print_table(console_table(lines, [self.note], self._texts()))
 
-        shown = RichTable(caption=Text(self.note), caption_justify="left")
-        for name, numeric in zip(self.columns, self._numeric(), strict=True):
-            justify = "right" if numeric else "left"
-            shown.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
-        for row in self.rows:
-            shown.add_row(*map(Text, _cells(row)))
-        # Output to a file or pipe has no width.
-        Console(width=None if sys.stdout.isatty() else 140).print(shown)
-
-    def _numeric(self) -> list[bool]:
+    def _texts(self) -> list[int]:
+        """Return the columns that hold text."""
         return [
-            not any(isinstance(row[index], str) for row in self.rows)
+            index
             for index in range(len(self.columns))
+            if any(isinstance(row[index], str) for row in self.rows)
         ]
 
 

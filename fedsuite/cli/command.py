@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 import typer
@@ -22,9 +22,7 @@ from fedsuite.experiment.command_options import (
     StandaloneOption,
     overrides,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from fedsuite.results.tables import print_table
 
 
 class _Commands(TyperGroup):
@@ -159,10 +157,10 @@ def methods(
     from fedsuite.cli.listings import method_keys_table, methods_table, needs_table
 
     if name is not None:
-        _print(method_keys_table(name, every=every))
+        print_table(method_keys_table(name, every=every))
         return
-    _print(methods_table())
-    _print(needs_table())
+    print_table(methods_table())
+    print_table(needs_table())
 
 
 @app.command()
@@ -170,7 +168,7 @@ def datasets() -> None:
     """List the data sets, and where their files belong."""
     from fedsuite.cli.listings import datasets_table
 
-    _print(datasets_table())
+    print_table(datasets_table())
 
 
 @app.command()
@@ -183,23 +181,22 @@ def partition(
     from fedsuite.cli.listings import partition_listing, shift_listing
     from fedsuite.experiment.experiment import Experiment
     from fedsuite.experiment.parts import federated_data
-    from fedsuite.results.plots import plot_partition, plot_shift
+    from fedsuite.results.plots import partition_figure, save_figure, shift_figure
 
     data = federated_data(Experiment.load(file, overrides(settings)))
-    _print(partition_listing(data))
+    print_table(partition_listing(data))
     print(f"fingerprint {data.fingerprint}")
     output.mkdir(parents=True, exist_ok=True)
-    for part, counts in (
-        ("train", data.class_counts()),
-        ("test", data.test_class_counts()),
-    ):
-        path = output / f"partition_{part}.png"
-        plot_partition(counts, path, part)
-        print(f"plot: {path}")
+    figures = {
+        "train": partition_figure(data.class_counts(), "train"),
+        "test": partition_figure(data.test_class_counts(), "test"),
+    }
     if data.partition.shifts:
-        _print(shift_listing(data.partition.shifts))
-        path = output / "partition_shift.png"
-        plot_shift(data.partition.shifts, path)
+        print_table(shift_listing(data.partition.shifts))
+        figures["shift"] = shift_figure(data.partition.shifts)
+    for name, figure in figures.items():
+        path = output / f"partition_{name}.png"
+        save_figure(figure, path)
         print(f"plot: {path}")
 
 
@@ -229,7 +226,7 @@ def compare(
 
     comparison = compare_runs(runs, evaluations, score)
     for table in paired.tables(comparison, baseline):
-        _print(table)
+        print_table(table)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         paired.write(comparison, output, baseline)
@@ -256,6 +253,7 @@ def fairness(
 ) -> None:
     """Set clients' accuracies against those they reach alone; --set is for Standalone."""
     from fedsuite.results.fairness import (
+        TEXTS,
         by_seed_table,
         fairness_rows,
         notes,
@@ -263,6 +261,7 @@ def fairness(
         write_fairness,
     )
     from fedsuite.results.reader import load_run
+    from fedsuite.results.tables import console_table
     from fedsuite.sweeps.standalone_runs import standalone_runs
 
     ends = _at_rounds(at_round)
@@ -270,8 +269,8 @@ def fairness(
     given = [load_run(path) for path in standalone or []]
     alone = standalone_runs(loaded, given, overrides(settings))
     rows = fairness_rows(loaded, alone, evaluations, ends)
-    _print(_lines_table(over_seeds_table(rows), []))
-    _print(_lines_table(by_seed_table(rows), notes(rows)))
+    print_table(console_table(over_seeds_table(rows), left=TEXTS))
+    print_table(console_table(by_seed_table(rows), notes(rows), TEXTS))
     if output is not None:
         write_fairness(rows, output)
         print(f"tables and plot: {output}")
@@ -358,7 +357,7 @@ def doctor() -> None:
     from fedsuite.cli.listings import doctor_report
 
     table, healthy = doctor_report()
-    _print(table)
+    print_table(table)
     if not healthy:
         raise typer.Exit(1)
 
@@ -385,23 +384,3 @@ def _at_rounds(texts: list[str] | None) -> dict[str, int]:
             raise ConfigError(f"--at-round {text}: expected LABEL=N, such as fedavg=80")
         ends[label] = int(number)
     return ends
-
-
-def _lines_table(lines: list[list[str]], notes: list[str]) -> "Table":
-    """Return a heading and cells as a table for a console, with notes below it."""
-    from rich.table import Table
-    from rich.text import Text
-
-    result = Table(caption=Text("\n".join(notes)), caption_justify="left")
-    for index, name in enumerate(lines[0]):
-        result.add_column(name, justify="right" if index > 1 else "left", overflow="fold")
-    for cells in lines[1:]:
-        result.add_row(*map(Text, cells))
-    return result
-
-
-def _print(table: "Table") -> None:
-    from rich.console import Console
-
-    # Output to a file or pipe has no width.
-    Console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -1,7 +1,5 @@
 """Comparisons of runs: means, spreads over seeds, and warnings of unfair comparisons."""
 
-import csv
-import io
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from fedsuite.results.likeness import (
     seeds_text,
 )
 from fedsuite.results.reader import Run, load_run
+from fedsuite.results.tables import console_table, csv_table, markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -159,10 +158,9 @@ def compare(
         Folders of runs. The first of several runs of one experiment and seed counts.
     evaluations
         Number of last evaluations to average per run, at least 1; a run with fewer averages
-        all of its evaluations.
+        all.
     score
-        Accuracy to compare: a column of ``clients.jsonl`` in evaluations, such as
-        ``whole_test_accuracy``.
+        Accuracy to compare, a column of ``clients.jsonl`` such as ``whole_test_accuracy``.
 
     Raises
     ------
@@ -186,93 +184,53 @@ def compare(
     return Comparison(rows, tuple(warnings), groups, evaluations, score, keys)
 
 
-def table(comparison: Comparison) -> "Table":
-    """Return the comparison as a table for a rich console, warnings below it."""
-    from rich.table import Table
-    from rich.text import Text
-
+def tables(comparison: Comparison) -> list["Table"]:
+    """Return the rows, and the keys that differ if any, as tables for a rich console."""
     notes = [comparison.legend, *(f"warning: {line}" for line in comparison.warnings)]
-    # Text, not str: labels and paths may hold brackets, which a console takes for markup.
-    result = Table(caption=Text("\n".join(notes)), caption_justify="left")
-    for index, name in enumerate(_header()):
-        # A label distinguishes the experiment: it may be broken, never cut off.
-        result.add_column(name, justify="right" if index else "left", overflow="fold")
-    for row in comparison.rows:
-        result.add_row(*(Text(cell) for cell in _cells(row, comparison.partitions)))
-    return result
-
-
-def keys_table(comparison: Comparison) -> "Table":
-    """Return the keys in which the experiments differ, as a table for a rich console."""
-    from rich.table import Table
-    from rich.text import Text
-
-    result = Table("key that differs", "values, in the order of the rows above")
-    for name, values in comparison.keys.items():
-        result.add_row(name, Text(" | ".join(values)))
-    return result
+    found = [console_table(_lines(comparison), notes)]
+    if comparison.keys:
+        lines = [["key that differs", "values, in the order of the rows above"]]
+        lines += [[name, " | ".join(values)] for name, values in comparison.keys.items()]
+        found.append(console_table(lines, left=(0, 1)))
+    return found
 
 
 def to_markdown(comparison: Comparison) -> str:
-    """Return the comparison as a Markdown table, warnings below it."""
-    header = _header()
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
-    lines += [_cells(row, comparison.partitions) for row in comparison.rows]
-    text = markdown_table(lines)
+    """Return the comparison as Markdown: rows, warnings, keys that differ."""
     notes = [comparison.legend, *(f"- warning: {line}" for line in comparison.warnings)]
-    text += "".join(f"\n{note}\n" for note in notes)
+    text = markdown_table(_lines(comparison)) + "".join(f"\n{note}\n" for note in notes)
     if not comparison.keys:
         return text
     header = ["key that differs", *(row.label for row in comparison.rows)]
     keys = [[name, *values] for name, values in comparison.keys.items()]
-    return f"{text}\n{markdown_table([header, ['---'] * len(header), *keys])}"
-
-
-def markdown_table(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of cells as a Markdown table; the second line is the rule."""
-    return "".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n"
-        for line in lines
-    )
+    return f"{text}\n{markdown_table([header, *keys], range(len(header)))}"
 
 
 def to_csv(comparison: Comparison) -> str:
-    """Return the comparison as CSV, with mean and spread in separate columns."""
+    """Return the rows as CSV, with mean and spread in separate columns."""
     names = [f"{name}{part}" for name in COLUMNS for part in ("", "_std")]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["label", "seeds", "rounds_min", "rounds_max", *names])
+    lines: list[Sequence[object]] = [["label", "seeds", "rounds_min", "rounds_max", *names]]
     for row in comparison.rows:
         numbers: list[float | None] = []
         for found in row.metrics.values():
             numbers += [None, None] if found is None else [found.mean, found.std]
-        writer.writerow([row.label, row.num_seeds, *row.num_rounds, *numbers])
-    return text.getvalue()
+        lines.append([row.label, row.num_seeds, *row.num_rounds, *numbers])
+    return csv_table(lines)
 
 
 def by_seed_csv(comparison: Comparison) -> str:
-    """Return the metrics of each run as CSV, one row per seed."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["label", SEED, *COLUMNS, "partition"])
+    """Return the metrics of each run as CSV."""
+    lines: list[Sequence[object]] = [["label", SEED, *COLUMNS, "partition"]]
     for row in comparison.rows:
         for seed, metrics in row.by_seed.items():
             numbers = [metrics.get(name) for name in COLUMNS]
             cells = ["" if n is None else f"{n:.4f}" for n in numbers]
-            writer.writerow([row.label, seed, *cells, row.partitions[seed][:12]])
-    return text.getvalue()
+            lines.append([row.label, seed, *cells, row.partitions[seed][:12]])
+    return csv_table(lines)
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> None:
-    """Write ``comparison.md``, ``comparison.csv``, ``by_seed.csv`` and ``curves.png``.
-
-    Parameters
-    ----------
-    comparison
-        Comparison to write.
-    folder
-        An existing folder; files of these names are replaced.
-    """
+    """Write ``comparison.md``, ``comparison.csv``, ``by_seed.csv`` and ``curves.png``."""
     from fedsuite.results.plots import plot_curves
 
     atomic_write(folder / "comparison.md", to_markdown(comparison).encode())
@@ -353,17 +311,23 @@ def _different_rounds(runs: Sequence[Run]) -> list[str]:
     return [f"runs end at different rounds, {min(counts)} to {max(counts)}"]
 
 
-def _header() -> list[str]:
-    return ["experiment", "seeds", "partitions", "rounds", *COLUMNS.values()]
-
-
-def _cells(row: Row, partitions: Mapping[str, str]) -> list[str]:
-    numbers = ["–" if number is None else str(number) for number in row.metrics.values()]
-    names = dict.fromkeys(partitions[found] for found in row.partitions.values())
-    drawn = [seeds_text(list(row.by_seed)), " ".join(names)]
-    return [row.label, *drawn, _rounds_text(row), *numbers]
-
-
-def _rounds_text(row: Row) -> str:
-    fewest, most = row.num_rounds
-    return str(most) if fewest == most else f"{fewest} to {most}"
+def _lines(comparison: Comparison) -> list[list[str]]:
+    """Return the heading and the cells of the rows."""
+    lines = [["experiment", "seeds", "partitions", "rounds", *COLUMNS.values()]]
+    letters = comparison.partitions
+    for row in comparison.rows:
+        names = [letters[found] for found in row.partitions.values()]
+        fewest, most = row.num_rounds
+        lines.append(
+            [
+                row.label,
+                seeds_text(list(row.by_seed)),
+                " ".join(dict.fromkeys(names)),
+                str(most) if fewest == most else f"{fewest} to {most}",
+                *(
+                    "–" if number is None else str(number)
+                    for number in row.metrics.values()
+                ),
+            ]
+        )
+    return lines

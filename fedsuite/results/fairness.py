@@ -5,8 +5,6 @@ with the same seed. A score says which model's accuracy on which test rows is co
 it. Each score has a row of its own.
 """
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +24,16 @@ from fedsuite.core.metrics import (
     interval_over_tests,
     participation_incentive,
 )
-from fedsuite.results.compare import markdown_table, spread
+from fedsuite.results.compare import spread
 from fedsuite.results.groups import SEED, Group, group_runs
 from fedsuite.results.plots import PALETTE, dress, escape_dollars, save_figure
 from fedsuite.results.reader import Client, Run
+from fedsuite.results.tables import csv_table, markdown_table
 
 UNDEFINED = "undefined"
+
+TEXTS = (0, 1)
+"""Columns of the tables that hold text."""
 
 
 class Score(NamedTuple):
@@ -244,22 +246,19 @@ def over_seeds_table(rows: Sequence[FairnessRow]) -> list[list[str]]:
 
 def by_seed_table(rows: Sequence[FairnessRow]) -> list[list[str]]:
     """Return heading and cells of each run, with intervals."""
-    header = [
-        *("experiment", "score", "seed", "CF", "95 % over test samples"),
-        *("95 % over clients", "max", "average", "incentive"),
+    lines = [
+        [
+            *("experiment", "score", "seed", "CF", "95 % over test samples"),
+            *("95 % over clients", "max", "average", "incentive"),
+        ]
     ]
-    return [
-        header,
-        *(
-            [
-                *(row.label, row.score, str(run.seed), _number(run.cf)),
-                *(_ends(run.over_tests), _ends(run.over_clients)),
-                *(f"{run.maximum:.2f}", f"{run.mean:.2f}", f"{run.incentive:.2f}"),
-            ]
-            for row in rows
-            for run in row.runs
-        ),
-    ]
+    for row in rows:
+        for run in row.runs:
+            cf = UNDEFINED if run.cf is None else f"{run.cf:.2f}"
+            numbers = [f"{n:.2f}" for n in (run.maximum, run.mean, run.incentive)]
+            ends = [_ends(run.over_tests), _ends(run.over_clients)]
+            lines.append([row.label, row.score, str(run.seed), cf, *ends, *numbers])
+    return lines
 
 
 def notes(rows: Sequence[FairnessRow]) -> list[str]:
@@ -276,23 +275,21 @@ def notes(rows: Sequence[FairnessRow]) -> list[str]:
 
 def to_markdown(rows: Sequence[FairnessRow]) -> str:
     """Return both tables and the notes as Markdown."""
-    parts = []
-    for lines in (over_seeds_table(rows), by_seed_table(rows)):
-        rule = ["---", "---"] + ["---:"] * (len(lines[0]) - 2)
-        parts.append(markdown_table([lines[0], rule, *lines[1:]]))
+    tables = [over_seeds_table(rows), by_seed_table(rows)]
+    parts = [markdown_table(lines, TEXTS) for lines in tables]
     return "\n".join([*parts, *(f"{note}\n" for note in notes(rows))])
 
 
 def to_csv(rows: Sequence[FairnessRow]) -> str:
     """Return the plot's data as CSV, one row per client and run."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["label", "score", SEED, "client", "standalone", "federated"])
+    lines: list[Sequence[object]] = [
+        ["label", "score", SEED, "client", "standalone", "federated"]
+    ]
     for row in rows:
         for run in row.runs:
             for point in zip(run.clients, run.alone, run.together, strict=True):
-                writer.writerow([row.label, row.score, run.seed, *point])
-    return text.getvalue()
+                lines.append([row.label, row.score, run.seed, *point])
+    return csv_table(lines)
 
 
 def write_fairness(rows: Sequence[FairnessRow], folder: Path) -> None:
@@ -348,10 +345,6 @@ def _seed_cells(row: FairnessRow) -> list[str]:
         for name in ("maximum", "mean", "incentive")
     ]
     return [row.label, row.score, str(len(row.runs)), fairness, *numbers]
-
-
-def _number(value: float | None) -> str:
-    return UNDEFINED if value is None else f"{value:.2f}"
 
 
 def _ends(interval: Interval | None) -> str:

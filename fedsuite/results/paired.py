@@ -1,9 +1,7 @@
 """Differences between experiments, pair by pair.
 
-Two runs are a pair if they have the same seed and the same partition. A pair with the same
-network also shares the initial model. The difference of a pair leaves out the effect of
-seed and data, so the spread of differences is often far smaller than the spread of the
-runs.
+Two runs with the same seed and the same partition are a pair. Their difference leaves out
+the effect of seed and data, so differences often spread far less than runs.
 """
 
 from collections.abc import Sequence
@@ -14,15 +12,9 @@ from typing import TYPE_CHECKING
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
-from fedsuite.results.compare import (
-    COLUMNS,
-    Comparison,
-    Row,
-    keys_table,
-    markdown_table,
-    write_comparison,
-)
-from fedsuite.results.compare import table as comparison_table
+from fedsuite.results import compare
+from fedsuite.results.compare import COLUMNS, Comparison, Row
+from fedsuite.results.tables import console_table, markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,14 +76,9 @@ def paired_differences(
     Parameters
     ----------
     comparison
-        Comparison by :func:`~fedsuite.results.compare.compare`.
+        The comparison.
     baseline
-        Label of the experiment to subtract; None is the first.
-
-    Raises
-    ------
-    RunError
-        If no experiment has that label.
+        Label of the experiment to subtract; None is the first, RunError an unknown one.
     """
     rows = {row.label: row for row in comparison.rows}
     label = _baseline(comparison, baseline)
@@ -105,26 +92,17 @@ def paired_differences(
 def tables(comparison: Comparison, baseline: str | None = None) -> list["Table"]:
     """Return tables of rows, differing keys and differences for a rich console."""
     differences = paired_differences(comparison, baseline)
-    found = [comparison_table(comparison)]
-    if comparison.keys:
-        found.append(keys_table(comparison))
+    found = compare.tables(comparison)
     if any(difference.num_pairs for difference in differences):
-        found.append(_table(differences, _baseline(comparison, baseline)))
+        legend = _legend(_baseline(comparison, baseline))
+        found.append(console_table(_lines(differences), [legend]))
     return found
 
 
 def write(comparison: Comparison, folder: Path, baseline: str | None = None) -> None:
-    """Write a comparison and, where there are pairs, ``differences.md``.
-
-    Parameters
-    ----------
-    comparison, folder
-        As for :func:`~fedsuite.results.compare.write_comparison`.
-    baseline
-        As for :func:`paired_differences`.
-    """
+    """Write a comparison into a folder, and ``differences.md`` if there are pairs."""
     differences = paired_differences(comparison, baseline)
-    write_comparison(comparison, folder)
+    compare.write_comparison(comparison, folder)
     path = folder / "differences.md"
     path.unlink(missing_ok=True)
     if any(difference.num_pairs for difference in differences):
@@ -134,26 +112,11 @@ def write(comparison: Comparison, folder: Path, baseline: str | None = None) -> 
 
 def to_markdown(differences: tuple[Difference, ...], baseline: str) -> str:
     """Return the differences as a Markdown table."""
-    header = _header()
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
-    lines += [_cells(difference) for difference in differences]
-    return markdown_table(lines) + f"\n{_legend(baseline)}\n"
+    return f"{markdown_table(_lines(differences))}\n{_legend(baseline)}\n"
 
 
 def _baseline(comparison: Comparison, baseline: str | None) -> str:
     return comparison.rows[0].label if baseline is None else baseline
-
-
-def _table(differences: tuple[Difference, ...], baseline: str) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    result = Table(caption=Text(_legend(baseline)), caption_justify="left")
-    for index, name in enumerate(_header()):
-        result.add_column(name, justify="right" if index else "left", overflow="fold")
-    for difference in differences:
-        result.add_row(*(Text(cell) for cell in _cells(difference)))
-    return result
 
 
 def _difference(row: Row, baseline: Row) -> Difference:
@@ -194,10 +157,10 @@ def _legend(baseline: str) -> str:
     )
 
 
-def _header() -> list[str]:
-    return ["experiment", "pairs", *COLUMNS.values()]
-
-
-def _cells(difference: Difference) -> list[str]:
-    numbers = ["–" if n is None else str(n) for n in difference.metrics.values()]
-    return [difference.label, str(difference.num_pairs), *numbers]
+def _lines(differences: tuple[Difference, ...]) -> list[list[str]]:
+    """Return the heading and the cells of the differences."""
+    lines = [["experiment", "pairs", *COLUMNS.values()]]
+    for difference in differences:
+        numbers = ["–" if n is None else str(n) for n in difference.metrics.values()]
+        lines.append([difference.label, str(difference.num_pairs), *numbers])
+    return lines

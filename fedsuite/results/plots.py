@@ -1,8 +1,7 @@
 """Figures of runs, drawn from the runs' folders.
 
 Figures are made of matplotlib's objects, without pyplot, whose global state would reach
-into the caller's session. A ``*_figure`` function returns a figure. The ``plot_*`` function
-of the same name writes the figure to a PNG file.
+into the caller's session. A ``*_figure`` function returns a figure.
 """
 
 import io
@@ -109,18 +108,6 @@ def plot_curves(runs: Sequence[Run], path: Path) -> None:
         raise RunError(NO_CURVES)
     for name, figure in figures.items():
         save_figure(figure, path.with_name(name))
-
-
-def plot_partition(
-    class_counts: NDArray[np.int64], path: Path, part: str = "train"
-) -> None:
-    """Write :func:`partition_figure` to a PNG file."""
-    save_figure(partition_figure(class_counts, part), path)
-
-
-def plot_shift(shifts: Sequence[ClientShift], path: Path) -> None:
-    """Write :func:`shift_figure` to a PNG file."""
-    save_figure(shift_figure(shifts), path)
 
 
 def curves_figure(runs: Sequence[Run]) -> Figure:

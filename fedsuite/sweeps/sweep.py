@@ -28,6 +28,7 @@ from fedsuite.results import paired
 from fedsuite.results.compare import compare
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, read_manifest
 from fedsuite.results.reader import load_run
+from fedsuite.results.tables import print_table
 from fedsuite.results.writer import LOCK
 from fedsuite.sweeps.points import (
     OWN_KEYS,
@@ -368,13 +369,11 @@ def _accuracy(folder: Path) -> str:
 
 def _compare(folder: Path, record: Record) -> None:
     """Show and write the comparison of a sweep's finished runs."""
-    from rich.console import Console
-
     finished = [folder / name for name in record.runs if is_finished(folder / name)]
     if not finished:
         return
     comparison = compare(finished)
     for table in paired.tables(comparison):
-        Console().print(table)
+        print_table(table)
     paired.write(comparison, folder)
     print_line(f"table and curves: {folder}")

@@ -1,13 +1,11 @@
 """The page of a tuning, and its trials as a table."""
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedsuite.core.files import atomic_write
-from fedsuite.results.compare import markdown_table
+from fedsuite.results.tables import csv_table, markdown_table
 from fedsuite.sweeps.trials import LAST, Objective, Result, best_of
 
 MEANINGS: Mapping[Objective, str] = {
@@ -28,20 +26,16 @@ def write_page(
 ) -> None:
     """Write ``README.md`` and ``trials.csv`` into a tuning's folder."""
     rows = [_cells(result) for found in results.values() for result in found]
-    buffer = io.StringIO(newline="")
-    csv.writer(buffer).writerows([_HEADER, *rows])
-    atomic_write(folder / "trials.csv", buffer.getvalue().encode())
+    atomic_write(folder / "trials.csv", csv_table([_HEADER, *rows]).encode())
     summary = [["method", "best", "with the defaults", "trial", "values", "learnt"]]
-    summary.append(["---", "---:", "---:", "---:", "---", "---:"])
     summary += [_summary(list(found)) for found in results.values()]
-    table = [list(_HEADER), ["---", "---:", "---", "---:", "---:", "---:", "---"], *rows]
     text = (
         f"# Tuning on {problem}\n\n"
         f"Score: {MEANINGS[objective]}, of the clients' validation rows, mean of the last "
         f"{LAST} evaluations. No test row has a part in it. Trial 0 has the defaults. "
         '"Learnt" counts the trials that beat always guessing the largest class.\n\n'
-        f"{markdown_table(summary)}\nCommand: `{command}`\n\n"
-        f"## All trials\n\n{markdown_table(table)}"
+        f"{markdown_table(summary, (0, 4))}\nCommand: `{command}`\n\n"
+        f"## All trials\n\n{markdown_table([_HEADER, *rows], (0, 2, 6))}"
     )
     atomic_write(folder / "README.md", text.encode())
 

@@ -13,8 +13,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.experiment.key_catalog import local_keys
 from fedsuite.results.compare import (
     compare,
-    keys_table,
-    table,
+    tables,
     to_csv,
     to_markdown,
     write_comparison,
@@ -252,7 +251,7 @@ def test_each_key_that_differs_is_listed_with_its_values(make):
     assert "| key that differs | fedavg, note=a | fedprox, note=b |" in lines
     assert lines[-1] == "| proximal-mu | – | 0.1 |"
     console = Console(width=160, file=io.StringIO())
-    console.print(keys_table(comparison))
+    console.print(tables(comparison)[1])
     assert "– | 0.1" in console.file.getvalue()
 
 
@@ -329,7 +328,7 @@ def test_csv(comparison):
 
 def test_table_shows_brackets_as_they_are(comparison):
     console = Console(width=160, file=io.StringIO())
-    console.print(table(comparison))
+    console.print(tables(comparison)[0])
     text = console.file.getvalue()
     assert "note=[red]a|b" in text
     assert "65.00 ± 7.07" in text
@@ -337,13 +336,13 @@ def test_table_shows_brackets_as_they_are(comparison):
 
 def test_a_narrow_table_does_not_cut_labels_off(comparison):
     console = Console(width=60, file=io.StringIO())
-    console.print(table(comparison))
+    console.print(tables(comparison)[0])
     assert "…" not in console.file.getvalue()
 
 
 def test_table_ends_with_the_warnings(make):
     console = Console(width=160, file=io.StringIO())
-    console.print(table(compare([make(status="failed")])))
+    console.print(tables(compare([make(status="failed")]))[0])
     text = " ".join(console.file.getvalue().split())
     assert "warning: " in text
     assert "its status is failed" in text

@@ -17,7 +17,6 @@ from fedsuite.results.plots import (
     curves_figure,
     partition_figure,
     plot_curves,
-    plot_partition,
     plot_run,
     pooled_figure,
     save_figure,
@@ -270,7 +269,7 @@ def test_partition_of_many_classes_has_a_scale_instead_of_a_legend():
 @pytest.mark.parametrize("num_clients", [1, 130])
 def test_partition_of_few_and_of_many_clients(tmp_path, num_clients):
     path = tmp_path / "partition.png"
-    plot_partition(np.ones((num_clients, 10), dtype=np.int64), path)
+    save_figure(partition_figure(np.ones((num_clients, 10), dtype=np.int64)), path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
