@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.files import atomic_write
-from fedsuite.results.compare import markdown_table, spread
+from fedsuite.results.compare import spread
+from fedsuite.results.tables import markdown_table
 from fedsuite.sweeps.board_scores import (
     LEAST,
     MEASURES,
@@ -208,14 +209,14 @@ def _quality(suite: Suite, rows: list[Row]) -> str:
     for heading in _HEADINGS.values():
         header += [heading, "minus baseline"]
     found = {measure: _verdicts(suite, rows, measure) for measure in MEASURES}
-    lines = [header, ["---", "---"] + ["---:"] * (len(header) - 2)]
+    lines = [header]
     for row in sorted(rows, key=lambda row: -fmean(row.values("mean") or [-1])):
         cells = [row.name, "own" if row.own_model else "shared"]
         for measure in MEASURES:
             cells += [str(spread(row.values(measure)) or "–")]
             cells += [_difference(found[measure].get(row.name))]
         lines.append(cells)
-    return markdown_table(lines)
+    return markdown_table(lines, (0, 1))
 
 
 def _difference(verdict: Verdict | None) -> str:
@@ -228,7 +229,7 @@ def _difference(verdict: Verdict | None) -> str:
 def _cost(rows: list[Row]) -> str:
     header = ["method", "values", "untuned", "tuned", "learnt", "MB", "CPU s"]
     header += ["at equal MB", "at equal CPU", "never trained", "failed"]
-    lines = [header, ["---", "---"] + ["---:"] * (len(header) - 2)]
+    lines = [header]
     for row in rows:
         learnt = sum(tried.learnt for tried in row.tried)
         cells = [
@@ -242,7 +243,7 @@ def _cost(rows: list[Row]) -> str:
             cells.append(number(fmean(row.values(measure))) if row.finals else "–")
         untrained = fmean(row.values("untrained")) if row.finals else 0.0
         lines.append([*cells, f"{untrained:g}", str(row.failures)])
-    return markdown_table(lines)
+    return markdown_table(lines, (0, 1))
 
 
 def _ranks(tables: Sequence[tuple[Problem, list[Row]]]) -> str:
@@ -258,7 +259,7 @@ def _ranks(tables: Sequence[tuple[Problem, list[Row]]]) -> str:
         for place, name in enumerate(sorted(means, key=lambda n: -means[n]), 1):
             ranks[name].append(place)
     ordered = sorted(common, key=lambda name: fmean(ranks[name]))
-    lines = [["method", "mean rank"], ["---", "---:"]]
+    lines = [["method", "mean rank"]]
     lines += [[name, f"{fmean(ranks[name]):.1f}"] for name in ordered]
     critical = critical_difference(len(common), len(tables))
     text = (
