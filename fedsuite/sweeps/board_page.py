@@ -125,11 +125,11 @@ all with full rounds and one seed. The best trial by {objective}, of the clients
 validation rows, is trained on fresh seeds. The tables show test rows, mean of the last
 {last} evaluations, which no choice has seen.
 
-A difference is taken seed by seed, with a 95 % t interval: from `{baseline}` where one
-shared model is scored, from `{own_baseline}` where each client's own is. **Bold** is a
-difference whose p-value is below 0.05 after Holm's correction over the problem's rows,
-and whose mean is above {least} points and above the placebo's largest change of one
-seed.
+A difference is taken seed by seed, with a 95 % t interval, from the baseline that the
+problem names: one for methods that score one shared model, one for those that score
+each client's own. **Bold** is a difference whose p-value is below 0.05 after Holm's
+correction over the problem's rows, and whose mean is above {least} points and above the
+placebo's largest change of one seed.
 
 Suite `{name}`, content {digest}.
 """
@@ -143,8 +143,6 @@ def _introduction(
         trials=suite.trials,
         objective=MEANINGS[suite.objective],
         last=LAST,
-        baseline=suite.baseline,
-        own_baseline=suite.own_baseline,
         least=LEAST,
         name=suite.name,
         digest=suite.digest,
@@ -156,7 +154,7 @@ def _introduction(
 
 def _answer(suite: Suite, problem: Problem, rows: list[Row]) -> str:
     """Return the problem's result in one line."""
-    found = _verdicts(suite, rows, "mean")
+    found = _verdicts(suite, problem, rows, "mean")
     seen = {name: v.difference.mean for name, v in found.items() if v.seen}
     ordered = sorted(seen, key=lambda name: -seen[name])
     better = [f"`{name}` {seen[name]:+.1f}" for name in ordered if seen[name] > 0]
@@ -168,15 +166,17 @@ def _answer(suite: Suite, problem: Problem, rows: list[Row]) -> str:
     )
 
 
-def _baselines(suite: Suite, rows: list[Row]) -> dict[bool, Row] | None:
+def _baselines(problem: Problem, rows: list[Row]) -> dict[bool, Row] | None:
     named = {row.name: row for row in rows}
-    if suite.baseline not in named or suite.own_baseline not in named:
+    if problem.baseline not in named or problem.own_baseline not in named:
         return None
-    return {False: named[suite.baseline], True: named[suite.own_baseline]}
+    return {False: named[problem.baseline], True: named[problem.own_baseline]}
 
 
-def _verdicts(suite: Suite, rows: list[Row], measure: str) -> dict[str, Verdict]:
-    baselines = _baselines(suite, rows)
+def _verdicts(
+    suite: Suite, problem: Problem, rows: list[Row], measure: str
+) -> dict[str, Verdict]:
+    baselines = _baselines(problem, rows)
     if baselines is None:
         return {}
     noise = noise_floor(rows, baselines[False], suite.placebo, measure)
@@ -190,25 +190,29 @@ def _section(suite: Suite, problem: Problem, rows: list[Row]) -> str:
     lines = [
         f"## {problem.title}",
         "",
-        textwrap.fill(f"Seeds {seeds}. {settings}.", _WIDTH),
+        textwrap.fill(
+            f"Seeds {seeds}. Baselines `{problem.baseline}` and `{problem.own_baseline}`. "
+            f"{settings}.",
+            _WIDTH,
+        ),
         "",
     ]
-    if baselines := _baselines(suite, rows):
+    if baselines := _baselines(problem, rows):
         noise = [
             f"{_HEADINGS[m]} {noise_floor(rows, baselines[False], suite.placebo, m):.2f}"
             for m in MEASURES
         ]
         if any(row.name == suite.placebo for row in rows):
             lines += [f"The placebo changes one seed by up to: {', '.join(noise)}.", ""]
-    lines += [_quality(suite, rows), _cost(rows)]
+    lines += [_quality(suite, problem, rows), _cost(rows)]
     return "\n".join(lines)
 
 
-def _quality(suite: Suite, rows: list[Row]) -> str:
+def _quality(suite: Suite, problem: Problem, rows: list[Row]) -> str:
     header = ["method", "model"]
     for heading in _HEADINGS.values():
         header += [heading, "minus baseline"]
-    found = {measure: _verdicts(suite, rows, measure) for measure in MEASURES}
+    found = {measure: _verdicts(suite, problem, rows, measure) for measure in MEASURES}
     lines = [header]
     for row in sorted(rows, key=lambda row: -fmean(row.values("mean") or [-1])):
         cells = [row.name, "own" if row.own_model else "shared"]

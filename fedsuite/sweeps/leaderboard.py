@@ -97,7 +97,7 @@ def run_problem(
     ]
     run_points(folder / TEST, problem.base, points, workers, command, compared=False)
     finals = finals_of(
-        problem.name, problem.contenders, problem.seeds, folder / TEST, suite.baseline
+        problem.name, problem.contenders, problem.seeds, folder / TEST, problem.baseline
     )
     tried = [tried_of(problem.name, r) for found in results.values() for r in found]
     return finals, tried
@@ -136,7 +136,7 @@ def _restricted(problem: Problem, suite: Suite, names: Sequence[str]) -> Problem
     for name in names:
         if name not in known:
             raise ConfigError(f"method {name!r}: the suite has {', '.join(sorted(known))}")
-    wanted = {*names, suite.baseline, suite.own_baseline, suite.placebo}
+    wanted = {*names, problem.baseline, problem.own_baseline, suite.placebo}
     kept = tuple(c for c in problem.contenders if c.name in wanted)
     return replace(problem, contenders=kept)
 

@@ -20,7 +20,7 @@
     [problems.digits]
     title = "Handwritten digits, 10 clients, Dirichlet 0.5"
     methods = ["fedavg", "fedavg-ft"]   # default: all
-    seeds = [1, 2, 3]                   # default: the suite's
+    seeds = [1, 2, 3]                   # default: the suite's, as for the baselines
     [problems.digits.experiment]
     dataset = "digits"
 """
@@ -48,12 +48,14 @@ from fedsuite.sweeps.trials import (
 COMPULSORY = ("fedavg", "standalone", "fedavg-ft")
 """Rows that every leaderboard has."""
 
+_ROLES = {"baseline": "fedavg", "own-baseline": "fedavg-ft"}
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 _SUITE_KEYS = {
     *("trials", "objective", "tuning-seed", "seeds", "baseline", "own-baseline"),
     *("placebo", "methods", "problems"),
 }
-_PROBLEM_KEYS = {"title", "methods", "seeds", "experiment"}
+_PROBLEM_KEYS = {"title", "methods", "seeds", "baseline", "own-baseline", "experiment"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Problem:
         Who takes part, in the order of the suite.
     seeds
         Seeds of the final runs.
+    baseline, own_baseline
+        Contenders that shared models and clients' own models are compared with.
     """
 
     name: str
@@ -77,6 +81,8 @@ class Problem:
     base: Mapping[str, Value]
     contenders: tuple[Contender, ...]
     seeds: tuple[int, ...]
+    baseline: str
+    own_baseline: str
 
 
 @dataclass(frozen=True)
@@ -91,8 +97,6 @@ class Suite:
         The problems.
     trials, objective, tuning_seed
         As for :class:`~fedsuite.sweeps.tune.Budget`.
-    baseline, own_baseline
-        Contenders that shared models and clients' own models are compared with.
     placebo
         Contender whose differences from the baseline are noise; empty is none.
     digest
@@ -104,8 +108,6 @@ class Suite:
     trials: int
     objective: Objective
     tuning_seed: int
-    baseline: str
-    own_baseline: str
     placebo: str
     digest: str
 
@@ -142,23 +144,14 @@ def _suite(name: str, content: Mapping[str, Any]) -> Suite:
     missing = [title for title in COMPULSORY if title not in contenders]
     if missing:
         raise ConfigError(f"methods: {', '.join(missing)} must be there: add it as a row")
-    roles = {
-        role: str(content.get(role, default))
-        for role, default in zip(
-            ("baseline", "own-baseline", "placebo"),
-            ("fedavg", "fedavg-ft", ""),
-            strict=True,
-        )
-    }
-    for role, title in roles.items():
-        if title and title not in contenders:
-            raise ConfigError(
-                f"{role} = {title!r}: expected one of {', '.join(contenders)}"
-            )
+    placebo = str(content.get("placebo", ""))
+    if placebo and placebo not in contenders:
+        raise ConfigError(f"placebo = {placebo!r}: expected one of {', '.join(contenders)}")
     seeds = _seeds(content.get("seeds", [1, 2, 3, 4, 5]))
     tuning_seed = content.get("tuning-seed", 0)
+    shared = {role: content.get(role, default) for role, default in _ROLES.items()}
     problems = tuple(
-        _problem(title, table, contenders, seeds)
+        _problem(title, {**shared, **table}, contenders, seeds)
         for title, table in _table(content, "problems").items()
     )
     if any(tuning_seed in problem.seeds for problem in problems):
@@ -173,9 +166,7 @@ def _suite(name: str, content: Mapping[str, Any]) -> Suite:
         trials,
         objective_of(str(content.get("objective", "mean"))),
         tuning_seed,
-        roles["baseline"],
-        roles["own-baseline"],
-        roles["placebo"],
+        placebo,
         hashlib.sha256(text.encode()).hexdigest()[:16],
     )
 
@@ -194,6 +185,9 @@ def _problem(
     unknown = [title for title in titles if title not in contenders]
     if unknown:
         raise ConfigError(f"{where}: {unknown[0]!r} does not stand in [methods]")
+    for role in _ROLES:
+        if table[role] not in titles:
+            raise ConfigError(f"{where}: {role} = {table[role]!r} does not take part")
     base = _values(where, _table(table, "experiment"))
     for key in ("method", *sorted(OWN_KEYS)):
         if key in base:
@@ -206,6 +200,8 @@ def _problem(
         {"plots": False, **base},
         tuple(contender for title, contender in contenders.items() if title in titles),
         _seeds(table["seeds"]) if "seeds" in table else seeds,
+        table["baseline"],
+        table["own-baseline"],
     )
 
 

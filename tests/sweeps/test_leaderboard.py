@@ -144,6 +144,7 @@ def test_a_suite_fills_in_the_method_and_the_validation_rows() -> None:
         ('model = "linear"', 'seed = 3\nmodel = "linear"', "sets seed itself"),
         ('model = "linear"', "model = [1]", "expected one value"),
         ('"fedavg-ft", "standalone"]', '"fedmax"]', "'fedmax' does not stand in"),
+        ('"fedavg-ft", "standalone"]', '"standalone"]', "own-baseline = 'fedavg-ft' does"),
         ("trials = 2", 'objective = "best"', "objective 'best'"),
         ("trials = 2", "trials = ", "not valid TOML"),
     ],
