@@ -1,5 +1,7 @@
 """Which of a client's training rows are for validation."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from fedsuite.core.errors import ConfigError
 from fedsuite.data import Partition, load_federated_data
 from fedsuite.data.client_validation import hold_out_validation, validation_masks
+from tests.data import hospital_files
 
 FRACTIONS = st.floats(0.01, 0.9)
 DIVISIONS = (
@@ -144,6 +147,27 @@ def test_a_group_of_two_clients_is_drawn_for_both():
         assert len(set(groups[validation])) == 2
         assert set(groups[validation]) == set(groups[held.validation[0]])
         assert not set(groups[train]) & set(groups[validation])
+
+
+def test_no_patient_is_trained_on_and_validated_on(tmp_path: Path) -> None:
+    """Patients of three specialties, some of which come to two of them."""
+    hospital_files.write_encounters(tmp_path)
+    values = {
+        "dataset": "diabetes130",
+        "data-dir": str(tmp_path),
+        "partitioner": "natural-id",
+        "num-clients": 3,
+        "client-validation-fraction": 0.2,
+    }
+    data = load_federated_data(values, 0)
+    patients = data._raw.groups[data._rows.train]
+    held = [np.concatenate(p) for p in (data.partition.train, data.partition.validation)]
+    trained, validated = (set(patients[rows].tolist()) for rows in held)
+    assert not trained & validated
+    assert len(validated) == pytest.approx(0.2 * len(trained | validated), abs=3)
+    tested = set(data._raw.groups[data._rows.test].tolist())
+    assert not tested & (trained | validated)
+    assert all(len(rows) for rows in data.partition.validation)
 
 
 def test_sequences_have_no_class_to_draw_by():
