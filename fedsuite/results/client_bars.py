@@ -1,4 +1,4 @@
-"""Stacked bars of clients, or of columns of neighbours where there are too many clients."""
+"""Stacked bars of clients; neighbours share a column if there are too many clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from matplotlib.patches import StepPatch
 from numpy.typing import NDArray
 
 FEW = 120
-"""Most clients with bars of their own, separated by gaps."""
+"""Most clients with bars separated by gaps."""
 
 MOST_BARS = 3000
 """Most bars to draw one by one, at half a millisecond each."""
 
 MOST_COLUMNS = 1000
-"""Most columns of a figure; neighbours share a column if there are more clients."""
+"""Most columns of a figure."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,9 @@ class Columns:
 
 
 def columns_of(heights: NDArray[Any], most: int = MOST_COLUMNS, first: int = 0) -> Columns:
-    """Return heights of clients as columns.
+    """Return heights of clients, shape (layers, clients), as at most so many columns.
 
-    Parameters
-    ----------
-    heights
-        Shape (layers, clients), the lowest layer first.
-    most
-        Greatest number of columns.
-    first
-        Position of the first client; the others follow at distances of 1.
+    The first client stands at position ``first``, the others follow at distances of 1.
     """
     num_clients = heights.shape[1]
     each = -(-num_clients // most)
@@ -86,14 +79,12 @@ def draw_columns(
     ----------
     axes
         Axes to draw on.
-    heights
-        Shape (layers, clients), the lowest layer first.
+    heights, first
+        As for :func:`columns_of`.
     colours, labels
-        Colours and labels of the layers.
+        Colours and labels of the layers, the lowest first.
     width
         Width of a bar of one client.
-    first
-        Position of the first client; the others follow at distances of 1.
     """
     columns = columns_of(heights, first=first)
     tops = np.cumsum(columns.heights, axis=0)

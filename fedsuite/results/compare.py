@@ -45,15 +45,7 @@ OVER_CLIENTS = tuple(name for name in COLUMNS if name != "last")
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation (divided by n - 1) over seeds.
-
-    Parameters
-    ----------
-    mean
-        Mean over seeds.
-    std
-        None for a single seed.
-    """
+    """Mean over seeds, and sample standard deviation (n - 1); None for a single seed."""
 
     mean: float
     std: float | None
@@ -71,8 +63,6 @@ class Row:
     ----------
     label
         Method and keys that distinguish the experiment.
-    num_seeds
-        Number of seeds.
     num_rounds
         Fewest and most rounds of the runs.
     by_seed

@@ -1,8 +1,7 @@
-"""Collaborative fairness of runs, by which clients that bring more get more.
+"""Collaborative fairness of runs: clients that bring more get more.
 
 A client's contribution is its accuracy alone, in a run of Standalone on the same partition
-with the same seed. A score says which model's accuracy on which test rows is compared with
-it. Each score has a row of its own.
+with the same seed. A score is an accuracy to compare with it: of a model, on test rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,8 +86,6 @@ class Collaboration:
 
     Parameters
     ----------
-    seed
-        The run's seed.
     clients
         The clients' ids, in the order of the accuracies.
     alone, together

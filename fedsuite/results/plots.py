@@ -74,13 +74,7 @@ SHIFT_PANELS = (
 
 
 def plot_run(path: str | Path) -> list[Path]:
-    """Draw all figures of a run into the ``plots`` folder of the run.
-
-    Returns
-    -------
-    list of Path
-        The files written.
-    """
+    """Draw all figures of a run into its folder ``plots``, and return the files."""
     run = load_run(path)
     folder = run.path / layout.PLOTS
     try:
@@ -113,10 +107,9 @@ def plot_curves(runs: Sequence[Run], path: Path) -> None:
 def curves_figure(runs: Sequence[Run]) -> Figure:
     """Draw losses and accuracies against rounds, one line per experiment.
 
-    Each point is a mean over clients in which each client counts once. Several seeds of one
-    experiment make one line, the mean over seeds, in a band of one sample standard
-    deviation. The line covers the rounds that all seeds have. A panel without data is left
-    out.
+    Each point is a mean over clients in which each client counts once. A line is the mean
+    over the experiment's seeds, in a band of one sample standard deviation, of the rounds
+    that all seeds have. A panel without data is left out.
 
     Raises
     ------
@@ -194,13 +187,7 @@ def _figure(
 
 
 def client_accuracy_figure(run: Run) -> Figure:
-    """Draw each client's last accuracy, and the spread of accuracies over rounds.
-
-    Raises
-    ------
-    RunError
-        If the run has no accuracies per client.
-    """
+    """Draw clients' last accuracies, and their spread over rounds; RunError for none."""
     last, accuracies, spreads = 0, dict[Client, float](), dict[int, NDArray[np.float64]]()
     for server_round, found in run.client_rounds("evaluate", "accuracy"):
         last, accuracies = server_round, found
@@ -214,22 +201,13 @@ def client_accuracy_figure(run: Run) -> Figure:
     _draw_sorted_clients(left, accuracies)
     dress(right, "Spread over clients", "round", "accuracy (%)")
     _draw_spread(right, spreads)
-    figure.suptitle(
-        escape_dollars(_title(Group(str(run.experiment.get("method", "")), (run,))))
-    )
+    group = Group(str(run.experiment.get("method", "")), (run,))
+    figure.suptitle(escape_dollars(_title(group)))
     return figure
 
 
 def partition_figure(class_counts: NDArray[np.int64], part: str = "train") -> Figure:
-    """Draw the samples per client, stacked by class.
-
-    Parameters
-    ----------
-    class_counts
-        Samples per client and class, shape (clients, classes).
-    part
-        ``"train"`` or ``"test"``, for the title.
-    """
+    """Draw samples per client and class, shape (clients, classes), of a part."""
     num_clients, num_classes = class_counts.shape
     few = num_clients <= 30
     figure = Figure(figsize=(7.5 if few else 11.0, 4.2), layout="constrained")

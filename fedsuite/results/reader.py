@@ -23,10 +23,7 @@ Client = int | str
 
 @dataclass(frozen=True)
 class Run:
-    """A run, read from its folder.
-
-    Rows per client are read when needed, because a long run with many clients has hundreds
-    of thousands.
+    """A run, read from its folder; rows per client, of which there are many, when needed.
 
     Parameters
     ----------
@@ -58,11 +55,14 @@ class Run:
 
     def clients(self) -> list[dict[str, Any]]:
         """Return all rows of ``clients.jsonl``: one per client, phase and round."""
-        return list(layout.read_rows(layout.lines_path(self.path, layout.CLIENTS)))
+        return list(self._rows(layout.CLIENTS))
 
     def events(self) -> list[dict[str, Any]]:
         """Return all rows of ``events.jsonl``: rejected replies and warnings."""
-        return list(layout.read_rows(layout.lines_path(self.path, layout.EVENTS)))
+        return list(self._rows(layout.EVENTS))
+
+    def _rows(self, name: str) -> Iterator[dict[str, Any]]:
+        return layout.read_rows(layout.lines_path(self.path, name))
 
     def client_values(
         self, phase: str, key: str, server_round: int | None = None
@@ -77,11 +77,6 @@ class Run:
             Name of the number, such as ``"accuracy"`` (a fraction) or ``"loss"``.
         server_round
             Round to read; None for the last round with such numbers.
-
-        Returns
-        -------
-        dict
-            Values by client.
         """
         latest, values = 0, dict[Client, float]()
         for found, numbers in self.client_rounds(phase, key):
@@ -91,7 +86,7 @@ class Run:
         return values
 
     def client_history(self, phase: str, key: str) -> dict[int, dict[Client, float]]:
-        """Return one number per client, by round; rows without the number are left out."""
+        """Return one number per client that has it, by round."""
         history: dict[int, dict[Client, float]] = {}
         for server_round, numbers in self.client_rounds(phase, key):
             history.setdefault(server_round, {}).update(numbers)
@@ -100,13 +95,10 @@ class Run:
     def client_rounds(
         self, phase: str, key: str
     ) -> Iterator[tuple[int, dict[Client, float]]]:
-        """Yield each round and one number per client, with one round in memory at a time.
-
-        Rounds come in the order written; rows without the number are left out.
-        """
+        """Yield rounds in the order written, with one number per client that has it."""
         rows = (
             row
-            for row in layout.read_rows(layout.lines_path(self.path, layout.CLIENTS))
+            for row in self._rows(layout.CLIENTS)
             if row["phase"] == phase and row.get(key) is not None and _has_rows(row, key)
         )
         for server_round, found in groupby(rows, itemgetter("round")):
@@ -123,7 +115,7 @@ class Run:
         """
         wanted = {key: key.partition("_")[::2] for key in keys}
         values: dict[str, dict[int, list[float]]] = {key: {} for key in wanted}
-        for row in layout.read_rows(layout.lines_path(self.path, layout.CLIENTS)):
+        for row in self._rows(layout.CLIENTS):
             for key, (phase, column) in wanted.items():
                 told = row["phase"] == phase and row.get(column) is not None
                 if told and _has_rows(row, column):
@@ -134,33 +126,24 @@ class Run:
         }
 
     def class_counts(self, part: str) -> NDArray[np.int64] | None:
-        """Return samples per client and class, shape (clients, classes).
+        """Return samples per client and class of the part ``"train"`` or ``"test"``.
 
-        Parameters
-        ----------
-        part
-            ``"train"`` or ``"test"``.
-
-        Returns
-        -------
-        array or None
-            None where the run recorded no partition.
+        Shape (clients, classes); None if the run recorded no partition.
         """
-        path = self.path / layout.PARTITION
-        if not path.is_file():
-            return None
-        counts = layout.read_object(path).get(part)
+        counts = self._partition().get(part)
         return None if counts is None else np.array(counts, dtype=np.int64)
+
+    def _partition(self) -> dict[str, Any]:
+        path = self.path / layout.PARTITION
+        return layout.read_object(path) if path.is_file() else {}
 
     def shifts(self) -> tuple[ClientShift, ...]:
         """Return each client's measured covariate shift; empty without such a shift."""
-        path = self.path / layout.PARTITION
-        if not path.is_file():
-            return ()
-        found = layout.read_object(path).get("shift", [])
+        found = self._partition().get("shift", [])
         try:
             return tuple(ClientShift(**shift) for shift in found)
         except TypeError as error:
+            path = self.path / layout.PARTITION
             raise RunError(f"{path}: its shifts cannot be read: {error}") from error
 
 

@@ -31,43 +31,27 @@ _ROWS = (
 
 
 def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
-    """Write ``summary.json`` and show the tables that belong to the run.
-
-    Parameters
-    ----------
-    folder
-        The run's folder, with complete JSON-lines files.
-    write
-        Function that prints a line.
-    """
+    """Write ``summary.json`` of a run with complete JSON-lines files; print its tables."""
     run = load_run(folder.path)
     last = run.rounds[-1] if run.rounds else {}
     report = _over_clients(run, "accuracy")
     validation = _over_clients(run, "validation_accuracy")
     networks = accuracy_by_network(run)
     whole = accuracy_by_network(run, column="whole_test_accuracy")
-    by_network = {n.label: 100 * n.accuracy for n in networks}
-    folder.write_json(
-        SUMMARY,
-        {
-            "rounds": last.get("round", 0),
-            "accuracy_in_per_cent": report.as_dict() if report else None,
-            **(
-                {"validation_accuracy_in_per_cent": validation.as_dict()}
-                if validation
-                else {}
-            ),
-            **({"accuracy_in_per_cent_by_network": by_network} if networks else {}),
-            **totals(run),
-            "last_round": last,
-        },
-    )
-    if report is not None:
-        for line in render_report(report).splitlines():
-            write(line)
+    summary: dict[str, object] = {
+        "rounds": last.get("round", 0),
+        "accuracy_in_per_cent": report.as_dict() if report else None,
+    }
+    if validation:
+        summary["validation_accuracy_in_per_cent"] = validation.as_dict()
     if networks:
-        for line in render_networks(networks, whole).splitlines():
-            write(line)
+        by_network = {n.label: 100 * n.accuracy for n in networks}
+        summary["accuracy_in_per_cent_by_network"] = by_network
+    folder.write_json(SUMMARY, {**summary, **totals(run), "last_round": last})
+    lines = render_report(report).splitlines() if report else []
+    lines += render_networks(networks, whole).splitlines() if networks else []
+    for line in lines:
+        write(line)
 
 
 def _over_clients(run: Run, column: str) -> FairnessReport | None:

@@ -1,7 +1,7 @@
 """Writing of a run's folder while the run goes on.
 
-Whole files are replaced in one step. Lines are appended one batch per call. So the folder
-of a killed run can be read. :mod:`fedsuite.results.layout` has the layout.
+Whole files are replaced in one step, and lines appended in one batch per call. So the
+folder of a killed run can be read. :mod:`fedsuite.results.layout` has the layout.
 """
 
 import json
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import tomli_w
 from filelock import BaseFileLock, FileLock, Timeout
 
 from fedsuite.core.errors import RunError
@@ -40,9 +41,8 @@ PACKAGES = ("flwr", "flwr-datasets", "ray", "torch", "numpy", "scikit-learn")
 class RunFolder:
     """A run's folder, opened for writing by :meth:`create` or :meth:`resume`.
 
-    Every method raises :class:`~fedsuite.core.errors.RunError`, naming the file, if the
-    disk is full or the file may not be written. A folder has one writer at a time. The
-    folder is locked until :meth:`finish`, or until the process dies.
+    Every method raises RunError, naming the file, if the file cannot be written. The folder
+    is locked for one writer until :meth:`finish`, or until the process dies.
 
     Parameters
     ----------
@@ -78,23 +78,6 @@ class RunFolder:
             If the folder exists and is not empty, or cannot be written.
         """
         lock = _claim(path)
-        try:
-            return cls._begin(path, lock, experiment, manifest)
-        except BaseException:
-            lock.release()
-            raise
-
-    @classmethod
-    def _begin(
-        cls,
-        path: Path,
-        lock: BaseFileLock,
-        experiment: Mapping[str, Value],
-        manifest: Mapping[str, object],
-    ) -> "RunFolder":
-        import tomli_w
-
-        atomic_write(path / layout.EXPERIMENT, tomli_w.dumps(dict(experiment)).encode())
         whole = {
             "format": layout.FORMAT,
             "fedsuite": _version("fedsuite"),
@@ -108,8 +91,14 @@ class RunFolder:
             "status": "running",
             "error": None,
         }
-        atomic_write(path / layout.MANIFEST, _pretty(whole))
-        folder = cls(path)
+        try:
+            text = tomli_w.dumps(dict(experiment))
+            atomic_write(path / layout.EXPERIMENT, text.encode())
+            atomic_write(path / layout.MANIFEST, _pretty(whole))
+            folder = cls(path)
+        except BaseException:
+            lock.release()
+            raise
         folder._lock = lock
         return folder
 
@@ -166,10 +155,6 @@ class RunFolder:
         """Write or replace a JSON file; numbers that are not finite become ``null``."""
         atomic_write(self.path / name, _pretty(value))
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write or replace a text file, in UTF-8."""
-        atomic_write(self.path / name, text.encode())
-
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write or replace a binary file, such as ``model.safetensors``."""
         atomic_write(self.path / name, data)
@@ -189,9 +174,8 @@ class RunFolder:
                 self._lock.release()
 
     def sync(self) -> None:
-        """Flush the appended lines to the disk itself, as before a checkpoint.
+        """Flush the appended lines to the disk itself, against a loss of power.
 
-        A kill loses no appended line. A loss of power may lose lines that were not flushed.
         A checkpoint must not survive rounds whose lines are lost.
         """
         path = self.path
@@ -205,11 +189,7 @@ class RunFolder:
             raise write_error(path, error) from error
 
     def truncate_after(self, server_round: int) -> None:
-        """Drop from every JSON-lines file the rows of rounds after ``server_round``.
-
-        A torn last line is dropped too. Each file is replaced in one step, so an
-        interrupted call can be repeated.
-        """
+        """Drop torn last lines, and rows of rounds after ``server_round``."""
         for path in sorted(self.path.glob("*.jsonl")):
             rows = layout.read_rows(path)
             atomic_write(path, _lines(row for row in rows if row["round"] <= server_round))

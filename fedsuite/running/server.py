@@ -139,7 +139,8 @@ def _run_experiment(
         run_folder = RunFolder.resume(folder, last)
         write(f"resuming {folder} after round {last}")
         # The run may have another number of rounds now, or lie elsewhere.
-        run_folder.write_text(EXPERIMENT, experiment.replace(resume=False).to_toml())
+        resumed = experiment.replace(resume=False)
+        run_folder.write_bytes(EXPERIMENT, resumed.to_toml().encode())
     try:
         data = federated_data(experiment)
         if run_folder is not None:

@@ -169,7 +169,7 @@ def test_text_of_a_client_stays_on_its_line(tmp_path):
 
 def test_whole_files(tmp_path):
     folder = make_run(tmp_path / "run", accuracies=())
-    folder.write_text("notes.txt", "é")
+    folder.write_bytes("notes.txt", "é".encode())
     folder.write_bytes("model.safetensors", b"\x00\x01")
     assert (folder.path / "notes.txt").read_bytes() == b"\xc3\xa9"
     assert (folder.path / "model.safetensors").read_bytes() == b"\x00\x01"
