@@ -7,6 +7,11 @@ message without a traceback.
 import signal
 
 
+def one_line(error: BaseException) -> str:
+    """Return the text of a foreign error as one line."""
+    return " ".join(str(error).split())
+
+
 class FedsuiteError(Exception):
     """Base of all errors raised on purpose."""
 

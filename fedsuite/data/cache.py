@@ -36,12 +36,8 @@ def load_or_build(
 ) -> Arrays:
     """Return the arrays of a cache entry, building and storing them at the first call.
 
-    Parameters
-    ----------
-    entry
-        File name of the entry, which changes whenever the sources do.
-    build
-        Function that makes the arrays. Other processes wait for it.
+    The name ``entry`` must change whenever the sources do. Other processes wait for
+    ``build``.
     """
     folder = cache_folder() / entry
     arrays = _open(folder)

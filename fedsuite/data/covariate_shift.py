@@ -25,6 +25,7 @@ Two more partitioners follow the paper's print and its authors' code:
 from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
 from fedsuite.core.errors import DataError
 from fedsuite.core.settings import key
@@ -35,9 +36,7 @@ from fedsuite.data.shift_report import measure_shift
 from fedsuite.data.specs import IntArray
 
 
-def displacement(
-    rng: np.random.Generator, dimensions: int, squared_shift: float
-) -> FloatArray:
+def displacement(rng: Generator, dimensions: int, squared_shift: float) -> FloatArray:
     """Draw a displacement of a given squared length in a uniformly random direction."""
     direction = rng.standard_normal(dimensions)
     shift: FloatArray = direction * np.sqrt(squared_shift / np.square(direction).sum())
@@ -64,12 +63,12 @@ def effective_size(log_weights: FloatArray) -> float:
 
 
 def draw_rows(
-    rng: np.random.Generator, log_weights: FloatArray, size: int, replacement: bool
+    rng: Generator, log_weights: FloatArray, size: int, replacement: bool
 ) -> IntArray:
     """Draw rows with chances proportional to their weights.
 
-    Without replacement each draw is among the rows left. This pulls the mean back to the
-    pool's mean, the more so the larger the part of the pool that is drawn.
+    Without replacement each draw is among the rows left, which pulls the mean back to the
+    pool's mean: the more rows are drawn, the further.
     """
     if size == 0:
         return np.empty(0, np.int64)
@@ -94,7 +93,7 @@ class _Shifting(Sized):
         minimum=1,
     )
 
-    def pools(self, samples: Samples) -> tuple[FloatArray, FloatArray]:
+    def _pools(self, samples: Samples) -> tuple[FloatArray, FloatArray]:
         """Return both pools in coordinates that whiten the training pool."""
         if samples.train_features is None or samples.test_features is None:
             raise DataError("this partitioner goes by the inputs, and none were given")
@@ -121,11 +120,8 @@ class CovariateShift(_Shifting):
 
     _log_weights = staticmethod(ratio_log_weights)
 
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
-        """Return the rows of each client and their measured shift."""
-        pools = self.pools(samples)
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
+        pools = self._pools(samples)
         sizes = [self.sizes(len(pool), num_clients) for pool in pools]
         held: tuple[list[IntArray], list[IntArray]] = ([], [])
         effective = []
@@ -162,11 +158,8 @@ class FirstComponent(_Shifting):
 
     NAME: ClassVar[str] = "first-component"
 
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
-        """Return the rows of each client and their measured shift."""
-        pools = self.pools(samples)
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
+        pools = self._pools(samples)
         train, test = (
             cut(np.argsort(p[:, 0], kind="stable"), self.sizes(len(p), num_clients))
             for p in pools

@@ -8,9 +8,8 @@ The table names no hospital. Clients are the medical specialties of the admittin
 or the payers (key ``diabetes-clients``). Rows of unknown specialty (49 %) or payer (40 %)
 have no client and are left out.
 
-A patient may have several encounters. All encounters of a patient are in one part: test
-patients are drawn, not test rows. A patient's encounters may lie with several clients, as a
-patient sees several specialists.
+A patient may have several encounters. All are in one part: test patients are drawn, not
+test rows. They may lie with several clients, as a patient sees several specialists.
 
 Left out are the ids of encounter and patient, the weight (97 % missing), the two columns
 that name clients, and encounters that end with death or in a hospice, after which nobody is
@@ -18,8 +17,8 @@ readmitted.
 
 Nine columns are numbers. Age is the middle of its decade. The three counts of earlier
 visits enter as ``log(1 + count)``. The other columns are 0 or 1, one per value of a fixed
-code book, so that all clients have the same columns. Diagnoses are grouped as by Strack et
-al. (their Table 2). An unknown value is 0 in all its columns.
+code book. Diagnoses are grouped as by Strack et al. (their Table 2). An unknown value is 0
+in all its columns.
 """
 
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fedsuite.core.errors import DataError
+from fedsuite.core.errors import DataError, one_line
 from fedsuite.core.settings import key
 from fedsuite.data.folders import dataset_folder
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
@@ -108,13 +107,7 @@ class Diabetes130(Source):
     )
 
     def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
-        """Read the table below ``data_dir / spec.folder``.
-
-        Raises
-        ------
-        DataError
-            If the table is missing or holds an impossible value.
-        """
+        """Read the table below ``data_dir / spec.folder``."""
         import pyarrow.compute as pc
 
         file = _find(spec, dataset_folder(spec, data_dir))
@@ -187,8 +180,7 @@ def _read(file: Path) -> ArrowTable:
         else:
             table = pyarrow.parquet.read_table(file)
     except (OSError, pa.ArrowException) as error:
-        text = " ".join(str(error).split())
-        raise DataError(f"{file}: not a readable table ({text})") from error
+        raise DataError(f"{file}: not a readable table ({one_line(error)})") from error
     names = [
         *("patient_nbr", "readmitted", AGE),
         *(*OWNERS.values(), *NUMBERS, *VISITS, *DIAGNOSES, *CODES),
@@ -228,8 +220,8 @@ def _numbers(file: Path, table: ArrowTable, name: str) -> Floats:
     try:
         column = table[name].cast(pa.float32())
     except pa.ArrowException as error:
-        text = " ".join(str(error).split())
-        raise DataError(f"{file}, {name}: not all are numbers ({text})") from error
+        reason = f"not all are numbers ({one_line(error)})"
+        raise DataError(f"{file}, {name}: {reason}") from error
     return np.asarray(column.to_numpy())
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 
 from fedsuite.core.errors import DataError
 from fedsuite.core.rng import numpy_stream
@@ -86,9 +87,7 @@ class Division(Settings, ABC):
     SHARES_ROWS: ClassVar[bool] = False
 
     @abstractmethod
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         """Return a partition, its positions in any order and not yet checked."""
 
     def divide(self, samples: Samples, num_clients: int, seed: int) -> Partition:
@@ -99,7 +98,7 @@ class Division(Settings, ABC):
         samples
             Rows of both parts.
         num_clients
-            Number of clients, >= 1.
+            From 1 to the number of rows of each part.
         seed
             Seed of the experiment; draws come from the stream ``"partition"``.
 
@@ -122,7 +121,7 @@ class Division(Settings, ABC):
         """Divide as :meth:`divide` does, but with no check of the test part."""
         num_rows = len(samples.train_labels)
         _check_count(num_clients, num_rows, "training")
-        result = self.draw(samples, num_clients, numpy_stream(seed, "partition"))
+        result = self._draw(samples, num_clients, numpy_stream(seed, "partition"))
         return replace(result, train=self._checked("training", result.train, num_rows))
 
     def _checked(

@@ -152,8 +152,7 @@ class FederatedData:
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the clients' positions and labels, by purpose.
 
-        The hash covers noisy labels as the clients see them. Of public data the hash covers
-        the rows held out, not how many of these rows are used.
+        Noisy labels count as the clients see them; public data, as held out, not as used.
         """
         digest = hashlib.sha256()
         if not self._rows.is_plain:
@@ -164,7 +163,7 @@ class FederatedData:
         if len(self._rows.public):
             digest.update(f"public/{len(self._rows.public)};".encode())
             digest.update(self._rows.public.astype("<i8").tobytes())
-        for part, labels in self._parts():
+        for part, _, labels in self._parts():
             for client, positions in enumerate(part):
                 digest.update(f"{client}/{len(positions)};".encode())
                 digest.update(positions.astype("<i8").tobytes())
@@ -174,16 +173,8 @@ class FederatedData:
     @property
     def description(self) -> dict[str, Value]:
         """Names, sizes and fingerprint of the data, for the run's folder."""
-        held = [np.concatenate(part) for part, _ in self._parts()]
-        train, test, *validation = held
-        unused_train, unused_test = (
-            len(rows) - len(np.unique(np.concatenate(used)))
-            for rows, used in (
-                (self._rows.train, [train, *validation]),
-                (self._rows.client_test, [test]),
-            )
-        )
-        noise = {"label-noise": self._label_noise} if self._label_noise else {}
+        train, test, *validation = (np.concatenate(part) for part, *_ in self._parts())
+        used = np.unique(np.concatenate([train, *validation]))
         held_out = {
             "global-test-rows": len(self._rows.test),
             "validation-rows": len(self._rows.validation),
@@ -197,11 +188,11 @@ class FederatedData:
             "train-rows": len(train),
             "test-rows": len(test),
             **({"client-validation-rows": len(validation[0])} if validation else {}),
-            "unused-train-rows": unused_train,
-            "unused-test-rows": unused_test,
+            "unused-train-rows": len(self._rows.train) - len(used),
+            "unused-test-rows": len(self._rows.client_test) - len(np.unique(test)),
             **self._majority(),
             **({} if self._rows.is_plain else held_out),
-            **noise,
+            **({"label-noise": self._label_noise} if self._label_noise else {}),
             **self._public_description(),
             "fingerprint": self.fingerprint,
         }
@@ -210,10 +201,9 @@ class FederatedData:
         public = self.public_set()
         if not len(public):
             return {}
-        held_out = len(self._rows.public)
         return {
             "public-rows": len(public),
-            "public-rows-held-out": held_out,
+            "public-rows-held-out": len(self._rows.public),
             "public-fingerprint": public.fingerprint,
         }
 
@@ -237,12 +227,11 @@ class FederatedData:
             known = self._clients.get(client_id)
         if known is not None:
             return known
-        train = self.partition.train[client_id]
-        test = self.partition.test[client_id]
         data = ClientData(
-            self._split(self._rows.train[train], self._train_labels[train]),
-            self._split(self._rows.client_test[test], self._test_labels[test]),
-            self._validation(client_id),
+            *(
+                self._split(rows[part[client_id]], labels[part[client_id]])
+                for part, rows, labels in self._parts()
+            )
         )
         with self._lock:
             self._clients.put(client_id, data, data.nbytes)
@@ -286,20 +275,16 @@ class FederatedData:
         # Copied, because torch cannot use arrays that are mapped from a file.
         return PublicData(self._scaled(np.array(self._public)))
 
-    def _validation(self, client_id: int) -> Split | None:
-        if not self.partition.validation:
-            return None
-        rows = self.partition.validation[client_id]
-        return self._split(self._rows.train[rows], self._train_labels[rows])
-
-    def _parts(self) -> tuple[tuple[tuple[IntArray, ...], IntArray], ...]:
-        parts = (
-            (self.partition.train, self._train_labels),
-            (self.partition.test, self._test_labels),
-        )
-        if not self.partition.validation:
-            return parts
-        return (*parts, (self.partition.validation, self._train_labels))
+    def _parts(self) -> list[tuple[tuple[IntArray, ...], IntArray, IntArray]]:
+        """Return positions by client, numbered rows and their labels, for each purpose."""
+        train = (self._rows.train, self._train_labels)
+        parts = [
+            (self.partition.train, *train),
+            (self.partition.test, self._rows.client_test, self._test_labels),
+        ]
+        if self.partition.validation:
+            parts.append((self.partition.validation, *train))
+        return parts
 
     def validation_class_counts(self) -> npt.NDArray[np.int64] | None:
         """Return validation rows by client and class; None where clients have none."""
@@ -327,16 +312,9 @@ class FederatedData:
 
 
 def scale_inputs(raw: npt.NDArray[Any], spec: DatasetSpec, scaling: str) -> "torch.Tensor":
-    """Return scaled inputs in memory that torch allocated, for torch's alignment.
+    """Return raw values ``[rows, *input_shape]`` as the key ``scaling`` says.
 
-    Parameters
-    ----------
-    raw
-        Unscaled values ``[rows, *input_shape]``.
-    spec
-        The data set.
-    scaling
-        ``"standard"`` or ``"unit"``, as the key ``scaling``.
+    The memory is torch's own, for torch's alignment.
     """
     import torch
 

@@ -7,13 +7,7 @@ from fedsuite.data.specs import DatasetSpec
 
 
 def dataset_folder(spec: DatasetSpec, data_dir: Path | None) -> Path:
-    """Return the folder of a data set.
-
-    Raises
-    ------
-    DataError
-        If the folder does not exist.
-    """
+    """Return the folder of a data set; refuse a missing one."""
     folder = data_dir / spec.folder if data_dir is not None else None
     if folder is None or not folder.is_dir():
         missing = f"no folder {folder}" if folder is not None else "no data folder is named"

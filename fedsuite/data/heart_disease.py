@@ -7,7 +7,7 @@ above 0 where an artery is narrowed by more than half.
 
 Nine columns are numbers. Four columns are codes, made into one column of 0 and 1 per value
 of a fixed code book. Ten columns of 0 and 1 mark missing values. A missing number becomes
-the mean of the training rows. A missing code is 0 in all its columns. The test part takes
+the mean of the training rows; a missing code is 0 in all its columns. The test part takes
 the same share of each hospital's ill and healthy patients.
 
 Missing are empty cells, ``?``, ``-9``, and impossible values: a cholesterol or blood
@@ -49,13 +49,7 @@ class HeartDisease(Source):
     """The tables of the four hospitals."""
 
     def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
-        """Read the four files below ``data_dir / spec.folder``.
-
-        Raises
-        ------
-        DataError
-            If a file is missing or holds an impossible value.
-        """
+        """Read the four files below ``data_dir / spec.folder``."""
         tables = [_read(dataset_file(spec, data_dir, name)) for name in FILES]
         labels = np.concatenate([(table[LABEL] > 0).astype(np.int64) for table in tables])
         ids = np.repeat(np.arange(len(tables)), [len(table[LABEL]) for table in tables])

@@ -19,16 +19,11 @@ def flip_labels(
     labels
         Classes, 0 to ``num_classes - 1``; left as they are.
     num_classes
-        Number of classes of the data set.
+        At least 2, unless ``ratio`` is 0.
     ratio
         Share of wrong labels, 0 to 1; 0 returns the labels themselves.
     rng
         Makes the draws.
-
-    Raises
-    ------
-    DataError
-        If there is no other class to flip to.
     """
     if ratio == 0.0:
         return labels

@@ -15,13 +15,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fedsuite.core.errors import DataError
+from fedsuite.core.errors import DataError, one_line
 from fedsuite.data.cache import load_or_build
+from fedsuite.data.folders import file_identity
 from fedsuite.data.specs import DatasetSpec, RawData, Source
 
 HUB = "hf://datasets/"
 """Prefix of the hub's repositories for the ``datasets`` library."""
 
+_BRIGHTEST = 255  # of an encoded image
 _DECODER_VERSION = 1  # part of the cache key: raise it when decoding changes
 _ROWS_PER_BATCH = 1024
 
@@ -45,7 +47,7 @@ class Parquet(Source):
         folder = data_dir / spec.folder if data_dir is not None else None
         if folder is not None and folder.is_dir():
             files = find_files(spec, folder)
-            identities = [_identity(file) for part in files.values() for file in part]
+            identities = [file_identity(file) for part in files.values() for file in part]
             entry = _cache_entry(spec, identities)
             arrays = load_or_build(entry, lambda: decode_files(spec, files))
         else:
@@ -69,35 +71,16 @@ def decode_files(
     dict
         ``features`` (8-bit), ``labels``, ``num_train`` (the number of training rows), and
         ``ids`` where the data set has a column of ids.
-
-    Raises
-    ------
-    DataError
-        If a file is unreadable, lacks a column, or holds an impossible image or label.
     """
     opened = {s: [_open(spec, f) for f in part] for s, part in files.items()}
     return _decode(spec, opened)
 
 
 def load_images(spec: DatasetSpec, folder: Path) -> npt.NDArray[np.uint8]:
-    """Read images without labels from all Parquet files of a folder.
+    """Read images from all ``*.parquet`` of a folder, in the order of the files' names.
 
-    Parameters
-    ----------
-    spec
-        The data set; only the column ``image_column`` is read.
-    folder
-        Folder of ``*.parquet`` files, read in the order of their names.
-
-    Returns
-    -------
-    array
-        8-bit ``[rows, *input_shape]``. May be mapped from a file: never write into it.
-
-    Raises
-    ------
-    DataError
-        If there is no such folder or file, or a file is not usable.
+    Only the column ``spec.image_column`` is read. The array is 8-bit ``[rows,
+    *input_shape]``. It may be mapped from a file: never write into it.
     """
     if not folder.is_dir():
         raise DataError(f"folder {folder} does not exist")
@@ -107,11 +90,18 @@ def load_images(spec: DatasetSpec, folder: Path) -> npt.NDArray[np.uint8]:
     bare = replace(
         spec, label_column="", id_column="", train_splits=("images",), test_splits=()
     )
-    entry = _cache_entry(bare, [_identity(file) for file in files])
+    entry = _cache_entry(bare, [file_identity(file) for file in files])
     arrays = load_or_build(
         entry, lambda: _decode(bare, {"images": [_open(bare, file) for file in files]})
     )
     return arrays["features"]
+
+
+def raw_units(spec: DatasetSpec, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return decoded images in the units of the data set's raw features."""
+    if spec.max_value == _BRIGHTEST:
+        return images
+    return images * np.float32(spec.max_value / _BRIGHTEST)
 
 
 def find_files(spec: DatasetSpec, folder: Path) -> dict[str, list[Path]]:
@@ -148,11 +138,6 @@ def _check_shards(spec: DatasetSpec, files: Sequence[Path]) -> None:
         )
 
 
-def _identity(file: Path) -> str:
-    status = file.stat()
-    return f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}"
-
-
 def _cache_entry(spec: DatasetSpec, sources: Sequence[str]) -> str:
     """Return the cache entry's name, a hash of all that decides the arrays."""
     columns = (spec.image_column, spec.label_column, spec.id_column)
@@ -169,7 +154,9 @@ def _open(spec: DatasetSpec, file: Path) -> _Table:
     try:
         parquet = pq.ParquetFile(file)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{file}: not a readable Parquet file ({_line(error)})") from error
+        raise DataError(
+            f"{file}: not a readable Parquet file ({one_line(error)})"
+        ) from error
 
     columns = _wanted_columns(spec, parquet.schema_arrow.names, str(file))
 
@@ -178,7 +165,7 @@ def _open(spec: DatasetSpec, file: Path) -> _Table:
             for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=columns):
                 yield pa.Table.from_batches([batch])
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{file}: cannot be read ({_line(error)})") from error
+            raise DataError(f"{file}: cannot be read ({one_line(error)})") from error
 
     return _Table(str(file), parquet.metadata.num_rows, tables())
 
@@ -214,7 +201,7 @@ def _neither_folder_nor_hub(
     missing = f"no folder {folder}" if folder is not None else "no data folder is named"
     return DataError(
         f"data set {spec.name}: {missing}, and the hub did not deliver {spec.hub_id} "
-        f"({type(error).__name__}: {_line(error)}); put {', '.join(spec.file_patterns)} "
+        f"({type(error).__name__}: {one_line(error)}); put {', '.join(spec.file_patterns)} "
         f"of {spec.hub_id} into FOLDER/{spec.folder} and name FOLDER with "
         f'data-dir = "FOLDER" or FEDSUITE_DATA'
     )
@@ -329,15 +316,10 @@ def _decode_image(spec: DatasetSpec, encoded: Any) -> npt.NDArray[np.uint8]:
         with Image.open(io.BytesIO(encoded)) as opened:
             image = opened.convert("L" if channels == 1 else "RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"not a readable image ({_line(error)})") from error
+        raise DataError(f"not a readable image ({one_line(error)})") from error
     if image.size != (width, height):
         if not spec.resize:
             raise DataError(f"image of {image.width}x{image.height}, not {width}x{height}")
         image = image.resize((width, height), Image.Resampling.BICUBIC)
     pixels = np.asarray(image)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-
-
-def _line(error: Exception) -> str:
-    """Return an error's text as one line."""
-    return " ".join(str(error).split())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.random import Generator
 
 from fedsuite.core.errors import DataError
 from fedsuite.core.settings import key
@@ -23,10 +24,7 @@ class Iid(Division):
     NAME: ClassVar[str] = "iid"
     BY_CLASS: ClassVar[bool] = False
 
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
-        """Return the rows of each client."""
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         train, test = (
             tuple(np.array_split(rng.permutation(len(labels)), num_clients))
             for labels in (samples.train_labels, samples.test_labels)
@@ -64,10 +62,7 @@ class PowerLaw(Sized):
     NAME: ClassVar[str] = "power-law"
     BY_CLASS: ClassVar[bool] = False
 
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
-        """Return the rows of each client."""
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         train, test = (
             cut(rng.permutation(len(labels)), self.sizes(len(labels), num_clients))
             for labels in (samples.train_labels, samples.test_labels)
@@ -78,7 +73,7 @@ class PowerLaw(Sized):
 def power_law_sizes(total: int, num_clients: int, exponent: float) -> IntArray:
     """Return sizes proportional to ``1 / k**exponent`` that add up to ``total``.
 
-    Shares are rounded down. Each of the first clients gets one of the rows left over.
+    Shares are rounded down. The first clients get one more row each.
     """
     weights = np.arange(1, num_clients + 1, dtype=np.float64) ** -exponent
     sizes: IntArray = np.floor(total * weights / weights.sum()).astype(np.int64)
@@ -91,8 +86,7 @@ class Shards(Division):
 
     A shard holds one class where the rows of each class divide into whole shards. A client
     may get several shards of one class; :class:`Pathological` deals different classes.
-    Shards differ by one row where the rows do not divide equally. The test part is dealt
-    class by class in the proportions of the training shards.
+    Shards differ by one row where the rows do not divide equally.
     """
 
     NAME: ClassVar[str] = "shards"
@@ -101,10 +95,7 @@ class Shards(Division):
         default=2, help="shards dealt to each client; many approach iid", minimum=1
     )
 
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
-        """Return the rows of each client."""
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         num_rows, per_client = len(samples.train_labels), self.shards_per_client
         num_shards = num_clients * per_client
         if num_shards > num_rows:
@@ -140,10 +131,7 @@ class Dirichlet(Division):
         minimum=1,
     )
 
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
-        """Return the rows of each client."""
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         alpha, least = self.dirichlet_alpha, self.dirichlet_min_size
         rows_of = [rng.permutation(rows) for rows in _rows_by_class(samples.train_labels)]
         sizes = np.array([len(rows) for rows in rows_of])
@@ -166,8 +154,8 @@ class DirichletClient(Division):
     """Equal sizes, and a class mix drawn from Dir(alpha) per client.
 
     The clients take turns. In its turn, a client draws a class from its mix, among the
-    classes that have rows left, and takes one row of this class. Each of the first clients
-    gets one of the rows that do not divide equally.
+    classes that have rows left, and takes one row of this class. The first clients get one
+    more row where the rows do not divide equally.
     """
 
     NAME: ClassVar[str] = "dirichlet-client"
@@ -178,10 +166,7 @@ class DirichletClient(Division):
         above=0,
     )
 
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
-        """Return the rows of each client."""
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         pools = [rng.permutation(rows) for rows in _rows_by_class(samples.train_labels)]
         left = np.array([len(pool) for pool in pools])
         mixes = rng.dirichlet(np.full(len(pools), self.dirichlet_client_alpha), num_clients)
@@ -217,9 +202,9 @@ def _ladders(mixes: np.ndarray, left: IntArray) -> np.ndarray:
 class Pathological(Division):
     """Exactly so many classes per client, every row used.
 
-    Each client in turn takes the classes that fewest clients hold so far. Ties are broken
-    at random. So the classes' numbers of holders differ by at most one. The rows of a class
-    are divided equally among the holders of the class.
+    Each client in turn takes the classes that fewest clients hold so far, ties at random.
+    The rows of a class are divided equally among its holders, whose numbers differ by at
+    most one between classes.
     """
 
     NAME: ClassVar[str] = "pathological"
@@ -228,11 +213,9 @@ class Pathological(Division):
         default=2, help="classes that each client holds", minimum=1
     )
 
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
-        """Return the rows of each client."""
-        rows_of, per_client = _rows_by_class(samples.train_labels), self.classes_per_client
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
+        per_client = self.classes_per_client
+        rows_of = _rows_by_class(samples.train_labels)
         num_classes = len(rows_of)
         if per_client > num_classes or num_clients * per_client < num_classes:
             raise DataError(
@@ -261,25 +244,20 @@ class Pathological(Division):
 class ClassCount(Division):
     """The first ``k`` classes for client ``k`` (from 1), and equal sizes.
 
-    Each client holds its classes in equal numbers (to within one row). The common size is
-    the largest that the scarcest class allows. Rows stay unused, mostly of the last
-    classes.
+    Each client holds its classes in equal numbers (to within one row). The size is the
+    largest that the scarcest class allows. Unused rows are mostly of the last classes.
     """
 
     NAME: ClassVar[str] = "class-count"
     EXHAUSTIVE: ClassVar[bool] = False
 
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
-        """Return the rows of each client."""
-        num_classes = len(np.unique(samples.train_labels))
-        if num_clients > num_classes:
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
+        classes = np.unique(samples.train_labels)
+        if num_clients > len(classes):
             raise DataError(
                 f"partitioner class-count: num-clients = {num_clients} is more than the "
-                f"{num_classes} classes, of which client k holds k"
+                f"{len(classes)} classes, of which client k holds k"
             )
-        classes = np.unique(samples.train_labels)
         parts = []
         for labels in (samples.train_labels, samples.test_labels):
             rows_of = [rng.permutation(np.flatnonzero(labels == c)) for c in classes]
@@ -333,10 +311,7 @@ class NaturalId(Division):
         default=1, help="owners with fewer rows are left out; 1 keeps all", minimum=1
     )
 
-    def draw(
-        self, samples: Samples, num_clients: int, rng: np.random.Generator
-    ) -> Partition:
-        """Return the rows of each client."""
+    def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         if samples.train_ids is None or samples.test_ids is None:
             raise DataError(
                 "partitioner natural-id: this data set names no owner of its rows; use one "
@@ -372,15 +347,14 @@ class NaturalId(Division):
 
 
 def match_test(
-    samples: Samples, train: Sequence[IntArray], rng: np.random.Generator
+    samples: Samples, train: Sequence[IntArray], rng: Generator
 ) -> tuple[IntArray, ...]:
     """Divide the test part in the class mixes of the clients' training rows.
 
-    Each class is divided in proportion to the clients' training rows of the class, so no
-    client is tested on a class that it does not hold. Each share is rounded down or up. The
-    rows left over go to the clients that lack most of their share of all classes so far, so
-    that the clients' sizes come out right too. A class without training rows is divided in
-    proportion to the clients' sizes.
+    Each class is divided in proportion to the clients' training rows of the class, rounded
+    down or up. Rows left over go to the clients that lack most of their share of all
+    classes so far, so that the clients' sizes come out right too. A class without training
+    rows is divided in proportion to the clients' sizes.
     """
     num_clients = len(train)
     labels = samples.train_labels
@@ -403,7 +377,7 @@ def match_test(
 
 
 def _with_matching_test(
-    samples: Samples, train: Sequence[IntArray], rng: np.random.Generator
+    samples: Samples, train: Sequence[IntArray], rng: Generator
 ) -> Partition:
     return Partition(tuple(train), match_test(samples, train, rng))
 

@@ -93,8 +93,7 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
         Raises
         ------
         DataError
-            If the test split changes who gets which training rows, because an owner occurs
-            in only one of the two.
+            If an owner occurs in one split alone, and so changes who gets which rows.
         """
         samples = self._samples(self.dataset, test)
         parts = self.division.divide(samples, self.num_partitions, self.seed)
@@ -154,9 +153,8 @@ class SameMixPartitioner(Partitioner):  # type: ignore[misc]
     Parameters
     ----------
     train
-        Partitioner of the training split. Its dataset must be assigned before the
-        first test partition is loaded: load a training partition first, or read
-        ``FederatedDataset.partitioners``.
+        Partitioner of the training split, whose dataset must be assigned first: load a
+        training partition, or read ``FederatedDataset.partitioners``.
     """
 
     def __init__(self, train: SuitePartitioner) -> None:

@@ -75,14 +75,7 @@ def pool_frame(features: npt.NDArray[Any], dimensions: int) -> Frame:
 
 
 def fit_frame(features: npt.NDArray[Any], dimensions: int) -> Frame:
-    """Fit mean, leading components and their deviations to all rows.
-
-    Parameters
-    ----------
-    features
-        Numbers of any kind, ``[rows, ...]``; a row is flattened.
-    dimensions
-        Number of components.
+    """Fit mean, leading components and their deviations to rows ``[rows, ...]``.
 
     Raises
     ------

@@ -10,13 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsuite.core.errors import ConfigError, DataError
-from fedsuite.data.parquet import load_images
+from fedsuite.data.parquet import load_images, raw_units
 from fedsuite.data.specs import DatasetSpec
 
 if TYPE_CHECKING:
     import torch
-
-_BRIGHTEST = 255  # of an encoded image
 
 
 @dataclass(frozen=True)
@@ -46,19 +44,9 @@ class PublicData:
 
 @dataclass(frozen=True)
 class PublicOptions:
-    """Keys of an experiment's public data.
+    """Keys ``public-size``, ``public-used`` and ``public-dir``.
 
-    Parameters
-    ----------
-    size, used
-        The keys ``public-size`` and ``public-used``.
-    folder
-        The key ``public-dir``; None holds rows out of the training part.
-
-    Raises
-    ------
-    ConfigError
-        If ``used`` exceeds ``size``.
+    Without ``folder``, rows of the training part are held out.
     """
 
     size: int = 0
@@ -77,13 +65,7 @@ class PublicOptions:
         return self.size if self.folder is None else 0
 
     def choose(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the rows that are used.
-
-        Raises
-        ------
-        DataError
-            If there are fewer rows.
-        """
+        """Return the rows that are used; refuse too few."""
         for name, count in (("public-size", self.size), ("public-used", self.used)):
             if count > len(rows):
                 raise DataError(
@@ -94,24 +76,13 @@ class PublicOptions:
 
 
 def read_public_folder(spec: DatasetSpec, folder: Path) -> npt.NDArray[Any]:
-    """Return the images of a folder, in the units of the data set's raw features.
-
-    Raises
-    ------
-    ConfigError
-        If the data set has no images.
-    DataError
-        If the folder cannot be read.
-    """
+    """Return the images of a folder, in the units of the data set's raw features."""
     if not spec.is_image:
         raise ConfigError(
             f"key public-dir = {str(folder)!r}: dataset {spec.name} has no images; leave "
             "it empty and hold out rows with public-size"
         )
     try:
-        images = load_images(spec, folder)
+        return raw_units(spec, load_images(spec, folder))
     except DataError as error:
         raise DataError(f"key public-dir: {error}") from error
-    if spec.max_value == _BRIGHTEST:
-        return images
-    return images * np.float32(spec.max_value / _BRIGHTEST)

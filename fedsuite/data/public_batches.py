@@ -28,11 +28,6 @@ def public_batch(
     -------
     Tensor
         int64 numbers of rows, each at most once.
-
-    Raises
-    ------
-    ValueError
-        If there are no rows, or ``batch_size`` is negative.
     """
     import torch
 

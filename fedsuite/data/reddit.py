@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsuite.core.errors import DataError
+from fedsuite.core.errors import DataError, one_line
 from fedsuite.core.settings import key
 from fedsuite.data.cache import load_or_build
 from fedsuite.data.folders import dataset_folder, file_identity
@@ -61,11 +61,6 @@ class Reddit(Source):
         """Read all of LEAF's JSON files below ``data_dir / spec.folder``.
 
         All words that occur are numbered; :meth:`prepare` makes a vocabulary.
-
-        Raises
-        ------
-        DataError
-            If there is no file, or a file is not in LEAF's form.
         """
         folder = dataset_folder(spec, data_dir)
         files = sorted(folder.rglob("*.json"))
@@ -140,10 +135,9 @@ def _comments(file: Path) -> Iterator[_Comment]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise DataError(f"{file}: not a readable JSON file ({text})") from error
-    users = _member(content, "user_data", dict, f"{file}")
-    for user, data in users.items():
+        reason = f"not a readable JSON file ({one_line(error)})"
+        raise DataError(f"{file}: {reason}") from error
+    for user, data in _member(content, "user_data", dict, f"{file}").items():
         where = f"{file}: user {user}"
         inputs, labels = (_member(data, name, list, where) for name in ("x", "y"))
         if len(inputs) != len(labels):

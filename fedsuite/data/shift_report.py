@@ -60,10 +60,8 @@ def measure_shift(
         Training and test pool in coordinates that whiten the training pool.
     labels
         Classes of the training pool.
-    train, test
-        Positions of each client's rows in the two pools.
-    effective_sizes
-        Effective size of each client.
+    train, test, effective_sizes
+        Each client's rows in the two pools, and effective size.
     """
     if not all(map(len, train)):
         return ()

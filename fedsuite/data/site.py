@@ -88,13 +88,7 @@ _KEYS = {
 
 
 def site_from_config(config: Mapping[str, Value]) -> Site:
-    """Return the site of a node's configuration; other programs' keys are passed over.
-
-    Raises
-    ------
-    ConfigError
-        If ``data`` is missing, a value is no text, or a key looks misspelt.
-    """
+    """Return the site of a node's configuration; other programs' keys are passed over."""
     given: dict[str, str] = {}
     for key, value in config.items():
         if key not in _KEYS:

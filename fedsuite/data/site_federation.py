@@ -26,11 +26,9 @@ SITE_FILE = "site.toml"
 
 
 class SiteFederation(FederatedData):
-    """Description of data that stays at its sites.
+    """Description of data that stays at its sites: shapes, classes and scaling.
 
-    This class takes the place of :class:`FederatedData`. It knows shapes, classes and
-    scaling. It has no rows for the server. It returns a client's rows only at the client's
-    site.
+    The server gets no rows. A client's rows are returned only at the client's site.
 
     Parameters
     ----------
@@ -132,8 +130,8 @@ def site_federation(
     values
         The experiment by kebab-case key.
     site
-        Configuration of this node's data. None on a server. None in a rehearsal too, where
-        all data lies below the key ``site-dirs``.
+        This node's data. None on a server, and in a rehearsal, where all data lies below
+        the key ``site-dirs``.
     seed
         Seed of the experiment, which decides the sites' validation rows.
     """
@@ -165,11 +163,6 @@ def rehearsal_sites(folder: Path, names: Sequence[str]) -> list[Site]:
     """Return the sites below one folder, each in a sub-folder of its name.
 
     A file ``site.toml`` there has the node's configuration without ``data``.
-
-    Raises
-    ------
-    FedsuiteError
-        If a sub-folder is missing, or its ``site.toml`` cannot be used.
     """
     sites = []
     for name in names:

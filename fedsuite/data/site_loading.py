@@ -2,12 +2,12 @@
 
 import importlib
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from fedsuite.core.errors import ConfigError, DataError, FedsuiteError
+from fedsuite.core.errors import ConfigError, DataError, FedsuiteError, one_line
 from fedsuite.data.client_validation import validation_masks
 from fedsuite.data.federated import ClientData, Split, scale_inputs
 from fedsuite.data.site import Adapter, Site, SiteData
@@ -26,14 +26,7 @@ def load_site_data(
     validation_fraction: float = 0.0,
     seed: int = 0,
 ) -> ClientData:
-    """Read a site's data, check it, and scale it as the experiment says.
-
-    Parameters
-    ----------
-    site
-        The site, which names the data.
-    spec, scaling, test_fraction, validation_fraction, seed
-        Data set and keys of the experiment.
+    """Read a site's data, check it, and scale it as the experiment's keys say.
 
     Raises
     ------
@@ -49,7 +42,7 @@ def load_site_data(
         # An adapter is somebody else's code and may raise anything.
         raise DataError(
             f"site {site.name}: adapter {site.adapter or 'parquet'} failed on {site.data} "
-            f"({type(error).__name__}: {' '.join(str(error).split())}): mend it or the data"
+            f"({type(error).__name__}: {one_line(error)}): mend it or the data"
         ) from error
     check_site_data(site, spec, data)
     parts = [data.train, data.test]
@@ -61,15 +54,14 @@ def load_site_data(
 
 def _hold_out(data: SiteData, fraction: float, seed: int) -> tuple[Split, Split]:
     """Return the rows to train on and those to validate on; subjects stay whole."""
-    train, ids = data.train, data.ids
+    train = data.train
+    ids = None if data.ids is None else data.ids[0]
     rows = np.arange(len(train))
-    # Under which number a client a site is, no node knows: each draws from one stream.
-    masks = validation_masks(
-        [rows], train.labels.numpy(), None if ids is None else ids[0], fraction, seed
-    )
+    # No node knows its client's number: all sites draw from one stream.
+    (is_out,) = validation_masks([rows], train.labels.numpy(), ids, fraction, seed)
     stays, out = (
         replace(train, features=train.features[part], labels=train.labels[part])
-        for part in (torch.from_numpy(~masks[0]), torch.from_numpy(masks[0]))
+        for part in (torch.from_numpy(~is_out), torch.from_numpy(is_out))
     )
     return stays, out
 
@@ -94,8 +86,7 @@ def check_site_data(site: Site, spec: DatasetSpec, data: object) -> None:
 
 def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:
     features, labels = part.features, part.labels
-    kinds = {item.name: getattr(part, item.name) for item in fields(part)[:2]}
-    for kind, tensor in kinds.items():
+    for kind, tensor in (("features", features), ("labels", labels)):
         if not isinstance(tensor, torch.Tensor):
             raise DataError(f"{where}: {kind} are no torch tensor: return one")
     if labels.ndim != 1 or labels.dtype != torch.int64:
@@ -118,11 +109,11 @@ def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:
     if features.dtype not in allowed:
         names = " or ".join(str(kind) for kind in allowed)
         raise DataError(f"{where}: inputs are {features.dtype}: expected {names}")
-    if not bool(torch.isfinite(features).all()):
+    if not torch.isfinite(features).all():
         raise DataError(
             f"{where}: inputs hold NaN or infinity: fill missing values or drop their rows"
         )
-    if bool((labels < 0).any()) or bool((labels >= spec.num_classes).any()):
+    if ((labels < 0) | (labels >= spec.num_classes)).any():
         raise DataError(
             f"{where}: a label is outside 0 to {spec.num_classes - 1}: data set "
             f"{spec.name} has {spec.num_classes} classes, numbered from 0"

@@ -3,11 +3,12 @@
 Files ``train-*.parquet`` and ``test-*.parquet`` of a folder are the two parts. Without such
 files all ``*.parquet`` are pooled, and a fixed draw holds out the test part.
 
-Inputs are one column of images, or columns of numbers. Images are structs with encoded
-bytes, as on the Hugging Face hub. Columns of numbers are taken in the order of
-``feature-columns``; without this key, all columns of numbers but label and id are taken in
-the order of their names. Numbers of images are raw pixels, channel by channel and row by
-row. A column of lists counts as one column per list entry.
+Inputs are one column of images, or columns of numbers:
+
+* Images are structs with encoded bytes, as on the Hugging Face hub.
+* Columns of numbers are taken in the order of ``feature-columns``. Without this key, all
+  but label and id are taken in the order of their names. A column of lists counts as one
+  column per list entry. Numbers of images are raw pixels, by channel and then by row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,30 +20,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedsuite.core.errors import DataError
+from fedsuite.core.errors import DataError, one_line
 from fedsuite.data.federated import Split
-from fedsuite.data.parquet import decode_files, read_column, read_labels
+from fedsuite.data.parquet import decode_files, raw_units, read_column, read_labels
 from fedsuite.data.site import Site, SiteData
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import split_rows
 
 _Files = Mapping[str, Sequence[Path]]
-_BRIGHTEST = 255  # of an encoded image
 _ADVICE = "name yours in the node's configuration"
 
 
 def read_site(site: Site, spec: DatasetSpec, test_fraction: float) -> SiteData:
-    """Read a site's Parquet files.
-
-    Parameters
-    ----------
-    site
-        The site, which names the files and the columns.
-    spec
-        The experiment's data set: shape, classes, and names of columns.
-    test_fraction
-        Share of the rows to hold out where no file is named ``test-*``.
-    """
+    """Read a site's Parquet files, an :data:`~fedsuite.data.site.Adapter`."""
     files = _find_files(site.data)
     named = replace(
         spec,
@@ -107,9 +97,7 @@ def _read_images(spec: DatasetSpec, files: _Files) -> dict[str, npt.NDArray[Any]
     for file in (file for part in files.values() for file in part):
         _check_present(file, (spec.image_column, spec.label_column, spec.id_column))
     arrays = decode_files(spec, files)
-    if spec.max_value != _BRIGHTEST:
-        scale = np.float32(spec.max_value / _BRIGHTEST)
-        arrays["features"] = arrays["features"] * scale
+    arrays["features"] = raw_units(spec, arrays["features"])
     return arrays
 
 
@@ -154,8 +142,8 @@ def _numbers(
     width = int(np.prod(spec.input_shape))
     if flat.shape[1] != width:
         raise DataError(
-            f"{file}: {len(columns)} columns hold {flat.shape[1]} numbers a row: data set "
-            f"{spec.name} has {width}; choose with feature-columns in node-config"
+            f"{file}: {len(columns)} columns hold {flat.shape[1]} numbers per row: data "
+            f"set {spec.name} has {width}; choose with feature-columns in node-config"
         )
     return flat.reshape(len(flat), *spec.input_shape)
 
@@ -249,5 +237,5 @@ def _read(file: Path, columns: Sequence[str]) -> Any:
 
 
 def _unreadable(file: Path, error: Exception) -> DataError:
-    words = " ".join(str(error).split())
-    return DataError(f"{file}: not a readable Parquet file ({words}): write it again")
+    reason = f"not a readable Parquet file ({one_line(error)})"
+    return DataError(f"{file}: {reason}: write it again")

@@ -52,19 +52,10 @@ def split_parts(
     validation_fraction: float = 0.0,
     public_size: int = 0,
 ) -> Parts:
-    """Split a data set, the same for all seeds of an experiment.
+    """Split a data set by the experiment's keys, the same for all seeds.
 
-    Parameters
-    ----------
-    test_fraction
-        As :func:`split_rows` takes it.
-    client_test_fraction
-        Share of the training part that clients are tested on. The test part is then the
-        global test set alone. 0 tests clients on rows of the test part.
-    validation_fraction
-        Share of the training part that the server keeps.
-    public_size
-        Public rows, as :func:`draw_public` takes them from what is left.
+    See :class:`~fedsuite.data.data_settings.DataSettings`; ``validation_fraction`` is the
+    key ``server-validation-fraction``.
     """
     train, test = split_rows(raw, test_fraction)
     train, validation = _hold_out(raw, train, validation_fraction, "validation-split")
@@ -84,11 +75,6 @@ def draw_public(raw: RawData, rows: IntArray, size: int) -> tuple[IntArray, IntA
     The draw is uniform, whatever the labels. Groups are drawn instead of rows where rows
     belong to groups. Nobody uses the surplus rows of the last group drawn, because a group
     is never both public and private.
-
-    Raises
-    ------
-    DataError
-        If no row would stay.
     """
     if size == 0:
         return rows, np.empty(0, np.int64)
@@ -112,8 +98,7 @@ def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
     A published split is returned as it is. Otherwise a fixed random ``test_fraction`` of
     each stratum is the test part. Strata are the data set's own, or else the natural
     owners, or else the classes. A stratum of two or more rows has a row in each part.
-    Groups are drawn instead of rows where rows belong to groups; the first row decides a
-    group's stratum.
+    Where rows belong to groups, groups are drawn, each in the stratum of its first row.
     """
     num_rows = len(raw.labels)
     if raw.num_train is not None:

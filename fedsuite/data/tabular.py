@@ -25,18 +25,10 @@ def one_hot(positions: npt.NDArray[np.integer[Any]], size: int) -> Floats:
 def standardised(raw: RawData, train_rows: IntArray, numbers: int) -> RawData:
     """Bring the columns of numbers to mean 0 and deviation 1; missing values become 0.
 
-    Means and deviations are taken over all clients' training rows, without missing values.
-    A server could add them up from the clients' sums. Scales per client would remove the
-    shift between clients, which the methods are about.
-
-    Parameters
-    ----------
-    raw
-        Rows whose first ``numbers`` columns are numbers; the other columns stay.
-    train_rows
-        Positions of the training part.
-    numbers
-        How many columns are numbers.
+    The first ``numbers`` columns are numbers; the other columns stay. Means and deviations
+    are taken over all clients' training rows, without missing values. A server could add
+    them up from the clients' sums. Scales per client would remove the shift between
+    clients, which the methods are about.
     """
     values = raw.features[:, :numbers].astype(np.float64)
     known = values[train_rows]

@@ -196,7 +196,7 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
         ({"b": [1.0, 2.0, float("nan"), 4.0]}, "column 'b', row 2: not a finite number"),
         ({"b": [1.0, 2.0, 3.0, 1e300]}, "column 'b', row 3: not a finite number"),
         ({"b": [[1], [2, 3], [4], [5]]}, "column 'b': lists of unequal length"),
-        ({"c": [1, 2, 3, 4]}, "3 columns hold 3 numbers a row: data set table has 2"),
+        ({"c": [1, 2, 3, 4]}, "3 columns hold 3 numbers per row: data set table has 2"),
         ({"label": [0.0, 1.0, 0.0, 1.0]}, "column 'label' holds double, not whole"),
         ({"label": [0, 1, 0, 2]}, "column 'label', row 3: label 2 is outside 0 to 1"),
         ({"label": [0, 1, 0, None]}, "column 'label' has 1 missing values"),
