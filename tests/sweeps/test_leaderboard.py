@@ -25,7 +25,7 @@ from fedsuite.sweeps.leaderboard import rewrite_page, run_leaderboard
 from fedsuite.sweeps.suite import read_suite
 from fedsuite.sweeps.trials import Contender
 
-SUITE = Path(__file__).with_name("suite.toml")
+SUITE = Path(__file__).parents[2] / "simulations/leaderboard/small.toml"
 
 
 def final(method: str, seed: int, mean: float, **more: Any) -> Final:
