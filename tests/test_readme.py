@@ -19,7 +19,13 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", "\n".join(PAGES), flags=re.DOTALL)
 COMMANDS = [
     line for kind, text in BLOCKS if kind == "console" for line in text.splitlines()
 ]
-SLOW = ("fedsuite leaderboard", "--engine ray", "--engine deployment", "flwr run", "deploy local")
+SLOW = (
+    "fedsuite leaderboard",
+    "--engine ray",
+    "--engine deployment",
+    "flwr run",
+    "deploy local",
+)
 
 
 @pytest.fixture(scope="module")

@@ -21,14 +21,17 @@ from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import ServerParts, server_networks
 from fedsuite.sweeps.points import make_points
+from fedsuite.sweeps.suite import read_suite
 from fedsuite.sweeps.sweep import base_values
+from fedsuite.sweeps.trials import Space
 
 ROOT = Path(__file__).parents[1]
 FILES = [
     path.relative_to(ROOT).as_posix()
     for path in sorted(ROOT.glob("simulations/**/*.toml"))
-    if path.name != "pyproject.toml"
+    if path.name != "pyproject.toml" and path.parent.name != "leaderboard"
 ]
+SUITES = sorted(ROOT.glob("simulations/leaderboard/*.toml"))
 
 
 def commands(path: str) -> list[list[str]]:
@@ -133,9 +136,17 @@ def test_command_in_a_comment_can_be_run(path: str, words: list[str]) -> None:
     assert all(int(seeds) > 0 for seeds in options(words, "--seeds"))
     base = base_values(ROOT / path, given)
     # All seeds of a point are built alike.
-    for point in make_points(base, list(options(words, "--grid")), seeds=1):
+    for point in make_points(base, list(options(words, "--grid")), range(1)):
         settings = dict(point.settings)
         build(Experiment.from_values({**base, **settings}, tuple(settings)))
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.name)
+def test_every_method_of_a_suite_can_run_on_its_problem(path: Path) -> None:
+    for problem in read_suite(path).problems:
+        for contender in problem.contenders:
+            space = Space.of(contender, problem.base)
+            space.trial(1, 0, space.draw(1))
 
 
 def test_options_of_the_commands_are_known() -> None:

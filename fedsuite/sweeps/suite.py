@@ -36,6 +36,7 @@ from typing import Any
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
+from fedsuite.experiment.shipped import find_experiment
 from fedsuite.sweeps.points import OWN_KEYS
 from fedsuite.sweeps.trials import (
     DEFAULT_FRACTION,
@@ -121,7 +122,7 @@ def read_suite(path: Path) -> Suite:
         If the file cannot be read, or its content is no suite.
     """
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        content = tomllib.loads(find_experiment(path).read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read suite {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
