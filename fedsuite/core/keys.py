@@ -19,11 +19,14 @@ AUTO = "auto"
 """Default that the rest of the experiment decides."""
 
 
+def plain_text(value: object) -> str:
+    """Return a value as typed on a command line: TOML text without quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def toml_text(value: object) -> str:
     """Return a value as TOML text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return f'"{value}"' if isinstance(value, str) else plain_text(value)
 
 
 @dataclass(frozen=True)

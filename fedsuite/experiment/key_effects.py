@@ -60,7 +60,7 @@ def idle_keys(
 
 
 def check_value_needs(values: Mapping[str, Value], keys: Iterable[Key]) -> None:
-    """Refuse single values of keys that would have no effect beside other values."""
+    """Refuse single values of keys that have no effect beside other values."""
     for key in keys:
         for value, need in key.value_needs:
             if values[key.name] == value and not need.met(values):

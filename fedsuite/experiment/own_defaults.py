@@ -27,7 +27,7 @@ def own_defaults(
     Parameters
     ----------
     method
-        A registered method.
+        Name of the method.
     given
         Named keys of the experiment with their values; ``"auto"`` names nothing.
     keys

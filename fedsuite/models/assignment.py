@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Key, Value, plain_text
 from fedsuite.core.rng import numpy_stream
 from fedsuite.models import MODELS, model_spec
 from fedsuite.models.model_settings import ModelSettings
@@ -33,7 +33,7 @@ class Network:
     def label(self) -> str:
         """The network's shortest entry of ``client-models``."""
         defaults = {key.name: key.default for key in MODELS[self.name].keys}
-        settings = (f"{k}={_text(v)}" for k, v in self.values if v != defaults[k])
+        settings = (f"{k}={plain_text(v)}" for k, v in self.values if v != defaults[k])
         return ":".join((self.name, *settings))
 
     @property
@@ -167,8 +167,3 @@ def _parse_settings(
             raise ConfigError(f"key {option} stands there twice")
         given[option] = known[option].parse_text(value)
     return given
-
-
-def _text(value: Value) -> str:
-    """Return a value as text of an entry."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedsuite.core.keys import Value
+from fedsuite.core.keys import Value, plain_text
 from fedsuite.experiment.experiment import identifying
 from fedsuite.results.reader import Run
 
@@ -76,10 +76,5 @@ def _labels(experiments: Sequence[dict[str, Value]]) -> list[str]:
 
 def _label(experiment: dict[str, Value], keys: Sequence[str]) -> str:
     method = [str(experiment[METHOD])] if METHOD in experiment else []
-    settings = [f"{key}={_text(experiment[key])}" for key in keys if key in experiment]
+    settings = [f"{key}={plain_text(experiment[key])}" for key in keys if key in experiment]
     return ", ".join(method + settings)
-
-
-def _text(value: Value) -> str:
-    """Return a value as TOML text without the quotes."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

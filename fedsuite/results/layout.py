@@ -52,14 +52,10 @@ def lines_path(folder: Path, name: str) -> Path:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON-lines file, or none without the file.
+    """Yield the objects of a JSON-lines file; none without the file.
 
-    A last line without newline, as a killed process leaves it, is passed over.
-
-    Raises
-    ------
-    RunError
-        If the file cannot be read, or another line is no JSON object.
+    A killed process leaves a last line without newline, which is passed over. RunError if
+    the file cannot be read, or another line is no JSON object.
     """
     try:
         with open(path, "rb") as file:
@@ -81,13 +77,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a run's folder.
-
-    Raises
-    ------
-    RunError
-        If the folder holds no run, or a run in an unknown format.
-    """
+    """Return the manifest of a run's folder; RunError if it is none in a known format."""
     path = folder / MANIFEST
     if not path.is_file():
         problem = "holds no manifest.json" if folder.is_dir() else "is not a folder"

@@ -33,11 +33,7 @@ def share_partitions(groups: Sequence[Group]) -> bool:
 
 
 def partition_warnings(groups: Sequence[Group]) -> list[str]:
-    """Return a line on seeds and partitions that not all groups share; empty if all do.
-
-    Runs of one seed and one partition are a pair, whose difference leaves out the effect of
-    seed and data.
-    """
+    """Return a line per seed or partition that not all groups share."""
     if not groups:
         return []
     first = _draws(groups[0])

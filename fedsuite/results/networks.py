@@ -8,7 +8,7 @@ from fedsuite.results.reader import Run
 
 @dataclass(frozen=True)
 class NetworkAccuracy:
-    """Mean accuracy of the clients with one network.
+    """Plain mean accuracy (a fraction) of the clients with one network.
 
     Parameters
     ----------
@@ -18,8 +18,6 @@ class NetworkAccuracy:
         Number of trainable scalars.
     num_clients
         Number of clients with the network and an accuracy.
-    accuracy
-        Plain mean over these clients, a fraction.
     """
 
     label: str
@@ -33,14 +31,8 @@ def accuracy_by_network(
 ) -> tuple[NetworkAccuracy, ...]:
     """Return the accuracy per network; empty where all clients share one.
 
-    Parameters
-    ----------
-    run
-        A run.
-    server_round
-        Round to read; None for the last evaluated round.
-    column
-        Column of the accuracy, such as ``whole_test_accuracy``.
+    ``server_round`` None is the last evaluated round. ``column`` names the accuracy in
+    ``clients.jsonl``, such as ``whole_test_accuracy``.
     """
     labels = run.manifest.get("networks", [])
     if not labels:

@@ -96,13 +96,7 @@ def render_report(report: FairnessReport) -> str:
 def render_networks(
     networks: Sequence[NetworkAccuracy], whole: Sequence[NetworkAccuracy] = ()
 ) -> str:
-    """Return the accuracies by network as a table of text.
-
-    Parameters
-    ----------
-    networks, whole
-        Accuracies on the clients' own test rows and, where scored, on the whole test part.
-    """
+    """Return a table of text of accuracies on own test rows and the whole test part."""
     on_whole = {found.label: f"{100 * found.accuracy:.2f}" for found in whole}
     table = Table(title="Mean accuracy by network", title_justify="left")
     # A label names the network: it may be broken, never cut off.

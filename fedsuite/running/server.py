@@ -96,12 +96,12 @@ def run_experiment(
     flwr_run_id: int | None = None,
     write: Callable[[str], None] = write_line,
 ) -> FinishedRun:
-    """Run an experiment on a grid, and write the run's folder.
+    """Run an experiment on a grid of nodes, and write the run's folder.
 
     Parameters
     ----------
     experiment, grid
-        Experiment to run, and grid of the nodes.
+        Experiment and grid.
     folder
         The run's folder. It must be new, unless the key ``resume`` is true or Flower
         restarted this run's ServerApp.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.files import atomic_write
-from fedsuite.core.keys import Value
+from fedsuite.core.keys import Value, plain_text
 from fedsuite.experiment.experiment import Experiment, parse_assignment
 from fedsuite.experiment.key_catalog import is_default, local_keys
 from fedsuite.results.layout import read_object
@@ -145,11 +145,8 @@ def make_points(
 
 
 def point_name(settings: Mapping[str, Value], seed: int) -> str:
-    """Return the run name of a point.
-
-    A hash of the point keeps names apart whose characters had to be replaced or cut off.
-    """
-    texts = [f"{name}-{_text(value)}" for name, value in sorted(settings.items())]
+    """Return the run name of a point; a hash stands for replaced or cut characters."""
+    texts = [f"{name}-{plain_text(value)}" for name, value in sorted(settings.items())]
     plain = "_".join([*texts, f"s{seed}"])
     safe = _ALLOWED.sub("-", plain)
     if safe == plain and len(safe) <= _LONGEST_NAME:
@@ -161,13 +158,7 @@ def point_name(settings: Mapping[str, Value], seed: int) -> str:
 def merge_record(
     folder: Path, base: Mapping[str, Value], points: Sequence[Point]
 ) -> Record:
-    """Return the record of a sweep's folder with added points, without writing it.
-
-    Raises
-    ------
-    RunError
-        If the folder's sweep has another base experiment.
-    """
+    """Return the record of a sweep's folder with added points; refuse another base."""
     shared = {name: value for name, value in base.items() if name not in OWN_KEYS}
     runs: dict[str, Mapping[str, Value]] = {}
     if (folder / RECORD).exists():
@@ -192,10 +183,6 @@ def _check_same(folder: Path, old: Mapping[str, Value], new: Mapping[str, Value]
 
 
 def _decisive(base: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a base's keys that decide results, with num-rounds and public-dir."""
+    """Return a base's keys that decide results, num-rounds and public-dir among them."""
     ignored = local_keys() - {"num-rounds", "public-dir"}
     return {k: v for k, v in base.items() if k not in ignored and not is_default(k, v)}
-
-
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

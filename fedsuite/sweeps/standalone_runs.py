@@ -14,6 +14,7 @@ from fedsuite.experiment.key_catalog import known_keys, shared_groups
 from fedsuite.models.model_settings import DecompositionSettings
 from fedsuite.results.groups import SEED
 from fedsuite.results.layout import MANIFEST, read_manifest
+from fedsuite.results.likeness import partition_of
 from fedsuite.results.reader import Run, load_run
 
 STANDALONE = "standalone"
@@ -28,22 +29,10 @@ _ABOUT_RUNS = (
 def standalone_experiment(
     experiment: Mapping[str, Value], changes: Mapping[str, Value] | None = None
 ) -> Experiment:
-    """Return Standalone's experiment for another experiment.
+    """Return Standalone's experiment for a run's resolved keys.
 
-    Data, partition, model, local training, rounds and seed are the same. All clients train
-    in each round.
-
-    Parameters
-    ----------
-    experiment
-        Resolved keys of a run.
-    changes
-        Values that differ in Standalone, such as its learning rate.
-
-    Raises
-    ------
-    ConfigError
-        If the changes do not fit.
+    Data, partition, model, local training, rounds and seed are the same, but for the
+    ``changes``, such as of the learning rate. All clients train in each round.
     """
     groups = shared_groups()
     wanted = {key.name for part in ("data", "model", "training") for key in groups[part]}
@@ -88,10 +77,9 @@ def standalone_runs(
 
 
 def find_or_make(run: Run, changes: Mapping[str, Value] | None = None) -> Run:
-    """Return the run of Standalone beside a run's folder; make a missing one.
+    """Return the run of Standalone beside a run's folder; make or resume it if need be.
 
-    Its name holds a fingerprint of its experiment, its rounds and the partition. An
-    interrupted run is resumed.
+    Its name holds a fingerprint of its experiment, its rounds and the partition.
     """
     if run.experiment["method"] == STANDALONE and not changes:
         return run
@@ -120,10 +108,8 @@ def _choose(run: Run, given: Sequence[Run]) -> Run:
         if alone.experiment.get("method") != STANDALONE:
             raise RunError(f"{alone.path} is no run of Standalone, but of another method")
     for alone in given:
-        same = alone.manifest.get("data_fingerprint") == run.manifest.get(
-            "data_fingerprint"
-        )
-        if same and alone.experiment.get(SEED) == run.experiment.get(SEED):
+        same_seed = alone.experiment.get(SEED) == run.experiment.get(SEED)
+        if same_seed and partition_of(alone) == partition_of(run):
             return alone
     raise RunError(
         f"{run.path}: no run of Standalone with its seed and partition was given: add one, "

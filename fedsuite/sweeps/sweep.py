@@ -19,7 +19,7 @@ import tomli_w
 
 from fedsuite.core.errors import ConfigError, RunError, Stopped
 from fedsuite.core.files import TEMPORARY_PATTERN, atomic_write, write_error
-from fedsuite.core.keys import AUTO, Value
+from fedsuite.core.keys import AUTO, Value, plain_text
 from fedsuite.core.output import print_line
 from fedsuite.core.own_process import cores
 from fedsuite.experiment.experiment import Experiment, naming, read_file
@@ -44,7 +44,7 @@ BASE = "base.toml"
 LOGS = "logs"
 
 SHORT = 20
-"""Runs of fewer rounds draw no plots by default, as the sweep draws curves of all."""
+"""Runs of fewer rounds draw no plots by default; the sweep draws curves of all."""
 
 
 class Action(Enum):
@@ -171,14 +171,9 @@ def run_points(
 
 
 def base_values(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the values that all points of a sweep share.
+    """Return the values that all points share, of a file and of overrides that win.
 
-    Parameters
-    ----------
-    file
-        The experiment file.
-    overrides
-        Values that override the file's; keys that lose their effect are left out.
+    Keys that lose their effect by overrides are left out.
 
     Raises
     ------
@@ -325,17 +320,14 @@ def _task(folder: Path, point: Point, action: Action, engine: str) -> Task:
             "run-name": point.name,
         }
         arguments = ["run", str(folder / BASE)]
-        arguments += _options(settings)
+        arguments += set_options(settings)
     return Task(point.name, tuple(arguments), folder / LOGS / f"{point.name}.log")
 
 
-def _options(settings: Mapping[str, Value]) -> list[str]:
-    """Return values as options of the command line."""
-    options = []
-    for name, value in settings.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        options += ["--set", f"{name}={text}"]
-    return options
+def set_options(settings: Mapping[str, Value]) -> list[str]:
+    """Return values as options ``--set`` of the command line."""
+    words = [("--set", f"{name}={plain_text(value)}") for name, value in settings.items()]
+    return [word for pair in words for word in pair]
 
 
 def _command(
@@ -352,7 +344,7 @@ def _command(
         words += ["--grid", values]
     first, count = seeds
     words += ["--seeds", str(count), *(["--first-seed", str(first)] if first else [])]
-    words += ["--output", str(output), *_options(overrides)]
+    words += ["--output", str(output), *set_options(overrides)]
     return shlex.join([*words, "--workers", str(workers)] if workers else words)
 
 

@@ -19,7 +19,7 @@ from fedsuite.core.output import print_line
 from fedsuite.experiment.experiment import naming
 from fedsuite.sweeps import proposals
 from fedsuite.sweeps.points import Point
-from fedsuite.sweeps.sweep import base_values, run_points
+from fedsuite.sweeps.sweep import base_values, run_points, set_options
 from fedsuite.sweeps.trials import (
     DEFAULT_FRACTION,
     VALIDATION,
@@ -230,10 +230,7 @@ def _command(
 ) -> str:
     words = ["fedsuite", "tune", str(file), "--methods", ",".join(methods)]
     words += ["--trials", str(budget.trials), "--objective", budget.objective]
-    words += ["--seed", str(budget.seed), "--output", str(output)]
-    for name, value in overrides.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        words += ["--set", f"{name}={text}"]
+    words += ["--seed", str(budget.seed), "--output", str(output), *set_options(overrides)]
     return shlex.join(
         [*words, *(["--workers", str(budget.workers)] if budget.workers else [])]
     )

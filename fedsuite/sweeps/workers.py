@@ -23,17 +23,7 @@ _STOP_PATIENCE_S = 30.0
 
 @dataclass(frozen=True)
 class Task:
-    """A ``fedsuite`` command for a process of its own.
-
-    Parameters
-    ----------
-    name
-        Name of the task in messages.
-    arguments
-        Arguments of the ``fedsuite`` command.
-    log
-        File of the output.
-    """
+    """Name and arguments of a ``fedsuite`` command, and the file of its output."""
 
     name: str
     arguments: tuple[str, ...]
@@ -67,20 +57,10 @@ def run_tasks(
     on_end: Callable[[Outcome], None],
     keep_open: Sequence[int] = (),
 ) -> None:
-    """Run tasks, ``workers`` at a time, also after a failure.
+    """Run tasks in their order, ``workers`` at a time, also after a failure.
 
-    No worker outlives this call, even at Ctrl-C or SIGTERM.
-
-    Parameters
-    ----------
-    tasks
-        Tasks in the order to run.
-    workers
-        Processes at a time, at least 1.
-    on_end
-        Function called with the outcome of each ended task.
-    keep_open
-        File descriptors for workers to inherit, such as a lock's.
+    No worker outlives this call, even at Ctrl-C or SIGTERM. Workers inherit the file
+    descriptors ``keep_open``, such as a lock's.
     """
     waiting = list(reversed(tasks))
     running: list[_Worker] = []
