@@ -78,7 +78,7 @@ def common(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Say which this is."
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
 ) -> None:
@@ -114,8 +114,10 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed; overrides the file's.")] = None,
     settings: SetOption = None,
     num_supernodes: NodesOption = 0,
-    client_cpus: Annotated[int, typer.Option(help="CPUs a client at work (ray).")] = 1,
-    client_gpus: Annotated[float, typer.Option(help="GPUs a client at work (ray).")] = 0.0,
+    client_cpus: Annotated[int, typer.Option(help="CPUs per client at work (ray).")] = 1,
+    client_gpus: Annotated[
+        float, typer.Option(help="GPUs per client at work (ray).")
+    ] = 0.0,
 ) -> None:
     """Run an experiment."""
     from fedsuite.engines.api import run as start
@@ -212,7 +214,7 @@ def compare(
     baseline: Annotated[
         str | None,
         typer.Option(
-            help="Label of the experiment to take away, pair by pair; default: the first."
+            help="Label of the experiment to subtract, pair by pair; default: the first."
         ),
     ] = None,
     score: Annotated[

@@ -36,7 +36,7 @@ class RunSettings(Settings):
         local=True,
         default=1,
         help="processes that clients of the local engine train in, the run's own among "
-        "them, to the same bits; 0 is one a core",
+        "them, to the same bits; 0 is one per core",
         minimum=0,
         maximum=1024,
     )

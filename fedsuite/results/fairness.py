@@ -55,20 +55,20 @@ class Score(NamedTuple):
     examples: str
 
 
-_OWN = ("accuracy", "num_examples")
-_WHOLE = ("whole_test_accuracy", "whole_test_examples")
+_MODELS = (
+    ("client's model", "evaluate", ""),
+    ("global model", "evaluate", "global_"),
+    ("trained model", "train", "trained_"),
+)
+_ROWS = (
+    ("own test rows", "accuracy", "num_examples"),
+    ("whole test part", "whole_test_accuracy", "whole_test_examples"),
+)
 
-SCORES: tuple[Score, ...] = (
-    Score("client's model, own test rows", "evaluate", "accuracy", *_OWN),
-    Score("client's model, whole test part", "evaluate", "whole_test_accuracy", *_WHOLE),
-    Score("global model, own test rows", "evaluate", "global_accuracy", *_OWN),
-    Score(
-        "global model, whole test part", "evaluate", "global_whole_test_accuracy", *_WHOLE
-    ),
-    Score("trained model, own test rows", "train", "trained_accuracy", *_OWN),
-    Score(
-        "trained model, whole test part", "train", "trained_whole_test_accuracy", *_WHOLE
-    ),
+SCORES = tuple(
+    Score(f"{model}, {rows}", phase, prefix + alone, alone, examples)
+    for model, phase, prefix in _MODELS
+    for rows, alone, examples in _ROWS
 )
 
 LEGEND = (
