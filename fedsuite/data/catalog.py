@@ -6,6 +6,7 @@ the published values, not recomputed here.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from fedsuite.data import (
@@ -22,6 +23,8 @@ from fedsuite.data.own_table import OwnTable
 from fedsuite.data.parquet import Parquet
 from fedsuite.data.specs import DatasetSpec
 
+_images = partial(DatasetSpec, source=Parquet)
+
 _SPECS = (
     DatasetSpec(
         name="digits",
@@ -34,36 +37,33 @@ _SPECS = (
         max_value=16,
         test_splits=(),
     ),
-    DatasetSpec(
+    _images(
         name="fashion-mnist",
         description="clothes 28x28 grey, 60,000 / 10,000 rows",
         num_classes=10,
         input_shape=(1, 28, 28),
-        source=Parquet,
         mean=(0.2860,),
         std=(0.3530,),
         hub_id="zalando-datasets/fashion_mnist",
         hub_folder="fashion_mnist",
         folder="fashion_mnist",
     ),
-    DatasetSpec(
+    _images(
         name="mnist",
         description="handwritten digits 28x28 grey, 60,000 / 10,000 rows",
         num_classes=10,
         input_shape=(1, 28, 28),
-        source=Parquet,
         mean=(0.1307,),
         std=(0.3081,),
         hub_id="ylecun/mnist",
         hub_folder="mnist",
         folder="mnist",
     ),
-    DatasetSpec(
+    _images(
         name="cifar10",
         description="photographs 32x32 colour, 10 classes, 50,000 / 10,000 rows",
         num_classes=10,
         input_shape=(3, 32, 32),
-        source=Parquet,
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
         hub_id="uoft-cs/cifar10",
@@ -71,12 +71,11 @@ _SPECS = (
         folder="cifar10",
         image_column="img",
     ),
-    DatasetSpec(
+    _images(
         name="cifar100",
         description="photographs 32x32 colour, 100 classes, 50,000 / 10,000 rows",
         num_classes=100,
         input_shape=(3, 32, 32),
-        source=Parquet,
         mean=(0.5071, 0.4867, 0.4408),
         std=(0.2675, 0.2565, 0.2761),
         hub_id="uoft-cs/cifar100",
@@ -85,49 +84,45 @@ _SPECS = (
         image_column="img",
         label_column="fine_label",
     ),
-    DatasetSpec(
+    _images(
         name="svhn",
         description="house numbers 32x32 colour, 73,257 / 26,032 rows, no extra rows",
         num_classes=10,
         input_shape=(3, 32, 32),
-        source=Parquet,
         mean=(0.4377, 0.4438, 0.4728),
         std=(0.1980, 0.2010, 0.1970),
         hub_id="ufldl-stanford/svhn",
         hub_folder="cropped_digits",
         folder="svhn",
     ),
-    DatasetSpec(
+    _images(
         name="tiny-imagenet",
         description="photographs 64x64 colour, 200 classes, 100,000 / 10,000 rows",
         num_classes=200,
         input_shape=(3, 64, 64),
-        source=Parquet,
         mean=(0.4802, 0.4481, 0.3975),
         std=(0.2770, 0.2691, 0.2821),
         hub_id="zh-plus/tiny-imagenet",
         folder="tiny_imagenet",
         test_splits=("valid",),
     ),
-    DatasetSpec(
+    _images(
         name="cinic10",
         description="photographs 32x32 colour, 10 classes, 90,000 / 90,000 rows",
         num_classes=10,
         input_shape=(3, 32, 32),
-        source=Parquet,
         mean=(0.4789, 0.4723, 0.4305),
         std=(0.2421, 0.2383, 0.2587),
         hub_id="flwrlabs/cinic10",
         folder="cinic10",
     ),
-    DatasetSpec(
+    _images(
         # The published splits separate people, so a person's rows are pooled and split
         # again; 84 x 84 pixels and the target are LEAF's conventions.
         name="celeba",
         description="faces 84x84 colour, smiling or not, 202,599 rows, owner: celebrity",
         num_classes=2,
         input_shape=(3, 84, 84),
-        source=Parquet,
         mean=(0.5068, 0.4262, 0.3835),
         std=(0.3103, 0.2903, 0.2896),
         hub_id="flwrlabs/celeba",
@@ -139,13 +134,12 @@ _SPECS = (
         id_column="celeb_id",
         resize=True,
     ),
-    DatasetSpec(
+    _images(
         name="femnist",
         description="handwritten characters 28x28 grey, 62 classes, 814,277 rows, "
         "owner: writer",
         num_classes=62,
         input_shape=(1, 28, 28),
-        source=Parquet,
         mean=(0.9637,),
         std=(0.1550,),
         hub_id="flwrlabs/femnist",

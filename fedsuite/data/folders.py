@@ -10,13 +10,18 @@ def dataset_folder(spec: DatasetSpec, data_dir: Path | None) -> Path:
     """Return the folder of a data set; refuse a missing one."""
     folder = data_dir / spec.folder if data_dir is not None else None
     if folder is None or not folder.is_dir():
-        missing = f"no folder {folder}" if folder is not None else "no data folder is named"
-        raise DataError(
-            f"data set {spec.name}: {missing}, and no hub has it; put "
-            f"{', '.join(spec.file_patterns)} into FOLDER/{spec.folder} and name FOLDER "
-            'with data-dir = "FOLDER" or FEDSUITE_DATA'
-        )
+        raise missing_folder(spec, folder, "no hub has it")
     return folder
+
+
+def missing_folder(spec: DatasetSpec, folder: Path | None, reason: str) -> DataError:
+    """Return the error for a data set that is on no hub, for a reason, nor here."""
+    missing = f"no folder {folder}" if folder is not None else "no data folder is named"
+    files = ", ".join(spec.file_patterns) + (f" of {spec.hub_id}" if spec.hub_id else "")
+    return DataError(
+        f"data set {spec.name}: {missing}, and {reason}; put {files} into "
+        f'FOLDER/{spec.folder} and name FOLDER with data-dir = "FOLDER" or FEDSUITE_DATA'
+    )
 
 
 def dataset_file(spec: DatasetSpec, data_dir: Path | None, name: str) -> Path:

@@ -55,20 +55,11 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
     division = PARTITIONERS[settings.partitioner].of(values)
     _refuse_mixtures(settings, division)
     return _divided(
-        spec,
+        settings,
         spec.source.of(values),
         _data_folder(settings.data_dir) if spec.folder else None,
-        (
-            settings.test_fraction,
-            settings.client_test_fraction,
-            settings.server_validation_fraction,
-        ),
         public_options(settings),
-        settings.scaling,
-        settings.label_noise,
-        settings.client_validation_fraction,
         division,
-        settings.num_clients,
         seed,
     )
 
@@ -123,42 +114,42 @@ def _loaded(
 
 @functools.lru_cache(maxsize=4)
 def _divided(
-    spec: DatasetSpec,
+    settings: DataSettings,
     source: Source,
     data_dir: Path | None,
-    fractions: tuple[float, float, float],
     public: PublicOptions,
-    scaling: str,
-    label_noise: float,
-    client_validation_fraction: float,
     division: Division,
-    num_clients: int,
     seed: int,
 ) -> FederatedData:
+    spec, noise = DATASETS[settings.dataset], settings.label_noise
+    fractions = (
+        settings.test_fraction,
+        settings.client_test_fraction,
+        settings.server_validation_fraction,
+    )
     raw, parts = _loaded(spec, source, data_dir, fractions, public.held_out)
-    _check_sequences(raw, division, label_noise)
+    _check_sequences(raw, division, noise)
     held = parts.train, parts.client_test
     samples = Samples(
         *_pair(raw.labels, held),
         *(_pair(raw.ids, held) if raw.ids is not None else (None, None)),
         *(_pair(raw.features, held) if division.USES_FEATURES else (None, None)),
     )
-    partition = division.divide(samples, num_clients, seed)
-    labels = _with_noise(raw.labels[parts.train], spec, partition, label_noise, seed)
-    if client_validation_fraction:
+    partition = division.divide(samples, settings.num_clients, seed)
+    labels = _with_noise(raw.labels[parts.train], spec, partition, noise, seed)
+    kept = settings.client_validation_fraction
+    if kept:
         groups = None if raw.groups is None else raw.groups[parts.train]
-        partition = hold_out_validation(
-            partition, labels, groups, client_validation_fraction, seed
-        )
+        partition = hold_out_validation(partition, labels, groups, kept, seed)
     return FederatedData(
         spec,
         raw,
         parts,
         partition,
-        scaling,
+        settings.scaling,
         division.NAME,
         labels,
-        label_noise,
+        noise,
         _public_features(spec, raw, parts, public),
     )
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fedsuite.core.errors import DataError, one_line
 from fedsuite.data.cache import load_or_build
-from fedsuite.data.folders import file_identity
+from fedsuite.data.folders import file_identity, missing_folder
 from fedsuite.data.specs import DatasetSpec, RawData, Source
 
 HUB = "hf://datasets/"
@@ -188,23 +188,15 @@ def _hub_sources(spec: DatasetSpec, folder: Path | None) -> dict[str, Sequence[_
         try:
             rows = hub.load_split(split)
         except Exception as error:  # whatever the hub's client raises, the remedy is one
-            raise _neither_folder_nor_hub(spec, folder, error) from error
+            reason = (
+                f"the hub did not deliver {spec.hub_id} ({type(error).__name__}: "
+                f"{one_line(error)})"
+            )
+            raise missing_folder(spec, folder, reason) from error
         columns = _wanted_columns(spec, rows.column_names, where)
         rows = rows.select_columns(columns).with_format("arrow")
         sources[split] = [_Table(where, rows.num_rows, rows.iter(_ROWS_PER_BATCH))]
     return sources
-
-
-def _neither_folder_nor_hub(
-    spec: DatasetSpec, folder: Path | None, error: Exception
-) -> DataError:
-    missing = f"no folder {folder}" if folder is not None else "no data folder is named"
-    return DataError(
-        f"data set {spec.name}: {missing}, and the hub did not deliver {spec.hub_id} "
-        f"({type(error).__name__}: {one_line(error)}); put {', '.join(spec.file_patterns)} "
-        f"of {spec.hub_id} into FOLDER/{spec.folder} and name FOLDER with "
-        f'data-dir = "FOLDER" or FEDSUITE_DATA'
-    )
 
 
 def _wanted_columns(spec: DatasetSpec, present: Sequence[str], where: str) -> list[str]:

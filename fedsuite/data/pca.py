@@ -55,11 +55,6 @@ class Frame:
             white[rows] = (values - self.mean) @ directions
         return white
 
-    def displacement(self, white: FloatArray) -> FloatArray:
-        """Return the displacement of inputs for a displacement of coordinates."""
-        moved: FloatArray = (white * self.deviations) @ self.components
-        return moved
-
 
 def pool_frame(features: npt.NDArray[Any], dimensions: int) -> Frame:
     """Return :func:`fit_frame` of a pool, kept on disk where the pool is large.

@@ -1,4 +1,4 @@
-"""Description of a data set, and the arrays that its loader returns."""
+"""Description of a data set, its source, and the arrays that the source returns."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -53,9 +53,14 @@ def test_a_displacement_has_the_squared_length_asked_for(dimensions, asked, seed
     assert abs(np.square(shift).sum() - asked) < 1e-8
 
 
+def in_inputs(frame, white):
+    """Return the displacement of inputs for one of the frame's coordinates."""
+    return (white * frame.deviations) @ frame.components
+
+
 def test_in_units_of_the_inputs_it_is_the_mahalanobis_distance(gaussian):
     frame = fit_frame(gaussian.train_features, 5)
-    delta = frame.displacement(displacement(np.random.default_rng(1), 5, 5.0))
+    delta = in_inputs(frame, displacement(np.random.default_rng(1), 5, 5.0))
     covariance = np.cov(gaussian.train_features, rowvar=False, bias=True)
     assert abs(delta @ np.linalg.inv(covariance) @ delta - 5.0) < 1e-8
 
@@ -71,7 +76,7 @@ def test_log_weights_are_those_of_the_gaussians(gaussian):
         away = rows - mean
         return -np.einsum("nd,de,ne->n", away, np.linalg.inv(covariance), away) / 2
 
-    shifted = log_density(frame.mean + frame.displacement(shift))
+    shifted = log_density(frame.mean + in_inputs(frame, shift))
     ratio = ratio_log_weights(frame.whiten(rows), shift)
     printed = printed_log_weights(frame.whiten(rows), shift)
     assert np.allclose(np.diff(ratio), np.diff(shifted - log_density(frame.mean)))

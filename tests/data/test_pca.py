@@ -49,7 +49,7 @@ def test_the_pool_is_white_in_its_frame():
 def test_a_displacement_of_inputs_moves_coordinates_by_as_much():
     frame = fit_frame(POOL, 4)
     shift = np.array([1.0, -2.0, 0.5, 3.0])
-    moved = frame.whiten(POOL + frame.displacement(shift))
+    moved = frame.whiten(POOL + (shift * frame.deviations) @ frame.components)
     assert np.allclose(moved - frame.whiten(POOL), shift)
 
 
