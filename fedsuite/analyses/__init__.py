@@ -1,99 +1,30 @@
 """Analyses of experiments and runs: each writes a table and a plot.
 
-An analysis is a module of this package with a function ``command``, whose parameters are
-typer's arguments and options, and one entry of :data:`ANALYSES`. The module is imported
-only when its command is called.
+An analysis is one entry of :data:`ANALYSES`, and a module of that name in this package with
+a function ``command``, whose parameters are typer's arguments and options. The module is
+imported only when its command is called.
 """
 
-from dataclasses import dataclass
 from importlib import import_module
 
 import typer
 
-
-@dataclass(frozen=True)
-class Analysis:
-    """One command of ``fedsuite analyse``.
-
-    Parameters
-    ----------
-    name
-        Name on the command line.
-    help
-        One line for the list of analyses.
-    module
-        Module in this package.
-    """
-
-    name: str
-    help: str
-    module: str
-
-
-ANALYSES: tuple[Analysis, ...] = (
-    Analysis(
-        "aggregation-variance",
-        "How much the aggregate varies when a round is repeated, dense and factored.",
-        "aggregation_variance",
-    ),
-    Analysis(
-        "class-probabilities",
-        "Mean probability of each class on test samples of each, of clients' final models.",
-        "class_probabilities",
-    ),
-    Analysis(
-        "communication",
-        "Accuracy against parameters and bytes sent so far, from the folders of runs.",
-        "communication",
-    ),
-    Analysis(
-        "contributions",
-        "Contribution that a method gives each client, against its accuracy alone.",
-        "contributions",
-    ),
-    Analysis(
-        "covariate-shift",
-        "Shift that three generators of covariate shift reach, against the one asked for.",
-        "covariate_shift",
-    ),
-    Analysis(
-        "gaussian-shift",
-        "FedAKD's divergence by shift and sample size: as printed, corrected, exact, "
-        "simulated.",
-        "gaussian_shift",
-    ),
-    Analysis(
-        "gradient-variance",
-        "Variance of mini-batch gradients of each of FedAL's loss terms, at runs' ends.",
-        "gradient_variance",
-    ),
-    Analysis(
-        "latent-variance",
-        "Variance of a product of averages and of an average of products: exact formula "
-        "and simulation.",
-        "latent_variance",
-    ),
-    Analysis(
-        "loss-plane",
-        "Training loss of a dense and a factored run, and their paths over its surface.",
-        "loss_plane",
-    ),
-    Analysis(
-        "participation",
-        "Accuracy against clients a round, dense and factored, by a sweep.",
-        "participation",
-    ),
-    Analysis(
-        "round-time",
-        "Time of a round by method, and rounds that fit into the same time, from runs.",
-        "round_time",
-    ),
-    Analysis(
-        "synthetic-landscape",
-        "Paths of FedAvg with few and many clients on a model of two weights.",
-        "synthetic_landscape",
-    ),
-)
+ANALYSES = {
+    "aggregation-variance": "Variance of the aggregate of repeated rounds, dense and "
+    "factored.",
+    "class-probabilities": "Mean probability of each class per true class, at runs' ends.",
+    "communication": "Accuracy against parameters and bytes sent so far, of runs.",
+    "contributions": "Clients' contributions by a method, against their accuracies alone.",
+    "covariate-shift": "Shift that three generators of covariate shift reach.",
+    "gaussian-shift": "FedAKD's divergence: as printed, corrected, exact, simulated.",
+    "gradient-variance": "Variance of mini-batch gradients of FedAL's loss terms.",
+    "latent-variance": "Variance of a product of averages and an average of products.",
+    "loss-plane": "Training loss of a dense and a factored run, and their paths over it.",
+    "participation": "Accuracy against clients per round, dense and factored, by a sweep.",
+    "round-time": "Time per round by method, and rounds in equal time.",
+    "synthetic-landscape": "FedAvg with few and many clients on a model of two weights.",
+}
+"""One line of help by the name on the command line."""
 
 
 def command_group() -> typer.Typer:
@@ -102,22 +33,19 @@ def command_group() -> typer.Typer:
         help="Analyse experiments and runs: a table and a plot each.",
         no_args_is_help=True,
     )
-    for analysis in ANALYSES:
-        _add(group, analysis)
-    return group
-
-
-def _add(group: typer.Typer, analysis: Analysis) -> None:
     # The command itself reads all words after the name, --help included.
     raw = {
         "ignore_unknown_options": True,
         "allow_extra_args": True,
         "help_option_names": [],
     }
+    for name, line in ANALYSES.items():
+        group.command(name, help=line, context_settings=raw)(_call)
+    return group
 
-    @group.command(analysis.name, help=analysis.help, context_settings=raw)
-    def call(context: typer.Context) -> None:
-        module = import_module(f"{__name__}.{analysis.module}")
-        program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        program.command()(module.command)
-        program(args=context.args, prog_name=context.command_path)
+
+def _call(context: typer.Context) -> None:
+    module = import_module(f"{__name__}.{str(context.info_name).replace('-', '_')}")
+    program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    program.command()(module.command)
+    program(args=context.args, prog_name=context.command_path)

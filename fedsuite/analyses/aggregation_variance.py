@@ -26,7 +26,6 @@ from typing import Annotated, NamedTuple
 import typer
 from flwr.app import ArrayRecord, ConfigRecord
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fedsuite.analyses.federation import Federation
 from fedsuite.analyses.filters import DenseSpace, Spread
@@ -37,7 +36,7 @@ from fedsuite.analyses.options import (
     OverwriteOption,
     variant,
 )
-from fedsuite.analyses.output import Output, Table
+from fedsuite.analyses.output import Output, Table, legend_below, panels, whole_rounds
 from fedsuite.core.errors import RunError
 from fedsuite.core.rng import stream_seed
 from fedsuite.core.vectors import Vector
@@ -87,16 +86,9 @@ COLUMNS = (
 
 @dataclass
 class Repeats:
-    """Aggregates of a repeated round.
+    """Filters of a repeated round: before it, aggregates, and clients' own averages.
 
-    Parameters
-    ----------
-    start
-        Filters before the round.
-    aggregates
-        Filters of the strategy's aggregates.
-    products
-        Averages of the clients' own filters; None for a dense network.
+    Dense networks have no ``products``.
     """
 
     start: Vector
@@ -121,13 +113,7 @@ class Repeats:
 
 
 class ProductAverage:
-    """Average of clients' filters, weighted by examples.
-
-    Parameters
-    ----------
-    space
-        Space that computes filters.
-    """
+    """Average of clients' filters, weighted by examples."""
 
     def __init__(self, space: DenseSpace) -> None:
         self._space = space
@@ -160,8 +146,6 @@ class RoundRepeater(Callback):
 
     Parameters
     ----------
-    federation
-        The run's federation.
     products
         Average of the run's own clients.
     repeats
@@ -240,9 +224,8 @@ class _Repeat:
         self, checkpoint: Checkpoint, num_rounds: int, clients: str, into: Repeats
     ) -> None:
         """Train and aggregate the round after a checkpoint."""
-        strategy = self._federation.strategy(
-            self._seed if clients == Clients.RESAMPLED else None
-        )
+        seed = self._seed if clients == Clients.RESAMPLED else None
+        strategy = self._federation.strategy(seed)
         state = RunState(strategy, self._grid, num_rounds, ArrayRecord())
         # A strategy may change restored state in place.
         copy.deepcopy(checkpoint).restore(state)
@@ -264,19 +247,10 @@ class _Repeat:
 def measure(
     experiment: Experiment, *, repeats: int, every: int, clients: Clients, model: str
 ) -> list[Row]:
-    """Run an experiment and measure the variance of its rounds.
+    """Run an experiment and measure the variance of its rounds; see :class:`RoundRepeater`.
 
-    Parameters
-    ----------
-    experiment
-        What to run.
-    repeats, every
-        As for :class:`RoundRepeater`.
-    clients
-        Which clients the repeats train. Where all train in each round, sampling changes
-        nothing, and ``both`` is ``same``.
-    model
-        Name of the network in the rows.
+    Where all clients train in each round, sampling changes nothing, and ``both`` is
+    ``same``.
     """
     federation = Federation(experiment)
     products = ProductAverage(DenseSpace(federation.model))
@@ -338,10 +312,9 @@ def variance_figure(rows: Sequence[Row]) -> Figure:
     """Draw the measures against rounds, a line per network and choice of clients."""
     models = list(dict.fromkeys(row.model for row in rows))
     choices = list(dict.fromkeys(row.clients for row in rows))
-    panels = [p for p in PANELS if any(getattr(row, p) is not None for row in rows)]
-    figure = Figure(figsize=(9.6, 3.2 * -(-len(panels) // 2) + 0.5), layout="constrained")
-    grid = figure.subplots(-(-len(panels) // 2), 2, squeeze=False)
-    for axes, panel in zip(grid.flat, panels, strict=False):
+    shown = [p for p in PANELS if any(getattr(row, p) is not None for row in rows)]
+    figure, grid = panels(len(shown), 2, 4.8, 3.2, extra=0.5)
+    for axes, panel in zip(grid, shown, strict=True):
         for model in models:
             for clients in choices:
                 points = [
@@ -360,13 +333,10 @@ def variance_figure(rows: Sequence[Row]) -> Figure:
                         label=f"{model}, {clients} clients",
                     )
         dress(axes, PANELS[panel][0], "round", PANELS[panel][1])
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        whole_rounds(axes)
         if panel == "ratio":
             axes.axhline(1, color="black", linewidth=0.8)
         else:
             axes.set_yscale("log")
-    for axes in grid.flat[len(panels) :]:
-        axes.remove()
-    handles, labels = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    legend_below(figure, grid[0], columns=4)
     return figure

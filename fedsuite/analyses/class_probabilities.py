@@ -17,13 +17,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import nn
 
-from fedsuite.analyses.final_models import FinalModels
+from fedsuite.analyses.final_models import FinalModels, all_outputs
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Output, Table
 from fedsuite.core.errors import RunError
 from fedsuite.data import Split
 from fedsuite.experiment.command_options import RunsArgument
-from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.results.groups import METHOD, SEED, group_runs
 from fedsuite.results.plots import escape_dollars
 from fedsuite.results.reader import Run, load_run
@@ -36,15 +35,10 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Probabilities:
-    """The matrix of one run.
+    """The matrix of one run at its last round.
 
-    Parameters
-    ----------
-    label, seed, method, server_round
-        Label, seed, method and last round of the run.
-    matrix
-        Mean probability of the second class on test samples of the first, (classes,
-        classes); NaN for a class without samples.
+    Entry (c, k) is the mean probability of class k on test samples of class c; NaN for a
+    class without samples.
     """
 
     label: str
@@ -64,31 +58,15 @@ class Probabilities:
         return float(np.nanmean(np.diag(self.matrix)))
 
 
-@torch.no_grad()
 def class_probabilities(
     models: Iterable[nn.Module], data: Split, num_classes: int
 ) -> Matrix:
-    """Return the mean softmax per class, over models and samples.
-
-    Parameters
-    ----------
-    models
-        At least one model, scored in evaluation mode on the data's device.
-    data
-        Samples with one label each.
-    num_classes
-        Number of classes.
-    """
+    """Return the mean softmax per class, over models and samples with one label each."""
     labels = data.labels.cpu()
     counts = torch.bincount(labels, minlength=num_classes).double()
     total, number = torch.zeros(num_classes, num_classes, dtype=torch.float64), 0
     for model in models:
-        with evaluation_mode(model):
-            parts = [
-                model(data.features[start : start + EVALUATION_BATCH])
-                for start in range(0, len(data), EVALUATION_BATCH)
-            ]
-        chances = torch.cat(parts).double().softmax(dim=1).cpu()
+        chances = all_outputs(model, data.features).double().softmax(dim=1).cpu()
         total.index_add_(0, labels, chances)
         number += 1
     matrix: Matrix = (total / (number * counts[:, None])).numpy()
@@ -96,13 +74,7 @@ def class_probabilities(
 
 
 def run_probabilities(label: str, run: Run) -> Probabilities:
-    """Return the matrix of a run's clients at the run's end.
-
-    Raises
-    ------
-    RunError
-        If samples have several labels, or the models are not available.
-    """
+    """Return the matrix of a run's clients; samples must have one label each."""
     final = FinalModels(run)
     test = final.data.test_set()
     if test.labels.ndim != 1 or not len(test):

@@ -19,11 +19,12 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
-from fedsuite.analyses.output import Cell, Output, Table
+from fedsuite.analyses.output import Cell, Output, Table, panels
 from fedsuite.core.errors import RunError
 from fedsuite.core.vectors import Vector
 from fedsuite.experiment.command_options import RunsArgument
@@ -60,18 +61,9 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean accuracy over seeds of an experiment against its cost.
+    """Mean accuracy (a fraction) over seeds of an experiment against parameters sent.
 
-    Parameters
-    ----------
-    label
-        The experiment.
-    ledger
-        One of :data:`LEDGERS`.
-    rounds, parameters, accuracies
-        Evaluated rounds, parameters sent until their end, accuracies (fractions).
-    num_seeds, deviations
-        Number of seeds, and the sample standard deviation over seeds; None for one seed.
+    ``deviations`` are sample standard deviations over seeds; None for one seed.
     """
 
     label: str
@@ -95,13 +87,7 @@ class Row(NamedTuple):
 
 
 def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
-    """Return the parameters sent until the end of each round, by ledger.
-
-    Raises
-    ------
-    RunError
-        If the run's rounds have no record of the messages' sizes.
-    """
+    """Return the parameters sent until the end of each round, by ledger."""
     ledgers = {
         name: tuple(f"{name}_parameters_{way}" for way in direction.names)
         for name in ("true", "nominal")
@@ -128,13 +114,7 @@ def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
 
 
 def curves(group: Group, metric: str, direction: Direction) -> list[Curve]:
-    """Return an experiment's curve per ledger.
-
-    Raises
-    ------
-    RunError
-        If a run lacks the metric, or the seeds have no evaluated round in common.
-    """
+    """Return an experiment's curve per ledger, over the rounds that all seeds evaluated."""
     scores = []
     for run in group.runs:
         scores.append(dict(zip(*run.column(metric), strict=True)))
@@ -148,7 +128,7 @@ def curves(group: Group, metric: str, direction: Direction) -> list[Curve]:
     spent = [costs(run, direction) for run in group.runs]
     ledgers = [name for name in spent[0] if all(name in each for each in spent)]
     reached_in = np.array([[each[r] for r in rounds] for each in scores])
-    several = len(scores) > 1
+    deviations = reached_in.std(axis=0, ddof=1) if len(scores) > 1 else None
     return [
         Curve(
             group.label,
@@ -157,7 +137,7 @@ def curves(group: Group, metric: str, direction: Direction) -> list[Curve]:
             np.mean([[each[ledger][r] for r in rounds] for each in spent], axis=0),
             reached_in.mean(axis=0),
             len(scores),
-            reached_in.std(axis=0, ddof=1) if several else None,
+            deviations,
         )
         for ledger in ledgers
     ]
@@ -206,12 +186,8 @@ def common_targets(found: Sequence[Curve]) -> list[float]:
 def reached(found: Sequence[Curve], targets: Sequence[float]) -> list[Row]:
     """Return each curve's first evaluated round and cost at each target.
 
-    The last number is the first curve's cost over this cost.
-
-    Raises
-    ------
-    RunError
-        If a curve never reaches a target.
+    The last number is the first curve's cost over this cost. All curves must reach all
+    targets.
     """
     rows = []
     for target in targets:
@@ -293,47 +269,46 @@ def command(
 
 def cost_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
     """Draw accuracy against parameters, a colour per experiment, a style per ledger."""
-    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
-    axes = figure.subplots()
-    for curve, style in _styles(found):
-        axes.plot(curve.parameters / 1e6, 100 * curve.accuracies, **style)
+    figure, axes = _curves_figure(found, 1, metric, f"parameters sent {words}, millions")
     axes.set_xlim(left=0)
-    label = f"parameters sent {words}, millions"
-    dress(axes, "Accuracy against communication", label, f"{metric} (%)")
-    figure.legend(loc="outside lower center", ncols=1, frameon=False)
     return figure
 
 
 def bytes_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
     """Draw accuracy, with one deviation over seeds, against bytes on a logarithmic axis."""
-    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
-    axes = figure.subplots()
-    for curve, style in _styles(found):
-        megabytes = curve.parameters * BYTES_PER_PARAMETER / 1e6
-        axes.plot(megabytes, 100 * curve.accuracies, **style)
-        if curve.deviations is not None:
-            low, high = (
-                100 * (curve.accuracies + sign * curve.deviations) for sign in (-1, 1)
-            )
-            axes.fill_between(megabytes, low, high, color=style["color"], alpha=0.2, lw=0)
-    axes.set_xscale("log")
     label = f"megabytes sent {words}, all clients together"
+    figure, axes = _curves_figure(found, BYTES_PER_PARAMETER, metric, label)
+    for curve, style in _styles(found):
+        if curve.deviations is not None:
+            sent = curve.parameters * BYTES_PER_PARAMETER / 1e6
+            low = 100 * (curve.accuracies - curve.deviations)
+            high = 100 * (curve.accuracies + curve.deviations)
+            axes.fill_between(sent, low, high, color=style["color"], alpha=0.2, lw=0)
+    axes.set_xscale("log")
+    return figure
+
+
+def _curves_figure(
+    found: Sequence[Curve], factor: int, metric: str, label: str
+) -> tuple[Figure, Axes]:
+    """Draw accuracies against millions of ``factor`` units per parameter."""
+    figure, (axes,) = panels(1, 1, 7.6, 4.6)
+    for curve, style in _styles(found):
+        axes.plot(curve.parameters * factor / 1e6, 100 * curve.accuracies, **style)
     dress(axes, "Accuracy against communication", label, f"{metric} (%)")
     figure.legend(loc="outside lower center", ncols=1, frameon=False)
-    return figure
+    return figure, axes
 
 
 def _styles(found: Sequence[Curve]) -> Iterator[tuple[Curve, dict[str, Any]]]:
     """Yield curves with a colour per experiment and a style per ledger."""
     labels = list(dict.fromkeys(curve.label for curve in found))
     for curve in found:
-        yield (
-            curve,
-            {
-                "color": PALETTE[labels.index(curve.label) % len(PALETTE)],
-                "linestyle": LINE_STYLES[LEDGERS.index(curve.ledger)],
-                "marker": "o" if len(curve.rounds) <= 30 else "",
-                "markersize": 3,
-                "label": escape_dollars(f"{curve.label} ({curve.ledger})"),
-            },
-        )
+        style = {
+            "color": PALETTE[labels.index(curve.label) % len(PALETTE)],
+            "linestyle": LINE_STYLES[LEDGERS.index(curve.ledger)],
+            "marker": "o" if len(curve.rounds) <= 30 else "",
+            "markersize": 3,
+            "label": escape_dollars(f"{curve.label} ({curve.ledger})"),
+        }
+        yield curve, style

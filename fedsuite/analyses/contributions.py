@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
-from fedsuite.analyses.output import Output, Table
+from fedsuite.analyses.output import Output, Table, panels
 from fedsuite.core.errors import RunError
 from fedsuite.core.metrics import collaborative_fairness
 from fedsuite.experiment.command_options import RunsArgument, StandaloneOption
@@ -44,13 +44,7 @@ class Contributions:
 
 
 def contributions(label: str, run: Run, alone: Run) -> Contributions:
-    """Return a run's contributions and Standalone's accuracies.
-
-    Raises
-    ------
-    RunError
-        If fewer than two clients have both.
-    """
+    """Return a run's contributions and Standalone's accuracies, of at least two clients."""
     kept = ((kind, run.client_history("train", name)) for name, kind in KINDS.items())
     kind, history = next((found for found in kept if found[1]), ("", {}))
     values: dict[Client, float] = {}
@@ -96,11 +90,8 @@ def command(
 
 def contribution_figure(groups: Sequence[Group], found: Sequence[Contributions]) -> Figure:
     """Draw contribution against accuracy alone, one panel per experiment."""
-    columns = min(3, len(groups))
-    lines = -(-len(groups) // columns)
-    figure = Figure(figsize=(3.9 * columns, 3.3 * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for axes, group in zip(grid.flat, groups, strict=False):
+    figure, grid = panels(len(groups), min(3, len(groups)), 3.9, 3.3)
+    for axes, group in zip(grid, groups, strict=True):
         own = [c for c in found if c.label == group.label]
         for index, one in enumerate(own):
             x, colour = 100 * np.array(one.alone), PALETTE[index % len(PALETTE)]
@@ -109,6 +100,4 @@ def contribution_figure(groups: Sequence[Group], found: Sequence[Contributions])
         mean = f"{np.mean(known):.2f}" if known else "undefined"
         title = f"{escape_dollars(group.label)}: r = {mean}"
         dress(axes, title, "accuracy alone (%)", f"{own[0].kind} (share of 1)")
-    for axes in grid.flat[len(groups) :]:
-        axes.remove()
     return figure

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption
-from fedsuite.analyses.output import Cell, Output, Table
+from fedsuite.analyses.output import Cell, Output, Table, legend_below, panels
 from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Value
 from fedsuite.data import ClientShift, CovariateShift, load_federated_data
@@ -58,13 +58,7 @@ class Case:
 def measure(
     values: dict[str, Value], seed: int, squared_shifts: Sequence[float]
 ) -> list[Case]:
-    """Return the cases of all generators, clients and values of C.
-
-    Parameters
-    ----------
-    values
-        An experiment, whose partitioner and C are replaced.
-    """
+    """Return the cases of all generators, clients and values of C, for an experiment."""
     cases = []
     for generator in GENERATORS:
         for asked in squared_shifts:
@@ -103,8 +97,7 @@ def command(
 
 def covariate_shift_figure(cases: Sequence[Case]) -> Figure:
     """Draw shift, variance, effective size, distinct rows and label drift against C."""
-    figure = Figure(figsize=(12.0, 7.0), layout="constrained")
-    grid = figure.subplots(2, 3).flat
+    figure, grid = panels(6, 3, 4.0, 3.5)
     quantities: tuple[tuple[str, Callable[[Case], float]], ...] = (
         ("Squared Mahalanobis shift", lambda case: case.shift.squared_shift),
         ("Variance, in units of the pool's", lambda case: case.shift.variance),
@@ -118,13 +111,11 @@ def covariate_shift_figure(cases: Sequence[Case]) -> Figure:
             points = [(g[0].asked, [quantity(case) for case in g]) for g in groups]
             _draw(axes, points, index, generator)
         dress(axes, title, "C", "")
-    grid = figure.axes
     asked = sorted({case.asked for case in cases})
     grid[0].plot(asked, asked, color="black", linestyle=":", label="as asked")
     grid[2].set_yscale("log")
     _draw_divergence(grid[5], cases)
-    handles, labels = grid[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    legend_below(figure, grid[0], columns=4)
     return figure
 
 
@@ -141,7 +132,8 @@ def _draw(
 
 def _draw_divergence(axes: Axes, cases: Sequence[Case]) -> None:
     """Draw the divergence against the number of rows, for the density ratio."""
-    for index, group in enumerate(g for g in _groups(cases) if _is_ratio(g[0])):
+    ratio = [g for g in _groups(cases) if g[0].generator == GENERATORS[0]]
+    for index, group in enumerate(ratio):
         known = [(c.rows, c.shift.divergence) for c in group if c.shift.divergence]
         axes.scatter(
             [rows for rows, _ in known],
@@ -153,10 +145,6 @@ def _draw_divergence(axes: Axes, cases: Sequence[Case]) -> None:
     dress(axes, "KL divergence, covariate-shift", "training rows", "")
     axes.set_yscale("log")
     axes.legend(frameon=False, fontsize=8)
-
-
-def _is_ratio(case: Case) -> bool:
-    return case.generator == GENERATORS[0]
 
 
 def _groups(cases: Sequence[Case]) -> Iterator[list[Case]]:

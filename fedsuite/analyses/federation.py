@@ -26,14 +26,7 @@ Watch = Callable[[Request, Reply], None]
 
 
 class Federation:
-    """The parts of a local run, for an analysis.
-
-    All grids share the clients' stored state.
-
-    Parameters
-    ----------
-    experiment
-        Experiment of the federation.
+    """The parts of a local run, for an analysis; all grids share the clients' stored state.
 
     Raises
     ------
@@ -54,15 +47,7 @@ class Federation:
         self._store = MemoryStore()
 
     def grid(self, watch: Watch | None = None, client_seed: int | None = None) -> LocalGrid:
-        """Return a grid with new clients.
-
-        Parameters
-        ----------
-        watch
-            Function that sees requests and replies.
-        client_seed
-            Seed of the clients' draws; None is the experiment's.
-        """
+        """Return a grid with new clients; ``client_seed`` None is the experiment's seed."""
         worker = Worker(self.experiment, self._store, client_seed)
 
         def client(context: Context, client_id: int) -> Answering:

@@ -15,15 +15,7 @@ from fedsuite.strategies.decomposition.product_average import multiply
 
 
 class DenseSpace:
-    """Computation of a network's filters from its arrays.
-
-    A factored network has the same space as its dense original.
-
-    Parameters
-    ----------
-    model
-        Any network.
-    """
+    """A network's filters from its arrays; a factored network has its dense original's."""
 
     def __init__(self, model: nn.Module) -> None:
         modules = dict(model.named_modules())
@@ -49,17 +41,11 @@ class DenseSpace:
         return dense
 
     def filters(self, arrays: Mapping[str, NDArray[Any]]) -> Vector:
-        """Return the concatenated filters of all convolutions.
-
-        Raises
-        ------
-        ConfigError
-            If the network has no convolution.
-        """
+        """Return the concatenated filters of all convolutions, of which one must be."""
         if not self._filters:
             raise ConfigError(
-                "the model has no convolutions, whose filters are looked at here: choose "
-                "another model, such as cnn"
+                "the model has no convolutions, and this analysis needs their filters: "
+                "choose another model, such as cnn"
             )
         dense = self.dense(arrays)
         return flat(dense[name] for name in self._filters)

@@ -1,4 +1,4 @@
-"""Each client's model at the end of a run, from the run's folder.
+"""Each client's model at the end of a run, from the run's folder, and its outputs.
 
 If clients keep their models, the last checkpoint names the version of each client's stored
 state. A client that never trained has its initial model. If the server holds the model, or
@@ -11,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
-from torch import nn
+from torch import Tensor, nn
 
 from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.clients import load_client
@@ -28,6 +29,7 @@ from fedsuite.messages.decomposition import clients_take_part
 from fedsuite.messages.records import Arrays
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
+from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.results.layout import EXPERIMENT, MODEL
 from fedsuite.results.reader import Run
 from fedsuite.rounds.base import FederatedStrategy
@@ -42,11 +44,6 @@ _PREFIX = "model/"
 
 class FinalModels:
     """The clients' models at a run's end, or at its last checkpoint.
-
-    Parameters
-    ----------
-    run
-        Run whose folder holds the clients' states, or the final model.
 
     Raises
     ------
@@ -116,13 +113,7 @@ class FinalModels:
             yield model.to(self.device)
 
     def arrays(self, client_id: int) -> Arrays:
-        """Return parameters and buffers of a client's model.
-
-        Raises
-        ------
-        RunError
-            If the stored state cannot be read, or lacks part of the model.
-        """
+        """Return parameters and buffers of a client's model, or raise :class:`RunError`."""
         index = self._networks.of_client[client_id]
         initial = model_arrays(self._initial(client_id))
         if self._strategy.takes("networks"):
@@ -176,6 +167,13 @@ class FinalModels:
                 "that is finished"
             ) from error
         return arrays
+
+
+@torch.no_grad()
+def all_outputs(model: nn.Module, features: Tensor) -> Tensor:
+    """Return a model's outputs on all rows, in evaluation mode."""
+    with evaluation_mode(model):
+        return torch.cat([model(part) for part in torch.split(features, EVALUATION_BATCH)])
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:

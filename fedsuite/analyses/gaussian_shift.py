@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption, SeedOption
-from fedsuite.analyses.output import Cell, Output, Table
+from fedsuite.analyses.output import Cell, Output, Table, panels
 from fedsuite.core.rng import numpy_stream
 from fedsuite.results.plots import LINE_STYLES, PALETTE, dress
 
@@ -42,15 +42,7 @@ SAMPLES = (20, 50, 100, 200, 400, 1000, 3000)
 
 
 class Shift(NamedTuple):
-    """A Gaussian, and the shift of another Gaussian from it.
-
-    Parameters
-    ----------
-    covariance
-        Sigma, positive definite, ``[M, M]``.
-    mean_shift, covariance_shift
-        delta_mu ``[M]`` and the symmetric delta_Sigma ``[M, M]``.
-    """
+    """Sigma (M, M) of a Gaussian, delta_mu (M,) and the symmetric delta_Sigma (M, M)."""
 
     covariance: Array
     mean_shift: Array
@@ -58,9 +50,8 @@ class Shift(NamedTuple):
 
     def scaled(self, factor: float) -> "Shift":
         """Return the shift times a factor."""
-        return Shift(
-            self.covariance, factor * self.mean_shift, factor * self.covariance_shift
-        )
+        moved = factor * self.mean_shift, factor * self.covariance_shift
+        return Shift(self.covariance, *moved)
 
 
 class Line(NamedTuple):
@@ -126,34 +117,32 @@ def _printed_rest(shift: Shift) -> float:
     return -0.5 * third + 0.5 * float(shift.mean_shift @ bent @ shift.mean_shift)
 
 
+EXPANSIONS = {
+    "exact": exact_shift,
+    "as printed": printed_shift,
+    "trace fix": trace_fixed_shift,
+    "corrected": corrected_shift,
+}
+"""Divergences by a shift, by the tables' names."""
+
+
 def law_of_samples(dimensions: int, samples: int, constant: int = 3) -> float:
     """Return M (M + constant) / 4 A; 3 is equation 1's, 4 that of its appendix."""
     return dimensions * (dimensions + constant) / (4 * samples)
 
 
 def expected_fit_kl(dimensions: int, samples: int) -> tuple[float, float]:
-    """Return the exact mean divergences between a fit of A samples and the truth.
+    """Return the exact mean divergences of a fit of A > M + 2 samples.
 
-    Parameters
-    ----------
-    dimensions
-        M.
-    samples
-        A > M + 2, for a maximum likelihood fit.
-
-    Returns
-    -------
-    tuple of float
-        From the fit to the truth, and from the truth to the fit.
+    The first is from the fit to the truth, the second from the truth to the fit.
     """
     if samples <= dimensions + 2:
         raise ValueError(
             f"{samples} samples in {dimensions} dimensions: expected more than "
             f"{dimensions + 2}"
         )
-    log_ratio = float(
-        digamma((samples - np.arange(1, dimensions + 1)) / 2).sum()
-    ) - dimensions * float(np.log(samples / 2))
+    digammas = digamma((samples - np.arange(1, dimensions + 1)) / 2)
+    log_ratio = float(digammas.sum()) - dimensions * float(np.log(samples / 2))
     spread = dimensions * (samples + 1) / (samples - dimensions - 2)
     return -log_ratio / 2, (spread - dimensions + log_ratio) / 2
 
@@ -172,12 +161,8 @@ def simulated_fit_kl(
         drawn = stream.standard_normal((samples, dimensions))
         mean = drawn.mean(axis=0)
         covariance = (drawn - mean).T @ (drawn - mean) / samples
-        found.append(
-            (
-                gaussian_kl(mean, covariance, origin, identity),
-                gaussian_kl(origin, identity, mean, covariance),
-            )
-        )
+        to_truth = gaussian_kl(mean, covariance, origin, identity)
+        found.append((to_truth, gaussian_kl(origin, identity, mean, covariance)))
     forward, backward = np.mean(found, axis=0)
     return float(forward), float(backward)
 
@@ -200,9 +185,8 @@ def random_shift(dimensions: int, seed: int) -> Shift:
     root = (basis * np.sqrt(spectrum)) @ basis.T
     symmetric = (raw + raw.T) / 2
     symmetric /= np.abs(np.linalg.eigvalsh(symmetric)).max()
-    return Shift(
-        covariance, 0.5 * stream.standard_normal(dimensions), root @ symmetric @ root
-    )
+    mean_shift = 0.5 * stream.standard_normal(dimensions)
+    return Shift(covariance, mean_shift, root @ symmetric @ root)
 
 
 def command(
@@ -215,15 +199,11 @@ def command(
     """Compare the theorem, as printed and corrected, with what it approximates."""
     files = Output.claim(output, "gaussian_shift", overwrite=overwrite)
     shift = random_shift(dimensions, seed)
-    shifts = [shift.scaled(scale) for scale in SCALES]
     sizes = [samples for samples in SAMPLES if samples > dimensions + 2]
     fits = {n: simulated_fit_kl(dimensions, n, draws, seed) for n in sizes}
     rows: list[list[Cell]] = [
-        [
-            *("size of the shift", scale, exact_shift(moved), printed_shift(moved)),
-            *(trace_fixed_shift(moved), corrected_shift(moved), None),
-        ]
-        for scale, moved in zip(SCALES, shifts, strict=True)
+        ["size of the shift", scale, *(each(moved) for each in EXPANSIONS.values()), None]
+        for scale, moved in ((scale, shift.scaled(scale)) for scale in SCALES)
     ]
     for way, name in enumerate(("samples, fit to truth", "samples, truth to fit")):
         rows += [
@@ -233,7 +213,7 @@ def command(
             ]
             for n in sizes
         ]
-    columns = ("by", "value", "exact", "as printed", "trace fix", "corrected", "simulated")
+    columns = ("by", "value", *EXPANSIONS, "simulated")
     line = fit_inverse(np.array(sizes, float), np.array([fits[n][0] for n in sizes]))
     note = (
         f"Divergences in nats, {dimensions} dimensions. By a shift: equation 1 as printed, "
@@ -247,18 +227,10 @@ def command(
 
 def shift_figure(shift: Shift, fits: dict[int, tuple[float, float]], line: Line) -> Figure:
     """Draw the expansions against the size of the shift, and the law against samples."""
-    figure = Figure(figsize=(10.0, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = panels(2, 2, 5.0, 4.2)
     scales = np.linspace(0.02, max(SCALES), 60)
-    for index, (name, function) in enumerate(
-        {
-            "exact": exact_shift,
-            "as printed": printed_shift,
-            "trace fix": trace_fixed_shift,
-            "corrected": corrected_shift,
-        }.items()
-    ):
-        values = [function(shift.scaled(float(scale))) for scale in scales]
+    for index, (name, expansion) in enumerate(EXPANSIONS.items()):
+        values = [expansion(shift.scaled(float(scale))) for scale in scales]
         style = LINE_STYLES[index % len(LINE_STYLES)]
         left.plot(scales, values, color=PALETTE[index], linestyle=style, label=name)
     dress(left, "Divergence by a shift", "size of the shift", "divergence (nats)")

@@ -27,13 +27,12 @@ from typing import Annotated, NamedTuple
 import torch
 import typer
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from fedsuite.analyses.final_models import FinalModels
 from fedsuite.analyses.loss_terms import NAMES, NextPhase, Term
 from fedsuite.analyses.options import OutputOption, OverwriteOption, SeedOption
-from fedsuite.analyses.output import Output, Table
+from fedsuite.analyses.output import Output, Table, legend_below, panels, whole_rounds
 from fedsuite.core.rng import numpy_stream
 from fedsuite.experiment.command_options import RunsArgument
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH
@@ -57,8 +56,7 @@ class Row(NamedTuple):
 def gradient(term: Term, rows: Tensor) -> Tensor:
     """Return the gradient (P,) of a term's mean over rows, computed in parts."""
     parts = []
-    for start in range(0, len(rows), EVALUATION_BATCH):
-        part = rows[start : start + EVALUATION_BATCH]
+    for part in torch.split(rows, EVALUATION_BATCH):
         share = term.loss(part) * (len(part) / len(rows))
         found = torch.autograd.grad(share, term.parameters, materialize_grads=True)
         parts.append(torch.cat([each.flatten() for each in found]).double())
@@ -86,16 +84,7 @@ def drawn_batches(
 def run_variances(label: str, run: Run, count: int, seed: int) -> list[Row]:
     """Return the variance of each term of a run, over the clients.
 
-    Parameters
-    ----------
-    label
-        The experiment's label.
-    run
-        A run of FedAL, FedMD-LF or FedMD.
-    count
-        Mini-batches per client and term.
-    seed
-        Seed of the draws.
+    ``count`` is the number of mini-batches per client and term.
     """
     phase = NextPhase(FinalModels(run))
     found: dict[str, list[float]] = {}
@@ -142,13 +131,9 @@ def variance_figure(rows: Sequence[Row]) -> Figure:
     """Draw mean and largest against rounds, a panel per term, a colour per experiment."""
     terms = [name for name in NAMES if any(row.term == name for row in rows)]
     labels = list(dict.fromkeys(row.label for row in rows))
-    columns = min(3, len(terms))
-    lines = -(-len(terms) // columns)
-    figure = Figure(
-        figsize=(3.8 * columns, 3.0 * lines + 0.4 * len(labels) + 0.2), layout="constrained"
-    )
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for axes, term in zip(grid.flat, terms, strict=False):
+    room = 0.4 * len(labels) + 0.2
+    figure, grid = panels(len(terms), min(3, len(terms)), 3.8, 3.0, extra=room)
+    for axes, term in zip(grid, terms, strict=True):
         for index, label in enumerate(labels):
             own = [row for row in rows if (row.term, row.label) == (term, label)]
             rounds = sorted({row.server_round for row in own})
@@ -162,9 +147,6 @@ def variance_figure(rows: Sequence[Row]) -> Figure:
                 axes.plot(rounds, values, style, color=colour, markersize=4, label=name)
         dress(axes, term, "round", "variance of gradients")
         axes.set_yscale("log")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    for axes in grid.flat[len(terms) :]:
-        axes.remove()
-    handles, names = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=1, frameon=False)
+        whole_rounds(axes)
+    legend_below(figure, grid[0])
     return figure

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption, SeedOption
-from fedsuite.analyses.output import Output, Table
+from fedsuite.analyses.output import Output, Table, panels
 from fedsuite.core.rng import numpy_stream
 from fedsuite.results.plots import PALETTE, dress
 
@@ -46,9 +46,7 @@ def measure(clients: int, draws: int, seed: int) -> list[Row]:
 
 
 def variance_ratio(
-    weights: ArrayLike,
-    means: tuple[float, float],
-    deviations: tuple[float, float],
+    weights: ArrayLike, means: tuple[float, float], deviations: tuple[float, float]
 ) -> float:
     r"""Return the exact ratio for independent scalar factors.
 
@@ -97,14 +95,7 @@ def simulated_variance_ratio(
 ) -> float:
     """Return the simulated ratio of :func:`variance_ratio` for normal factors.
 
-    Parameters
-    ----------
-    weights, means, deviations
-        As for :func:`variance_ratio`.
-    draws
-        Simulated rounds of all clients, at least 2.
-    seed
-        Seed of the draws.
+    ``draws`` is the number of simulated rounds of all clients, at least 2.
     """
     shares = _shares(weights)
     stream = numpy_stream(seed, "variance-ratio")
@@ -136,8 +127,7 @@ def command(
 
 def ratio_figure(clients: int, rows: list[Row]) -> Figure:
     """Draw the exact ratio against mean over deviation, and the simulated cases."""
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, 1, 6.4, 4.0)
     points = [row.mean / row.deviation for row in rows]
     grid = np.linspace(0, max(points), 400)
     curve = [variance_ratio(np.ones(clients), (x, x), (1.0, 1.0)) for x in grid.tolist()]

@@ -11,20 +11,19 @@ curves show the losses of the true points, which lie off the plane.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedsuite.analyses.federation import Federation
 from fedsuite.analyses.filters import DenseSpace, flat
 from fedsuite.analyses.options import OutputOption, OverwriteOption, variant
-from fedsuite.analyses.output import Output, Table
+from fedsuite.analyses.output import Output, Table, panels, whole_rounds
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.rng import numpy_stream
 from fedsuite.core.vectors import Vector
@@ -38,9 +37,7 @@ from fedsuite.models.decomposed import recompose
 from fedsuite.results.plots import PALETTE, dress
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.training.evaluation import mean_loss
-from fedsuite.training.loop import (
-    resolve_device,
-)
+from fedsuite.training.loop import resolve_device
 
 MARGIN = 0.15
 """Margin around the paths, as a share of their extent."""
@@ -48,14 +45,14 @@ MARGIN = 0.15
 
 @dataclass(frozen=True)
 class Plane:
-    """A plane in a space of many dimensions.
+    """A plane in a space of P dimensions.
 
     Parameters
     ----------
     centre
         Point (P,) with coordinates (0, 0).
     directions
-        (2, P), orthonormal.
+        Two orthonormal vectors (2, P).
     explained
         Share of the points' variance along each direction.
     """
@@ -87,14 +84,9 @@ class Row(NamedTuple):
 
 
 def principal_plane(points: Vector) -> Plane:
-    """Return the plane that fits points (n, P) best.
+    """Return the plane that fits points (n, P) best; they must not lie on one line.
 
     The largest entry of each direction is positive, which fixes the sign.
-
-    Raises
-    ------
-    RunError
-        If the points lie on a line.
     """
     centre = points.mean(axis=0)
     _, sizes, directions = np.linalg.svd(points - centre, full_matrices=False)
@@ -105,21 +97,12 @@ def principal_plane(points: Vector) -> Plane:
     shares = sizes**2 / (sizes**2).sum()
     two = directions[:2]
     peaks = two[np.arange(2), np.abs(two).argmax(axis=1)]
-    return Plane(
-        centre, two * np.sign(peaks)[:, None], (float(shares[0]), float(shares[1]))
-    )
+    explained = float(shares[0]), float(shares[1])
+    return Plane(centre, two * np.sign(peaks)[:, None], explained)
 
 
 class Trajectory(Callback):
-    """Callback that keeps the global model's dense parameters of each round.
-
-    Parameters
-    ----------
-    space
-        Space that turns factors into filters.
-    names
-        Names of the dense network's parameters, in order.
-    """
+    """Callback that keeps the global model's dense parameters ``names`` of each round."""
 
     def __init__(self, space: DenseSpace, names: list[str]) -> None:
         self.points: list[Vector] = []
@@ -141,12 +124,7 @@ class Trajectory(Callback):
 class Surface:
     """The training loss as a function of all parameters of a dense network.
 
-    Parameters
-    ----------
-    model
-        The network; its parameters are overwritten.
-    data
-        Data of the loss.
+    The parameters of ``model`` are overwritten.
     """
 
     def __init__(self, model: torch.nn.Module, data: Split) -> None:
@@ -183,13 +161,7 @@ def training_sample(data: FederatedData, count: int, seed: int) -> Split:
 
 
 def make_surface(federation: Federation, samples: int) -> Surface:
-    """Return the surface of an experiment's training loss.
-
-    Raises
-    ------
-    ConfigError
-        If the network keeps running statistics, which a plane lacks.
-    """
+    """Return the surface of an experiment's training loss."""
     experiment = federation.experiment
     if any(True for _ in federation.model.buffers()):
         raise ConfigError(
@@ -249,8 +221,7 @@ def plane_figure(
     rows: list[Row], plane: Plane, surface: Surface, resolution: int
 ) -> Figure:
     """Draw the losses against rounds, and both paths over the surface."""
-    figure = Figure(figsize=(11.0, 4.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = panels(2, 2, 5.5, 4.6)
     corners = np.array([(row.x, row.y) for row in rows])
     room = MARGIN * np.ptp(corners, axis=0)
     low, high = corners.min(axis=0) - room, corners.max(axis=0) + room
@@ -259,12 +230,13 @@ def plane_figure(
     _draw_surface(figure, right, xs, ys, losses)
     for index, model in enumerate(dict.fromkeys(row.model for row in rows)):
         path = [row for row in rows if row.model == model]
-        style = {"color": PALETTE[index], "marker": "o", "markersize": 3, "label": model}
+        style: dict[str, Any] = {"color": PALETTE[index], "marker": "o", "markersize": 3}
+        style["label"] = model
         left.plot([row.server_round for row in path], [row.loss for row in path], **style)
         right.plot([row.x for row in path], [row.y for row in path], **style)
         right.plot(path[-1].x, path[-1].y, "*", color=PALETTE[index], markersize=13)
     dress(left, "Training loss of the global model", "round", "loss")
-    left.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    whole_rounds(left)
     labels = (
         f"direction {axis + 1} ({100 * plane.explained[axis]:.0f} % of variance)"
         for axis in (0, 1)
@@ -275,11 +247,7 @@ def plane_figure(
 
 
 def _draw_surface(
-    figure: Figure,
-    axes: Axes,
-    xs: Vector,
-    ys: Vector,
-    losses: NDArray[np.float64],
+    figure: Figure, axes: Axes, xs: Vector, ys: Vector, losses: NDArray[np.float64]
 ) -> None:
     """Draw contours, evenly spaced in the logarithm of the loss."""
     levels = np.geomspace(max(losses.min(), 1e-6), losses.max(), 16)

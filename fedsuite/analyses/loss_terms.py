@@ -5,13 +5,12 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import numpy as np
 import torch
 from flwr.app import Context, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsuite.analyses.final_models import FinalModels
+from fedsuite.analyses.final_models import FinalModels, all_outputs
 from fedsuite.clients.distillation.fedmd import REFERENCE, FedMDClient
 from fedsuite.core.errors import RunError
 from fedsuite.experiment.parts import network_model
@@ -28,7 +27,7 @@ from fedsuite.messages.records import (
 )
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.distillation import kl_divergence
-from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
+from fedsuite.models.evaluation_mode import evaluation_mode
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
 from fedsuite.running.worker import Worker
@@ -52,18 +51,9 @@ Loss = Callable[[Tensor], Tensor]
 
 
 class Term(NamedTuple):
-    """A loss term of one client.
+    """A loss term of one client, with the parameters of its gradient.
 
-    Parameters
-    ----------
-    name
-        One of :data:`NAMES`.
-    loss
-        Mean loss over some rows, given their numbers.
-    parameters
-        Parameters of the gradient.
-    num_rows, batch_size
-        Number of rows, and of a mini-batch's rows; 0 is all.
+    ``batch_size`` 0 is all rows.
     """
 
     name: str
@@ -86,14 +76,10 @@ class Answers:
     ----------
     config
         The strategy's config of each message.
-    logits
-        Logits by client, (rows, classes).
-    mean
-        Mean of the logits.
-    discriminator
-        The discriminator, if the method has one.
-    labels
-        The discriminator's labels, by client.
+    logits, mean
+        Logits (rows, classes) by client, and their mean.
+    discriminator, labels
+        The discriminator, if the method has one, and its labels by client.
     """
 
     config: Mapping[str, ConfigValue]
@@ -115,14 +101,8 @@ def client_terms(
 ) -> Iterator[Term]:
     """Yield the loss terms of a client's current model.
 
-    Parameters
-    ----------
-    client
-        Client with public data, whose reference outputs are replaced.
-    reference
-        Reference model of less-forgetting.
-    answers
-        Answers to all clients' current outputs.
+    The client has public data, and its reference outputs are replaced by those of
+    ``reference``.
     """
     parameters = [p for p in client.model.parameters() if p.requires_grad]
     size, count = client.training.batch_size, len(client.train_data)
@@ -168,7 +148,7 @@ def _public_terms(
     """
     public = client.public
     assert public is not None
-    kept = all_outputs(reference, public)
+    kept = all_outputs(reference, public).cpu().numpy()
 
     def term(rows: Tensor, step: int, responders: int, **sent: Array) -> Tensor:
         arrays = {record: {LOGITS: array[rows.numpy()]} for record, array in sent.items()}
@@ -206,17 +186,9 @@ def _discriminator_term(client_id: int, answers: Answers) -> Loss:
 
 
 class NextPhase:
-    """Clients of a run after the next round's local phase.
+    """Clients of a run of FedMD, FedMD-LF or FedAL after the next round's local phase.
 
-    Parameters
-    ----------
-    final
-        A run of FedMD, FedMD-LF or FedAL, whose folder stays unchanged.
-
-    Raises
-    ------
-    RunError
-        If the run is of another method.
+    The run's folder stays unchanged.
     """
 
     def __init__(self, final: FinalModels) -> None:
@@ -256,7 +228,7 @@ class NextPhase:
             )
             assert client.public is not None
             self._trained[client_id] = model_arrays(client.model)
-            logits[client_id] = all_outputs(client.model, client.public)
+            logits[client_id] = all_outputs(client.model, client.public).cpu().numpy()
         mean = mean_outputs({k: {LOGITS: held} for k, held in logits.items()})[LOGITS]
         has_one = isinstance(strategy, FedAL) and bool(checkpoint.method_arrays)
         by_label = cast(list[int], checkpoint.method_scalars.get(LABELS, []))
@@ -269,9 +241,7 @@ class NextPhase:
         )
 
     def _client(self, client_id: int) -> FedMDClient:
-        context = Context(
-            run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}
-        )
+        context = Context(1, 1, node_config={}, state=RecordDict(), run_config={})
         return cast(FedMDClient, self._worker.client(context, client_id))
 
 
@@ -281,17 +251,6 @@ def _restored_strategy(final: FinalModels) -> "FederatedStrategy":
     strategy = build_strategy(experiment, parts)
     strategy.restore(final.checkpoint.method_arrays, final.checkpoint.method_scalars)
     return strategy
-
-
-@torch.no_grad()
-def all_outputs(model: nn.Module, features: Tensor) -> Array:
-    """Return a model's outputs on all rows, in evaluation mode."""
-    with evaluation_mode(model):
-        parts = [
-            model(features[start : start + EVALUATION_BATCH]).cpu().numpy()
-            for start in range(0, len(features), EVALUATION_BATCH)
-        ]
-    return np.concatenate(parts)
 
 
 def _forgets_less(config: Mapping[str, ConfigValue], phase: str) -> bool:

@@ -36,15 +36,7 @@ ModelsOption = Annotated[
 
 
 def variant(name: str, given: Mapping[str, Value]) -> dict[str, Value]:
-    """Return overrides that make an experiment dense or factored.
-
-    Parameters
-    ----------
-    name
-        ``dense`` or ``factored``.
-    given
-        The user's overrides.
-    """
+    """Return a user's overrides, made ``dense`` or ``factored`` by name."""
     if name == "factored":
         return {**given, "decomposition": True}
     # The file's keys of the decomposition do not apply to a dense network.

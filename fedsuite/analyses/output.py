@@ -1,17 +1,17 @@
-"""Output of an analysis: a table as CSV and Markdown, and a plot."""
+"""Output of an analysis: a table as CSV and Markdown, a plot, and shared parts of plots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write, write_error
 from fedsuite.results.plots import save_figure
 from fedsuite.results.tables import console_table, csv_table, markdown_table, print_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Cell = str | int | float | None
 
@@ -59,15 +59,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Output:
-    """The files of one analysis, made by :meth:`claim`.
-
-    Parameters
-    ----------
-    folder
-        Folder of the files.
-    name
-        Name of the files, without ending.
-    """
+    """The files of one analysis: their folder, and their name without ending."""
 
     folder: Path
     name: str
@@ -97,21 +89,51 @@ class Output:
     @property
     def paths(self) -> tuple[Path, Path, Path]:
         """The files: CSV, Markdown, PNG."""
-        csv_path, markdown, image = (
-            self.folder / f"{self.name}.{ending}" for ending in ("csv", "md", "png")
-        )
-        return csv_path, markdown, image
+        stem = self.folder / self.name
+        return stem.with_suffix(".csv"), stem.with_suffix(".md"), stem.with_suffix(".png")
 
-    def write(
-        self, table: Table, figure: "Figure", *, printed: Table | None = None
-    ) -> None:
-        """Write the files and print the table, or a shorter one in its place."""
+    def write(self, table: Table, figure: Figure, *, printed: Table | None = None) -> None:
+        """Write the files and print the table, or a shorter table in its place."""
         csv_path, markdown, image = self.paths
         atomic_write(csv_path, table.to_csv().encode())
         atomic_write(markdown, table.to_markdown().encode())
         save_figure(figure, image)
         (printed or table).show()
         print(f"table and plot: {csv_path}, {markdown.name}, {image.name}", flush=True)
+
+
+def panels(
+    count: int, columns: int, width: float, height: float, extra: float = 0.0
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels in lines, and the panels.
+
+    Parameters
+    ----------
+    count, columns
+        Number of panels, and of panels per line.
+    width, height
+        Size of one panel, inches.
+    extra
+        Height below all panels, inches.
+    """
+    lines = -(-count // columns)
+    size = (width * columns, height * lines + extra)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for empty in axes[count:]:
+        empty.remove()
+    return figure, axes[:count]
+
+
+def whole_rounds(axes: Axes) -> None:
+    """Mark whole rounds only."""
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+
+
+def legend_below(figure: Figure, axes: Axes, columns: int = 1) -> None:
+    """Add the legend of one panel below all panels."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _cells(row: Sequence[Cell]) -> list[str]:

@@ -8,9 +8,10 @@ output folder. The analysis runs missing points when started again.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsuite.analyses.options import (
@@ -20,7 +21,7 @@ from fedsuite.analyses.options import (
     OverwriteOption,
     variant,
 )
-from fedsuite.analyses.output import Output, Table
+from fedsuite.analyses.output import Output, Table, panels
 from fedsuite.core.errors import RunError
 from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
 from fedsuite.results.compare import spread
@@ -48,7 +49,7 @@ class Row(NamedTuple):
 
 
 COLUMNS = (
-    *("clients a round", "latent clients", "model", "seeds", "accuracy %", "std"),
+    *("clients per round", "latent clients", "model", "seeds", "accuracy %", "std"),
     *("gain over dense", "std of gain"),
 )
 
@@ -56,13 +57,7 @@ COLUMNS = (
 def read_scores(
     folders: Mapping[str, Sequence[Path]], metric: str
 ) -> dict[str, dict[int, dict[int, float]]]:
-    """Return the last accuracy of runs.
-
-    Raises
-    ------
-    RunError
-        If a run has no such metric.
-    """
+    """Return the last accuracy of runs."""
     scores: dict[str, dict[int, dict[int, float]]] = {}
     for model, paths in folders.items():
         for path in paths:
@@ -109,10 +104,10 @@ def command(
     experiment: FileArgument,
     output: OutputOption = Path("analysis"),
     clients: Annotated[
-        str, typer.Option(metavar="A,B,C", help="Numbers of clients a round.")
+        str, typer.Option(metavar="A,B,C", help="Numbers of clients per round.")
     ] = "2,5,10,20,30,40",
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to N-1 for each point.")] = 3,
-    workers: Annotated[int, typer.Option(min=0, help="Runs at a time; 0: one a core.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Runs at once; 0: one per core.")] = 0,
     metric: Annotated[
         str, typer.Option(help="Column of rounds.jsonl, a fraction.")
     ] = "accuracy_mean",
@@ -120,7 +115,7 @@ def command(
     settings: SetOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Sweep the clients a round, dense and factored, and compare the last accuracies."""
+    """Sweep the clients per round, dense and factored, and compare the last accuracies."""
     given = overrides(settings)
     files = Output.claim(output, "participation", overwrite=overwrite)
     folders = {
@@ -144,34 +139,30 @@ def command(
 
 def participation_figure(rows: Sequence[Row], metric: str) -> Figure:
     """Draw accuracy against clients per round, and the gain of decomposition."""
-    gains = [row for row in rows if row.gain is not None]
+    gains = [
+        (row.clients, row.gain, row.gain_deviation or 0.0)
+        for row in rows
+        if row.gain is not None
+    ]
     width = 2 if gains else 1
-    figure = Figure(figsize=(5.0 * width, 3.8), layout="constrained")
-    grid = figure.subplots(1, width, squeeze=False)[0]
+    figure, grid = panels(width, width, 5.0, 3.8)
     for index, model in enumerate(dict.fromkeys(row.model for row in rows)):
-        chosen = [row for row in rows if row.model == model]
-        grid[0].errorbar(
-            [row.clients for row in chosen],
-            [row.accuracy for row in chosen],
-            yerr=[row.deviation or 0.0 for row in chosen],
-            color=PALETTE[index],
-            marker="o",
-            markersize=4,
-            capsize=3,
-            label=model,
-        )
-    dress(grid[0], "Last accuracy", "clients a round", f"{metric} (%)")
+        own = [row for row in rows if row.model == model]
+        points = [(row.clients, row.accuracy, row.deviation or 0.0) for row in own]
+        _draw(grid[0], points, PALETTE[index], model)
+    dress(grid[0], "Last accuracy", "clients per round", f"{metric} (%)")
     grid[0].legend(frameon=False)
     if gains:
-        grid[1].errorbar(
-            [row.clients for row in gains],
-            [row.gain for row in gains],
-            yerr=[row.gain_deviation or 0.0 for row in gains],
-            color="black",
-            marker="o",
-            markersize=4,
-            capsize=3,
-        )
+        _draw(grid[1], gains, "black")
         grid[1].axhline(0, color="0.4", linewidth=0.8)
-        dress(grid[1], "Gain of decomposition", "clients a round", "points of accuracy")
+        dress(grid[1], "Gain of decomposition", "clients per round", "points of accuracy")
     return figure
+
+
+def _draw(
+    axes: Axes, points: Sequence[tuple[int, float, float]], colour: str, label: str = ""
+) -> None:
+    """Draw values with their deviations."""
+    x, y, errors = zip(*points, strict=True)
+    style: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 3}
+    axes.errorbar(x, y, yerr=errors, color=colour, label=label or None, **style)

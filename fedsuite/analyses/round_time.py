@@ -59,12 +59,8 @@ class Timing:
 
     Parameters
     ----------
-    label, runs
-        The experiment, and its runs.
-    how
-        Which rounds, and which parts of them, were timed.
-    num_timed
-        Number of rounds timed.
+    how, num_timed
+        Which rounds, and which parts of them, were timed, and the number of rounds.
     seconds
         Quartiles by clock. Processor time is missing where clients ran in other processes.
     """
@@ -86,13 +82,7 @@ class Timing:
 
 
 def timing(group: Group) -> Timing:
-    """Return the round times of an experiment.
-
-    Raises
-    ------
-    RunError
-        If a run has no round with a time.
-    """
+    """Return the round times of an experiment."""
     found = [(run, *timed_rounds(run)) for run in group.runs]
     local = all(run.experiment.get("engine") == "local" for run in group.runs)
     seconds = {}
@@ -129,9 +119,9 @@ def _times(rows: Sequence[dict[str, Any]], how: str, clock: Clock) -> NDArray[np
 
 
 def equal_rounds(num_rounds: int, budget: float, seconds: float) -> int:
-    """Return the rounds of ``seconds`` in ``num_rounds`` of ``budget`` seconds.
+    """Return the rounds of ``seconds`` in ``num_rounds`` of ``budget`` seconds, at least 1.
 
-    Rounded to the nearest, halves up, at least 1.
+    Halves are rounded up.
     """
     return max(1, math.floor(num_rounds * budget / seconds + 0.5))
 
@@ -187,7 +177,7 @@ def command(
         for t, ratio, number in zip(timings, ratios, equal, strict=True)
     ]
     note = (
-        "Seconds a round: median and quartiles over rounds and seeds, without each run's "
+        "Seconds per round: median and quartiles over rounds and seeds, without each run's "
         "first round; processor time is that of the process that runs the clients, no GPU. "
         f"rounds: those in the time of {rounds} rounds of {payer.label}, by {clock.value} "
         "time. Only runs on one machine, under one load, can be compared."
@@ -227,20 +217,16 @@ def time_figure(timings: Sequence[Timing]) -> Figure:
     clocks = [clock for clock in Clock if any(clock in t.seconds for t in timings)]
     size = (4.6 * len(clocks) + 1.4, 1.3 + 0.36 * len(timings))
     figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(clocks), squeeze=False, sharey=True)[0]
-    for axes, clock in zip(panels, clocks, strict=True):
+    grid = figure.subplots(1, len(clocks), squeeze=False, sharey=True)[0]
+    for axes, clock in zip(grid, clocks, strict=True):
         for place, found in enumerate(timings):
             if clock in found.seconds:
                 low, median, high = found.seconds[clock]
-                axes.barh(
-                    place,
-                    median,
-                    xerr=[[median - low], [high - median]],
-                    color=PALETTE[place % len(PALETTE)],
-                    capsize=3,
-                )
+                errors = [[median - low], [high - median]]
+                colour = PALETTE[place % len(PALETTE)]
+                axes.barh(place, median, xerr=errors, color=colour, capsize=3)
         name = "Wall-clock" if clock is Clock.WALL else "Processor"
         dress(axes, f"{name} time of a round", "seconds", "")
-    panels[0].set_yticks(range(len(timings)), [escape_dollars(t.label) for t in timings])
-    panels[0].invert_yaxis()
+    grid[0].set_yticks(range(len(timings)), [escape_dollars(t.label) for t in timings])
+    grid[0].invert_yaxis()
     return figure

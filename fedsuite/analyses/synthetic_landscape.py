@@ -21,11 +21,10 @@ import numpy as np
 import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedsuite.analyses.options import OutputOption, OverwriteOption, SeedOption
-from fedsuite.analyses.output import Output, Table
+from fedsuite.analyses.output import Output, Table, panels, whole_rounds
 from fedsuite.core.rng import numpy_stream
 from fedsuite.results.plots import PALETTE, dress
 
@@ -42,15 +41,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the clients' training.
-
-    Parameters
-    ----------
-    samples
-        Samples of each client.
-    learning_rate, steps, rounds
-        Rate, steps and rounds of full-batch gradient descent on half the squared error.
-    """
+    """Samples per client, and full-batch gradient descent on half the squared error."""
 
     samples: int = 20
     learning_rate: float = 0.05
@@ -113,16 +104,9 @@ def command(
         paths[count] = np.array([averaged_path(*data, settings) for data in drawn])
     few, many = (variance_of(paths[count]) for count in MODELS)
     losses = [expected_loss(paths[count]).mean(axis=0) for count in MODELS]
-    rows = [
-        (
-            index,
-            few[index],
-            many[index],
-            few[index] / many[index],
-            *(x[index] for x in losses),
-        )
-        for index in range(1, rounds + 1)
-    ]
+    # Round 0 is one point, without variance.
+    numbers = [few[1:], many[1:], few[1:] / many[1:], *(loss[1:] for loss in losses)]
+    rows = list(zip(range(1, rounds + 1), *(n.tolist() for n in numbers), strict=True))
     columns = (
         *("round", "variance, 5 models", "variance, 25 models", "ratio"),
         *("loss, 5 models", "loss, 25 models"),
@@ -132,18 +116,12 @@ def command(
         f"of the data; least loss {expected_loss(OPTIMUM):.4f}. Independent clients: "
         "expected ratio 5, scattered widely over so few draws."
     )
-    table = Table(columns, [tuple(map(_plain, row)) for row in rows], note)
-    files.write(table, landscape_figure(paths))
-
-
-def _plain(value: float) -> int | float:
-    return value if isinstance(value, int) else float(value)
+    files.write(Table(columns, rows, note), landscape_figure(paths))
 
 
 def landscape_figure(paths: dict[int, Array]) -> Figure:
     """Draw some paths over the contours, and the variance over rounds."""
-    figure = Figure(figsize=(12.0, 4.0), layout="constrained")
-    *maps, right = figure.subplots(1, len(paths) + 1)
+    figure, (*maps, right) = panels(3, 3, 4.0, 4.0)
     everywhere = np.concatenate([p[:SHOWN].reshape(-1, 2) for p in paths.values()])
     low, high = everywhere.min(axis=0) - 0.08, everywhere.max(axis=0) + 0.08
     for index, (count, found) in enumerate(paths.items()):
@@ -158,7 +136,7 @@ def landscape_figure(paths: dict[int, Array]) -> Figure:
         label = f"{count} models"
         right.plot(rounds, variance_of(found)[1:], color=PALETTE[index], label=label)
     right.set_ylim(bottom=0)
-    right.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    whole_rounds(right)
     dress(right, "Variance of the averaged weights", "round", "variance")
     right.legend(frameon=False)
     return figure
