@@ -99,17 +99,10 @@ class Repeats:
         """Return the numbers of the table."""
         mean, variance = self.aggregates.mean, self.aggregates.variance
         update = mean - self.start
+        relative = variance / float(mean @ mean), variance / float(update @ update)
         other = None if self.products is None else self.products.variance
-        return Row(
-            server_round,
-            model,
-            clients,
-            variance,
-            variance / float(mean @ mean),
-            variance / float(update @ update),
-            other,
-            None if other is None else variance / other,
-        )
+        ratio = None if other is None else variance / other
+        return Row(server_round, model, clients, variance, *relative, other, ratio)
 
 
 class ProductAverage:
@@ -142,16 +135,14 @@ class ProductAverage:
 
 
 class RoundRepeater(Callback):
-    """Callback that repeats a run's rounds; the run itself is repeat 0.
+    """Callback that repeats the rounds 1, 1 + every, ... of a run.
 
     Parameters
     ----------
     products
         Average of the run's own clients.
     repeats
-        Number of repeats N, the run's own round among them.
-    every
-        Distance of measured rounds: 1, 1 + every, ...
+        Number of repeats N, the run's own round among them as repeat 0.
     clients
         ``same``, ``resampled``, or both.
     model
@@ -317,12 +308,9 @@ def variance_figure(rows: Sequence[Row]) -> Figure:
     for axes, panel in zip(grid, shown, strict=True):
         for model in models:
             for clients in choices:
-                points = [
-                    (row.server_round, getattr(row, panel))
-                    for row in rows
-                    if (row.model, row.clients) == (model, clients)
-                    and getattr(row, panel) is not None
-                ]
+                own = [row for row in rows if (row.model, row.clients) == (model, clients)]
+                found = [(row.server_round, getattr(row, panel)) for row in own]
+                points = [point for point in found if point[1] is not None]
                 if points:
                     axes.plot(
                         *zip(*points, strict=True),

@@ -158,21 +158,22 @@ def curve_table(found: Sequence[Curve], metric: str, words: str) -> Table:
     cells: list[tuple[Cell, ...]] = []
     for curve in found:
         for index, server_round in enumerate(curve.rounds.tolist()):
-            sent = float(curve.parameters[index])
+            run = curve.label, curve.ledger, curve.num_seeds, server_round
+            score = 100 * float(curve.accuracies[index])
             spread = curve.deviations
-            cells.append(
-                (
-                    *(curve.label, curve.ledger, curve.num_seeds, server_round),
-                    *(sent / 1e6, sent * BYTES_PER_PARAMETER / 1e6),
-                    100 * float(curve.accuracies[index]),
-                    None if spread is None else 100 * float(spread[index]),
-                )
-            )
+            deviation = None if spread is None else 100 * float(spread[index])
+            cells.append((*run, *_millions(curve.parameters[index]), score, deviation))
     note = (
         f"Payload sent {words} in training, by all clients together, until the end of the "
         f"round; {metric}, mean and sample standard deviation over seeds."
     )
     return Table(columns, cells, note)
+
+
+def _millions(parameters: float) -> tuple[float, float]:
+    """Return parameters and their bytes, in millions."""
+    sent = float(parameters)
+    return sent / 1e6, sent * BYTES_PER_PARAMETER / 1e6
 
 
 def common_targets(found: Sequence[Curve]) -> list[float]:
@@ -247,8 +248,7 @@ def command(
     cells = [
         (
             *(row.label, row.ledger, round(100 * row.target, 3), row.server_round),
-            *(row.parameters / 1e6, row.parameters * BYTES_PER_PARAMETER / 1e6),
-            row.times_less,
+            *(*_millions(row.parameters), row.times_less),
         )
         for row in rows
     ]

@@ -158,17 +158,11 @@ def _row(group: Sequence[Case]) -> list[Cell]:
     reached = [shift.squared_shift for shift in shifts]
     effective = [shift.effective_size for shift in shifts]
     divergences = [s.divergence for s in shifts if s.divergence is not None]
+    distinct = 100 * fmean(case.shift.distinct / case.rows for case in group)
     return [
-        group[0].generator,
-        group[0].asked,
-        fmean(reached),
-        min(reached),
-        max(reached),
-        fmean(shift.variance for shift in shifts),
-        fmean(effective),
-        min(effective),
-        100 * fmean(case.shift.distinct / case.rows for case in group),
-        fmean(shift.label_drift for shift in shifts),
+        *(group[0].generator, group[0].asked, fmean(reached), min(reached), max(reached)),
+        *(fmean(shift.variance for shift in shifts), fmean(effective), min(effective)),
+        *(distinct, fmean(shift.label_drift for shift in shifts)),
         fmean(divergences) if divergences else None,
     ]
 

@@ -65,16 +65,8 @@ def variance_ratio(
     ----------
     weights
         Clients' weights (m,), >= 0, which are divided by their sum.
-    means
-        Mean a of the coefficients, and mean d of the atoms.
-    deviations
-        Standard deviations, :math:`\sigma` of the coefficients and :math:`\tau` of the
-        atoms.
-
-    Raises
-    ------
-    ValueError
-        If the average of products does not vary, or the weights are not valid.
+    means, deviations
+        Of the coefficients, a and :math:`\sigma`, and of the atoms, d and :math:`\tau`.
     """
     concentration = float(np.square(_shares(weights)).sum())
     (a, d), (sigma, tau) = means, deviations

@@ -110,15 +110,12 @@ class Trajectory(Callback):
 
     def on_start(self, state: RunState) -> None:
         """Keep the initial model."""
-        self._keep(to_arrays(state.arrays))
+        dense = self._space.dense(to_arrays(state.arrays))
+        self.points.append(flat(dense[name] for name in self._names))
 
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         """Keep the model after a round."""
-        self._keep(to_arrays(state.arrays))
-
-    def _keep(self, arrays: Arrays) -> None:
-        dense = self._space.dense(arrays)
-        self.points.append(flat(dense[name] for name in self._names))
+        self.on_start(state)
 
 
 class Surface:

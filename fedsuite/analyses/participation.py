@@ -85,18 +85,9 @@ def summarise(scores: Scores) -> list[Row]:
             paired = [found[seed] - dense[seed] for seed in found if seed in dense]
             factored = model == "factored"
             gain = spread(paired) if factored else None
-            rows.append(
-                Row(
-                    clients,
-                    clients**2 - clients if factored else None,
-                    model,
-                    len(found),
-                    overall.mean,
-                    overall.std,
-                    gain.mean if gain else None,
-                    gain.std if gain else None,
-                )
-            )
+            latent = clients**2 - clients if factored else None
+            own = (clients, latent, model, len(found), overall.mean, overall.std)
+            rows.append(Row(*own, *((gain.mean, gain.std) if gain else (None, None))))
     return rows
 
 

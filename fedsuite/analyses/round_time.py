@@ -189,18 +189,16 @@ def command(
 
 def instructions(timings: Sequence[Timing], equal: Sequence[int]) -> list[str]:
     """Return the commands that give each experiment its rounds and compare them."""
-    lines = [
-        f"{t.label}: --set num-rounds={number}"
-        for t, number in zip(timings, equal, strict=True)
-    ]
+    pairs = list(zip(timings, equal, strict=True))
+    lines = [f"{t.label}: --set num-rounds={number}" for t, number in pairs]
     lines += [
         f"fedsuite resume {shlex.quote(str(run.path))} --num-rounds {number}"
-        for t, number in zip(timings, equal, strict=True)
+        for t, number in pairs
         for run in t.runs
         if last_round(run) < number
     ]
     paths = [str(run.path) for t in timings for run in t.runs]
-    cuts = [f"--at-round={t.label}={n}" for t, n in zip(timings, equal, strict=True)]
+    cuts = [f"--at-round={t.label}={number}" for t, number in pairs]
     return [*lines, shlex.join(["fedsuite", "fairness", *paths, *cuts])]
 
 

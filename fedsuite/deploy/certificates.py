@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -20,6 +21,10 @@ ALWAYS_NAMED = ("localhost", "127.0.0.1")
 """Names by which programs on the SuperLink's machine reach it."""
 
 _CLOCKS_DIFFER = timedelta(days=1)
+_OTHER_USES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "encipher_only", "decipher_only"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,28 +44,11 @@ class KeyPair:
 
 
 def make_authority(name: str, days: int) -> Certified:
-    """Return a self-signed certificate authority.
-
-    Parameters
-    ----------
-    name
-        Common name.
-    days
-        Days of validity from now, at least 1.
-    """
+    """Return a self-signed certificate authority, valid for some days from now."""
     key = ec.generate_private_key(ec.SECP384R1())
     subject = _subject(name)
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = dict.fromkeys(_OTHER_USES, False)
+    usage = x509.KeyUsage(key_cert_sign=True, crl_sign=True, **others)
     public = key.public_key()
     certificate = (
         _builder(subject, subject, public, days)
@@ -75,17 +63,17 @@ def make_authority(name: str, days: int) -> Certified:
 def make_server_certificate(
     authority: Certified, hosts: Sequence[str], days: int, key: bytes | None = None
 ) -> Certified:
-    """Return a server's certificate for names and addresses, signed by the authority.
+    """Return a server's certificate, signed by the authority.
 
     Parameters
     ----------
     hosts
-        Names and IP addresses by which clients reach the server; ``localhost`` and
-        ``127.0.0.1`` are added.
+        Names and IP addresses by which clients reach the server, beside
+        :data:`ALWAYS_NAMED`.
     days
         Days of validity from now, at least 1.
     key
-        The server's private key, as :class:`Certified` has it; None makes one.
+        The server's private key; None makes one.
     """
     signer = x509.load_pem_x509_certificate(authority.certificate)
     signing_key = _load_key(authority.key)
@@ -144,8 +132,6 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _load_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     key = load_pem_private_key(pem, password=None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key

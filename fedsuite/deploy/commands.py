@@ -18,6 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+DaysOption = Annotated[int, typer.Option(min=1, help="Days that the certificate holds.")]
 SuperLinkArgument = Annotated[
     Path, typer.Argument(help="The SuperLink's folder, as `deploy init` made it.")
 ]
@@ -32,7 +33,8 @@ def init(
     nodes: Annotated[str, typer.Option(help="Names of the nodes, comma-separated.")],
     output: Annotated[Path, typer.Option(help="Folder to make.")] = Path("federation"),
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Its port, for its own machine alone.")
+        int,
+        typer.Option(min=1, max=65535, help="SuperLink's port, on its own machine alone."),
     ] = 8000,
     fleet_port: Annotated[
         int,
@@ -42,9 +44,7 @@ def init(
             help="Port that sites reach: nginx's, in Flower 1.39 the Fleet API's own.",
         ),
     ] = 8443,
-    days: Annotated[
-        int, typer.Option(min=1, help="Days that the certificate holds.")
-    ] = 365,
+    days: DaysOption = 365,
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
     from fedsuite.deploy.folders import DOOR, NODES, SUPERLINK, init_federation
@@ -60,10 +60,7 @@ def init(
 
 
 @app.command()
-def renew(
-    folder: SuperLinkArgument,
-    days: Annotated[int, typer.Option(min=1, help="Days that it shall hold.")] = 365,
-) -> None:
+def renew(folder: SuperLinkArgument, days: DaysOption = 365) -> None:
     """Renew the SuperLink's certificate; nodes need nothing new."""
     from fedsuite.deploy.folders import SERVER, SuperLinkFolder
     from fedsuite.deploy.validity import renew as renew_certificate
@@ -83,8 +80,7 @@ def superlink(
         bool,
         typer.Option(
             "--open-control-api",
-            help="Let everybody who reaches that address run code at all sites, without "
-            "any key.",
+            help="Let all who reach the address run code at all sites, without a key.",
         ),
     ] = False,
 ) -> None:
@@ -120,9 +116,9 @@ def supernode(
     add_help_option=False,
 )
 def superexec(context: typer.Context) -> None:
-    """Run a SuperExec, given its options, whose ClientApps have torch and Flower loaded.
+    """Run a SuperExec whose ClientApps have torch and Flower loaded, for containers.
 
-    For containers; `supernode` has one already.
+    Its options are those of flower-superexec. `supernode` has such a SuperExec already.
     """
     import os
 
@@ -138,11 +134,9 @@ def run(
     folder: SuperLinkArgument,
     file: FileArgument,
     settings: SetOption = None,
-    host: Annotated[
-        str, typer.Option(help="Where its port is, if not on this machine.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Host of the SuperLink's port.")] = "127.0.0.1",
 ) -> None:
-    """Run an experiment on a federation that stands, and show its log."""
+    """Run an experiment on an existing federation, and show its log."""
     from fedsuite.deploy.folders import SuperLinkFolder
     from fedsuite.deploy.rehearsal import submit
 
@@ -159,7 +153,7 @@ def local(
         typer.Option(help="Keep the federation's folders here; default: nowhere."),
     ] = None,
 ) -> None:
-    """Rehearse: the whole federation as processes of this machine, started and stopped."""
+    """Rehearse a whole federation as processes of this machine."""
     import tempfile
 
     from fedsuite.deploy.endings import rehearsal_told

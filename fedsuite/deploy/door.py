@@ -17,7 +17,7 @@ OPEN = "--open-control-api"
 
 
 def check_listening(port: int, fleet_port: int, bind: str, opens: bool) -> str:
-    """Return a warning about an address that other machines reach; empty if none is due.
+    """Return a warning about an address that other machines reach, or nothing.
 
     Parameters
     ----------

@@ -16,22 +16,15 @@ from fedsuite.results.writer import RunFolder
 
 
 def left_to_superlink(folder: SuperLinkFolder, run: Path, run_id: str | None) -> str:
-    """Return the message on a run that the SuperLink goes on with, unfollowed.
+    """Return the message on a run that the SuperLink goes on with.
 
-    Parameters
-    ----------
-    folder
-        The SuperLink's folder.
-    run
-        The run's folder, perhaps on another machine.
-    run_id
-        Flower's number of the run; None while unknown.
+    The run's folder may be on another machine, and Flower's number of the run unknown.
     """
     if run_id is None:
         status = shlex.join(["fedsuite", "deploy", "status", str(folder.path)])
         return (
-            f"stopped before the SuperLink told of the run: `{status}` says whether it "
-            "has it"
+            "stopped before the SuperLink told of the run: "
+            f"`{status}` says whether the SuperLink has it"
         )
     where = f"in {run}"
     if (run / MANIFEST).exists():
@@ -49,21 +42,10 @@ def left_to_superlink(folder: SuperLinkFolder, run: Path, run_id: str | None) ->
 def rehearsal_told(
     run_config: Mapping[str, Value], num_nodes: int, kept: Path | None
 ) -> Iterator[None]:
-    """Turn Ctrl-C in a rehearsal into a :class:`Stopped` with the place of the stop.
+    """Turn Ctrl-C in a rehearsal into a :class:`Stopped` with the command to go on.
 
-    Parameters
-    ----------
-    run_config
-        The run's values.
-    num_nodes
-        Number of nodes.
-    kept
-        The federation's folders, with the clients' states; None for folders to delete.
-
-    Raises
-    ------
-    Stopped
-        With the place of the stop, and the command to go on.
+    ``kept`` has the federation's folders, with the clients' states; None for folders to
+    delete.
     """
     run = run_folder(run_config)
     try:

@@ -55,8 +55,6 @@ class SuperLinkFolder:
 
     Parameters
     ----------
-    path
-        Its folder.
     hosts
         Names and addresses of the certificate; nodes use the first.
     port, fleet_port
@@ -73,13 +71,7 @@ class SuperLinkFolder:
 
     @classmethod
     def load(cls, path: Path) -> "SuperLinkFolder":
-        """Read a folder that :func:`init_federation` made.
-
-        Raises
-        ------
-        ConfigError
-            If it is no such folder, or a file is missing.
-        """
+        """Read a folder of :func:`init_federation`, or raise :class:`ConfigError`."""
         values = _read(path / SUPERLINK_FILE, ("hosts", "port", "fleet-port", "nodes"))
         folder = cls(
             path.resolve(),
@@ -99,10 +91,6 @@ class NodeFolder:
 
     Parameters
     ----------
-    path
-        Its folder.
-    name
-        The node's name.
     superlink
         ``HOST:PORT`` of the SuperLink's Fleet API.
     config
@@ -120,13 +108,7 @@ class NodeFolder:
 
     @classmethod
     def load(cls, path: Path) -> "NodeFolder":
-        """Read a folder that :func:`init_federation` made.
-
-        Raises
-        ------
-        ConfigError
-            If it is no such folder, or a file is missing.
-        """
+        """Read a folder of :func:`init_federation`, or raise :class:`ConfigError`."""
         values = _read(path / NODE_FILE, ("name", "superlink"))
         _need(path, (AUTHORITY, NODE_KEY, SECRET))
         config = values.get(_NODE_TABLE, {})
@@ -141,9 +123,8 @@ class NodeFolder:
             raise ConfigError(
                 f"{path / NODE_FILE}: key preload is {preload!r}: expected true or false"
             )
-        return cls(
-            path.resolve(), str(values["name"]), str(values["superlink"]), config, preload
-        )
+        name, superlink = str(values["name"]), str(values["superlink"])
+        return cls(path.resolve(), name, superlink, config, preload)
 
 
 def init_federation(
@@ -188,7 +169,7 @@ def init_federation(
     _write(superlink / AUTHORITY_KEY, authority.key)
     _write(superlink / SERVER, server.certificate)
     _write(superlink / SERVER_KEY, server.key)
-    _write(superlink / SECRET, secrets.token_bytes(32).hex().encode())
+    _write(superlink / SECRET, secrets.token_hex(32).encode())
     for index, name in enumerate(nodes):
         key = make_node_key(name)
         node = folder / NODES / name
@@ -196,16 +177,12 @@ def init_federation(
         _write(node / AUTHORITY, authority.certificate)
         _write(node / NODE_KEY, key.private)
         _write(node / NODE_PUBLIC_KEY, key.public)
-        _write(node / SECRET, secrets.token_bytes(32).hex().encode())
+        _write(node / SECRET, secrets.token_hex(32).encode())
         config = {"partition-id": index, "num-partitions": len(nodes)}
         text = {"name": name, "superlink": f"{_bracketed(hosts[0])}:{fleet}"}
         _write(node / NODE_FILE, tomli_w.dumps({**text, _NODE_TABLE: config}).encode())
-    facts: dict[str, Any] = {
-        "hosts": list(hosts),
-        "port": port,
-        "fleet-port": fleet,
-        "nodes": list(nodes),
-    }
+    facts: dict[str, Any] = {"hosts": list(hosts), "port": port, "fleet-port": fleet}
+    facts["nodes"] = list(nodes)
     if fleet != port and not fleet_is_grpc():
         _write(superlink / DOOR, nginx_config(port, fleet).encode())
     # Last, so that a folder with this file is whole.
@@ -214,7 +191,7 @@ def init_federation(
 
 def _check(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int) -> None:
     if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"folder {folder} holds something already: name another one")
+        raise ConfigError(f"folder {folder} is not empty: name another one")
     if not hosts or not nodes:
         raise ConfigError("name at least one host of the SuperLink, and one node")
     for host in hosts:

@@ -38,11 +38,7 @@ from fedsuite.deploy.preloaded import superexec
 from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
-from fedsuite.engines.processes import (
-    executable,
-    flower_environment,
-    stop_signals_raise,
-)
+from fedsuite.engines.processes import executable, flower_environment, stop_signals_raise
 
 REGISTERED = "registered.json"
 
@@ -57,14 +53,9 @@ _FORGIVEN_AFTER_S = 600.0
 def superlink_command(
     folder: SuperLinkFolder, bind: str = LOOPBACK, *, opens: bool = False
 ) -> list[str]:
-    """Return the command of the SuperLink.
+    """Return the command of the SuperLink, which listens on an address.
 
-    Parameters
-    ----------
-    bind
-        Address to listen on; ``0.0.0.0`` is all addresses.
-    opens
-        Whether the Control API listens there too, if the Fleet API has its own port.
+    ``opens`` makes the Control API listen there too, if the Fleet API has its own port.
     """
     path = folder.path
     command = [
@@ -98,13 +89,7 @@ def superlink_helper_command(folder: SuperLinkFolder) -> list[str]:
 
 
 def supernode_command(folder: NodeFolder, runtime_port: int) -> list[str]:
-    """Return the command of a SuperNode.
-
-    Parameters
-    ----------
-    runtime_port
-        Port of this machine's loopback for the node's own SuperExec.
-    """
+    """Return the command of a SuperNode, whose SuperExec uses a port of the loopback."""
     return [
         "flower-supernode",
         *("--superlink", folder.superlink),
@@ -150,11 +135,9 @@ def superlink_environment(folder: SuperLinkFolder) -> dict[str, str]:
 
 def supernode_environment(folder: NodeFolder) -> dict[str, str]:
     """Return the environment of a node, with private models in the node's folder."""
-    state = os.environ.get("FEDSUITE_STATE", str(folder.path / "state"))
-    home = str(folder.path / "flwr")
     return flower_environment(with_fedsuite(os.environ)) | {
-        "FLWR_HOME": home,
-        "FEDSUITE_STATE": state,
+        "FLWR_HOME": str(folder.path / "flwr"),
+        "FEDSUITE_STATE": os.environ.get("FEDSUITE_STATE", str(folder.path / "state")),
     }
 
 
@@ -172,20 +155,13 @@ def write_connection(folder: SuperLinkFolder, host: str = LOOPBACK) -> None:
 
 def is_healthy(folder: SuperLinkFolder) -> bool:
     """Return whether the folder's SuperLink answers on this machine."""
-    context = ssl.create_default_context(cafile=str(folder.path / AUTHORITY))
-    return answers(
-        http.client.HTTPSConnection(LOOPBACK, folder.port, timeout=2.0, context=context)
-    )
+    trusted = ssl.create_default_context(cafile=str(folder.path / AUTHORITY))
+    line = http.client.HTTPSConnection(LOOPBACK, folder.port, timeout=2.0, context=trusted)
+    return answers(line)
 
 
 def ask(folder: SuperLinkFolder, *words: str) -> str:
-    """Return the output of a ``flwr`` command.
-
-    Raises
-    ------
-    RunError
-        If the command fails, with the command's last line.
-    """
+    """Return the output of a ``flwr`` command, or raise its last line."""
     answer = subprocess.run(
         [executable("flwr"), *words],
         cwd=neutral_folder(folder.path),
@@ -245,8 +221,6 @@ def run_superlink(
 
     Parameters
     ----------
-    folder
-        The SuperLink's folder.
     write
         Takes lines of progress.
     bind, opens
@@ -285,15 +259,7 @@ def run_superlink(
 def run_supernode(
     folder: NodeFolder, runtime_port: int, write: Callable[[str], None]
 ) -> None:
-    """Run a SuperNode and its SuperExec until a signal comes.
-
-    Raises
-    ------
-    ConfigError
-        If the authority's certificate has ended.
-    RunError
-        If a program ends by itself again and again.
-    """
+    """Run a SuperNode and its SuperExec until a signal comes; see :func:`run_superlink`."""
     if warning := check_node(folder):
         write(warning)
     with _supervised(folder.path, supernode_environment(folder)) as programs:
@@ -344,15 +310,14 @@ class _Programs:
             time.sleep(_LOOK_EVERY_S)
 
     def watch(self, write: Callable[[str], None]) -> None:
-        """Wait for ever, and restart programs that have ended, but not for ever.
+        """Restart programs that have ended, each a limited number of times in a row.
 
-        The other programs go on meanwhile, so a run survives the death of its SuperLink. A
-        program that ran for minutes gets new restarts, because a line breaks more than five
-        times per year.
+        The other programs go on meanwhile, so a run survives the death of its SuperLink.
         """
         while True:
             for name in self._ended():
                 words = self._epitaph(name)
+                # A line breaks more often per year than there are restarts.
                 if time.monotonic() - self._started[name] > _FORGIVEN_AFTER_S:
                     self._restarts[name] = 0
                 count = self._restarts.get(name, 0)

@@ -52,8 +52,6 @@ def submit(
         The experiment's values, with paths on the ServerApp's and the nodes' machines.
     on_line
         Function that takes each line of the run's log.
-    host
-        The SuperLink's host.
 
     Raises
     ------
@@ -87,18 +85,8 @@ def rehearse(
 ) -> None:
     """Run an experiment on a new federation of processes on this machine.
 
-    Certificates, keys, database and process isolation are as between machines.
-
-    Parameters
-    ----------
-    run_config
-        The experiment's values, with absolute paths.
-    num_nodes
-        Number of nodes.
-    folder
-        New or empty folder of the federation.
-    on_line
-        Function that takes each line of the run's log.
+    Certificates, keys, database and process isolation are as between machines. The
+    experiment's values have absolute paths, and ``folder`` is new or empty.
 
     Raises
     ------
@@ -117,16 +105,7 @@ def rehearse(
 class LocalFederation:
     """SuperLink and SuperNodes of a federation as processes of this machine.
 
-    Parameters
-    ----------
-    world
-        World that ends all processes.
-    folder
-        New or empty folder of the federation.
-    num_nodes
-        Number of nodes.
-    preload
-        As for :class:`~fedsuite.deploy.folders.NodeFolder`.
+    ``folder`` is new or empty.
     """
 
     def __init__(
@@ -181,13 +160,7 @@ class LocalFederation:
         self.run_app(stage_keys(self._world.folder / "app", run_config), on_line)
 
     def run_app(self, app: Path, on_line: OnLine) -> None:
-        """Run the Flower app in a folder; return when the run has completed.
-
-        Raises
-        ------
-        RunError
-            If it does not start or does not complete.
-        """
+        """Run the Flower app in a folder; return when the run has completed."""
 
         def check() -> None:
             self.running[SUPERLINK][0].check_alive()

@@ -15,7 +15,6 @@ from fedsuite.results.reader import load_run
 if TYPE_CHECKING:
     from rich.table import Table
 
-
 REJECTED = "rejected-reply"
 
 
@@ -23,18 +22,8 @@ REJECTED = "rejected-reply"
 class RunStatus:
     """Progress of a run, read from its folder.
 
-    Parameters
-    ----------
-    name, status
-        Name and status of the run.
-    rounds, planned
-        Number of rounds done, and of planned rounds.
-    accuracy
-        Mean over clients at the last evaluation, a fraction; None before the first.
-    rejected
-        Number of rejected replies.
-    last_reason
-        Reason of the last rejection; empty without any.
+    ``accuracy`` is the mean over clients at the last evaluation, a fraction, and
+    ``last_reason`` that of the last rejected reply.
     """
 
     name: str
@@ -110,7 +99,7 @@ def tables(folder: SuperLinkFolder, runs: Path) -> list["Table"]:
             "Runs that the SuperLink knows",
             ("run", "status"),
             [
-                (str(r.get("run-id", "")), str(r.get("status", "")))
+                [str(r.get(key, "")) for key in ("run-id", "status")]
                 for r in list_runs(folder)
             ],
         ),

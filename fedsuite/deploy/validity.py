@@ -23,13 +23,7 @@ WARN_DAYS = 30
 
 
 def valid_until(path: Path) -> datetime:
-    """Return the end of the certificate in a file.
-
-    Raises
-    ------
-    ConfigError
-        If there is no certificate.
-    """
+    """Return the end of the certificate in a file, or raise :class:`ConfigError`."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     except OSError as error:
@@ -41,17 +35,9 @@ def valid_until(path: Path) -> datetime:
 
 
 def check_superlink(folder: SuperLinkFolder, now: datetime | None = None) -> str:
-    """Refuse certificates that have ended; return a warning of a near end.
+    """Refuse certificates that have ended; return a warning of a near end, or nothing.
 
-    Parameters
-    ----------
-    now
-        Time, for tests; None is now.
-
-    Returns
-    -------
-    str
-        One line; empty if the end is far.
+    ``now`` None is the present.
     """
     renew = f"`fedsuite deploy renew {folder.path}` makes a new one"
     told = _check(folder.path / SERVER, now, renew)
@@ -64,19 +50,9 @@ def check_node(folder: NodeFolder, now: datetime | None = None) -> str:
 
 
 def renew(folder: SuperLinkFolder, days: int) -> datetime:
-    """Renew the SuperLink's certificate for the same key and names.
+    """Renew the SuperLink's certificate for the same key and names; return its new end.
 
     Nodes trust the authority and need nothing new.
-
-    Parameters
-    ----------
-    days
-        Days from now, at least 1, within the authority's certificate.
-
-    Returns
-    -------
-    datetime
-        End of the new certificate.
 
     Raises
     ------
@@ -94,7 +70,7 @@ def renew(folder: SuperLinkFolder, days: int) -> datetime:
     if days > left:
         raise ConfigError(
             f"--days {days}: the authority's own certificate ends on {end:%Y-%m-%d}, in "
-            f"{left} days; ask for fewer, or make a new federation"
+            f"{left} days: ask for fewer, or make a new federation"
         )
     authority = Certified((folder.path / AUTHORITY).read_bytes(), key.read_bytes())
     own = (folder.path / SERVER_KEY).read_bytes()

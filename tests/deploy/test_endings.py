@@ -81,7 +81,7 @@ def test_a_run_that_nobody_has_heard_of(
     interrupted_after(monkeypatch, lambda: "nothing")
     assert told("run", folder, write_experiment(tmp_path / "e.toml")) == (
         "fedsuite: stopped before the SuperLink told of the run: `fedsuite deploy status "
-        f"'{folder}'` says whether it has it"
+        f"'{folder}'` says whether the SuperLink has it"
     )
 
 

@@ -110,7 +110,7 @@ def test_names_that_cannot_be_used(
 
 def test_what_is_there_is_not_overwritten(made: Path) -> None:
     before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match="holds something already"):
+    with pytest.raises(ConfigError, match="is not empty"):
         init_federation(made, HOSTS, NAMES)
     assert before == {p: p.read_bytes() for p in made.rglob("*") if p.is_file()}
 

@@ -47,13 +47,7 @@ _MOST_BYTES = 1 << 16
 
 
 def beside(command: list[str]) -> None:
-    """Become a SuperExec beside a process that forks ClientApps.
-
-    Parameters
-    ----------
-    command
-        The SuperExec's command line.
-    """
+    """Become a SuperExec, by its command line, beside a process that forks ClientApps."""
     from shutil import which
 
     program = which(command[0])
@@ -82,14 +76,7 @@ def beside(command: list[str]) -> None:
 
 
 def serve(listener: socket.socket, ended: int) -> list[str] | None:
-    """Fork per received command line, until the SuperExec has ended.
-
-    Parameters
-    ----------
-    listener
-        Socket that :func:`begin` connects to.
-    ended
-        End of a pipe that closes with the SuperExec.
+    """Fork per received command line, until the SuperExec has ended and closed a pipe.
 
     Returns
     -------
