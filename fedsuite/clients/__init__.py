@@ -1,7 +1,7 @@
-"""Client side: one short file a method, of the same name as its strategy's.
+"""Client side: one short file per method, named as its strategy's.
 
-``from fedsuite.clients import FedAvgClient`` finds each client of the registry; nothing is
-imported before it is asked for.
+``from fedsuite.clients import FedAvgClient`` finds each client of the registry, and imports
+it when it is asked for.
 """
 
 from importlib import import_module

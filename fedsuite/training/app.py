@@ -65,18 +65,11 @@ def make_client_app(
 ) -> ClientApp:
     """Return a ClientApp that answers the given message types.
 
-    Parameters
-    ----------
-    client_fn
-        Makes the client of a number; on a node with one client, of the node's partition id.
-    actions
-        Message types: the ``ACTIONS`` of the client's class.
-    mods
-        Flower's mods, wrapped around each handler.
-    facts
-        What the node adds to its hello, such as ``"public"``, a hash of its public data.
-    failures
-        Logs errors in the clients' code; None logs those of this app.
+    ``client_fn`` makes each client that a message names; a node with one client gives it
+    the node's partition id as number. ``actions`` are the ``ACTIONS`` of the client's
+    class, and ``mods`` Flower's, wrapped around each handler. ``facts`` adds to the node's
+    hello, such as ``"public"``, a hash of its public data. ``failures`` logs errors in the
+    clients' code; None logs those of this app.
     """
     app = ClientApp(mods=mods)
     told = failures or Failures()

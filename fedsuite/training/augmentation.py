@@ -31,13 +31,8 @@ _CHROMA = ((0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
     """Return images shifted at random by up to ``padding`` pixels, half of them mirrored.
 
-    Images ``[n, channels, height, width]`` may have any scaling; what comes in is 0. All
-    draws are of the CPU generator.
-
-    Raises
-    ------
-    ConfigError
-        If the inputs are no images.
+    Images ``[n, channels, height, width]`` may have any scaling; what comes in is 0. The
+    CPU generator makes all draws. ConfigError if the inputs are no images.
     """
     if images.ndim != 4:
         raise ConfigError(
@@ -59,12 +54,7 @@ def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) 
 def augment(pixels: Tensor, generator: torch.Generator) -> Tensor:
     """Return a random view of each grey or RGB image, of the same shape and in 0 to 1.
 
-    All draws are of the CPU generator.
-
-    Raises
-    ------
-    ConfigError
-        If the inputs are no such images.
+    The CPU generator makes all draws. ConfigError if the inputs are no such images.
     """
     channels = pixels.shape[1] if pixels.ndim == 4 else 0
     if channels == 1:

@@ -136,13 +136,7 @@ class FederatedClient(NumPyClient):
         return self.protect(request, self.act(request))
 
     def act(self, request: Request) -> Reply:
-        """Answer a request without privacy.
-
-        Raises
-        ------
-        RunError
-            If the client does not know the message type.
-        """
+        """Answer a request without privacy; RunError for an unknown message type."""
         action = self.ACTIONS.get(request.message_type)
         if action is None:
             raise RunError(
@@ -216,24 +210,11 @@ class FederatedClient(NumPyClient):
     ) -> TrainingSummary:
         """Train ``self.model`` as the options say.
 
-        Parameters
-        ----------
-        request
-            Names the round, for learning rate and random streams.
-        purpose
-            Name of the mini-batches' stream; each of a round's trainings needs its own.
-        training
-            Options of this training; None takes the client's.
-        frozen
-            Names of arrays that stay as they are; no step is taken if they are the whole
-            model.
-        rows
-            Numbers of the training samples to train on, on the CPU; None is all.
-
-        Raises
-        ------
-        RunError
-            If the loss is not finite.
+        ``request`` names the round, for learning rate and random streams. ``purpose`` names
+        the stream of mini-batches: each of a round's trainings needs its own. ``training``
+        replaces the client's options. ``frozen`` names arrays that stay as they are; no
+        step is taken if they are the whole model. ``rows`` are the numbers of the samples
+        to train on, on the CPU; None is all. RunError if the loss is not finite.
         """
         training = training or self.training
         server_round = request.server_round
@@ -353,12 +334,7 @@ class FederatedClient(NumPyClient):
     def protect(self, request: Request, reply: Reply) -> Reply:
         """Clip arrays that are about to leave, and add noise.
 
-        Parameters
-        ----------
-        request
-            As the client got it: changes are measured from its model.
-        reply
-            All that leaves.
+        Changes are measured from the model in ``request``, as the client got it.
         """
         if self.privacy.dp_noise_multiplier == 0 or not reply.arrays:
             return reply

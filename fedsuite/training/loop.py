@@ -177,26 +177,10 @@ def run_steps(
 ) -> TrainingSummary:
     """Train on the given mini-batches, in training mode.
 
-    Parameters
-    ----------
-    model
-        Trained in place.
-    data
-        On the model's device.
-    batches
-        Sample indices of each step.
-    optimizer
-        Takes the steps.
-    loss_function
-        Mean loss of a mini-batch from model, features and labels.
-    before_step
-        Corrects the gradients in place, between gradient and step.
-    after_step
-        Called after each step with its number, from 1.
-    frozen
-        Modules that stay in evaluation mode, so that no statistic of theirs moves.
-    clip_gradient_norm
-        Largest norm of the gradient as ``before_step`` leaves it; 0 does not clip.
+    ``batches`` yields the sample indices of each step. ``before_step`` corrects the
+    gradients in place; ``after_step`` gets the step's number, from 1. Modules in ``frozen``
+    stay in evaluation mode, so that no statistic of theirs moves. ``clip_gradient_norm`` is
+    the largest norm of the gradient as ``before_step`` leaves it; 0 does not clip.
     """
     # Torch takes longer to set a mode than to look whether it is set.
     if not all(module.training for module in model.modules()):
@@ -281,12 +265,7 @@ def resolve_device(name: str) -> torch.device:
     """Return the device that the key ``device`` names.
 
     ``auto`` is the GPU that this process sees (Ray shows each client its own, or a share),
-    else the CPU.
-
-    Raises
-    ------
-    ConfigError
-        If it names a GPU and this process sees none.
+    else the CPU. ConfigError for a GPU that this process does not see.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

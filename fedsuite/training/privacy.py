@@ -42,18 +42,10 @@ class PrivacyOptions(Settings):
 def privatise(
     arrays: Arrays, start: Arrays, options: PrivacyOptions, rng: np.random.Generator
 ) -> Arrays:
-    """Return arrays whose distance from where they started is clipped, with noise.
+    """Return one upload's arrays, their distance from ``start`` clipped, with noise.
 
-    Parameters
-    ----------
-    arrays
-        One upload, in floating point.
-    start
-        The received model that it was trained from; 0 where a name is missing.
-    options
-        Clipping norm and noise.
-    rng
-        Makes the noise, array by array in their order.
+    ``start`` is the received model that they were trained from; 0 where a name is missing.
+    The noise falls array by array in their order.
     """
     change = {
         name: np.subtract(array, start.get(name, 0.0), dtype=np.float64)

@@ -23,13 +23,9 @@ class SpillingMemory:
     Arrays from a file have the same bits and order. They do not go back into memory: where
     very many clients take turns, each would push out one that comes sooner.
 
-    Parameters
-    ----------
-    folder
-        Folder of this memory alone, made when needed and deleted when this memory ends.
-        Files of a process that was killed there are deleted first. None is no limit.
-    limit
-        Bytes in memory, apart from what was put in last.
+    ``limit`` is bytes in memory, apart from what was put in last. ``folder`` is for this
+    memory alone, made when needed and deleted when this memory ends; files that a killed
+    process left there are deleted first. Without a folder there is no limit.
     """
 
     def __init__(self, folder: Path | None = None, limit: int = 0) -> None:
@@ -50,25 +46,16 @@ class SpillingMemory:
         return self._memory.held
 
     def get(self, key: Hashable) -> Arrays | None:
-        """Return arrays, read-only; None where the key has none.
-
-        Raises
-        ------
-        RunError
-            If their file cannot be read.
-        """
+        """Return read-only arrays or None; RunError if their file cannot be read."""
         arrays = self._memory.get(key)
         if arrays is None and key in self._spilled:
             return _read(*self._spilled[key])
         return arrays
 
     def put(self, key: Hashable, arrays: Arrays) -> None:
-        """Take arrays, which nobody may write into, in place of the key's old ones.
+        """Replace the key's arrays, which nobody may write into.
 
-        Raises
-        ------
-        RunError
-            If a file cannot be written; nothing is lost then.
+        RunError if a file cannot be written; nothing is lost then.
         """
         self.drop(key)
         self._memory.add(key, arrays, num_bytes(arrays))

@@ -79,13 +79,8 @@ class FileStore:
 class MemoryStore:
     """Versions in memory, written to files only where a checkpoint needs them.
 
-    Parameters
-    ----------
-    files
-        Where :meth:`persist` writes and a resumed run finds older versions; None is
-        nowhere.
-    memory
-        Holds the versions; None has no limit.
+    :meth:`persist` writes to ``files``, and a resumed run finds older versions there; None
+    is nowhere. ``memory`` holds the versions; None has no limit.
     """
 
     def __init__(

@@ -20,14 +20,9 @@ class Hearing(Protocol):
 class Told(Generic[T]):
     """A setting in each message, under the attribute's name in kebab case.
 
-    The strategy declares it, with default and bounds: ``key(..., told=TRAIN)``.
-
-    Parameters
-    ----------
-    kind
-        bool, int, float or str. A float may come as an int.
-    otherwise
-        Value where the message has none; None makes that an error.
+    The strategy declares it, with default and bounds: ``key(..., told=TRAIN)``. A float may
+    come as an int. ``otherwise`` is the value where the message has none; None makes that
+    an error.
     """
 
     def __init__(self, kind: type[T], *, otherwise: T | None = None) -> None:

@@ -49,12 +49,7 @@ class VisionTransform:
 
     ``name`` is a value of the key ``torchvision-augmentation`` but ``none``;
     ``standardisation`` is mean and standard deviation of each channel that inputs were
-    scaled with.
-
-    Raises
-    ------
-    ConfigError
-        If torchvision cannot be imported.
+    scaled with. ConfigError if torchvision cannot be imported.
     """
 
     def __init__(self, name: str, standardisation: Standardisation = PIXELS) -> None:
@@ -69,12 +64,7 @@ class VisionTransform:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return changed grey or RGB images in their own scaling.
 
-        The CPU generator makes all draws.
-
-        Raises
-        ------
-        ConfigError
-            If the inputs are no such images.
+        The CPU generator makes all draws. ConfigError if the inputs are no such images.
         """
         _check_images(self.name, tuple(images.shape[1:]))
         mean = images.new_tensor(self._mean).reshape(-1, 1, 1)

@@ -99,5 +99,5 @@ def test_what_takes_views_of_images_is_refused(tmp_path: Path) -> None:
     ):
         Worker(asked, MemoryStore())
     worker = Worker(experiment(tmp_path, method="fedpac"), MemoryStore())
-    with pytest.raises(ConfigError, match="fedpac: its prototypes need one class a row"):
+    with pytest.raises(ConfigError, match="fedpac: its prototypes need one class per row"):
         worker.client(None, 0)  # type: ignore[arg-type]  # the context plays no part

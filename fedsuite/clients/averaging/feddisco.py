@@ -1,4 +1,4 @@
-"""Client of FedDisco: tells how far its labels are from uniform."""
+"""Client of FedDisco: reports how far its labels are from uniform."""
 
 import numpy as np
 import torch
@@ -12,15 +12,10 @@ from fedsuite.training.told import Told
 
 
 def label_discrepancy(counts: NDArray[np.int64], measure: str) -> float:
-    """Return how far label counts are from uniform.
+    """Return the distance of label counts ``[classes]`` from uniform; 0 of no examples.
 
-    Parameters
-    ----------
-    counts
-        Examples of each class, ``[classes]``. Of no examples the discrepancy is 0.
-    measure
-        ``kl``, KL(labels || uniform) in nats, 0 to log of the number of classes; or
-        ``l2``, the Euclidean distance of the frequencies, 0 to below 1.
+    ``measure`` is ``kl``, KL(labels || uniform) in nats, 0 to log of the number of classes,
+    or ``l2``, the Euclidean distance of the frequencies, 0 to below 1.
     """
     total = int(counts.sum())
     if total == 0:
@@ -36,8 +31,7 @@ def label_discrepancy(counts: NDArray[np.int64], measure: str) -> float:
 class FedDISCOClient(FederatedClient):
     """Trains as FedAvg's client and reports ``discrepancy``.
 
-    Classes are counted up to the number of
-    the model's outputs.
+    The model's outputs say how many classes there are.
     """
 
     feddisco_measure = Told(str)

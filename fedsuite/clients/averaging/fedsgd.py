@@ -7,7 +7,7 @@ from fedsuite.training.base import FederatedClient
 
 
 class FedSGDClient(FederatedClient):
-    """Takes one full-batch step a round, whatever epochs, steps and batch size say."""
+    """Takes one full-batch step per round, whatever epochs, steps and batch size say."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -10,12 +10,12 @@ from fedsuite.training.told import Told
 
 
 class FedwAvgClient(FederatedClient):
-    """Trains as FedAvg's client and keeps two marks for each of its examples.
+    """Trains as FedAvg's client and keeps two marks of each example.
 
-    Before training it looks which examples the received model gets right, in evaluation
-    mode, every ``fedwavg-every`` rounds (1 if the message does not say). An example that
-    was right at the last look and is wrong now is forgotten, for good. The reply tells how
-    many are ``forgotten``, and how many ``never-learned``: right at no look so far.
+    Every ``fedwavg-every`` rounds it first looks which examples the received model gets
+    right, in evaluation mode. An example is forgotten, for good, if it was right at the
+    last look and is wrong now. The reply counts the ``forgotten`` and the ``never-learned``
+    examples, which were right at no look.
     """
 
     fedwavg_every = Told(int)
@@ -35,10 +35,7 @@ class FedwAvgClient(FederatedClient):
     def _look(self, request: Request) -> Arrays:
         """Return the marks after this look, or the old ones where none is due."""
         old = self.load_state(request)
-        if (
-            old is not None
-            and request.server_round - int(old["round"]) < self.fedwavg_every
-        ):
+        if old and request.server_round - int(old["round"]) < self.fedwavg_every:
             return old
         correct = correct_predictions(self.model, self.train_data)
         if old is None:

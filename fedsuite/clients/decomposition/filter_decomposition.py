@@ -29,22 +29,11 @@ _PARTS = ("inner", "slow", "drifted", "personal")
 
 @dataclass
 class _Memory:
-    """All that a client keeps between exchanges: one stored version.
+    """All that a client keeps between exchanges, stored as one version.
 
-    Parameters
-    ----------
-    slow_version
-        Version of the slow arrays that are held; -1 for none.
-    inner
-        What the client inside keeps.
-    slow
-        The slow arrays as received.
-    drifted
-        The client's own slow arrays, trained from those.
-    personal
-        Personal atoms, and the head where that is personal too.
-    changed
-        Whether there is something new to store.
+    ``inner`` is the state of the client inside; ``slow`` the slow arrays as received, of
+    ``slow_version`` (-1 for none); ``drifted`` the client's own slow arrays, trained from
+    those; ``personal`` the personal atoms, with a personal head.
     """
 
     slow_version: int = -1
@@ -65,7 +54,7 @@ class _Memory:
         return memory
 
     def pack(self) -> Arrays:
-        """Return what is stored."""
+        """Return the arrays to store."""
         packed: Arrays = {SLOW_VERSION: np.array(self.slow_version)}
         for part in _PARTS:
             packed |= {f"{part}/{name}": a for name, a in getattr(self, part).items()}
@@ -73,7 +62,7 @@ class _Memory:
 
 
 class _Compartment:
-    """The store that the client inside sees for the length of one exchange."""
+    """The store that the client inside sees during one exchange."""
 
     def __init__(self, memory: _Memory) -> None:
         self._memory = memory
@@ -89,19 +78,11 @@ class _Compartment:
 
 
 class DecomposedClient:
-    """Stands in front of a client whose strategy has the layer ``FilterDecomposition``.
+    """A client's wrapper where the strategy has the layer ``FilterDecomposition``.
 
-    The client inside gets and answers with a whole model, and knows nothing of fast and
-    slow arrays. What it keeps between rounds, the slow arrays and the personal atoms make
-    up one stored version. Privacy acts on what leaves, cut down already.
-
-    Parameters
-    ----------
-    client
-        The client inside, on a decomposed model. Personal atoms start from the model as
-        it is now.
-    groups
-        ``parameter_groups(model)``.
+    The client inside gets and sends whole models, and knows nothing of fast and slow
+    arrays. Its state, the slow arrays and the personal atoms are stored as one version.
+    Personal atoms start from its model. Privacy acts on what leaves, after the cut.
     """
 
     def __init__(self, client: FederatedClient, groups: ParameterGroups) -> None:
@@ -114,19 +95,14 @@ class DecomposedClient:
     def answer(self, request: Request) -> Reply:
         """Answer a request.
 
-        Raises
-        ------
-        RunError
-            If the server is not that of filter decomposition, or counts on arrays that
-            the client does not hold.
+        RunError if the server is not that of filter decomposition, or counts on arrays that
+        the client does not hold.
         """
         orders = Orders.read(request.config)
-        version = request.start_version
-        memory = (
-            _Memory.unpack(self._store.load(request.client_id, version))
-            if version
-            else _Memory()
-        )
+        memory = _Memory()
+        if request.start_version:
+            stored = self._store.load(request.client_id, request.start_version)
+            memory = _Memory.unpack(stored)
         if ARRAYS not in request.arrays:
             # A question about the client's data, say: nothing to complete or cut.
             reply = self.client.protect(request, self._inside(request, memory))
@@ -134,14 +110,11 @@ class DecomposedClient:
             reply = self._evaluate(request, orders, memory)
         else:
             reply = self._work(request, orders, memory)
-        metrics: dict[str, MetricValue] = {
-            **reply.metrics,
-            SLOW_VERSION: orders.slow_version,
-        }
+        metrics = {**reply.metrics, SLOW_VERSION: orders.slow_version}
         if memory.changed and request.new_version:
             needed = {request.start_version, request.keep_version}
-            packed = memory.pack()
-            self._store.save(request.client_id, request.new_version, packed, needed)
+            version = request.new_version
+            self._store.save(request.client_id, version, memory.pack(), needed)
             metrics[STORED_STATE] = 1
         return Reply(reply.arrays, metrics)
 
@@ -150,7 +123,10 @@ class DecomposedClient:
         slow = [name for name in self._names if name not in request.arrays[ARRAYS]]
         self._take_slow(request, orders, memory, slow)
         received = {**request.arrays[ARRAYS], **memory.slow}
-        whole = self._with_model(request, {**received, **memory.drifted})
+        model = {**received, **memory.drifted}
+        # In the model's order, so that noise falls on the same arrays in each round.
+        ordered = {name: model[name] for name in self._names if name in model}
+        whole = replace(request, arrays={**request.arrays, ARRAYS: ordered})
         frozen = set(self._groups.atoms) if orders.keys.freeze_atoms else set()
         if orders.keys.local_coefficients == "freeze" and not orders.sync:
             frozen |= set(slow)
@@ -162,15 +138,18 @@ class DecomposedClient:
                 memory.drifted = {name: trained[name] for name in slow}
                 memory.changed |= bool(slow)
             if orders.keys.personal_atoms:
-                reply = self._train_personal(request, orders, memory, received, reply)
+                epochs, start = orders.keys.personal_epochs, self._personal(orders, memory)
+                memory.personal, loss = self._trained(
+                    request, received, start, epochs, "personal"
+                )
+                memory.changed = True
+                reply = Reply(reply.arrays, {**reply.metrics, "personal-loss": loss})
         if not orders.sync:
-            reply = Reply(
-                {
-                    record: {n: a for n, a in arrays.items() if n not in slow}
-                    for record, arrays in reply.arrays.items()
-                },
-                reply.metrics,
-            )
+            fast = {
+                record: {n: a for n, a in arrays.items() if n not in slow}
+                for record, arrays in reply.arrays.items()
+            }
+            reply = Reply(fast, reply.metrics)
         return self.client.protect(whole, reply)
 
     def _take_slow(
@@ -201,25 +180,6 @@ class DecomposedClient:
         metrics = {k: v for k, v in reply.metrics.items() if k != STORED_STATE}
         return Reply(reply.arrays, metrics)
 
-    def _with_model(self, request: Request, model: Arrays) -> Request:
-        # In the model's order, so that noise falls on the same arrays in each round.
-        ordered = {name: model[name] for name in self._names if name in model}
-        return replace(request, arrays={**request.arrays, ARRAYS: ordered})
-
-    def _train_personal(
-        self,
-        request: Request,
-        orders: Orders,
-        memory: _Memory,
-        received: Arrays,
-        reply: Reply,
-    ) -> Reply:
-        """Train the personal atoms against what was received; add their loss."""
-        epochs, start = orders.keys.personal_epochs, self._personal(orders, memory)
-        memory.personal, loss = self._trained(request, received, start, epochs, "personal")
-        memory.changed = True
-        return Reply(reply.arrays, {**reply.metrics, "personal-loss": loss})
-
     def _evaluate(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
         """Score the shared model and, where there is one, the personal model."""
         # Some methods tune a copy before they score it.
@@ -235,8 +195,7 @@ class DecomposedClient:
                 metrics[f"global-{name}"] = metrics.pop(name)
         received, personal = request.arrays[ARRAYS], self._personal(orders, memory)
         metrics |= self._scores(received, personal)
-        if orders.keys.refresh_epochs:
-            epochs = orders.keys.refresh_epochs
+        if epochs := orders.keys.refresh_epochs:
             fresh, _ = self._trained(request, received, personal, epochs, "refresh")
             scores = self._scores(received, fresh)
             metrics |= {f"refreshed-{k}": scores[k] for k in names if k in scores}
@@ -257,8 +216,7 @@ class DecomposedClient:
     ) -> tuple[Arrays, float]:
         """Return personal arrays after training with all else frozen, and their loss.
 
-        The streams and the optimiser are its own, so that the shared model does not
-        depend on it.
+        Streams and optimiser are its own: the shared model does not depend on it.
         """
         client, server_round = self.client, request.server_round
         options = client.training

@@ -14,10 +14,7 @@ from fedsuite.training.told import Told
 
 
 class CFDClient(PublicExchangeClient):
-    """Sends logits, or probabilities on a grid, and learns from the server's network.
-
-    See :class:`fedsuite.strategies.distillation.cfd.CFD`.
-    """
+    """Sends logits, or probabilities on a grid, and learns from the server's network."""
 
     cfd_bits = Told(int)
 
@@ -28,7 +25,7 @@ class CFDClient(PublicExchangeClient):
         return kl_divergence(outputs[LOGITS], self.received(request, SERVER_OUTPUTS))
 
     def outputs_without_trace(self, request: Request, step: int) -> dict[str, Tensor]:
-        """Return what is sent of a step's batch."""
+        """Return the outputs to send on a step's batch."""
         outputs = super().outputs_without_trace(request, step)
         if not self.cfd_bits:
             return outputs

@@ -1,8 +1,7 @@
-"""Clients that tell a row a class of what training found, and learn from others' rows."""
+"""Clients that exchange one row per class."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +12,7 @@ from fedsuite.messages.records import (
     CLASS_TABLE,
     CLASSES,
     COUNTS,
-    EVALUATE,
     ROWS,
-    TRAIN,
     Arrays,
     Reply,
     Request,
@@ -24,20 +21,14 @@ from fedsuite.training.told import Told
 
 
 class ClassMeans:
-    """Means of rows by class, gathered batch by batch.
-
-    Parameters
-    ----------
-    num_classes, width
-        Shape of the table.
-    """
+    """Means of rows ``[classes, width]`` by class, gathered batch by batch."""
 
     def __init__(self, num_classes: int, width: int) -> None:
         self._sums = torch.zeros(num_classes, width, dtype=torch.float64)
         self.counts = torch.zeros(num_classes, dtype=torch.int64)
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
-        """Take in rows ``[n, width]`` of samples with these labels."""
+        """Add rows ``[n, width]`` of samples with these labels."""
         labels = labels.cpu()
         self._sums.index_add_(0, labels, rows.detach().cpu().double())
         self.counts += torch.bincount(labels, minlength=len(self.counts))
@@ -50,19 +41,17 @@ class ClassMeans:
 class ClassTableClient(PrivateModelClient):
     """Trains its own model with the rows that it received, and answers with its own.
 
-    A method gathers into ``self.gathered`` while it trains, and finds what it received in
-    ``self.targets``: rows ``[classes, width]`` and whether there is one, or None.
+    While it trains, a method gathers into ``self.gathered``. ``self.targets`` is None, or
+    the received rows ``[classes, width]`` and which classes have one.
     """
 
     num_classes = Told(int)
-
-    ACTIONS: ClassVar[Mapping[str, str]] = {TRAIN: "on_train", EVALUATE: "on_evaluate"}
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if self.train_data.labels.ndim > 1:
             raise ConfigError(
-                "this method's tables need one class a row, which this data set of "
+                "this method's tables need one class per row, which this data set of "
                 "sequences does not have; choose another method or data set"
             )
         self.gathered = ClassMeans(0, 0)
@@ -73,17 +62,17 @@ class ClassTableClient(PrivateModelClient):
         """Return the length of a row."""
 
     def before_training(self, request: Request) -> None:
-        """Do something before the model is trained."""
+        """Act before the model is trained."""
 
     def after_training(self, request: Request) -> None:
-        """Do something with the trained model, such as gathering."""
+        """Act on the trained model, such as gathering."""
 
     def told_counts(self, request: Request) -> Tensor:
-        """Return what is told beside the rows: 1 for each class that has one, else 0."""
+        """Return what is sent beside the rows: 1 for each class that has one, else 0."""
         return self.gathered.counts > 0
 
     def on_train(self, request: Request) -> Reply:
-        """Train with the received rows, store the model, and tell the own rows."""
+        """Train with the received rows, store the model, and send the own rows."""
         self._load_for_training(request)
         width = self.row_width(request)
         self.gathered = ClassMeans(self.num_classes, width)
@@ -99,14 +88,9 @@ class ClassTableClient(PrivateModelClient):
         return Reply({CLASS_TABLE: table}, metrics)
 
     def received_rows(self, request: Request, width: int) -> tuple[Tensor, Tensor] | None:
-        """Return the received rows ``[classes, width]``, and which there are.
+        """Return received rows ``[classes, width]`` and which classes have one, or None.
 
-        None where the message has none.
-
-        Raises
-        ------
-        RunError
-            If they are of another width, or of classes that there are not.
+        RunError if the rows have another width or unknown classes.
         """
         if not request.arrays.get(CLASS_TABLE):
             return None

@@ -1,7 +1,7 @@
 """Client of FCCL: correlates its outputs with the mean, and stays near earlier models."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,9 @@ PRETRAIN_STEPS = "pretrain-steps"
 
 
 def constant_columns(logits: Tensor) -> Tensor:
-    """Return which classes have the same logit all over the batch, ``[classes]``.
+    """Return which classes have a variance of 0 over the batch, ``[classes]``.
 
-    So have those whose variance is too small for a number.
+    A variance too small for a number counts as 0.
     """
     same = logits.amax(dim=0) == logits.amin(dim=0)
     return same | ((logits - logits.mean(dim=0)).square().sum(dim=0) == 0)
@@ -33,14 +33,9 @@ def constant_columns(logits: Tensor) -> Tensor:
 def standardise(logits: Tensor, *, unbiased: bool = True) -> Tensor:
     """Return (logits - mean) / std over the batch, class by class.
 
-    Constant classes are 0, without a gradient.
-
-    Parameters
-    ----------
-    logits
-        Shape (batch, classes), a batch of at least 2.
-    unbiased
-        Whether the variance is over batch - 1; false is over the batch.
+    ``logits`` are ``[batch, classes]``, of at least 2 rows. Constant classes are 0, without
+    a gradient. The variance is over batch - 1 where it is ``unbiased``, else over the
+    batch.
     """
     constant = constant_columns(logits.detach())
     centred = logits - logits.mean(dim=0)
@@ -54,7 +49,7 @@ def standardise(logits: Tensor, *, unbiased: bool = True) -> Tensor:
 def cross_correlation(logits: Tensor, target: Tensor, *, unbiased: bool = True) -> Tensor:
     """Return C, ``[classes, classes]``: rows are own classes, columns the target's.
 
-    No gradient flows into the target. Parameters as of :func:`standardise`.
+    No gradient flows into the target.
     """
     own = standardise(logits, unbiased=unbiased)
     other = standardise(target.detach(), unbiased=unbiased)
@@ -66,14 +61,7 @@ def correlation_loss(
 ) -> Tensor:
     """Return sum_k (C_kk - 1)^2 + off_diagonal sum_{k != j} (C_kj + 1)^2.
 
-    Parameters
-    ----------
-    logits, target
-        Shape (batch, classes); no gradient flows into the target.
-    off_diagonal
-        Weight lambda of the second sum.
-    unbiased
-        See :func:`standardise`.
+    See :func:`cross_correlation` and :func:`standardise`.
     """
     found = cross_correlation(logits, target, unbiased=unbiased)
     different = ~torch.eye(len(found), dtype=torch.bool, device=found.device)
@@ -82,29 +70,23 @@ def correlation_loss(
 
 
 def with_previous(mean: Tensor, own: Tensor, previous: Tensor, num_clients: int) -> Tensor:
-    """Return the mean over N clients with previous outputs in the own ones' place."""
+    """Return the mean over N clients with previous outputs in place of the own ones."""
     return mean - (own - previous) / num_clients
 
 
 class FCCLClient(PublicExchangeClient):
-    """Keeps, beside its model, that of its last local phase and a pre-trained one.
-
-    See :class:`fedsuite.strategies.distillation.fccl.FCCL`.
-    """
+    """Keeps, beside its model, that of its last local phase and a pre-trained one."""
 
     fccl_off_diagonal = Told(float)
     fccl_std = Told(str)
     fccl_target = Told(str)
     fccl_pretrain_epochs = Told(int)
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._teachers: list[nn.Module] = []
-        self._pretrain_steps: int | None = None
+    _teachers: Sequence[nn.Module] = ()
+    _pretrain_steps: int | None = None
 
     def before_local_phase(self, request: Request) -> None:
-        """Pre-train if that is asked for and was not done; get the teachers ready."""
-        self._teachers, self._pretrain_steps = [], None
+        """Pre-train if asked for and not yet done; get the teachers ready."""
+        self._teachers, self._pretrain_steps = (), None
         epochs = self.fccl_pretrain_epochs
         if epochs:
             self._pretrain_steps = 0
@@ -120,19 +102,19 @@ class FCCLClient(PublicExchangeClient):
 
     def after_local_phase(self, request: Request) -> None:
         """Keep the model for the next local phase."""
-        self._teachers = []
+        self._teachers = ()
         self._keep(PREVIOUS)
         self.memory.pop(CONSTANT_COLUMNS, None)
 
     def train_metrics(self, summary: TrainingSummary) -> dict[str, MetricValue]:
-        """Return the metrics of the local phase, those of pre-training among them."""
+        """Return the metrics of the local phase and the steps of pre-training."""
         metrics = super().train_metrics(summary)
         if self._pretrain_steps is not None:
             metrics[PRETRAIN_STEPS] = self._pretrain_steps
         return metrics
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss, and that of each teacher on top."""
+        """Return the labels' loss plus each teacher's."""
         logits = model(features)
         loss = self.loss_of_logits(logits, labels)
         for teacher in self._teachers:
@@ -148,7 +130,7 @@ class FCCLClient(PublicExchangeClient):
     def transfer_loss(
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
     ) -> Tensor | None:
-        """Return the loss of the correlation with the mean; None where nobody else is."""
+        """Return the loss of the correlation with the mean; None without other clients."""
         if self.num_responders < 2:
             return None
         logits, target = outputs[LOGITS], self.received(request, MEAN_OUTPUTS)
@@ -157,15 +139,11 @@ class FCCLClient(PublicExchangeClient):
                 previous = self._teacher(PREVIOUS)(self.public_features(request, step))
             target = with_previous(target, logits.detach(), previous, self.num_responders)
         self._count_constant(logits.detach(), target)
-        return correlation_loss(
-            logits,
-            target,
-            self.fccl_off_diagonal,
-            unbiased=self.fccl_std == "unbiased",
-        )
+        weight, unbiased = self.fccl_off_diagonal, self.fccl_std == "unbiased"
+        return correlation_loss(logits, target, weight, unbiased=unbiased)
 
     def on_transfer(self, request: Request) -> Reply:
-        """Take one step; tell how many classes had no correlation in the round so far."""
+        """Take one step; count the round's classes without a correlation so far."""
         reply = super().on_transfer(request)
         if CONSTANT_COLUMNS not in self.memory:
             return reply

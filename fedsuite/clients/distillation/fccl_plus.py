@@ -1,4 +1,4 @@
-"""Client of FCCL+: FCCL's, and matches how similar samples are to each other."""
+"""Client of FCCL+: FCCL's, and matches the similarities of samples."""
 
 from collections.abc import Mapping
 
@@ -14,17 +14,9 @@ from fedsuite.training.told import Told
 
 
 def similarities(features: Tensor) -> Tensor:
-    """Return the cosines of each sample's features with all others', in order.
+    """Return cosines of each sample's features with all others', ``[batch, batch - 1]``.
 
-    Parameters
-    ----------
-    features
-        Shape (batch, width); features that are all 0 are similar to nothing.
-
-    Returns
-    -------
-    Tensor
-        Shape (batch, batch - 1): row b is without the sample b itself.
+    Row b is without the sample b itself. Features that are all 0 have cosines 0.
     """
     unit = functional.normalize(features, dim=1)
     others = ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
@@ -39,21 +31,11 @@ def non_target_loss(
     *,
     renormalise: bool = False,
 ) -> Tensor:
-    """Return T^2 sum_{k != label} p_k log(p_k / q_k), the mean of a batch.
+    """Return T^2 sum_{k != label} p_k log(p_k / q_k), the mean over a batch.
 
-    q and p are the softmaxes of the logits and of a teacher's at T. No gradient flows
-    into the teacher.
-
-    Parameters
-    ----------
-    logits, taught
-        Shape (batch, classes).
-    labels
-        Shape (batch,).
-    temperature
-        T > 0.
-    renormalise
-        Whether q and p without the label's entry are made to sum to 1.
+    q and p are the softmaxes of ``logits`` and of the teacher's ``taught`` at the
+    temperature T > 0; ``renormalise`` makes both sum to 1 without the label's entry. No
+    gradient flows into the teacher.
     """
     others = functional.one_hot(labels, logits.shape[1]) == 0
     rows = len(logits)
@@ -66,10 +48,7 @@ def non_target_loss(
 
 
 class FCCLPlusClient(FCCLClient):
-    """Sends similarities beside its logits.
-
-    See :class:`fedsuite.strategies.distillation.fccl_plus.FCCLPlus`.
-    """
+    """Sends similarities beside its logits."""
 
     distillation_temperature = Told(float)
     fccl_plus_similarity_weight = Told(float)

@@ -11,10 +11,7 @@ from fedsuite.training.told import Told
 
 
 class FDClient(ClassTableClient):
-    """Adds the distance to the others' mean output for the label to its loss.
-
-    See :class:`fedsuite.strategies.distillation.fd.FD`.
-    """
+    """Adds the distance to the others' mean output for the label to its loss."""
 
     fd_weight = Told(float)
     fd_space = Told(str)
@@ -26,7 +23,7 @@ class FDClient(ClassTableClient):
         return self.num_classes
 
     def after_training(self, request: Request) -> None:
-        """Make a pass over all data, if that is how averages are taken."""
+        """Gather outputs in a pass over all data, if averages are of the trained model."""
         if self.fd_pass == "end":
             for logits, labels in outputs_over(self.model, self.train_data):
                 self._gather(logits, labels)
@@ -50,25 +47,18 @@ class FDClient(ClassTableClient):
 
 
 def outputs(logits: Tensor, space: str) -> Tensor:
-    """Return what is averaged: softmax outputs in space ``prob``, else the logits."""
+    """Return the outputs to average: softmax outputs in space ``prob``, else the logits."""
     return functional.softmax(logits, dim=1) if space == "prob" else logits
 
 
 def regulariser(
     logits: Tensor, targets: Tensor, present: Tensor, space: str, kind: str
 ) -> Tensor:
-    """Return phi, the mean of a batch, in which samples without a target count as 0.
+    """Return phi, the mean over a batch, in which samples without a target count as 0.
 
-    Parameters
-    ----------
-    logits, targets
-        Shape (batch, classes); targets are mean outputs of ``space``.
-    present
-        Which samples have a target, (batch,).
-    space
-        ``prob`` or ``logit``.
-    kind
-        ``ce``, ``kl`` or ``mse``.
+    ``targets`` are mean outputs ``[batch, classes]`` of the space ``prob`` or ``logit``;
+    ``present`` ``[batch]`` says which samples have one. ``kind`` is ``ce``, ``kl`` or
+    ``mse``.
     """
     targets = targets.to(logits)
     if kind == "mse":

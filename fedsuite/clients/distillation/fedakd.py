@@ -4,31 +4,25 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedsuite.clients.personal.own_model import PersonalModelClient
 from fedsuite.messages.records import ARRAYS, SELECTED, MetricValue, Reply, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.distillation import distillation_loss, select_correct
-from fedsuite.training.base import FederatedClient
 from fedsuite.training.evaluation import chosen_rows
 from fedsuite.training.loop import TrainingSummary
-from fedsuite.training.scoring import prefixed
 from fedsuite.training.told import Told
-
-__all__ = ["FedAKDClient", "distillation_loss", "select_correct"]
 
 NO_STEP = TrainingSummary(0.0, 0)
 
 
-class FedAKDClient(FederatedClient):
+class FedAKDClient(PersonalModelClient):
     """Teaches its local model by the received one, then the received one by the local.
 
-    The model handed to the constructor is where the local one starts, buffers included.
-    The local model is stored and never sent. How to distil comes with the message; see
-    :class:`fedsuite.strategies.distillation.fedakd.FedAKD`.
+    The local model, buffers included, starts from the constructor's and is never sent.
     """
 
     global_to_local_weight = Told(float)
@@ -37,18 +31,11 @@ class FedAKDClient(FederatedClient):
     confidence_threshold = Told(float)
     fedakd_order = Told(str)
     fedakd_ablation = Told(str)
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._initial = model_arrays(self.model)
-        self._teacher: nn.Module | None = None
-        self._weight = 0.0
+    _teacher: nn.Module | None = None
+    _weight = 0.0
 
     def on_train(self, request: Request) -> Reply:
-        """Train the local model and store it, then a copy of the received one; send that.
-
-        Afterwards ``self.model`` is what was sent.
-        """
+        """Train and store the local model, then train the received one and send it."""
         load_arrays(self.model, request.arrays[ARRAYS])
         received = model_arrays(self.model)
         teacher = copy.deepcopy(self.model).eval().requires_grad_(False)
@@ -69,17 +56,8 @@ class FedAKDClient(FederatedClient):
             },
         )
 
-    def on_evaluate(self, request: Request) -> Reply:
-        """Score the local model; tell loss and accuracy of the received one too."""
-        shared = super().on_evaluate(request).metrics
-        received = model_arrays(self.model)
-        load_arrays(self.model, self.load_state(request) or self._initial)
-        own = self.evaluation().metrics
-        load_arrays(self.model, received)
-        return Reply(metrics={**own, **prefixed("global", shared)})
-
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss, and where there is a teacher its own on top."""
+        """Return the labels' loss plus the teacher's, where there is a teacher."""
         logits = model(features)
         loss = self.loss_of_logits(logits, labels)
         if self._teacher is None:
@@ -93,15 +71,15 @@ class FedAKDClient(FederatedClient):
     def _train_local(
         self, request: Request, teacher: nn.Module
     ) -> tuple[Tensor | None, TrainingSummary]:
-        """Make ``self.model``, which is the received one, the new local one.
+        """Turn ``self.model`` from the received model into the new local one.
 
-        Returns the rows that it selects, None for all of them, and what training did.
+        Returns the selected rows, None for all, and the summary of training.
         """
-        summary, own = NO_STEP, self.load_state(request)
+        summary = NO_STEP
         # In the authors' order the local model first learns after the first aggregation.
-        waits = self.fedakd_order == "code" and not own
+        waits = self.fedakd_order == "code" and not request.start_version
         if self.fedakd_ablation != "single-dist" or waits:
-            load_arrays(self.model, own or self._initial)
+            self.load_own(request)
         if self.fedakd_ablation != "single-dist" and not waits:
             with self._taught(teacher, self.global_to_local_weight):
                 summary = self.train_locally(request)
@@ -112,7 +90,7 @@ class FedAKDClient(FederatedClient):
 
     @contextmanager
     def _taught(self, teacher: nn.Module, weight: float) -> Iterator[None]:
-        """Add a teacher's loss to the hook ``loss``; at weight 0 nobody asks it."""
+        """Add a teacher's loss to the hook ``loss``, unless its weight is 0."""
         self._teacher = teacher if weight else None
         self._weight = weight
         try:

@@ -1,4 +1,4 @@
-"""Client of FedAL: FedMD-LF's, and a step against the server's discriminator."""
+"""Client of FedAL: FedMD-LF's, with a step against the server's discriminator."""
 
 from torch import Tensor
 
@@ -7,10 +7,7 @@ from fedsuite.messages.records import ADVERSARIAL_GRADIENT, Request
 
 
 class FedALClient(FedMDClient):
-    """Finishes the chain rule of the discriminator's gradient through its own network.
-
-    See :class:`fedsuite.strategies.distillation.fedal.FedAL`.
-    """
+    """Finishes the chain rule of the discriminator's gradient through its own network."""
 
     def transfer_terms(self, request: Request, step: int, logits: Tensor) -> list[Tensor]:
         """Return FedMD-LF's terms and the adversarial one, whose value means nothing.

@@ -1,4 +1,4 @@
-"""Client of FedDF and FedDF-AL: FedAL's, whose model comes and goes with each round."""
+"""Client of FedDF and FedDF-AL: FedAL's, but the model travels in each round."""
 
 from fedsuite.clients.distillation.fedal import FedALClient
 from fedsuite.messages.records import ARRAYS, OUTPUTS, Reply, Request
@@ -8,9 +8,8 @@ from fedsuite.models.arrays import load_arrays, model_arrays
 class FedDFClient(FedALClient):
     """Begins a round with the received model and ends it by sending its own.
 
-    What it keeps between rounds is its optimiser's memory. Not black-box: parameters and
-    buffers leave it. See :class:`fedsuite.strategies.distillation.feddf.FedDF`; without
-    FedDF-AL's gradients there is no adversarial term.
+    Between rounds it keeps its optimiser's memory. The method is not black-box: parameters
+    and buffers leave the client. Without FedDF-AL's gradients there is no adversarial term.
     """
 
     def before_local_phase(self, request: Request) -> None:
@@ -32,7 +31,7 @@ class FedDFClient(FedALClient):
         return self.evaluation()
 
     def _completed(self, reply: Reply) -> Reply:
-        """Add the model to a reply that asks for no answer, the last of a round."""
+        """Add the model to the last reply of a round, the one without outputs."""
         if OUTPUTS in reply.arrays:
             return reply
         return Reply({ARRAYS: model_arrays(self.model)}, reply.metrics)

@@ -15,27 +15,19 @@ from fedsuite.messages.records import LOGITS, MEAN_OUTPUTS, Request
 from fedsuite.models.distillation import kl_divergence, leave_one_out
 from fedsuite.training.told import Told
 
-__all__ = ["FedMDClient", "kl_divergence", "leave_one_out"]
-
 REFERENCE = "reference"
 
 
 class FedMDClient(PublicExchangeClient):
-    """Learns from the others' mean logits; less-forgetting where the strategy asks for it.
-
-    See :class:`fedsuite.strategies.distillation.fedmd.FedMD`.
-    """
+    """Learns from the others' mean logits, with less-forgetting where asked for."""
 
     distillation_temperature = Told(float)
     distillation_target = Told(str)
     distillation_loss = Told(str)
     less_forgetting = Told(str)
     less_forgetting_from = Told(int)
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._reference: nn.Module | None = None
-        self._steps_taken = 0
+    _reference: nn.Module | None = None
+    _steps_taken = 0
 
     def before_local_phase(self, request: Request) -> None:
         """Keep a copy of the model that local training should stay near to."""
@@ -44,9 +36,9 @@ class FedMDClient(PublicExchangeClient):
             self._reference = copy.deepcopy(self.model).requires_grad_(False).train()
 
     def after_local_phase(self, request: Request) -> None:
-        """Remember the outputs on the round's public batches that transfer stays near to.
+        """Remember the outputs on the public batches that transfer stays near to.
 
-        The first batch is left out: there model and reference are one.
+        The first batch is left out: model and reference are the same there.
         """
         self._reference = None
         self.memory.pop(REFERENCE, None)
@@ -56,11 +48,11 @@ class FedMDClient(PublicExchangeClient):
             self.memory[REFERENCE] = np.stack([logits.cpu().numpy() for logits in kept])
 
     def after_step(self, model: nn.Module, step: int) -> None:
-        """Count: at the first step the model is its reference."""
+        """Count steps: before the first the model is its reference."""
         self._steps_taken = step
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss, and the divergence from the reference on top."""
+        """Return the labels' loss plus the divergence from the reference."""
         if self._reference is None or not self._steps_taken:
             return super().loss(model, features, labels)
         logits = model(features)
@@ -88,7 +80,7 @@ class FedMDClient(PublicExchangeClient):
         return terms
 
     def _target(self, request: Request, logits: Tensor) -> Tensor | None:
-        """Return the logits to imitate; None where there is nobody else."""
+        """Return the logits to imitate; None without other clients."""
         if self.num_responders < 2:
             return None
         mean = self.received(request, MEAN_OUTPUTS)

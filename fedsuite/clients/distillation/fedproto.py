@@ -1,4 +1,4 @@
-"""Clients of FedProto, native and on public data: draw features to others' means."""
+"""Clients of FedProto and of its form on public data: draw features to others' means."""
 
 import math
 from collections.abc import Mapping
@@ -25,10 +25,7 @@ from fedsuite.training.told import Told
 
 
 class FedProtoClient(ClassTableClient):
-    """Draws the features of a sample to the global prototype of its class.
-
-    See :class:`fedsuite.strategies.distillation.fedproto.FedProto`.
-    """
+    """Draws the features of a sample to the global prototype of its class."""
 
     ACTIONS: ClassVar[Mapping[str, str]] = {
         **ClassTableClient.ACTIONS,
@@ -45,14 +42,14 @@ class FedProtoClient(ClassTableClient):
         return feature_width(self.model)
 
     def before_training(self, request: Request) -> None:
-        """Find out where the last epoch begins."""
+        """Compute the step after which the last epoch begins."""
         options, count = self.training, len(self.train_data)
         epoch = math.ceil(count / (options.batch_size or count)) if count else 0
         steps = options.local_steps or options.local_epochs * epoch
         self._steps_taken, self._gathers_after = 0, steps - epoch
 
     def after_step(self, model: nn.Module, step: int) -> None:
-        """Count."""
+        """Count steps."""
         self._steps_taken = step
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
@@ -103,10 +100,7 @@ class FedProtoClient(ClassTableClient):
 
 
 class FedProtoPublicClient(PublicExchangeClient):
-    """Draws features on public batches to their mean over clients.
-
-    See :class:`fedsuite.strategies.distillation.fedproto.FedProtoPublic`.
-    """
+    """Draws features on public batches to their mean over clients."""
 
     ACTIONS: ClassVar[Mapping[str, str]] = {
         **PublicExchangeClient.ACTIONS,
@@ -117,7 +111,7 @@ class FedProtoPublicClient(PublicExchangeClient):
     proto_target = Told(str)
 
     def on_feature_width(self, request: Request) -> Reply:
-        """Tell how many features the classifier is given, if training can move them."""
+        """Report the number of the classifier's inputs, if training can move them."""
         check_trained(self.model)
         return super().on_feature_width(request)
 
@@ -128,7 +122,7 @@ class FedProtoPublicClient(PublicExchangeClient):
     def transfer_loss(
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
     ) -> Tensor | None:
-        """Return the distance to the mean; None where there is nobody else."""
+        """Return the distance to the mean; None without other clients."""
         num_clients, weight = self.num_responders, self.proto_weight
         if num_clients < 2 or weight == 0:
             return None
@@ -142,14 +136,8 @@ class FedProtoPublicClient(PublicExchangeClient):
 class NearestPrototype(nn.Module):
     """A classifier whose score of a class is minus the squared distance to its prototype.
 
-    Parameters
-    ----------
-    model
-        Gives the features.
-    prototypes
-        Shape (classes, features).
-    candidates
-        Which classes may be predicted, (classes,).
+    ``prototypes`` are ``[classes, features]``; ``candidates`` ``[classes]`` may be
+    predicted.
     """
 
     def __init__(self, model: nn.Module, prototypes: Tensor, candidates: Tensor) -> None:
@@ -167,14 +155,10 @@ class NearestPrototype(nn.Module):
 
 
 def prototype_loss(features: Tensor, prototypes: Tensor, present: Tensor) -> Tensor:
-    """Return the mean squared distance of features to prototypes, over batch and width.
+    """Return the mean squared distance of features to prototypes ``[batch, width]``.
 
-    Parameters
-    ----------
-    features, prototypes
-        Shape (batch, width); a sample's prototype is that of its class.
-    present
-        Which samples have one, (batch,); the others count as 0.
+    Samples that are not ``present`` ``[batch]``, without a prototype of their class, count
+    as 0.
     """
     gaps = (features - prototypes.to(features)) * present.unsqueeze(1)
     return gaps.square().mean()

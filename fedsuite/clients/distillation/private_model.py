@@ -1,10 +1,11 @@
-"""Clients whose model stays at home, with its optimiser, from message to message."""
+"""Clients that keep their model and its optimiser from message to message."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedsuite.clients.personal.own_model import OwnModelClient
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import (
     LOGITS,
@@ -17,47 +18,30 @@ from fedsuite.messages.records import (
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.features import feature_width
 from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
-from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.told import Told
 
 _PARTS = MODEL, OPTIMIZER, MEMORY = "model", "optimizer", "memory"
 
 
-class PrivateModelClient(FederatedClient):
-    """Stores model, optimiser and what its method remembers; is scored with the model.
-
-    The model handed to the constructor is where it starts. ``self.memory`` holds arrays
-    that a method needs again.
-    """
+class PrivateModelClient(OwnModelClient):
+    """Stores model, optimiser and ``self.memory``, arrays that its method needs again."""
 
     reset_optimizer = Told(bool, otherwise=False)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.memory: Arrays = {}
-        self._initial = model_arrays(self.model)
         self._moments: Arrays = {}
         self._optimizer: torch.optim.Optimizer | None = None
 
-    def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the own model on the client's test data."""
-        self._load(request)
-        return self.evaluation()
-
     def on_feature_width(self, request: Request) -> Reply:
-        """Tell how many features the classifier is given of a sample."""
+        """Report the number of features per sample that the classifier gets."""
         width = feature_width(self.model)
         return Reply(metrics={NUM_EXAMPLES: len(self.train_data), "feature-width": width})
 
     def received(self, request: Request, record: str, name: str = LOGITS) -> Tensor:
-        """Return an array of the server's answer as a tensor on the model's device.
-
-        Raises
-        ------
-        RunError
-            If the message lacks it.
-        """
+        """Return an array of the server's answer as a tensor; RunError without it."""
         array = request.arrays.get(record, {}).get(name)
         if array is None:
             raise RunError(
@@ -70,20 +54,20 @@ class PrivateModelClient(FederatedClient):
     def make_optimizer(
         self, training: TrainingOptions, server_round: int
     ) -> torch.optim.Optimizer:
-        """Return an optimiser that goes on where the last one of this client stopped."""
+        """Return an optimiser that goes on where this client's last one stopped."""
         optimizer = super().make_optimizer(training, server_round)
         load_optimizer(self.model, optimizer, self._moments)
         self._optimizer = optimizer
         return optimizer
 
     def _load_for_training(self, request: Request) -> None:
-        """Take up where the last message left off, unless the optimiser begins anew."""
-        self._load(request)
+        """Restore the last message's state, but for an optimiser that begins anew."""
+        self.load_own(request)
         if self.reset_optimizer:
             self._moments = {}
 
-    def _load(self, request: Request) -> None:
-        """Take up where the last message left off."""
+    def load_own(self, request: Request) -> None:
+        """Restore the last message's state."""
         self._optimizer = None
         state = self.load_state(request)
         if state is None:
@@ -100,10 +84,9 @@ class PrivateModelClient(FederatedClient):
     def _save(self, request: Request) -> dict[str, MetricValue]:
         if self._optimizer is not None:
             self._moments = optimizer_arrays(self.model, self._optimizer)
-        parts = zip(
-            _PARTS, (model_arrays(self.model), self._moments, self.memory), strict=True
-        )
-        state = {f"{part}/{n}": a for part, arrays in parts for n, a in arrays.items()}
+        model = model_arrays(self.model)
+        parts = {MODEL: model, OPTIMIZER: self._moments, MEMORY: self.memory}
+        state = {f"{part}/{n}": a for part in parts for n, a in parts[part].items()}
         for array in state.values():
             # All are copies already: the store need not make another.
             array.flags.writeable = False

@@ -1,14 +1,13 @@
 """Clients that learn from each other's outputs on public data; their models stay home.
 
-A round is a local phase on the client's own data and, after it, ``transfer-steps``
-exchanges: in each a client takes one step on what the server made of all outputs on one
-public mini-batch, and answers with its outputs on the next.
+A round is a local phase on the client's own data, then ``transfer-steps`` exchanges. In
+each a client takes one step on what the server made of all outputs on one public
+mini-batch, and answers with its outputs on the next.
 
-Between messages model, optimiser and what a method remembers are stored. The graph of the
-outputs that were sent is gone when the step is taken: they are computed again, on the same
-parameters and with the same draws of layers such as dropout, so that they are the same
-bits. Normalisation layers use the statistics of the batch both times, and their running
-ones move once.
+The graph of the sent outputs is gone when the step is taken. They are computed again with
+the same parameters and draws of layers such as dropout, so that they are the same bits.
+Normalisation layers use the batch's statistics both times, and their running ones move
+once.
 """
 
 from abc import abstractmethod
@@ -37,12 +36,7 @@ from fedsuite.training.told import Told
 
 
 class PublicExchangeClient(PrivateModelClient):
-    """Trains its own model on its data, then towards others' outputs on public data.
-
-    The model handed to the constructor is where it starts. A method says in
-    :meth:`transfer_loss` what is learnt from the server's answer, and in
-    :meth:`public_outputs` what is sent; ``self.memory`` holds arrays that it needs again.
-    """
+    """Trains its own model on its data, then towards others' outputs on public data."""
 
     transfer_steps = Told(int)
     public_step = Told(int)
@@ -58,7 +52,7 @@ class PublicExchangeClient(PrivateModelClient):
     TRAINED_BY: ClassVar[str] = LOCAL_PHASE
 
     def public_outputs(self, features: Tensor) -> dict[str, Tensor]:
-        """Return what is told of a public batch, by array name: the logits."""
+        """Return what is sent of a public batch, by array name: the logits."""
         return {LOGITS: self.model(features)}
 
     @abstractmethod
@@ -67,34 +61,27 @@ class PublicExchangeClient(PrivateModelClient):
     ) -> Tensor | None:
         """Return the loss of a transfer step, or None if there is nothing to learn.
 
-        Parameters
-        ----------
-        request
-            Holds the server's answer; see :meth:`received`.
-        step
-            Number of the exchange within the round, from 0.
-        outputs
-            Of :meth:`public_outputs` on the step's batch, with their graph.
+        Exchanges of a round count from 0. ``outputs`` are :meth:`public_outputs` on the
+        step's batch, with their graph; :meth:`received` gets the server's answer.
         """
 
     def before_local_phase(self, request: Request) -> None:
-        """Do something with the model as the last round left it."""
+        """Act on the model as the last round left it."""
 
     def after_local_phase(self, request: Request) -> None:
-        """Do something with the model as local training left it."""
+        """Act on the model as local training left it."""
 
     def on_local_phase(self, request: Request) -> Reply:
-        """Train on the client's data; tell the outputs on the first public batch."""
+        """Train on the client's data; send the outputs on the first public batch."""
         self._load_for_training(request)
         self.before_local_phase(request)
         summary = self.train_locally(request)
         self.after_local_phase(request)
-        metrics = self.train_metrics(summary)
-        return self._reply(request, 0, metrics)
+        return self._reply(request, 0, self.train_metrics(summary))
 
     def on_transfer(self, request: Request) -> Reply:
-        """Take one step on the server's answer; tell the outputs on the next batch."""
-        self._load(request)
+        """Take one step on the server's answer; send the outputs on the next batch."""
+        self.load_own(request)
         step = self.public_step
         metrics: dict[str, MetricValue] = {"num-examples": len(self.train_data)}
         loss = self._step(request, step)
@@ -103,26 +90,14 @@ class PublicExchangeClient(PrivateModelClient):
         return self._reply(request, step + 1, metrics)
 
     def public_features(self, request: Request, step: int) -> Tensor:
-        """Return the inputs of the public batch of a step, the same at all clients.
-
-        Raises
-        ------
-        RunError
-            If the client has no public data.
-        """
+        """Return a step's public batch, the same at all clients; RunError without one."""
         if self.public is None or not len(self.public):
             raise RunError(
                 f"client {self.client_id} has no public data: set public-size or "
                 "public-dir, or hand the client the public inputs"
             )
-        rows = public_batch(
-            len(self.public),
-            self.public_batch_size,
-            self.public_seed,
-            request.server_round,
-            step,
-        )
-        return self.public[rows]
+        count, size, seed = len(self.public), self.public_batch_size, self.public_seed
+        return self.public[public_batch(count, size, seed, request.server_round, step)]
 
     def outputs_without_trace(self, request: Request, step: int) -> dict[str, Tensor]:
         """Return the outputs on a step's batch; no parameter and no statistic changes."""
@@ -147,8 +122,7 @@ class PublicExchangeClient(PrivateModelClient):
                 f"public data is {value}: lower learning-rate, or look at the inputs"
             )
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.training.clip_gradient_norm > 0:
-            norm = self.training.clip_gradient_norm
+        if (norm := self.training.clip_gradient_norm) > 0:
             nn.utils.clip_grad_norm_(self.model.parameters(), norm)
         optimizer.step()
         return value
@@ -156,13 +130,12 @@ class PublicExchangeClient(PrivateModelClient):
     def _reply(
         self, request: Request, step: int, metrics: Mapping[str, MetricValue]
     ) -> Reply:
-        """Return the reply with the outputs of a step, none after the last; store state."""
+        """Store state; return the reply, with outputs unless the last step was taken."""
         arrays: dict[str, Arrays] = {}
         if step < self.transfer_steps:
-            outputs = self.outputs_without_trace(request, step)
-            arrays[OUTPUTS] = {
-                n: t.detach().cpu().numpy().copy() for n, t in outputs.items()
-            }
+            # A model may give a parameter itself, which needs a gradient even now.
+            found = self.outputs_without_trace(request, step)
+            arrays[OUTPUTS] = {n: t.detach().cpu().numpy().copy() for n, t in found.items()}
         return Reply(arrays, {**metrics, **self._save(request)})
 
     def _layers(self, request: Request, step: int) -> Any:

@@ -1,1 +1,1 @@
-"""Local training that is kept from drifting apart."""
+"""Local training kept from drifting apart."""

@@ -1,7 +1,7 @@
-"""Base of clients that correct their gradients by vectors which they keep.
+"""Base of clients that keep vectors and correct their gradients by them.
 
-Vectors belong to parameters that require a gradient; buffers have none. A message may hold
-a part of the model's arrays: the vectors of those alone are used and changed.
+Vectors belong to parameters that require a gradient; buffers have none. A message that
+holds a part of the model's arrays uses and changes the vectors of that part alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ class CorrectedClient(FederatedClient):
         self._corrected: set[str] = set()
 
     def on_count_examples(self, request: Request) -> Reply:
-        """Say how many examples the client trains on."""
+        """Report the number of training examples."""
         return Reply(metrics={NUM_EXAMPLES: len(self.train_data)})
 
     def on_evaluate(self, request: Request) -> Reply:
@@ -73,23 +73,10 @@ class CorrectedClient(FederatedClient):
     def train_corrected(
         self, request: Request, offsets: Arrays, pull: float = 0.0
     ) -> tuple[Arrays, TrainingSummary]:
-        """Train the received model with corrected gradients.
+        """Train the received model; return its received names' arrays, and the summary.
 
-        Parameters
-        ----------
-        request
-            Holds the model.
-        offsets
-            What is added to the gradient of each parameter.
-        pull
-            Factor on the distance from the received model, of the parameters with offsets.
-
-        Returns
-        -------
-        dict
-            The trained arrays, of the names that were received.
-        TrainingSummary
-            What the training did.
+        ``offsets`` are added to the gradients; ``pull`` is the factor on the distance from
+        the received model, of the parameters with offsets.
         """
         received = request.arrays[ARRAYS]
         load_arrays(self.model, received)
@@ -127,9 +114,9 @@ class CorrectedClient(FederatedClient):
     ) -> Arrays:
         """Return c_k - c + (w_t - w_k) / (K_k eta) in float64.
 
-        The quotient is the mean gradient of plain SGD's steps; K_k is the client's own
-        number of steps, eta its rate of this round. A parameter that no step gave a
-        gradient keeps its c_k.
+        The quotient is the mean gradient of plain SGD's steps; K_k is the client's number
+        of steps, eta its rate of this round. A parameter that no step gave a gradient keeps
+        its c_k.
         """
         scale = summary.num_steps * self.training.learning_rate_at(request.server_round)
         moved = model_change(request.arrays[ARRAYS], trained, own)
@@ -164,7 +151,7 @@ def vector_of(
 
 
 def with_vector(state: Arrays, kind: str, vector: Arrays) -> Arrays:
-    """Return a state whose vector is replaced, for the names that it holds."""
+    """Return a state with a vector replaced, for the names that it holds."""
     return {**state, **{f"{kind}/{name}": array for name, array in vector.items()}}
 
 

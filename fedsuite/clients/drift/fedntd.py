@@ -36,7 +36,7 @@ class FedNTDClient(FederatedClient):
             self._teacher = None
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss and, where there is a teacher, its own on top."""
+        """Return the labels' loss plus the teacher's, where there is a teacher."""
         if self._teacher is None:
             return super().loss(model, features, labels)
         logits = model(features)

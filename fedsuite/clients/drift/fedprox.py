@@ -1,6 +1,6 @@
 """Client of FedProx: a proximal term in each local step."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,7 @@ class FedProxClient(FederatedClient):
     """Adds mu (w - w_t) to each gradient."""
 
     proximal_mu = Told(float)
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._received: list[Tensor] = []
+    _received: Sequence[Tensor] = ()
 
     def on_train(self, request: Request) -> Reply:
         """Remember the received model, then train."""
@@ -27,7 +24,7 @@ class FedProxClient(FederatedClient):
         try:
             return super().on_train(request)
         finally:
-            self._received = []
+            self._received = ()
 
     @torch.no_grad()
     def before_step(self, model: nn.Module) -> None:

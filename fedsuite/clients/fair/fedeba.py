@@ -1,12 +1,12 @@
 """Clients of FedEBA, FedEBA+ and Prac-FedEBA+.
 
-Losses and gradients that they report are those of the training loss (the hook ``loss``)
-over the client's whole training set, in evaluation mode. Measuring leaves no trace, neither
-in parameters and buffers nor in the order of the mini-batches or another random stream.
+Reported losses and gradients are those of the hook ``loss`` over the client's training set,
+in evaluation mode. Measuring changes no parameter, buffer, order of mini-batches or other
+random stream.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -34,8 +34,8 @@ from fedsuite.training.told import Told
 class FedEBAClient(FederatedClient):
     """Trains as FedAvg's client and reports the loss after it as ``loss-after``.
 
-    It reports the loss of the received model as ``loss-before`` where the message says
-    ``report-loss-before``. Client of FedEBA and of Prac-FedEBA+.
+    If the message says ``report-loss-before``, it reports the received model's loss too, as
+    ``loss-before``. Client of FedEBA and of Prac-FedEBA+.
     """
 
     def on_train(self, request: Request) -> Reply:
@@ -52,13 +52,12 @@ class FedEBAClient(FederatedClient):
 class FedEBAPlusClient(FedEBAClient):
     """Answers the probe, and trains along the fair gradient where one is sent.
 
-    The message ``query.probe`` is answered with the loss of the received model, and with
-    its gradient if the message says ``report-gradient``. A training message with the
-    record ``fair-gradient`` and the number ``alpha`` asks for aligned steps; one that says
-    ``report-first-step`` asks for the record ``first-step`` beside the trained model: the
-    parameters after the first step, and the buffers as they are at the end. Where the
-    text ``fair-gradient-scale`` is ``one-update``, the client's learning rate of the round
-    multiplies the fair gradient.
+    - ``query.probe``: the received model's loss and, with ``report-gradient``, gradient.
+    - A training message with the record ``fair-gradient`` and the number ``alpha``: aligned
+      steps. With ``fair-gradient-scale`` = ``one-update`` the client's learning rate of the
+      round multiplies the fair gradient.
+    - One with ``report-first-step``: also the record ``first-step``, the parameters after
+      the first step, and the buffers as they are at the end.
     """
 
     fair_gradient_scale = Told(str, otherwise="printed")
@@ -66,12 +65,9 @@ class FedEBAPlusClient(FedEBAClient):
     ACTIONS: ClassVar[Mapping[str, str]] = {**FedEBAClient.ACTIONS, PROBE: "on_probe"}
     TRAINED: ClassVar[frozenset[str]] = FedEBAClient.TRAINED | {"first-step"}
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._alpha = 0.0
-        self._fair_share = 0.0
-        self._fair_gradient: dict[str, Tensor] = {}
-        self._first_step: dict[str, Tensor] = {}
+    _alpha = _fair_share = 0.0
+    _fair_gradient: Mapping[str, Tensor] = {}
+    _first_step: Mapping[str, Tensor] = {}
 
     def on_probe(self, request: Request) -> Reply:
         """Report loss and, if asked, gradient of the received model."""

@@ -1,4 +1,4 @@
-"""Client of the methods that ask for the loss before training; else FedAvg's."""
+"""Client of methods that ask for the loss before training; else FedAvg's."""
 
 from fedsuite.messages.records import ARRAYS, LEARNING_RATE, LOSS_BEFORE, Reply, Request
 from fedsuite.models.arrays import load_arrays
@@ -6,11 +6,10 @@ from fedsuite.training.base import FederatedClient
 
 
 class ProbedClient(FederatedClient):
-    """Trains as FedAvg's client, and reports two facts more.
+    """Trains as FedAvg's client, bit for bit, and reports two facts more.
 
-    ``loss-before`` is the mean training loss of the received model over all of the
-    client's training data, in evaluation mode; ``learning-rate`` is the rate of this round.
-    The extra forward pass leaves no trace: the training is FedAvg's, bit for bit.
+    ``loss-before`` is the received model's mean loss over the training data, in evaluation
+    mode; ``learning-rate`` is the rate of this round.
     """
 
     def on_train(self, request: Request) -> Reply:

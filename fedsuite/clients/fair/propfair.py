@@ -12,19 +12,11 @@ from fedsuite.training.told import Told
 def proportional_loss(
     loss: Tensor, baseline: float, threshold: float, extension: str
 ) -> Tensor:
-    """Return PropFair's surrogate of a batch's loss.
+    """Return PropFair's surrogate of a batch's mean loss l >= 0, a scalar.
 
-    Parameters
-    ----------
-    loss
-        Mean loss l of the batch, a scalar, >= 0.
-    baseline
-        M > 0.
-    threshold
-        epsilon > 0. Where M - l >= epsilon the value is -log(1 - l / M).
-    extension
-        Beyond: ``tangent``, -log(epsilon / M) + (l - M + epsilon) / epsilon, or
-        ``code``, l / M.
+    With baseline M > 0 and threshold epsilon > 0 it is -log(1 - l / M) where M - l >=
+    epsilon. Beyond, the extension ``tangent`` is -log(epsilon / M) + (l - M + epsilon) /
+    epsilon, and ``code`` l / M.
     """
     if float(loss.detach()) <= baseline - threshold:
         return -torch.log1p(-loss / baseline)
@@ -42,9 +34,6 @@ class PropFairClient(FederatedClient):
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the surrogate of the batch's cross-entropy."""
-        return proportional_loss(
-            super().loss(model, features, labels),
-            self.propfair_baseline,
-            self.propfair_threshold,
-            self.propfair_extension,
-        )
+        loss = super().loss(model, features, labels)
+        baseline, threshold = self.propfair_baseline, self.propfair_threshold
+        return proportional_loss(loss, baseline, threshold, self.propfair_extension)

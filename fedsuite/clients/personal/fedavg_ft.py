@@ -11,7 +11,7 @@ from fedsuite.training.told import Told
 class FedAvgFTClient(FederatedClient):
     """Tunes the received model on its training data before it scores it.
 
-    With a message that names no epochs the received model is scored as it is.
+    A message without epochs has the received model scored as it is.
     """
 
     fine_tune_epochs = Told(int, otherwise=0)

@@ -18,15 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedsuite.clients.personal.own_model import OwnModelClient
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.messages.records import ARRAYS, Reply, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.models.groups import head_module, parameter_groups
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.loop import (
-    TrainingSummary,
-)
+from fedsuite.training.loop import TrainingSummary
 from fedsuite.training.told import Told
 
 Floats = NDArray[np.float64]
@@ -57,7 +55,7 @@ def feature_variance(features: Floats, labels: NDArray[np.int64], classes: int) 
     return max(within, 0.0) / count
 
 
-class FedPACClient(FederatedClient):
+class FedPACClient(OwnModelClient):
     """Trains the own head, then the received body, and reports class statistics.
 
     The head comes with the message; a client that never took part has the initial one.
@@ -71,23 +69,22 @@ class FedPACClient(FederatedClient):
         super().__init__(*args, **options)
         if self.train_data.labels.ndim > 1:
             raise ConfigError(
-                "method fedpac: its prototypes need one class a row, which this data set "
+                "method fedpac: its prototypes need one class per row, which this data set "
                 "of sequences does not have; choose another method or data set"
             )
         groups = parameter_groups(self.model)
         self._body = groups.body
         self._head = frozenset(groups.head)
-        self._initial = model_arrays(self.model)
         self._module = head_module(self.model, groups)
         self._features: Tensor | None = None
         self._targets: tuple[Tensor, Tensor] | None = None
 
     def on_train(self, request: Request) -> Reply:
         """Measure, train in turns, measure again, and send all of it."""
-        self._load_whole(request)
+        self.load_own(request)
         labels = self.train_data.labels.cpu().numpy()
         features = self.features()
-        classes = self._num_classes()
+        classes = self._weight().shape[0]
         variance = feature_variance(features, labels, classes)
         statistics = {"scaled-means": scaled_means(features, labels, classes)}
         summary = self._train_in_turns(request)
@@ -103,10 +100,10 @@ class FedPACClient(FederatedClient):
             {**self.train_metrics(summary), "feature-variance": variance},
         )
 
-    def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the received body with the own head on the client's test data."""
-        self._load_whole(request)
-        return self.evaluation()
+    def load_own(self, request: Request) -> None:
+        """Load the received body with the own head."""
+        head = request.arrays.get("head", {})
+        load_arrays(self.model, {**self._initial, **head, **request.arrays[ARRAYS]})
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         """Return the cross-entropy, and while the body trains the alignment too.
@@ -124,7 +121,7 @@ class FedPACClient(FederatedClient):
     @torch.no_grad()
     def features(self) -> Floats:
         """Return what enters the head for each training sample, ``[n, features]``."""
-        found = [np.zeros((0, self._num_features()))]
+        found = [np.zeros((0, self._weight().shape[1]))]
         with evaluation_mode(self.model), self._watched():
             for start in range(0, len(self.train_data), EVALUATION_BATCH):
                 self._features = None
@@ -161,7 +158,7 @@ class FedPACClient(FederatedClient):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Keep what enters the head in the first forward pass after a reset.
+        """Keep the head's input in the first forward pass after a reset.
 
         A loss may make more passes, on other views of the batch.
         """
@@ -177,18 +174,8 @@ class FedPACClient(FederatedClient):
             handle.remove()
             self._features = None
 
-    def _load_whole(self, request: Request) -> None:
-        head = request.arrays.get("head", {})
-        load_arrays(self.model, {**self._initial, **head, **request.arrays[ARRAYS]})
-
     def _weight(self) -> Tensor:
         for parameter in self._module.parameters():
             if parameter.dim() == 2:
                 return parameter
         raise RunError(f"client {self.client_id}: FedPAC needs a linear layer as head")
-
-    def _num_classes(self) -> int:
-        return self._weight().shape[0]
-
-    def _num_features(self) -> int:
-        return self._weight().shape[1]

@@ -1,4 +1,4 @@
-"""Client of CFFL: keeps its model, uploads the largest part of what it added to it."""
+"""Client of CFFL: keeps its model, uploads the largest part of each update."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,16 +17,17 @@ from fedsuite.training.told import Told
 class CFFLClient(FederatedClient):
     """Goes on from its own model, and from the reward that the server sends for it.
 
-    The first message holds the model to start from, later ones the reward, if there is any.
-    ``update-names`` says which arrays make the vector of parameters, ``upload-count`` how
-    many entries of its update are sent, and ``clip`` how far any of them moves; 0 is free.
+    The first message holds the model to start from; later ones may hold the reward.
+    ``update-names`` are the arrays of the vector of parameters, ``upload-count`` is the
+    number of its update's entries to send, and ``clip`` their largest size; 0 does not
+    clip.
     """
 
     clip = Told(float)
     upload_count = Told(int)
 
     def on_train(self, request: Request) -> Reply:
-        """Take the reward, train, clip what that added, keep all of it, upload a part."""
+        """Take the reward, train, clip the update, keep all of it, upload a part."""
         names = _names(request)
         self._load_own(request, names)
         start = model_arrays(self.model)

@@ -1,11 +1,9 @@
-"""Client of FedAVE: tells its losses under the received model before it trains."""
+"""Client of FedAVE: reports its losses under the received model."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from fedsuite.data import Split
 from fedsuite.messages.records import ARRAYS, LOSSES, NUM_BATCHES, Reply, Request
 from fedsuite.models.arrays import load_arrays
 from fedsuite.models.evaluation_mode import evaluation_mode
@@ -14,10 +12,9 @@ from fedsuite.training.told import Told
 
 
 class FedAVEClient(FederatedClient):
-    """Sends the loss of each mini-batch of its training data along with its model.
+    """Sends the losses of its first ``num-batches`` mini-batches along with its model.
 
-    The message says how many losses to send at most. Zeros fill up what the client has no
-    data for.
+    Zeros stand for batches that the client has no data for.
     """
 
     loss_batch = Told(int)
@@ -39,11 +36,10 @@ class FedAVEClient(FederatedClient):
     @torch.no_grad()
     def batch_losses(self, size: int, most: int) -> NDArray[np.float64]:
         """Return the loss of each of the first mini-batches, at most ``most``."""
-        data, model = self.train_data, self.model
-        starts = range(0, len(data), size)[:most]
-        with evaluation_mode(model):
-            found = [self._loss(model, data, slice(s, s + size)) for s in starts]
+        data, found = self.train_data, []
+        with evaluation_mode(self.model):
+            for start in range(0, len(data), size)[:most]:
+                part = slice(start, start + size)
+                loss = self.loss(self.model, data.features[part], data.labels[part])
+                found.append(float(loss))
         return np.array(found, dtype=np.float64)
-
-    def _loss(self, model: nn.Module, data: Split, part: slice) -> float:
-        return float(self.loss(model, data.features[part], data.labels[part]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +16,13 @@ from fedsuite.training.told import Told
 class FedSACClient(FederatedClient):
     """Trains the neurons that it was sent; absent ones get no gradient.
 
-    The record ``held`` says which rows of an array are there; arrays that it does not name
-    are there as a whole.
+    The record ``held`` says which rows of an array are there; other arrays are whole.
     """
 
     ACTIONS: ClassVar[Mapping[str, str]] = {**FederatedClient.ACTIONS, ALONE: "on_alone"}
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._held: dict[str, Tensor] = {}
+    alone_epochs = Told(int)
+    _held: Mapping[str, Tensor] = {}
 
     def on_train(self, request: Request) -> Reply:
         """Train the received submodel."""
@@ -33,8 +31,6 @@ class FedSACClient(FederatedClient):
             return super().on_train(request)
         finally:
             self._held = {}
-
-    alone_epochs = Told(int)
 
     def on_alone(self, request: Request) -> Reply:
         """Train the received model for ``alone-epochs`` passes, at the first rate."""
@@ -47,9 +43,8 @@ class FedSACClient(FederatedClient):
             learning_rate_decay=1.0,
         )
         summary = self.train_locally(request, "alone-batches", training=alone)
-        return Reply(
-            {ARRAYS: model_arrays(self.model, received)}, self.train_metrics(summary)
-        )
+        trained = model_arrays(self.model, received)
+        return Reply({ARRAYS: trained}, self.train_metrics(summary))
 
     @torch.no_grad()
     def before_step(self, model: nn.Module) -> None:

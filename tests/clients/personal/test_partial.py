@@ -82,5 +82,5 @@ def test_clients_share_a_model_without_a_trace() -> None:
         model[1].weight.fill_(77.0)  # type: ignore[union-attr,operator]
     body = {"0.weight": np.ones((1, 1), np.float32)}
     request = Request("evaluate", 1, {ARRAYS: body})
-    clients[1]._load_whole(request)
+    clients[1].load_own(request)
     assert numbers(model_arrays(model)) == [1.0, 1.0]

@@ -310,7 +310,7 @@ def test_bad_settings_are_refused() -> None:
 
 def test_sequences_are_refused() -> None:
     words = Split(torch.zeros(2, 4), torch.zeros(2, 4, dtype=torch.int64))
-    with pytest.raises(Exception, match="one class a row"):
+    with pytest.raises(Exception, match="one class per row"):
         FDClient(small(), words, words)
 
 

@@ -1,0 +1,38 @@
+"""Clients that keep a model of their own."""
+
+from typing import Any
+
+from fedsuite.messages.records import ARRAYS, Reply, Request
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.training.base import FederatedClient
+from fedsuite.training.scoring import prefixed
+
+
+class OwnModelClient(FederatedClient):
+    """Stores its own model, which starts from the model handed to the constructor."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._initial = model_arrays(self.model)
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Evaluate the own model on the client's test data."""
+        self.load_own(request)
+        return self.evaluation()
+
+    def load_own(self, request: Request) -> None:
+        """Load the own model, buffers included."""
+        load_arrays(self.model, {**self._initial, **(self.load_state(request) or {})})
+
+
+class PersonalModelClient(OwnModelClient):
+    """Keeps its own model beside the received one, and is scored with both."""
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Score the own model; report the received model's scores with ``global-``."""
+        load_arrays(self.model, request.arrays[ARRAYS])
+        shared = self.evaluation().metrics
+        received = model_arrays(self.model)
+        own = super().on_evaluate(request).metrics
+        load_arrays(self.model, received)
+        return Reply(metrics={**own, **prefixed("global", shared)})
