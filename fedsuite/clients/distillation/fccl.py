@@ -75,7 +75,7 @@ def with_previous(mean: Tensor, own: Tensor, previous: Tensor, num_clients: int)
 
 
 class FCCLClient(PublicExchangeClient):
-    """Keeps, beside its model, that of its last local phase and a pre-trained one."""
+    """Keeps two teachers: the model of the last local phase, and a pre-trained one."""
 
     fccl_off_diagonal = Told(float)
     fccl_std = Told(str)
