@@ -73,20 +73,18 @@ class FedDISCO(GatheredStrategy):
 
     feddisco_a: float = key(
         default=0.5,
-        help="weight a of a client's discrepancy in FedDisco; with b = 0, 0 is FedAvg",
+        help="weight a of a client's discrepancy; 0 with b = 0 is FedAvg",
         minimum=0.0,
         search=Between(0.05, 2.0),
     )
     feddisco_b: float = key(
         default=0.1,
-        help="added by FedDisco to each client's share",
+        help="added to each client's share",
         minimum=0.0,
         search=OneOf(0.0, 0.05, 0.1, 0.2),
     )
     feddisco_measure: Measure = key(
-        default="kl",
-        help="FedDisco's distance of labels from uniform: KL divergence or Euclidean",
-        told=TRAIN,
+        default="kl", help="distance from uniform: KL divergence or Euclidean", told=TRAIN
     )
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:

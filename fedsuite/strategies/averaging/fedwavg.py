@@ -62,17 +62,13 @@ class FedwAvg(GatheredStrategy):
 
     fedwavg_alpha: float = key(
         default=0.3,
-        help="share alpha of FedwAvg's weights that goes by forgotten examples; 0 is "
-        "FedAvg",
+        help="share of the weights by forgotten examples; 0 is FedAvg",
         minimum=0.0,
         maximum=1.0,
         search=Between(0.05, 0.9),
     )
     fedwavg_every: int = key(
-        default=1,
-        help="rounds between two looks of FedwAvg's clients at their examples",
-        minimum=1,
-        told=TRAIN,
+        default=1, help="rounds between two looks at the examples", minimum=1, told=TRAIN
     )
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:

@@ -98,10 +98,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
     """
 
     groups: ParameterGroups | None = given(
-        default=None,
-        help="parameter_groups(model) of the decomposed model. None reads atoms and "
-        "coefficients from the first model, which does not show its head: a fast set with "
-        "the head alone needs the groups",
+        default=None, help="parameter_groups(model); None finds all but the head"
     )
     _layers: list[FactoredLayer] = state(default_factory=list)
     _held: dict[int, int] = state(default_factory=dict)

@@ -90,42 +90,29 @@ class CFD(PublicExchange):
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
 
     cfd_server_model: str = key(
-        default="",
-        help="network of CFD's server, as an entry of client-models; empty is the largest "
-        "of the clients'",
+        default="", help="entry of client-models; empty is the clients' largest"
     )
     cfd_target: Target = key(
-        default="logit-mean",
-        help="what CFD's server learns: the softmax of the mean logits, or the mean of the "
-        "softmaxes",
+        default="logit-mean", help="softmax of the mean logits, or mean of the softmaxes"
     )
     cfd_emit: Emit = key(
-        default="after",
-        help="whether clients get the outputs of CFD's server after its step or before it",
+        default="after", help="outputs sent: those after the server's step, or before"
     )
     cfd_server_steps: int = key(
-        default=1,
-        help="steps of CFD's server in an exchange; 0 leaves it as it was drawn",
-        minimum=0,
+        default=1, help="steps per exchange; 0 leaves the network as drawn", minimum=0
     )
     cfd_learning_rate: float = key(
-        default=0.001,
-        help="step size of the server's Adam in CFD",
-        above=0.0,
-        search=Between(0.0001, 0.01),
+        default=0.001, help="step of the server", above=0.0, search=Between(0.0001, 0.01)
     )
     cfd_bits: int = key(
         default=0,
-        help="bits of the grid that CFD's clients round probabilities to, 1 being one-hot; "
-        "0 sends logits",
+        help="bits of a client's probability; 1 is one-hot, 0 sends logits",
         minimum=0,
         maximum=LARGEST_BITS,
         told=TRAIN,
     )
     networks: "ServerNetworks" = part(help="the clients' networks")
-    public: "PublicData" = part(
-        help="the public data, which the server's network learns on"
-    )
+    public: "PublicData" = part(help="public data for the server's network")
     _student: "ServerStudent | None" = state(default_factory=lambda: None)
 
     def __post_init__(self) -> None:

@@ -60,10 +60,7 @@ class ClassTables(FederatedStrategy):
 
     num_classes: int = part(help="rows of a table")
     reset_optimizer: bool = key(
-        default=False,
-        help="make the client's optimiser anew in each round; false keeps its moments for "
-        "ever",
-        told=TRAIN,
+        default=False, help="new client optimiser in each round; false keeps it", told=TRAIN
     )
 
     def __post_init__(self) -> None:

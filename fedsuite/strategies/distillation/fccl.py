@@ -62,28 +62,19 @@ class FCCL(PublicExchange):
 
     fccl_off_diagonal: float = key(
         default=0.0051,
-        help="weight of FCCL's terms between different classes; 0 has none",
+        help="weight of the terms between different classes; 0 has none",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.0005, 0.05),
     )
     fccl_std: Spread = key(
-        default="unbiased",
-        help="standard deviation that FCCL divides by, over batch - 1 or over the batch",
-        told=TRAIN,
+        default="unbiased", help="divisor of the variance: batch - 1, or batch", told=TRAIN
     )
     fccl_target: Target = key(
-        default="all",
-        help="what FCCL's clients correlate with: the mean, or it with the previous model "
-        "in the client's own place",
-        told=TRAIN,
+        default="all", help="mean, or with the previous model in own place", told=TRAIN
     )
     fccl_pretrain_epochs: int = key(
-        default=0,
-        help="passes over a client's data before FCCL's first round, which other methods "
-        "do not get; 0 leaves their teacher out",
-        minimum=0,
-        told=TRAIN,
+        default=0, help="epochs before round 1; 0 has no teacher", minimum=0, told=TRAIN
     )
 
     def __post_init__(self) -> None:

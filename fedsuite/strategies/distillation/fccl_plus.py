@@ -55,28 +55,23 @@ class FCCLPlus(FCCL):
     fccl_pretrain_epochs: int = given(default=0, help="as in FCCL", told=TRAIN)
     fccl_plus_similarity_weight: float = key(
         default=3.0,
-        help="weight of the similarities of samples in FCCL+; 0 leaves them out",
+        help="weight of the similarities of samples; 0 leaves them out",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.3, 30.0),
     )
     fccl_plus_similarity_temperature: float = key(
         default=0.02,
-        help="temperature at which FCCL+ compares similarities",
+        help="softmax temperature of similarities",
         above=0.0,
         needs=(Unless("fccl-plus-similarity-weight", 0.0),),
         told=TRAIN,
     )
     fccl_plus_renormalise: bool = key(
-        default=False,
-        help="make predictions for classes other than the label's sum to 1 in FCCL+",
-        told=TRAIN,
+        default=False, help="make predictions for the other classes sum to 1", told=TRAIN
     )
     distillation_temperature: float = key(
-        default=3.0,
-        help="temperature at which predictions are compared",
-        above=0.0,
-        told=TRAIN,
+        default=3.0, help="softmax temperature of distillation", above=0.0, told=TRAIN
     )
 
     def output_spec(self) -> RecordSpec:

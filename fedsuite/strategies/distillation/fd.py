@@ -64,24 +64,20 @@ class FD(ClassTables):
 
     fd_weight: float = key(
         default=1.0,
-        help="weight gamma of FD's regulariser; 0 is local training",
+        help="weight gamma of the regulariser; 0 is local training",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.05, 5.0),
     )
     fd_space: Space = key(
-        default="prob",
-        help="what FD averages for each label: softmax outputs or logits",
-        told=TRAIN,
+        default="prob", help="averages softmax outputs or logits", told=TRAIN
     )
     fd_loss: Match = key(
-        default="ce",
-        help="FD's regulariser: cross-entropy, divergence, or squared distance",
-        told=TRAIN,
+        default="ce", help="cross-entropy, divergence, or squared distance", told=TRAIN
     )
     fd_pass: Pass = key(
         default="online",
-        help="when FD takes its averages: during local training, or by a pass at its end",
+        help="when averages are taken: in local training, or by a pass at its end",
         told=TRAIN,
     )
 

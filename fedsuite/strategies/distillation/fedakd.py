@@ -72,43 +72,33 @@ class FedAKD(FedAvg):
 
     global_to_local_weight: float = key(
         default=1.0,
-        help="alpha: weight of FedAKD's distillation into local models; 0 trains them "
-        "alone",
+        help="weight alpha of distillation into local models; 0 trains them alone",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.05, 5.0),
     )
     local_to_global_weight: float = key(
         default=1.0,
-        help="beta: weight of FedAKD's distillation into the copy of the global model",
+        help="weight beta of distillation into the copy of the global model",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.05, 5.0),
     )
     distillation_temperature: float = key(
-        default=1.0,
-        help="temperature at which FedAKD compares predictions",
-        above=0.0,
-        told=TRAIN,
+        default=1.0, help="softmax temperature of distillation", above=0.0, told=TRAIN
     )
     confidence_threshold: float = key(
         default=0.0,
-        help="least probability of the label for FedAKD to select a sample; 0 takes all "
-        "that are classified correctly",
+        help="least probability of the label of a selected sample; 0 is no limit",
         minimum=0.0,
         maximum=1.0,
         told=TRAIN,
     )
     fedakd_order: Order = key(
-        default="paper",
-        help="local model first, as the paper has it, or last, as its authors' code",
-        told=TRAIN,
+        default="paper", help="local model first (paper) or last (their code)", told=TRAIN
     )
     fedakd_ablation: Ablation = key(
-        default="none",
-        help="part of FedAKD that is taken away: selection, distillation into the local "
-        "model, or weights by size",
-        told=TRAIN,
+        default="none", help="selection, local training or weights left out", told=TRAIN
     )
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

@@ -65,8 +65,7 @@ class FedAL(FedMDLF):
     )
 
     adversarial: bool = key(
-        default=True,
-        help="whether a discriminator tells FedAL's clients apart; false is FedMD-LF",
+        default=True, help="train against a discriminator; false is FedMD-LF"
     )
     adversarial_weight: float = key(
         default=1.0,
@@ -76,29 +75,20 @@ class FedAL(FedMDLF):
         search=Between(0.1, 100.0),
     )
     discriminator_steps: int = key(
-        default=1,
-        help="steps of the discriminator per exchange, all on that exchange's outputs",
-        minimum=1,
-        needs=_DISCRIMINATOR,
+        default=1, help="steps per exchange", minimum=1, needs=_DISCRIMINATOR
     )
     discriminator_learning_rate: float = key(
-        default=1e-4,
-        help="step size of FedAL's discriminator; 0 leaves it as it was drawn",
-        minimum=0.0,
-        needs=_DISCRIMINATOR,
+        default=1e-4, help="0 leaves it as drawn", minimum=0.0, needs=_DISCRIMINATOR
     )
     discriminator_optimizer: DiscriminatorOptimizer = key(
-        default="adam", help="optimiser of FedAL's discriminator", needs=_DISCRIMINATOR
+        default="adam", help="optimiser of the discriminator", needs=_DISCRIMINATOR
     )
     discriminator_temperature: float = key(
-        default=2.0,
-        help="temperature at which FedAL's discriminator sees outputs",
-        above=0.0,
-        needs=_DISCRIMINATOR,
+        default=2.0, help="softmax temperature of inputs", above=0.0, needs=_DISCRIMINATOR
     )
     discriminator_widths: str = key(
         default="32,265",
-        help="units of the discriminator's hidden layers; empty has none",
+        help="units of the hidden layers, such as 32,265; empty has none",
         needs=_DISCRIMINATOR,
     )
 

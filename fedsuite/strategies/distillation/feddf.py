@@ -89,29 +89,18 @@ class FedDF(NetworkAverages, FedMD):
     }
 
     feddf_mode: Mode = key(
-        default="client-kd",
-        help="who distils: clients, exchanging logits before their models are averaged, or "
-        "the server, from the models that it received",
+        default="client-kd", help="clients distil before averaging, or the server after it"
     )
     feddf_server_steps: int = key(
-        default=100,
-        help="steps on public data that FedDF's server takes with each network's average "
-        "under server-kd; 0 only averages",
-        minimum=0,
-        needs=_SERVER_DISTILS,
+        default=100, help="per network; 0 only averages", minimum=0, needs=_SERVER_DISTILS
     )
     feddf_server_learning_rate: float = key(
-        default=0.001,
-        help="step size of FedDF's server under server-kd, before it falls by a cosine",
-        above=0.0,
-        needs=_SERVER_DISTILS,
+        default=0.001, help="at first; falls by a cosine", above=0.0, needs=_SERVER_DISTILS
     )
     feddf_ensemble: Combination = key(
-        default="avg-logits",
-        help="what FedDF's server averages over the received models",
-        needs=_SERVER_DISTILS,
+        default="avg-logits", help="mean over teachers, and loss", needs=_SERVER_DISTILS
     )
-    public: "PublicData" = part(help="the public inputs; what the server distils on")
+    public: "PublicData" = part(help="public inputs for distillation on the server")
     transfer_steps: int = key(default=10, needs=_CLIENTS_DISTIL)
     reset_optimizer: bool = key(default=False, needs=_CLIENTS_DISTIL)
     distillation_target: Target = key(default="others", needs=_CLIENTS_DISTIL)

@@ -59,35 +59,28 @@ class FedMD(PublicExchange):
 
     distillation_temperature: float = key(
         default=1.0,
-        help="temperature at which predictions are compared",
+        help="softmax temperature of distillation",
         above=0.0,
         needs=(With("distillation-loss", "kl"), Unless("less-forgetting", "none")),
         told=TRAIN,
         search=OneOf(1.0, 2.0, 4.0),
     )
     distillation_target: Target = key(
-        default="others",
-        help="whose mean logits a client imitates: the others', or all clients', its own"
-        " included",
-        told=TRAIN,
+        default="others", help="mean of the other clients, or of all clients", told=TRAIN
     )
     distillation_loss: Match = key(
-        default="kl",
-        help="how logits are matched: divergence of their softmaxes, or distance",
-        told=TRAIN,
+        default="kl", help="divergence of softmaxes, or distance of logits", told=TRAIN
     )
     less_forgetting: LessForgetting = key(
         default="none",
-        help="phases that stay near the model they started from, which their first step "
-        "does not leave",
+        help="phases that stay near the model they started from",
         needs=(Unless("local-steps", 1), Unless("transfer-steps", 1)),
         value_needs=(("local", Unless("local-steps", 1)),),
         told=TRAIN,
     )
     less_forgetting_from: int = key(
         default=1,
-        help="first round with less-forgetting; in round 1 the local phase stays near the "
-        "random initial model",
+        help="first round with less-forgetting",
         minimum=1,
         needs=(Unless("less-forgetting", "none"),),
         told=TRAIN,

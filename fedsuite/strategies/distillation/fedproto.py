@@ -82,7 +82,7 @@ class ProtoWeight(Declared):
 
     proto_weight: float = key(
         default=1.0,
-        help="weight lambda of the distance of features to their mean; 0 is local training",
+        help="weight of the distance to mean features; 0 is local training",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.05, 5.0),
@@ -98,9 +98,7 @@ class FedProto(ProtoWeight, ClassTables):
     FEATURE_WEIGHT: ClassVar[str] = "proto-weight"
 
     proto_aggregation: Aggregation = key(
-        default="uniform",
-        help="how FedProto's server weighs clients: alike, or by examples of the class",
-        told=TRAIN,
+        default="uniform", help="clients count alike, or by examples per class", told=TRAIN
     )
 
     prototypes: Arrays = state(default_factory=dict)
@@ -157,9 +155,7 @@ class FedProtoPublic(ProtoWeight, PublicExchange):
     DEFAULTS: ClassVar[Mapping[str, Value]] = {**DEFAULTS, "local-steps": 1}
 
     proto_target: Target = key(
-        default="all",
-        help="whose mean features a client imitates: all clients', or the others'",
-        told=TRAIN,
+        default="all", help="mean features of all clients, or of the others", told=TRAIN
     )
     transfer_steps: int = 1
     width: int = state(default_factory=int)

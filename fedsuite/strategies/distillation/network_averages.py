@@ -40,11 +40,7 @@ class NetworkAverages(PublicExchange):
     PRIVATE_MODELS: ClassVar[bool] = False
 
     networks: "ServerNetworks" = part(help="the clients' networks")
-    feddf_average: Average = key(
-        default="size",
-        help="weights of clients' models in the average of their network: their examples, "
-        "or alike",
-    )
+    feddf_average: Average = key(default="size", help="models weigh by examples, or alike")
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Make all exchanges but the last, which asks for the models."""

@@ -83,24 +83,15 @@ class PublicExchange(FederatedStrategy):
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient exchanges no outputs"
 
     num_classes: int = part(help="number of classes")
-    public_rows: int = part(help="rows of the public data, which itself is not needed here")
+    public_rows: int = part(help="number of rows of the public data")
     transfer_steps: int = key(
-        default=5,
-        help="exchanges on public data after the local phase of a round, one step each",
-        minimum=1,
-        told=TRAIN,
+        default=5, help="exchanges per round, of one step each", minimum=1, told=TRAIN
     )
     public_batch_size: int = key(
-        default=32,
-        help="public samples of an exchange; 0 is all of them",
-        minimum=0,
-        told=TRAIN,
+        default=32, help="public samples per exchange; 0 is all", minimum=0, told=TRAIN
     )
     reset_optimizer: bool = key(
-        default=False,
-        help="make the client's optimiser anew in each round; false keeps its moments for "
-        "ever",
-        told=TRAIN,
+        default=False, help="new client optimiser in each round; false keeps it", told=TRAIN
     )
     _local: dict[int, Mapping[str, float]] = state(default_factory=dict)
     _figures: dict[str, list[float]] = state(default_factory=dict)

@@ -136,14 +136,10 @@ class DriftStrategy(CorrectedStrategy):
     FIXED: ClassVar[Mapping[str, Value]] = {**CorrectedStrategy.FIXED, "fedvarp": False}
 
     size_scaled: bool = key(
-        default=False,
-        help="rescale the correction by clients' numbers of examples, as the authors' code "
-        "does; false counts all clients alike, as the equations do",
+        default=False, help="scale corrections by numbers of examples; false is the paper's"
     )
     evaluate_plain_mean: bool = key(
-        default=False,
-        help="clients also score the plain mean of the clients' models, without the "
-        "server's correction; false scores the corrected model alone",
+        default=False, help="clients also score the mean without the server's correction"
     )
     plain_mean: Arrays = state(default_factory=dict)
     _new_plain_mean: Arrays = state(default_factory=dict)

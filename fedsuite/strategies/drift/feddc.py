@@ -42,14 +42,13 @@ class FedDC(DriftStrategy):
 
     feddc_alpha: float = key(
         default=0.01,
-        help="weight alpha of FedDC's pull towards the drift-corrected model; 0 is none",
+        help="weight of the pull to the drift-corrected model; 0 is none",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.001, 1.0),
     )
     feddc_gradient_terms: bool = key(
-        default=True,
-        help="correct gradients by g - g_k, which doubles the traffic; false is FedDyn",
+        default=True, help="send g - g_k, for twice the traffic; false is FedDyn"
     )
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

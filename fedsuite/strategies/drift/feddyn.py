@@ -42,7 +42,7 @@ class FedDyn(DriftStrategy):
 
     feddyn_alpha: float = key(
         default=0.01,
-        help="weight alpha of FedDyn's dynamic regulariser",
+        help="weight of the dynamic regulariser",
         above=0.0,
         told=TRAIN,
         search=Between(0.001, 1.0),

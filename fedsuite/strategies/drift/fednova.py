@@ -53,9 +53,7 @@ class FedNova(ServerRate, GatheredStrategy):
     FIXED_REASON: ClassVar[str] = "its division by steps is that of plain SGD"
 
     local_steps: int | None = given(
-        default=None,
-        help="local steps of each client, for apps that do not report them; None takes the "
-        "replies' num-steps",
+        default=None, help="local steps of each client; None takes the replies' num-steps"
     )
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:

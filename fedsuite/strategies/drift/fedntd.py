@@ -30,14 +30,11 @@ class FedNTD(FedAvg):
 
     fedntd_weight: float = key(
         default=1.0,
-        help="weight beta of FedNTD; 0 is FedAvg",
+        help="weight beta of the distillation; 0 is FedAvg",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.1, 10.0),
     )
     fedntd_temperature: float = key(
-        default=1.0,
-        help="temperature at which FedNTD compares predictions",
-        above=0.0,
-        told=TRAIN,
+        default=1.0, help="softmax temperature of distillation", above=0.0, told=TRAIN
     )

@@ -26,7 +26,7 @@ class FedProx(FedAvg):
 
     proximal_mu: float = key(
         default=0.01,
-        help="weight mu of FedProx's proximal term; 0 is FedAvg",
+        help="weight mu of the pull to the received model; 0 is FedAvg",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.001, 1.0),

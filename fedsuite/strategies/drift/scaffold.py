@@ -46,10 +46,7 @@ class Scaffold(ServerRate, CorrectedStrategy):
     )
 
     scaffold_option: Literal["gradient", "steps"] = key(
-        default="steps",
-        help="a client's control variate: steps (option II, the mean gradient of its "
-        "steps) or gradient (option I, the full gradient of the received model)",
-        told=TRAIN,
+        default="steps", help="option I: full gradient, II: mean of the steps", told=TRAIN
     )
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

@@ -137,8 +137,7 @@ class AAggFF(LossStrategy):
     """Mean of the models with weights that the server learns online."""
 
     aaggff_setting: Setting = key(
-        default="cross-device",
-        help="AAggFF's variant: for rounds with some of the clients, or with all",
+        default="cross-device", help="for rounds of some clients, or of all"
     )
 
     def __post_init__(self) -> None:

@@ -58,7 +58,7 @@ class AFL(LossStrategy):
 
     afl_step: float = key(
         default=0.1,
-        help="step size gamma of AFL's weights lambda; 0 is FedAvg with equal weights",
+        help="step gamma of lambda; 0 is FedAvg with equal weights",
         minimum=0.0,
         search=Between(0.001, 1.0),
     )

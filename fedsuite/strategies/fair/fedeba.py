@@ -127,57 +127,41 @@ class FedEBA(FedAvg):
 
     temperature: float = key(
         default=0.1,
-        help="unit of loss differences in the weights; large is the plain mean, towards 0 "
-        "the worst client alone",
+        help="unit of losses in the weights; large is the plain mean, near 0 the worst",
         above=0.0,
         needs=(With("effective-clients", 0.0),),
     )
     effective_clients: float = key(
         default=0.0,
-        help="share of the clients of a round that 1 / sum p^2 equals, by a temperature "
-        "solved for in each round; 1 is the plain mean, 0 is off",
+        help="share of the clients that 1 / sum p^2 is; 1 is the plain mean, 0 is off",
         minimum=0.0,
         maximum=1.0,
         search=OneOf(0.0, 0.6, 0.7, 0.8, 0.9, 0.95),
     )
     temperature_schedule: Schedule = key(
-        default="constant",
-        help="how the temperature falls from round to round",
-        needs=(With("effective-clients", 0.0),),
+        default="constant", help="how it falls", needs=(With("effective-clients", 0.0),)
     )
     temperature_decay: float = key(
         default=0.01,
-        help="rate of the temperature's schedule per round; 0 is constant",
+        help="rate of the schedule per round; 0 is constant",
         minimum=0.0,
         needs=(Unless("temperature-schedule", "constant"),),
     )
     aggregation_losses: Literal["after", "before"] = key(
-        default="after",
-        help="losses that weight the aggregate: after local training or before it",
+        default="after", help="losses in the weights: after training, or before it"
     )
-    size_prior: bool = key(
-        default=False, help="weights proportional to the clients' examples as well"
-    )
+    size_prior: bool = key(default=False, help="weigh by numbers of examples too")
     loss_clip: float = key(
-        default=0.0,
-        help="losses above it count as this much in the weights; 0 is no limit",
-        minimum=0.0,
+        default=0.0, help="largest loss in the weights; 0 is no limit", minimum=0.0
     )
     max_loss_ratio: float = key(
-        default=0.0,
-        help="losses above so many times the clients' median count as that, which bounds "
-        "the weight of a false loss; 0 is no limit, 1 counts none above the median",
-        minimum=0.0,
+        default=0.0, help="largest loss, in medians, >= 1; 0 is no limit", minimum=0.0
     )
     loss_key: str = given(
-        default=LOSS_AFTER,
-        help="metric of the reply that holds the loss after training. Where loss-after is "
-        "wanted and missing, train_loss, the name in Flower's examples, stands for it, and "
-        "the log says so once",
+        default=LOSS_AFTER, help="loss after training; train_loss stands in for loss-after"
     )
     loss_before_key: str = given(
-        default=LOSS_BEFORE,
-        help="metric of the reply that holds the loss before training",
+        default=LOSS_BEFORE, help="metric of the loss before training"
     )
 
     def __post_init__(self) -> None:

@@ -51,15 +51,13 @@ class AlignedFedEBA(FedEBA):
     )
     theta: float = key(
         default=0.0,
-        help="angle of the losses, in degrees, above which a round is unfair and takes the "
-        "gradient branch; 0: always unless all losses are equal; 90: never",
+        help="angle in degrees above which losses are unfair; 0: unless equal, 90: never",
         minimum=0.0,
         maximum=90.0,
     )
     rescale_first_steps: bool = key(
         default=False,
-        help="multiply first steps by the number of local steps in the model branch; the "
-        "paper mixes updates of K steps with updates of one",
+        help="first steps times the number of local steps, as long as updates",
         needs=(Unless("theta", 0.0),),
     )
 
@@ -95,10 +93,7 @@ class FedEBAPlus(AlignedFedEBA):
     CORRECTS_GRADIENTS: ClassVar[bool] = True
 
     fair_gradient_scale: Literal["printed", "one-update"] = key(
-        default="printed",
-        help="length of the fair gradient in local steps: that of a gradient, as Eq. (11) "
-        "prints it, or that of one local update: the local learning rate times a gradient",
-        told=TRAIN,
+        default="printed", help="length: of a gradient, or of one local update", told=TRAIN
     )
 
     _aligned: bool = state(default_factory=bool)
@@ -214,9 +209,7 @@ class PracFedEBAPlus(AlignedFedEBA):
 
     theta: float = 15.0
     local_steps: int | None = given(
-        default=None,
-        help="local steps of each client, for apps that do not report them; None takes "
-        "the replies' ``num-steps``",
+        default=None, help="local steps of each client; None takes the replies' num-steps"
     )
 
     _warned: bool = state(default_factory=bool)

@@ -144,22 +144,16 @@ class FedFV(LossStrategy):
 
     fedfv_alpha: float = key(
         default=0.1,
-        help="share alpha of clients whose updates FedFV leaves untouched; 1 with tau 0 is "
-        "FedAvg with equal weights",
+        help="share of clients left untouched; 1 with tau 0 is FedAvg, equal weights",
         minimum=0.0,
         maximum=1.0,
         search=OneOf(0.0, 0.1, 0.2, 0.5),
     )
     fedfv_tau: int = key(
-        default=1,
-        help="past rounds tau whose absent clients FedFV hears; 0 is none",
-        minimum=0,
-        search=OneOf(0, 1, 3, 10),
+        default=1, help="past rounds heard; 0 is none", minimum=0, search=OneOf(0, 1, 3, 10)
     )
     fedfv_history: History = key(
-        default="paper",
-        help="whose past updates FedFV hears: absent clients', or (authors' code) from "
-        "this round on back",
+        default="paper", help="rounds before this one, or this one too (authors' code)"
     )
     _past: dict[int, Arrays] = state(default_factory=dict)
     _last_seen: dict[int, int] = state(default_factory=dict)

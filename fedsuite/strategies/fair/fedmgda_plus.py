@@ -71,23 +71,16 @@ class FedMGDAPlus(GatheredStrategy):
 
     fedmgda_epsilon: float = key(
         default=0.1,
-        help="how far epsilon FedMGDA+'s weights may be from equal; 0 is the mean of unit "
-        "updates",
+        help="largest distance from equal weights; 0 is the mean of unit updates",
         minimum=0.0,
         maximum=1.0,
         search=OneOf(0.01, 0.05, 0.1, 0.5, 1.0),
     )
     fedmgda_step: float = key(
-        default=1.0,
-        help="length eta of FedMGDA+'s step",
-        above=0.0,
-        search=Between(0.3, 3.0),
+        default=1.0, help="length eta of the step", above=0.0, search=Between(0.3, 3.0)
     )
     fedmgda_step_decay: float = key(
-        default=1.0,
-        help="factor on FedMGDA+'s step after each round; 1 is none",
-        maximum=1.0,
-        above=0.0,
+        default=1.0, help="factor on the step per round; 1 is none", maximum=1.0, above=0.0
     )
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:

@@ -39,19 +39,17 @@ class PropFair(FedAvg):
 
     propfair_baseline: float = key(
         default=2.0,
-        help="baseline M of PropFair; large, with learning-rate times M, is FedAvg",
+        help="baseline M; large, with learning-rate times M, is FedAvg",
         above=0.0,
         told=TRAIN,
         search=Between(1.5, 10.0),
     )
     propfair_threshold: float = key(
         default=0.2,
-        help="distance epsilon from M below which PropFair's loss is linear",
+        help="distance from M where the loss turns linear",
         above=0.0,
         told=TRAIN,
     )
     propfair_extension: Extension = key(
-        default="tangent",
-        help="how PropFair's loss goes on there: the paper's tangent, or its code's l / M",
-        told=TRAIN,
+        default="tangent", help="beyond it: the paper's tangent, or l / M", told=TRAIN
     )

@@ -96,14 +96,12 @@ class QFFL(LossStrategy):
 
     qffl_q: float = key(
         default=1.0,
-        help="fairness q of q-FFL; 0 is FedAvg with equal weights, large favours the worst",
+        help="fairness q; 0 is FedAvg with equal weights, large favours the worst",
         minimum=0.0,
         search=Between(0.01, 10.0),
     )
     learning_rate: float | None = given(
-        default=None,
-        help="eta of L = 1 / eta; None takes the median of what clients report as "
-        "``learning-rate``",
+        default=None, help="eta = 1 / L; None is the median of the replies'"
     )
 
     def __post_init__(self) -> None:

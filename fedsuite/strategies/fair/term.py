@@ -55,7 +55,7 @@ class TERM(LossStrategy):
 
     term_tilt: float = key(
         default=1.0,
-        help="tilt t of TERM; 0 is FedAvg, large the worst client alone, below 0 the best",
+        help="tilt t; 0 is FedAvg, large the worst client alone, below 0 the best",
         search=Between(0.01, 10.0),
     )
 

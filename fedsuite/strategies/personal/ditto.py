@@ -38,28 +38,17 @@ class Ditto(FedAvg):
 
     ditto_lambda: float = key(
         default=1.0,
-        help="pull of Ditto's personal models towards the global one; 0 trains them alone",
+        help="pull of personal models to the global one; 0 trains them alone",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.01, 10.0),
     )
     ditto_local_epochs: int = key(
-        default=0,
-        help="passes over the data that train Ditto's personal model in a round; with "
-        "ditto-local-steps 0 too, as much as trains the global one",
-        minimum=0,
-        told=TRAIN,
+        default=0, help="0 with no steps trains as the global model", minimum=0, told=TRAIN
     )
     ditto_local_steps: int = key(
-        default=0,
-        help="mini-batch steps that train Ditto's personal model in a round; 0 counts "
-        "ditto-local-epochs instead",
-        minimum=0,
-        told=TRAIN,
+        default=0, help="0 counts ditto-local-epochs", minimum=0, told=TRAIN
     )
     ditto_learning_rate: float = key(
-        default=0.0,
-        help="step size of Ditto's personal models; 0 is learning-rate",
-        minimum=0.0,
-        told=TRAIN,
+        default=0.0, help="0 is learning-rate", minimum=0.0, told=TRAIN
     )

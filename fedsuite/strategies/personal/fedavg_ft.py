@@ -27,7 +27,7 @@ class FedAvgFT(FedAvg):
 
     fine_tune_epochs: int = key(
         default=1,
-        help="passes over the client's training data before evaluation; 0 is FedAvg",
+        help="epochs of tuning before evaluation; 0 is FedAvg",
         minimum=0,
         told=EVALUATE,
         search=OneOf(1, 2, 5),

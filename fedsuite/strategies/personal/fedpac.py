@@ -150,20 +150,17 @@ class FedPAC(FedPer):
 
     alignment: float = key(
         default=1.0,
-        help="weight lambda of FedPAC's alignment of features; 0 is off",
+        help="weight lambda of the alignment of features; 0 is off",
         minimum=0.0,
         told=TRAIN,
         search=Between(0.1, 10.0),
     )
     head_epochs: int = key(
-        default=1,
-        help="passes over a client's data for its head",
-        minimum=0,
-        told=TRAIN,
+        default=1, help="passes over the data for the head", minimum=0, told=TRAIN
     )
     head_learning_rate: float = key(
         default=0.1,
-        help="step size of a client's head",
+        help="step size of the head",
         above=0.0,
         told=TRAIN,
         search=Between(0.01, 1.0),

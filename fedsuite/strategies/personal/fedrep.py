@@ -28,7 +28,7 @@ class FedRep(FedPer):
 
     head_epochs: int = key(
         default=10,
-        help="passes over a client's data for its head",
+        help="passes over the data for the head",
         minimum=0,
         told=TRAIN,
         search=OneOf(1, 2, 5, 10),

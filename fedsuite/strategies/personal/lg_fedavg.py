@@ -28,10 +28,7 @@ class LGFedAvg(PartialAverage):
     """Averages the upper layers, each client counting alike."""
 
     shared_layers: int = key(
-        default=1,
-        help="layers from the top that LG-FedAvg shares; 0 is Standalone",
-        minimum=0,
-        search=OneOf(1, 2),
+        default=1, help="from the top; 0 is Standalone", minimum=0, search=OneOf(1, 2)
     )
 
     def __post_init__(self) -> None:

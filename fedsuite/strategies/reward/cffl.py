@@ -121,35 +121,28 @@ class CFFL(RewardStrategy):
 
     upload_share: float = key(
         default=0.1,
-        help="share theta_u of a CFFL client's update that it uploads: the largest entries",
+        help="share of an update that is uploaded, its largest entries",
         maximum=1.0,
         above=0.0,
         search=OneOf(0.1, 0.3, 0.5, 1.0),
     )
     cffl_clip: float = key(
         default=0.01,
-        help="most that any entry of a CFFL client's model moves in a round; 0 does not "
-        "clip",
+        help="most that an entry moves in a round; 0 is no limit",
         minimum=0.0,
         search=Between(0.001, 1.0),
     )
     cffl_alpha: float = key(
-        default=5.0,
-        help="alpha of CFFL's sinh: the larger, the more reputation the best clients have",
-        maximum=100.0,
-        above=0.0,
+        default=5.0, help="large rewards the best clients more", maximum=100.0, above=0.0
     )
     cffl_threshold: float = key(
         default=1 / 3,
-        help="part of the mean reputation below which CFFL's clients train on alone; 0 "
-        "drops nobody",
+        help="part of the mean reputation below which clients train alone; 0: never",
         minimum=0.0,
         maximum=1.0,
     )
     cffl_reputation: Literal["paper", "code"] = key(
-        default="paper",
-        help="paper takes sinh of the accuracies and then the mean with the old "
-        "reputation; code takes the mean first",
+        default="paper", help="sinh before the mean with the old reputation, or after it"
     )
     validation: Validation = part(help="scores models on the server")
 

@@ -99,10 +99,7 @@ class FedAVE(CommonUpdateKeys, RewardStrategy):
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
 
     fedave_loss_batch: int = key(
-        default=64,
-        help="samples in each mini-batch whose loss FedAVE compares; keep it well below "
-        "a client's",
-        minimum=1,
+        default=64, help="samples per loss; keep it well below a client's", minimum=1
     )
     validation: Validation = part(help="scores models on the server")
     _server_losses: dict[int, Vector] = state(default_factory=dict)

@@ -96,28 +96,21 @@ class FedSAC(RewardStrategy):
 
     fedsac_beta: float = key(
         default=2.0,
-        help="how much more of the network FedSAC's better clients get; 0 gives all the "
-        "whole",
+        help="how much better clients get more of the network; 0 gives all the whole",
         minimum=0.0,
         maximum=700.0,
         search=OneOf(1.0, 2.0, 5.0),
     )
     fedsac_interval: int = key(
-        default=10,
-        help="rounds from one measurement of FedSAC's neurons to the next",
-        minimum=1,
+        default=10, help="rounds between measurements of neurons", minimum=1
     )
     fedsac_alone_epochs: int = key(
-        default=20,
-        help="passes over its data that a client trains alone, once, to show its "
-        "contribution",
-        minimum=1,
+        default=20, help="passes that a new client trains alone", minimum=1
     )
     groups: ParameterGroups = part(help="groups of the model's arrays")
     validation: Validation = part(help="scores models on the server")
     contributions: Mapping[int, float] | None = given(
-        default=None,
-        help="client to contribution c_k in 0..1, where it is known; others are measured",
+        default=None, help="client to contribution in 0..1; others are measured"
     )
 
     known: dict[int, float] = state(default_factory=dict)

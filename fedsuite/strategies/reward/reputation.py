@@ -165,23 +165,15 @@ class CommonUpdateKeys(Declared):
 
     update_length: float = key(
         default=0.5,
-        help="length Gamma that each client's update is scaled to: the size of the "
-        "server's step",
+        help="length Gamma that updates are scaled to",
         above=0.0,
         search=Between(0.05, 5.0),
     )
     reputation_memory: float = key(
-        default=0.95,
-        help="share alpha of the old reputation that stays after a round; 0 forgets it",
-        minimum=0.0,
-        maximum=1.0,
+        default=0.95, help="share of the old one kept; 0 forgets", minimum=0.0, maximum=1.0
     )
     altruism: float = key(
-        default=2.0,
-        help="degree beta to which rewards are alike: near 0 they follow reputation, 1e7 "
-        "gives all the same model",
-        above=0.0,
-        maximum=1e9,
+        default=2.0, help="near 0 follows reputation, 1e7 is equal", above=0.0, maximum=1e9
     )
 
 
