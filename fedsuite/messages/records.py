@@ -442,6 +442,20 @@ def unpack_requests(
     ], hosted
 
 
+def joined(groups: Mapping[Any, Arrays]) -> Arrays:
+    """Return arrays of groups as ``group/name`` to array, for a state."""
+    return {f"{k}/{name}": a for k, named in groups.items() for name, a in named.items()}
+
+
+def grouped(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Arrays]:
+    """Return group to arrays by name: the inverse of :func:`joined`."""
+    groups: dict[str, Arrays] = {}
+    for path, array in arrays.items():
+        group, _, name = path.partition("/")
+        groups.setdefault(group, {})[name] = array
+    return groups
+
+
 def _only(records: Mapping[str, ConfigRecord], name: str) -> Mapping[str, ConfigValue]:
     """Return the record of a name, or else the only record, or else an empty one."""
     if name in records:

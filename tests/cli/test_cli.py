@@ -102,7 +102,7 @@ def test_methods(command):
 
 
 def test_keys_of_a_method(command):
-    own = ("proximal-mu", "0.01", "pull to the received model")
+    own = ("proximal-mu", "0.01", "weight mu of the pull")
     others = ("num-rounds", "dirichlet-alpha")
     code, out, _ = command("methods", "fedprox")
     assert code == 0

@@ -1,4 +1,4 @@
-"""Federated distillation: clients imitate the others' mean output for each label.
+"""Federated distillation (FD): clients imitate the others' mean output per label.
 
 E. Jeong, S. Oh, H. Kim, J. Park, M. Bennis, S.-L. Kim, "Communication-Efficient On-Device
 Machine Learning: Federated Distillation and Augmentation under Non-IID Private Data",
@@ -38,14 +38,10 @@ from numpy.typing import NDArray
 
 from fedsuite.core.search import Between
 from fedsuite.core.settings import key, state
-from fedsuite.messages.records import TRAIN, Arrays, ConfigValue
+from fedsuite.messages.records import TRAIN, Arrays, ConfigValue, grouped, joined
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.validation import BadReply, ClientReply
-from fedsuite.strategies.distillation.class_tables import (
-    ClassTables,
-    packed,
-    table_of,
-)
+from fedsuite.strategies.distillation.class_tables import ClassTables, packed, table_of
 
 Space = Literal["prob", "logit"]
 Match = Literal["ce", "kl", "mse"]
@@ -56,7 +52,7 @@ TOLERANCE = 1e-3
 
 
 class FD(ClassTables):
-    """A table of mean outputs, a row a class, goes up and the others' mean comes down."""
+    """Clients send their mean output per class, and get the others' means."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FDClient", "answers with the mean outputs of its classes"
@@ -116,21 +112,14 @@ class FD(ClassTables):
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return the tables, by client."""
-        state: dict[str, NDArray[Any]] = {}
-        for client_id, table in self.tables.items():
-            state[f"{client_id}/rows"] = table
-            state[f"{client_id}/present"] = self.present[client_id]
-        return state, {}
+        held = {k: {"rows": t, "present": self.present[k]} for k, t in self.tables.items()}
+        return joined(held), {}
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
-        self.tables, self.present = {}, {}
-        for path, array in arrays.items():
-            client_id, _, name = path.partition("/")
-            if name == "rows":
-                self.tables[int(client_id)] = array
-            else:
-                self.present[int(client_id)] = array
+        held = {int(client_id): table for client_id, table in grouped(arrays).items()}
+        self.tables = {k: table["rows"] for k, table in held.items()}
+        self.present = {k: table["present"] for k, table in held.items()}
 
 
 def others_means(
@@ -143,37 +132,29 @@ def others_means(
     Parameters
     ----------
     tables, present
-        Client to rows ``[classes, width]``, and to which of them it has; at least one.
+        Client to rows ``[classes, width]``, and to which rows it has; at least one client.
     client_ids
-        Clients to return it for. One without a table has all others.
+        Clients to return it for. To one without a table all are others.
     """
     known = sorted(tables)
     rows = np.array([tables[k] * present[k][:, np.newaxis] for k in known], np.float64)
     held = np.array([present[k] for k in known], np.int64)
     place = {client_id: index for index, client_id in enumerate(known)}
-    sums, counts = _SumsOfOthers(rows), _SumsOfOthers(held)
+    sums, counts = _sums_of_others(rows), _sums_of_others(held)
     means = {}
     for client_id in client_ids:
-        count = counts.without(place.get(client_id))
-        total = sums.without(place.get(client_id))
-        means[client_id] = total / np.maximum(count, 1)[:, np.newaxis], count > 0
+        index = place.get(client_id, len(known))
+        count = counts[index]
+        means[client_id] = sums[index] / np.maximum(count, 1)[:, np.newaxis], count > 0
     return means
 
 
-class _SumsOfOthers:
-    """Sums over all entries but one, without subtracting: nothing cancels."""
+def _sums_of_others(entries: NDArray[Any]) -> NDArray[Any]:
+    """Return by entry the sum of all others, and last the sum of all.
 
-    def __init__(self, entries: NDArray[Any]) -> None:
-        self._none = np.zeros_like(entries[0])
-        self._up_to = np.cumsum(entries, axis=0)
-        self._from = np.cumsum(entries[::-1], axis=0)[::-1]
-
-    def without(self, index: int | None) -> NDArray[Any]:
-        """Return the sum without an entry, None for that of all."""
-        if index is None:
-            total: NDArray[Any] = self._up_to[-1]
-            return total
-        before = self._up_to[index - 1] if index > 0 else self._none
-        after = self._from[index + 1] if index + 1 < len(self._from) else self._none
-        others: NDArray[Any] = before + after
-        return others
+    Nothing is subtracted, so nothing cancels.
+    """
+    none = np.zeros_like(entries[:1])
+    before = np.concatenate([none, np.cumsum(entries, axis=0)])
+    after = np.concatenate([np.cumsum(entries[::-1], axis=0)[::-1], none])
+    return np.concatenate([before[:-1] + after[1:], before[-1:]])

@@ -1,29 +1,26 @@
 """Base of methods whose clients keep vectors that correct their gradients.
 
-A client k keeps a vector such as a control variate c_k; the server keeps the sum of them
-over *all* clients, and uses their mean. Both are zero at the start. Here once:
+A client k keeps a vector such as a control variate c_k, at first zero. The server keeps the
+sum over *all* clients and uses the mean.
 
-- Means of models are plain, 1 / m for each of the m clients of the round, as in these
-  methods' papers; a reply without examples takes no part.
-- M, the number of all clients, counts every client that was a member in any round so far.
-  One that comes later enters with the zero vector it has; one that leaves keeps its share.
-  So the mean is that of the clients' own vectors at any time. (A node that comes back under
-  a new id is a new client: use ``partition`` or ``registered`` identities where that
-  happens.)
-- A round that does not count (quorum missed, no examples, NaN in the new model) leaves the
-  sums as they were, and the clients' stored vectors too: they start again from the version
-  before that round. So does a client whose reply was not used.
-- Statistics of normalisation layers and integer arrays have no such vector: they get the
-  mean.
+- Means of models are plain, 1 / m for each of the round's m clients with examples.
+- M counts every client that was a member in any round so far. A late client enters with a
+  zero vector; one that leaves keeps its share. A node under a new id is a new client: use
+  ``partition`` or ``registered`` identities where nodes come back.
+- A round that does not count (quorum missed, no examples, NaN in the new model) changes
+  neither sums nor clients' vectors: clients start again from the version before the round.
+  So does a client whose reply was not used.
+- Statistics of normalisation layers and integer arrays have no vector: they get the mean.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
+from numpy.typing import NDArray
 
 from fedsuite.core.keys import Value
 from fedsuite.core.settings import key, state
@@ -35,6 +32,8 @@ from fedsuite.messages.records import (
     PLAIN_MEAN,
     Arrays,
     ConfigValue,
+    grouped,
+    joined,
 )
 from fedsuite.rounds.aggregation import WeightedMean, cast_like
 from fedsuite.rounds.base import FederatedStrategy
@@ -44,10 +43,7 @@ from fedsuite.rounds.validation import ClientReply
 
 
 class CorrectedStrategy(FederatedStrategy):
-    """Keeps sums of the clients' vectors, by kind and by array.
-
-    Takes the keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+    """Keeps sums of the clients' vectors, by kind and by array."""
 
     FIXED: ClassVar[Mapping[str, Value]] = {
         "momentum": 0.0,
@@ -70,10 +66,7 @@ class CorrectedStrategy(FederatedStrategy):
         return len(self._clients)
 
     def mean_vector(self, kind: str, arrays: Arrays) -> Arrays:
-        """Return the mean of a vector over all clients, for the trained ones of arrays.
-
-        In the shapes and dtypes of ``arrays``; zero where no client has sent any yet.
-        """
+        """Return a vector's mean over all clients, in shapes and dtypes of ``arrays``."""
         return _mean(self.sums.get(kind, {}), arrays, self.num_known_clients)
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
@@ -114,23 +107,19 @@ class CorrectedStrategy(FederatedStrategy):
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return the sums, and who has been a member."""
-        sums = {f"{k}/{name}": a for k, s in self.sums.items() for name, a in s.items()}
-        return sums, {"clients": sorted(self._clients)}
+        return joined(self.sums), {"clients": sorted(self._clients)}
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
-        self.sums = {}
-        for path, array in arrays.items():
-            kind, _, name = path.partition("/")
-            self.sums.setdefault(kind, {})[name] = array.copy()
+        self.sums = grouped({path: array.copy() for path, array in arrays.items()})
         self._clients = {int(client_id) for client_id in _numbers(scalars["clients"])}
 
 
 class DriftStrategy(CorrectedStrategy):
     """Base of FedDyn and FedDC, whose server moves the mean model by the mean drift.
 
-    The drift h_k of a client is all that it has moved away from the models sent to it. The
-    server works out its sum from the models that come back.
+    The drift h_k sums up how far a client moved from the models sent to it. The server
+    computes it from the models that come back.
     """
 
     FIXED: ClassVar[Mapping[str, Value]] = {**CorrectedStrategy.FIXED, "fedvarp": False}
@@ -149,12 +138,12 @@ class DriftStrategy(CorrectedStrategy):
         super().__post_init__()
         if self.extras.memory is not None:
             raise ValueError(
-                "fedvarp changes the models that come back, and with them what the server "
-                "takes for the clients' drift: leave it off"
+                "fedvarp changes the models from which the server computes the clients' "
+                "drift: leave it off"
             )
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the mean number of examples along with the model, if it is wanted."""
+        """Send also the mean number of examples, if wanted."""
         exchange = super().train_exchange(arrays, client_ids)
         if not self.size_scaled:
             return exchange
@@ -173,14 +162,14 @@ class DriftStrategy(CorrectedStrategy):
             return None
         if self.evaluate_plain_mean:
             self._new_plain_mean = moved_mean(mean, {}, arrays)
-        self.add_to_sum(DRIFT, steps_to(mean, arrays, models.num_clients))
+        self.add_to_sum(DRIFT, steps_to(mean, arrays, models.total_weight))
         return moved_mean(mean, self.new_mean_vector(DRIFT, mean), arrays)
 
     def take_in(self, reply: ClientReply) -> None:
-        """Take what a method needs beside the model from one client's reply."""
+        """Take from a reply what the method needs beside the model."""
 
     def size_factor(self, reply: ClientReply) -> float:
-        """Return omega_k, which is 1 unless sizes are to scale."""
+        """Return omega_k: 1 unless ``size_scaled``."""
         return reply.num_examples / self._mean_size() if self.size_scaled else 1.0
 
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
@@ -192,7 +181,7 @@ class DriftStrategy(CorrectedStrategy):
         return replace(exchange, shared={**exchange.shared, PLAIN_MEAN: mean})
 
     def _ask_for_sizes(self) -> None:
-        """Ask how many examples clients have, while there is one that never said."""
+        """Ask members for their numbers of examples while one is unknown."""
         present = sorted(self._members.nodes)
         if all(client_id in self._sizes for client_id in present):
             return
@@ -223,25 +212,13 @@ class DriftStrategy(CorrectedStrategy):
         self._sizes = {int(k): float(n) for k, n in zip(sized, sizes, strict=True)}
 
 
-class PlainMean:
-    """Plain mean of the clients' models in float64, taken in one at a time."""
+class PlainMean(WeightedMean):
+    """Plain mean of the clients' models, in float64."""
 
-    def __init__(self) -> None:
-        self._mean = WeightedMean()
-
-    @property
-    def num_clients(self) -> int:
-        """How many models were added."""
-        return int(self._mean.total_weight)
-
-    def add(self, arrays: Arrays) -> None:
+    def add(self, arrays: Mapping[str, NDArray[Any]], weight: float = 1.0) -> None:
         """Take in one client's model."""
         doubles = {n: np.asarray(a, dtype=np.float64) for n, a in arrays.items()}
-        self._mean.add(doubles, 1.0)
-
-    def result(self) -> Arrays | None:
-        """Return the mean, or None of no models."""
-        return self._mean.result()
+        super().add(doubles, weight)
 
 
 def with_examples(replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
@@ -250,12 +227,12 @@ def with_examples(replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
 
 
 def trained(arrays: Arrays) -> Arrays:
-    """Return the arrays that are trained, statistics left out."""
+    """Return the arrays without statistics."""
     return {n: array for n, array in arrays.items() if not is_statistic(n, array)}
 
 
 def steps_to(mean: Arrays, arrays: Arrays, factor: float) -> Arrays:
-    """Return ``factor * (mean - arrays)`` in float64, of the arrays that are trained."""
+    """Return ``factor * (mean - arrays)`` of the trained arrays, in float64."""
     return {
         name: factor * np.subtract(mean[name], array, dtype=np.float64)
         for name, array in trained(arrays).items()
@@ -264,10 +241,7 @@ def steps_to(mean: Arrays, arrays: Arrays, factor: float) -> Arrays:
 
 
 def moved_mean(mean: Arrays, shift: Arrays, arrays: Arrays) -> Arrays:
-    """Return ``mean + shift`` in the dtypes of ``arrays``.
-
-    Names without a shift get the mean; names without a mean stay as they are.
-    """
+    """Return ``mean + shift`` in the dtypes of ``arrays``; what has no mean stays."""
     moved = {
         name: cast_like(value + shift.get(name, 0.0), arrays[name].dtype)
         for name, value in mean.items()

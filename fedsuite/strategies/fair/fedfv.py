@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays, ConfigValue
+from fedsuite.messages.records import Arrays, ConfigValue, grouped, joined
 from fedsuite.rounds.all_replies import LossStrategy
 from fedsuite.rounds.updates import (
     client_updates,
@@ -199,10 +199,10 @@ class FedFV(LossStrategy):
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return the past updates that later rounds may need."""
         clients = sorted(self._past)
-        arrays = {f"{k}/{name}": a for k in clients for name, a in self._past[k].items()}
-        return arrays, {
+        seen = [self._last_seen[k] for k in clients]
+        return joined({k: self._past[k] for k in clients}), {
             "clients": clients,
-            "last-seen": [self._last_seen[k] for k in clients],
+            "last-seen": seen,
         }
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
@@ -210,10 +210,10 @@ class FedFV(LossStrategy):
         clients, rounds = scalars["clients"], scalars["last-seen"]
         assert isinstance(clients, list) and isinstance(rounds, list)
         self._last_seen = dict(zip(map(int, clients), map(int, rounds), strict=True))
-        self._past = {client_id: {} for client_id in self._last_seen}
-        for path, array in arrays.items():
-            client_id, _, name = path.partition("/")
-            self._past[int(client_id)][name] = array
+        groups = grouped(arrays)
+        self._past = {
+            client_id: groups.get(str(client_id), {}) for client_id in self._last_seen
+        }
 
 
 def _cosine(left: Vector, right: Vector) -> float:

@@ -40,7 +40,7 @@ from fedsuite.core.logs import ServerLogger
 from fedsuite.core.search import Between
 from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import TRAIN, Arrays, ConfigValue
+from fedsuite.messages.records import TRAIN, Arrays, ConfigValue, grouped, joined
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
@@ -248,20 +248,13 @@ class FedPAC(FedPer):
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return the clients' heads and the prototypes."""
-        state = {f"prototypes/{name}": a for name, a in self.prototypes.items()}
-        for client_id, head in self.heads.items():
-            state |= {f"{client_id}/{name}": array for name, array in head.items()}
-        return state, {}
+        return joined({"prototypes": self.prototypes, **self.heads}), {}
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
-        self.heads, self.prototypes = {}, {}
-        for path, array in arrays.items():
-            owner, _, name = path.partition("/")
-            if owner == "prototypes":
-                self.prototypes[name] = array
-            else:
-                self.heads.setdefault(int(owner), {})[name] = array
+        groups = grouped(arrays)
+        self.prototypes = groups.pop("prototypes", {})
+        self.heads = {int(owner): head for owner, head in groups.items()}
 
     def _head(self, arrays: Arrays) -> Arrays:
         names = frozenset(self.groups.head)

@@ -32,6 +32,8 @@ from fedsuite.messages.records import (
     TRAIN,
     Arrays,
     ConfigValue,
+    grouped,
+    joined,
     to_arrays,
 )
 from fedsuite.rounds.aggregation import cast_like, weighted_mean
@@ -315,28 +317,17 @@ class RewardStrategy(GatheredStrategy):
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return reputations, rewards and the initial model."""
-        state = {f"initial/{name}": array for name, array in self.initial.items()}
-        for client_id, value in self.reputation.items():
-            state[f"reputation/{client_id}"] = np.array(value)
-        for client_id, records in self.rewards.items():
-            for record, arrays in records.items():
-                state |= {f"{client_id}/{record}/{n}": a for n, a in arrays.items()}
-        return state, {}
+        reputation = {str(k): np.array(value) for k, value in self.reputation.items()}
+        rewards = {k: joined(records) for k, records in self.rewards.items()}
+        return joined({"initial": self.initial, "reputation": reputation, **rewards}), {}
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
-        self.reputation, self.initial = {}, {}
-        rewards: dict[int, dict[str, Arrays]] = {}
-        for path, array in arrays.items():
-            owner, _, name = path.partition("/")
-            if owner == "initial":
-                self.initial[name] = array
-            elif owner == "reputation":
-                self.reputation[int(name)] = float(array)
-            else:
-                record, _, name = name.partition("/")
-                rewards.setdefault(int(owner), {}).setdefault(record, {})[name] = array
-        self.rewards = dict(rewards)
+        groups = grouped(arrays)
+        self.initial = groups.pop("initial", {})
+        known = groups.pop("reputation", {})
+        self.reputation = {int(k): float(value) for k, value in known.items()}
+        self.rewards = {int(k): grouped(named) for k, named in groups.items()}
 
 
 def mean_statistics(arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays:
