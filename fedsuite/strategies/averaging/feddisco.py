@@ -8,10 +8,10 @@ label frequencies and the target's (Eq. 8):
 
     omega_k = max(p_k - a d_k + b, 0) / sum_j max(p_j - a d_j + b, 0).
 
-Deviations: the target is the uniform distribution. d is the KL divergence from it, which
-as in the authors' code is divided by its sum over the round, or the Euclidean distance,
-which is not (FedEBA+ uses that one). Clients compute and send d_k alone, not their label
-counts. Where every weight is 0 they are FedAvg's; the authors' code fails there.
+Deviations: the target is the uniform distribution. d is the KL divergence from it, divided
+by its sum over the round as in the authors' code, or the Euclidean distance, undivided, as
+in FedEBA+'s paper. Clients send d_k alone, not their label counts. Where every weight is 0
+they are FedAvg's; the authors' code fails there.
 """
 
 import math

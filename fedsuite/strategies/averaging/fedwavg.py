@@ -9,11 +9,11 @@ event so far:
 
     omega_k = (1 - alpha) n_k / sum n + alpha f_k / sum f   over the clients of the round.
 
-Deviations: only the abstract was at hand, which says that forgettable examples are found at
-each client and that clients with more of them get a larger weight. The formula is ours,
-with alpha = 0.3 and a look every few rounds as FedEBA+ names them; report results as "our
-reading". Examples never learnt have no event: they are counted apart, as ``never-learned``,
-and give no weight. Where nothing was forgotten the weights are FedAvg's.
+Deviations: only the abstract was at hand: clients with more forgettable examples get a
+larger weight. The formula is ours, with alpha = 0.3 and a look every few rounds as in
+FedEBA+'s paper; report results as "our reading". Examples never learnt have no event and
+give no weight; ``never-learned`` counts them. Where nothing was forgotten the weights are
+FedAvg's.
 """
 
 import math

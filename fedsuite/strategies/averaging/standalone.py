@@ -1,8 +1,7 @@
 """Standalone: every client trains alone; nothing is exchanged.
 
-The reference that collaborative fairness is measured against. Clients start from the same
-initial model unless the experiment says otherwise, keep their own from round to round, and
-are scored with it.
+The reference of collaborative fairness. Clients start from the same initial model unless
+the experiment says otherwise, keep their own between rounds, and are scored with it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +15,7 @@ from fedsuite.rounds.validation import ClientReply
 
 
 class Standalone(FederatedStrategy):
-    """Lets clients train; no array goes to them or comes back.
-
-    Takes the keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+    """Lets clients train; no array goes to them or comes back."""
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
         **NO_COMMON_STEP,

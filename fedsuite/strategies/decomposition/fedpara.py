@@ -20,10 +20,7 @@ from fedsuite.strategies.personal.partial import PartialAverage
 
 
 class FedPara(FedAvg):
-    """FedAvg on a network with FedPara's layers, which its keys ask for.
-
-    Takes the keywords of :class:`~fedsuite.strategies.averaging.fedavg.FedAvg`.
-    """
+    """FedAvg on a network with FedPara's layers."""
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True}
     FIXED: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": False}
@@ -35,11 +32,8 @@ class PFedPara(PartialAverage):
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": True}
     FIXED: ClassVar[Mapping[str, Value]] = DEFAULTS
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.groups.personal:
-            raise ValueError("the model has no second factors: make it with fedpara()")
-
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
         """Return all but the second factors."""
+        if not groups.personal:
+            raise ValueError("the model has no second factors: make it with fedpara()")
         return frozenset(groups.names) - frozenset(groups.personal)

@@ -33,7 +33,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedsuite.core.settings import key
+from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays, ConfigValue
 from fedsuite.rounds.all_replies import LossStrategy
@@ -67,7 +67,7 @@ def device_gradient(decision: Vector, responses: Vector, answered: Sequence[int]
     decision
         p before the round, ``[M]``.
     responses
-        Of those that answered, in (0, 1), ``[m]``.
+        Of the clients that answered, in (0, 1), ``[m]``.
     answered
         Their positions in ``decision``.
     """
@@ -140,11 +140,9 @@ class AAggFF(LossStrategy):
         default="cross-device", help="for rounds of some clients, or of all"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._clients: list[int] = []
-        self._memory = _empty_memory(0)
-        self._num_updates = 0
+    _clients: list[int] = state(default_factory=list)
+    _memory: Arrays = state(default_factory=dict)
+    _num_updates: int = state(default_factory=int)
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Update the decision, then average the models with it."""
@@ -159,7 +157,7 @@ class AAggFF(LossStrategy):
             self._decide_device(responses, answered)
         decision = self._memory["decision"]
         self.round_metrics["largest_to_least_weight"] = _ratio(decision)
-        # Equal weights are exactly 1; clients that all have none count alike.
+        # Equal weights are exactly 1; where all are 0, clients count alike.
         weights = decision[answered]
         largest = weights.max()
         return self.mean_of(replies, weights / largest if largest else weights + 1.0)
@@ -188,7 +186,7 @@ class AAggFF(LossStrategy):
         )
 
     def _admit(self, client_ids: Sequence[int]) -> None:
-        """Take in clients that are new, each as the mean of the known ones."""
+        """Take in new clients, each as the mean of the known ones."""
         known = set(self._clients)
         new = [client_id for client_id in client_ids if client_id not in known]
         if not new:
@@ -202,7 +200,8 @@ class AAggFF(LossStrategy):
                 memory[name][:count] = old[name]
         if "outer" in memory:
             memory["outer"][:count, :count] = old.get("outer", 0.0)
-        memory["decision"][:count] = old["decision"] * (count / len(self._clients))
+        if count:
+            memory["decision"][:count] = old["decision"] * (count / len(self._clients))
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return the decision and the sums that it comes from."""
@@ -218,10 +217,10 @@ class AAggFF(LossStrategy):
         self._num_updates = updates
 
 
-def _empty_memory(num_clients: int, setting: Setting = "cross-device") -> Arrays:
-    """Return what the server remembers before the first round: equal weights, sums of 0."""
+def _empty_memory(num_clients: int, setting: Setting) -> Arrays:
+    """Return the memory before the first round: equal weights, sums of 0."""
     memory: Arrays = {
-        "decision": np.full(num_clients, 1.0 / max(num_clients, 1)),
+        "decision": np.full(num_clients, 1.0 / num_clients),
         "gradients": np.zeros(num_clients),
     }
     if setting == "cross-silo":
@@ -231,5 +230,5 @@ def _empty_memory(num_clients: int, setting: Setting = "cross-device") -> Arrays
 
 
 def _ratio(decision: Vector) -> float:
-    """Return the largest weight in units of the least, or of 1e-12 if that is smaller."""
+    """Return the largest weight over the least, which counts as 1e-12 at least."""
     return float(decision.max() / max(decision.min(), 1e-12))

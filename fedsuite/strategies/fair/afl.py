@@ -10,12 +10,11 @@ clients. Stochastic-AFL (Algorithm 1) ascends in lambda and descends in w at onc
 
 Pi the Euclidean projection onto the simplex.
 
-Deviations: local training takes the place of one gradient step. The new lambda weights the
-models of its own round. The result is the last model; the paper's guarantee is for the mean
-of all. When only some clients answer, the others keep their lambda, and those that answer
-share among themselves what they had: with s the sum of their lambda,
-lambda <- s Pi(lambda / s + gamma F). With everybody this is the paper's step, and gamma
-means the same whatever the share of clients in a round.
+Deviations: local training replaces one gradient step. The new lambda weights the models of
+its own round. The result is the last model; the paper's guarantee is for the mean of all.
+Where only some clients answer, the others keep their lambda, and those that answer share
+their sum s: lambda <- s Pi(lambda / s + gamma F). With all clients this is the paper's
+step, and gamma means the same at any share of clients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,8 +45,7 @@ def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
     total = float(weights.sum())
     if step == 0 or total == 0:
         return weights
-    # Only differences count, and behind the worst by more than 1 a client has no weight
-    # left: what would overflow may as well be -1e12.
+    # A client more than 1 behind the worst has no weight: -1e12 stands for any overflow.
     with np.errstate(over="ignore"):
         raised = np.maximum(step * (losses - losses.max()), -1e12)
     return total * project_to_simplex(weights / total + raised)
@@ -77,7 +75,7 @@ class AFL(LossStrategy):
         return self.mean_of(replies, new / largest if largest else np.ones(len(new)))
 
     def _admit(self, client_ids: Sequence[int]) -> None:
-        """Give clients that are new 1 / M each, taken from the others in proportion."""
+        """Give new clients 1 / M each, taken from the others in proportion."""
         new = [client_id for client_id in client_ids if client_id not in self._lambda]
         if not new:
             return

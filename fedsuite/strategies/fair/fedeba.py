@@ -26,26 +26,23 @@ Deviations and readings, each where the paper is silent or contradicts itself:
   other sign). Alpha and tau are independent (Eq. (7) ties them through beta, but does not
   follow from Eq. (6)).
 - Losses and gradients are of the full training set (the algorithms omit the mini-batch
-  exactly there), in evaluation mode, so that they leave no trace and the gradient is that
-  of the loss reported.
+  exactly there), in evaluation mode.
 - The angle is an arc tangent, exactly 0 for equal losses; all-zero losses are fair.
 - The mean of the first steps is weighted by examples, Eq. (9)'s form for unequal sizes.
 - Prac-FedEBA+ divides by K the whole update; line 18 prints x_{t,K-1}, which would be one
-  more upload. The paper names no alpha for it. FedEBA+'s 0.9 at temperature 0.1 would give
-  0.9 of the weight to the losses of the received model, which is close to taking the
-  drifted update of one client: on synthetic data that was worse than FedAvg, while 0.1 was
-  better than FedEBA. Hence 0.1 here. Theta 15 is the paper's.
+  more upload. Theta 15 is the paper's; it names no alpha. FedEBA+'s 0.9 at temperature 0.1
+  comes close to the drifted update of one client: on synthetic data it was worse than
+  FedAvg, and 0.1 better than FedEBA. The default is 0.1.
 - FedEBA+ has alpha 0.1 by default too: the paper's 0.9 does not learn on handwritten digits
   with 18 local steps, and 0.1 was the best of six values on rows held out of training.
-- ``effective_clients`` states the constraint of Eq. (3) in another form: how many clients
-  the weights amount to, 1 / sum_i p_i^2. The temperature is solved for in each round, so
-  that multiplying all losses changes nothing.
+- ``effective_clients`` is another form of the constraint of Eq. (3): 1 / sum_i p_i^2, the
+  clients that the weights amount to. Multiplying all losses changes nothing.
 - ``fair_gradient_scale`` "one-update" reads g~ of Eq. (10) as what sections 4.3 and 4.4
   call one local update: the local learning rate times the gradient.
 - Temperature schedules count the current round; Eq. (188) prints the number of rounds. The
   paper has no value of their decay.
-- Clients without examples, or that did not answer the probe, have no weight; the weights
-  are renormalised over the others. Negative losses count as 0.
+- Clients without examples, or that did not answer the probe, have no weight; the others'
+  weights are renormalised. Negative losses count as 0.
 - Running statistics of batch normalisation are averaged with the parameters' weights.
 """
 
@@ -58,7 +55,7 @@ import numpy as np
 from fedsuite.core.keys import Unless, Value, With
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.search import OneOf
-from fedsuite.core.settings import given, key
+from fedsuite.core.settings import given, key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
     ARRAYS,
@@ -77,33 +74,13 @@ from fedsuite.strategies.fair.fedeba_equations import (
     Schedule,
     effective_clients,
     entropy_weights,
-    fair_gradient,
-    fairness_angle,
     limit_to_median,
-    model_alignment,
-    practical_alignment,
     temperature_at,
     temperature_for_clients,
-    temperature_for_target,
 )
 
-__all__ = [
-    "FedEBA",
-    "effective_clients",
-    "entropy_weights",
-    "fair_gradient",
-    "fairness_angle",
-    "limit_to_median",
-    "model_alignment",
-    "practical_alignment",
-    "temperature_at",
-    "temperature_for_clients",
-    "temperature_for_target",
-]
-
-
 FLOWERS_LOSS = "train_loss"
-"""What apps in the form of Flower's examples call the loss of local training."""
+"""Name of the loss of local training in Flower's examples."""
 
 logger = ServerLogger(__name__)
 
@@ -111,8 +88,9 @@ logger = ServerLogger(__name__)
 class FedEBA(FedAvg):
     """Entropy-based aggregation alone: FedEBA+ with alpha 0.
 
-    Needs of a client's reply, beside the model, its number of examples and its training
-    loss. The replies of a round are held until their losses are known.
+    A client's reply needs the model, its number of examples and its loss after training.
+    Where loss-after is missing, train_loss stands for it, and the log says so once. All
+    replies of a round are held in memory.
     """
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -164,6 +142,9 @@ class FedEBA(FedAvg):
         default=LOSS_BEFORE, help="metric of the loss before training"
     )
 
+    _paper_bytes: int = state(default_factory=int)
+    _told: bool = state(default_factory=bool)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.max_loss_ratio < 1:
@@ -171,8 +152,6 @@ class FedEBA(FedAvg):
                 f"max_loss_ratio = {self.max_loss_ratio}: expected 0 for no limit, or a "
                 "number >= 1"
             )
-        self._paper_bytes = 0
-        self._told = False
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the model; ask for it and for the losses."""
@@ -231,12 +210,12 @@ class FedEBA(FedAvg):
         return entropy_weights(counted, temperature, prior)
 
     def bounded(self, losses: Sequence[float]) -> Vector:
-        """Return losses as they count: >= 0, and not above the limits where there are."""
+        """Return losses as they count: >= 0 and within the limits."""
         counted = np.clip(np.asarray(losses, np.float64), 0.0, self.loss_clip or np.inf)
         return limit_to_median(counted, self.max_loss_ratio or np.inf)
 
     def _tell_stand_ins(self, replies: Sequence[ClientReply]) -> None:
-        """Say once that the losses are what the app calls its training loss."""
+        """Say once that train_loss stands for the loss after training."""
         if self._told or not any(reply.stand_ins for reply in replies):
             return
         self._told = True
@@ -255,9 +234,9 @@ class FedEBA(FedAvg):
             self.reports[TRAIN].annotate(client_id, **values)
 
     def finish_round(self) -> None:
-        """Report the traffic of training, in the paper's accounting and as it was.
+        """Report the bytes of training: as the paper counts them, and as sent.
 
-        The paper counts one model a client, and one more in FedEBA+'s gradient branch.
+        The paper counts one model per client, and one more in FedEBA+'s gradient branch.
         """
         super().finish_round()
         if TRAIN in self.reports:
@@ -272,7 +251,7 @@ def client_updates(arrays: Arrays, replies: Sequence[ClientReply]) -> Iterator[A
 
 
 def _norm(arrays: Arrays, update: Arrays) -> float:
-    """Return the Euclidean norm of an update over all arrays of floating point."""
+    """Return the Euclidean norm of an update's floating-point arrays."""
     squares = (
         float(np.vdot(update[name], update[name]))
         for name, array in arrays.items()

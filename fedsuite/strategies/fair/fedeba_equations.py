@@ -32,23 +32,17 @@ def entropy_weights(
 ) -> Vector:
     r"""Return the weights of largest entropy, :math:`p_i \propto q_i e^{F_i / \tau}`.
 
-    Eq. (4), and with a prior Eq. (22). A larger loss gets a larger weight. Safe for losses
-    of any size.
+    Eq. (4), with a prior Eq. (22). They sum to 1. Safe for losses of any size.
 
     Parameters
     ----------
     losses
         Losses F of n clients, finite, shape (n,).
     temperature
-        :math:`\tau > 0`, in the unit of the losses. Large is the prior (uniform without
-        one); towards 0 all weight goes to the largest loss.
+        :math:`\tau > 0`, in the unit of the losses. Large is the prior; towards 0 all
+        weight goes to the largest loss.
     prior
         Weights q >= 0, shape (n,), not all zero; they need not sum to 1. None is uniform.
-
-    Returns
-    -------
-    ndarray
-        Shape (n,), float64, >= 0, sums to 1.
     """
     values = _vector("losses", losses)
     if not temperature > 0:
@@ -68,7 +62,7 @@ def entropy_weights(
 
 
 def limit_to_median(losses: ArrayLike, ratio: float) -> Vector:
-    """Return losses, those above ``ratio`` times the median lowered to that.
+    """Return losses, at most ``ratio`` times their median.
 
     No part of the paper: a bound on the influence of a client that reports a false loss.
     The median of an even number is the lower of the middle two, so that of two clients
@@ -79,12 +73,7 @@ def limit_to_median(losses: ArrayLike, ratio: float) -> Vector:
     losses
         Losses >= 0 of n clients, finite, shape (n,).
     ratio
-        At least 1, which counts no loss above the median; infinity changes nothing.
-
-    Returns
-    -------
-    ndarray
-        Shape (n,), float64.
+        At least 1, the median itself; infinity changes nothing.
     """
     values = _vector("losses", losses)
     if not ratio >= 1:
@@ -107,8 +96,7 @@ def fairness_angle(losses: ArrayLike) -> float:
     r"""Return the angle between the losses and the all-ones vector, in degrees.
 
     Section 4.3: :math:`\arccos \langle L, 1 \rangle / (\|L\| \|1\|)`, computed as the
-    arc tangent of standard deviation over mean, which is the same number without the
-    rounding that would give equal losses an angle above 0.
+    arc tangent of standard deviation over mean, whose rounding keeps equal losses at 0.
 
     Parameters
     ----------
@@ -119,7 +107,7 @@ def fairness_angle(losses: ArrayLike) -> float:
     -------
     float
         0 to :math:`\arccos(1 / \sqrt n) < 90`; exactly 0 for equal losses, also for
-        all zeros (a case that the paper leaves undefined: nobody is worse off).
+        all zeros, which the paper leaves undefined.
     """
     values = _vector("losses", losses)
     if (values < 0).any():
@@ -144,11 +132,6 @@ def fair_gradient(gradients: Iterable[Arrays], weights: ArrayLike) -> Arrays:
         :math:`\tilde p`, shape (n,), sums to 1: :func:`entropy_weights` of the losses
         before training. With these it is the gradient of
         :math:`\tau \log \sum_i e^{F_i / \tau}`.
-
-    Returns
-    -------
-    dict
-        Named arrays in the dtypes of the gradients.
     """
     total = weighted_mean(gradients, _vector("weights", weights).tolist())
     if total is None:
@@ -179,11 +162,6 @@ def model_alignment(
         0 (entropy-weighted updates only) to 1 (first steps only).
     shares
         s, shape (n,), sums to 1; None is :math:`1 / n`.
-
-    Returns
-    -------
-    dict
-        Named arrays, float64.
     """
     _check_alpha(alpha)
     last = _vector("weights", weights)
@@ -211,11 +189,6 @@ def practical_alignment(
         p and :math:`\tilde p`, from the losses after and before training; shape (n,).
     alpha
         0 (p alone: FedEBA) to 1 (:math:`\tilde p` alone).
-
-    Returns
-    -------
-    dict
-        Named arrays, float64.
     """
     _check_alpha(alpha)
     after, before = _vector("weights", weights), _vector("fair_weights", fair_weights)
@@ -225,9 +198,8 @@ def practical_alignment(
 def temperature_at(server_round: int, initial: float, decay: float, schedule: str) -> float:
     r"""Return the temperature of a round, Remark M.1.
 
-    Eq. (188) and its siblings: :math:`\tau_t = \tau_0 / (1 + \kappa (t - 1))^e` with e
-    of :data:`SCHEDULES`. The paper prints the number of rounds where the current one is
-    meant.
+    :math:`\tau_t = \tau_0 / (1 + \kappa (t - 1))^e` with e of :data:`SCHEDULES`. Eq. (188)
+    prints the number of rounds where the current one is meant.
 
     Parameters
     ----------
@@ -248,68 +220,29 @@ def temperature_at(server_round: int, initial: float, decay: float, schedule: st
     return float(initial / (1.0 + decay * (server_round - 1)) ** SCHEDULES[schedule])
 
 
-def temperature_for_target(losses: ArrayLike, target: float) -> float:
-    r"""Return the temperature at which the weighted loss :math:`\sum_i p_i F_i` is given.
-
-    The inverse of :func:`entropy_weights` in the constraint of Eq. (3). The weighted loss
-    falls from the largest loss to the mean as the temperature rises.
-
-    Parameters
-    ----------
-    losses
-        Finite, shape (n,).
-    target
-        Ideal loss: at least the mean of the losses (at which the temperature is
-        infinite), and below the largest.
-
-    Raises
-    ------
-    ValueError
-        If no positive temperature gives the target.
-    """
-    from scipy.optimize import brentq
-
-    values = _vector("losses", losses)
-    mean, largest = float(values.mean()), float(values.max())
-    if target == mean:
-        return math.inf
-    if not mean < target < largest:
-        raise ValueError(f"target = {target}: expected from {mean} to below {largest}")
-    scale = largest - float(values.min())
-
-    def excess(inverse: float) -> float:
-        weights = entropy_weights(values, scale / inverse)
-        return float(np.dot(weights, values)) - target
-
-    upper = 1.0
-    while excess(upper) < 0:
-        upper *= 2
-    return scale / float(brentq(excess, 1e-12, upper, xtol=1e-15, rtol=1e-14))
-
-
 def temperature_for_clients(
     losses: ArrayLike, target: float, prior: ArrayLike | None = None
 ) -> float:
     r"""Return the temperature at which :math:`1 / \sum_i p_i^2` is a given number.
 
     The inverse of :func:`effective_clients` after :func:`entropy_weights`. It grows with
-    the losses' scale, so that the weights do not depend on that scale.
+    the losses' scale: the weights do not depend on that scale.
 
     Parameters
     ----------
     losses
         Finite, shape (n,).
     target
-        Number of clients that the weights shall amount to; below 1 counts as 1.
+        Wanted number of clients; below 1 counts as 1.
     prior
         As for :func:`entropy_weights`.
 
     Returns
     -------
     float
-        Infinity where the prior alone amounts to no more than the target, and where all
-        losses are equal. Where ties of the largest loss keep the number above the target,
-        the smallest temperature tried: a billionth of the range of the losses.
+        Infinity where all losses are equal, or where the prior alone amounts to no more
+        than the target. A billionth of the losses' range where ties of the largest loss
+        keep the number above the target.
     """
     from scipy.optimize import brentq
 

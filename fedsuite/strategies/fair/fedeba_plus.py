@@ -40,7 +40,7 @@ logger = ServerLogger(__name__)
 
 
 class AlignedFedEBA(FedEBA):
-    """What FedEBA+ and Prac-FedEBA+ share: alpha, theta, and the choice of the branch."""
+    """Base of FedEBA+ and Prac-FedEBA+: alpha, theta, and the choice of the branch."""
 
     alpha: float = key(
         default=0.1,
@@ -73,10 +73,10 @@ class AlignedFedEBA(FedEBA):
 class FedEBAPlus(AlignedFedEBA):
     """FedEBA+: a probe first, then aligned steps or a look at the first ones.
 
-    Works with fedsuite's ``FedEBAPlusClient`` and with any Message-API app whose client
-    answers ``query.probe`` and ``train`` as described there. Where theta is 0, losses and
-    gradients come in one exchange, else the gradients only when they are needed. Clients
-    that do not answer the probe are not asked to train.
+    Works with ``FedEBAPlusClient`` and with any Message-API app whose client answers
+    ``query.probe`` and ``train`` as described there. Where theta is 0, losses and gradients
+    come in one exchange, else gradients come where the round is unfair. Clients that do not
+    answer the probe are not asked to train.
 
     The paper's best alpha is 0.9. The default is the best of those tried on rows held out
     of training, see ``simulations/fedeba/README.md``.
@@ -105,7 +105,7 @@ class FedEBAPlus(AlignedFedEBA):
         self._losses = {}
         probed = self._probe(arrays, client_ids, with_gradient=self.theta == 0)
         exchange = super().train_exchange(arrays, [reply.client_id for reply in probed])
-        # The probe has told the losses before training: replies need not.
+        # Replies need no loss before training: the probe told it.
         expected = replace(exchange.expected, metrics=(self.loss_key,))
         exchange = replace(exchange, expected=expected)
         self._paper_bytes = num_bytes(arrays) * len(client_ids)
@@ -145,10 +145,7 @@ class FedEBAPlus(AlignedFedEBA):
     def _probe(
         self, arrays: Arrays, client_ids: Sequence[int], *, with_gradient: bool
     ) -> list[ClientReply]:
-        """Return the losses of the model that clients receive, and perhaps gradients.
-
-        Clients without examples have no part in them, and are left out.
-        """
+        """Return the replies of clients with examples: losses, perhaps gradients."""
         probe = Exchange(
             PROBE,
             client_ids,
@@ -170,7 +167,7 @@ class FedEBAPlus(AlignedFedEBA):
         return replies
 
     def _weigh(self, probed: Sequence[ClientReply]) -> Vector:
-        """Return, and remember for the report, the weights of the fair gradient."""
+        """Return the weights of the fair gradient, and note them for the report."""
         sizes = [reply.num_examples for reply in probed]
         weights = self.weights_of(self.losses_before(probed), sizes)
         ids = [reply.client_id for reply in probed]
@@ -180,12 +177,10 @@ class FedEBAPlus(AlignedFedEBA):
     def _plain_steps(self, exchange: Exchange, arrays: Arrays) -> Exchange:
         """Ask for plain local steps, and for the model after the first of them."""
         spec = spec_of(arrays)
+        rescale = self.rescale_first_steps
         return replace(
             exchange,
-            config={
-                "report-first-step": True,
-                "rescale-first-step": self.rescale_first_steps,
-            },
+            config={"report-first-step": True, "rescale-first-step": rescale},
             expected=replace(exchange.expected, arrays={ARRAYS: spec, "first-step": spec}),
         )
 
@@ -193,11 +188,10 @@ class FedEBAPlus(AlignedFedEBA):
 class PracFedEBAPlus(AlignedFedEBA):
     """Prac-FedEBA+: FedEBA+'s idea in the one exchange that FedAvg makes.
 
-    Needs of a client's reply, beside the model, its number of examples, its training loss
-    before and after training, and, unless ``local_steps`` is given, ``num-steps``, the
-    number of its local steps. Where a reply lacks the loss before training, the one after
-    stands for it in the whole round: the gradient branch then equals FedEBA, and the log
-    says so once.
+    A client's reply needs the model, its number of examples, its losses before and after
+    training, and ``num-steps`` unless ``local_steps`` is given. Where a reply lacks the
+    loss before training, the loss after stands for it in the whole round: the gradient
+    branch then equals FedEBA, and the log says so once.
     """
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -226,10 +220,7 @@ class PracFedEBAPlus(AlignedFedEBA):
         exchange = super().train_exchange(arrays, client_ids)
         expected = exchange.expected
         if self.local_steps is None:
-            expected = replace(
-                expected,
-                metrics=(*expected.metrics, NUM_STEPS),
-            )
+            expected = replace(expected, metrics=(*expected.metrics, NUM_STEPS))
         return replace(exchange, config={"report-loss-before": True}, expected=expected)
 
     def combine(

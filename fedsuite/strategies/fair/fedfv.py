@@ -14,14 +14,13 @@ of them with the largest losses left untouched:
    g are summed; if the sum conflicts with g, g is projected onto its normal plane.
 3. w_{t+1} = w_t - g ||mean of g_k|| / ||g||  (Algorithm 1).
 
-Deviations: a client is in the untouched share from position ceil((m - 1)(1 - alpha)) of the
-order on, as in the authors' code; ties of losses fall to the lower client id. The authors'
-code writes the history before it reads it, so its tau rounds begin with the current one and
-its own clients: ``history="code"`` does that. The mean is over clients, whatever their
-numbers of examples. A g below a millionth of the length it is to get is rounding,
-and the model stays. Past updates are kept in float32. A part of the model that did not
-travel in a past round (filter decomposition) counts as not moved then. Buffers are averaged
-as in FedAvg and take no part in inner products.
+Deviations: the untouched clients are those from position ceil((m - 1)(1 - alpha)) of the
+order on, as in the authors' code; ties of losses go by client id. The tau rounds of the
+authors' code begin with the current one and its own clients: ``fedfv-history`` code. The
+mean ignores numbers of examples. Where g is shorter than a millionth of its new length it
+is rounding, and the model stays. Past updates are kept in float32. A part of the model that
+did not travel in a past round (filter decomposition) counts as not moved then. Buffers are
+averaged as in FedAvg and take no part in inner products.
 """
 
 import math
@@ -58,7 +57,7 @@ _LOST = 1e-6
 
 
 def untouched_clients(losses: Vector, alpha: float) -> tuple[list[int], set[int]]:
-    """Return the order of projection, and the clients whose updates stay as they are.
+    """Return the order of projection, and the clients left untouched.
 
     Parameters
     ----------
@@ -84,7 +83,7 @@ def project_away(vector: Vector, other: Floats) -> Vector:
 
 
 def mitigate_internal_conflicts(updates: Vector, losses: Vector, alpha: float) -> Vector:
-    """Return the mean update after the clients' updates were freed of conflicts.
+    """Return the mean update, freed of conflicts between clients.
 
     Parameters
     ----------
@@ -111,7 +110,7 @@ def mitigate_internal_conflicts(updates: Vector, losses: Vector, alpha: float) -
 def mitigate_external_conflicts(
     mean: Vector, past_rounds: Iterable[Sequence[Floats]]
 ) -> Vector:
-    """Return the mean update without its conflicts with past ones.
+    """Return the mean update, freed of conflicts with past updates.
 
     Parameters
     ----------
@@ -128,11 +127,7 @@ def mitigate_external_conflicts(
 
 
 def rescale(vector: Vector, length: float) -> Vector:
-    """Return ``vector`` at another length.
-
-    A vector shorter than a millionth of it gives zeros: its direction is what rounding of
-    float32 models left of zero, and means nothing.
-    """
+    """Return ``vector`` at another length, or zeros where only rounding is left of it."""
     own = norm(vector)
     if own <= _LOST * length:
         return np.zeros_like(vector)
@@ -180,10 +175,7 @@ class FedFV(LossStrategy):
                 del self._past[client_id], self._last_seen[client_id]
 
     def _past_rounds(self, arrays: Arrays) -> Iterable[Sequence[Floats]]:
-        """Yield the updates of each round that is heard, oldest first.
-
-        Of what is sent now: a part that did not travel then has not moved.
-        """
+        """Yield each heard round's updates of the arrays sent now, oldest round first."""
         still = {name: np.zeros_like(array) for name, array in arrays.items()}
         names = parameter_names(arrays)
         newest = self.server_round - (self.fedfv_history == "paper")

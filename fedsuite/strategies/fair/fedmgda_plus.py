@@ -55,8 +55,7 @@ def min_norm_weights(gram: Vector, epsilon: float) -> Vector:
     Returns
     -------
     array
-        ``[m]``, within the bounds and of sum 1, both to rounding. Where several are
-        shortest, the one that the solver reaches from equal weights.
+        ``[m]``, of sum 1. Of several solutions the one reached from equal weights.
     """
     count = len(gram)
     equal = np.full(count, 1.0 / count)

@@ -12,11 +12,11 @@ batch by batch, l the mean cross-entropy of a batch, the surrogate
 whose gradient is that of l divided by max(M - l, epsilon); the server averages as FedAvg
 does.
 
-Deviations: the constant log M makes the surrogate 0 at l = 0. The authors' code continues
-by l / M instead of the tangent, so that batches past the threshold count 1 / M rather than
-1 / epsilon: ``propfair-extension = "code"`` does that. (Its option ``huber`` has the
-tangent's gradient.) The two agree where M = epsilon, as in FedEBA+'s table, and are then
-FedAvg with the learning rate divided by M.
+Deviations: the constant log M makes the surrogate 0 at l = 0. The authors' code goes on
+with l / M, not the tangent: batches past the threshold count 1 / M, not 1 / epsilon
+(``propfair-extension = "code"``; the code's option ``huber`` has the tangent's gradient).
+Where M = epsilon, as in FedEBA+'s table, both are FedAvg with the learning rate divided by
+M.
 """
 
 from typing import ClassVar, Literal

@@ -11,12 +11,11 @@ L = 1 / eta, eta the local learning rate, and F_k the loss of w_t before trainin
     h_k = q F_k^{q-1} ||g_k||^2 + L F_k^q
     w_{t+1} = w_t - sum_k Delta_k / sum_k h_k
 
-Written with a_k = F_k^q and b_k = q L F_k^{q-1} ||w_t - w_k||^2 this is
+With a_k = F_k^q and b_k = q L F_k^{q-1} ||w_t - w_k||^2 it is computed as the mean
 
-    w_{t+1} = (sum_k a_k w_k + sum_k b_k w_t) / sum_k (a_k + b_k),
+    w_{t+1} = (sum_k a_k w_k + sum_k b_k w_t) / sum_k (a_k + b_k):
 
-a mean of the clients' models and the old one, and is computed as such: q = 0 is then the
-plain mean bit for bit, and dividing all weights by max F^q keeps any q from overflowing.
+q = 0 is the plain mean bit for bit, and weights divided by max F^q never overflow.
 
 Deviations: 1e-10 is added to each loss, as in the authors' code, since F^{q-1} has no value
 at 0. L follows the decay of the learning rate. Clients are sampled uniformly and p_k is

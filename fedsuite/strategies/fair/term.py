@@ -9,9 +9,9 @@ the server takes
 
     w_{t+1} = sum_k omega_k w_k,   omega_k ~ p_k exp(t F_k(w_t)).
 
-Deviations: the authors publish no federated form; this is the one that other open
-implementations agree on, with local steps in the place of gradients. The tilt is over
-clients, not over the samples in a batch. Losses are those before training.
+Deviations: the authors publish no federated form; other open implementations agree on this
+one, with local steps for gradients. The tilt is over clients, not over samples of a batch.
+Losses are those before training.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from fedsuite.rounds.validation import ClientReply
 
 
 def tilted_weights(losses: Vector, tilt: float, prior: Vector) -> Vector:
-    """Return p_k exp(t F_k) up to a common factor.
+    """Return p_k exp(t F_k) up to a common factor; the largest exponential is 1.
 
     Parameters
     ----------
@@ -38,11 +38,6 @@ def tilted_weights(losses: Vector, tilt: float, prior: Vector) -> Vector:
     prior
         p_k or any multiple, ``[clients]``, > 0.
 
-    Returns
-    -------
-    array
-        Weights, ``[clients]``, not normalised; the largest exponential is 1, so nothing
-        overflows.
     """
     leader = losses.max() if tilt > 0 else losses.min()
     with np.errstate(over="ignore"):

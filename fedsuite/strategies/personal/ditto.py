@@ -9,12 +9,11 @@ that it keeps, w_t being the model it received; v_k starts as w_0.
 
 Known to hold: w is FedAvg's, bit for bit, whatever lambda; lambda = 0 trains v_k locally.
 
-Deviations. w is averaged by numbers of examples, as FedAvg does; the authors' code samples
-clients by size and takes the plain mean. Personal steps come after the global ones, on
-mini-batches of their own; the authors' code takes both kinds in turns on the same
-mini-batch. Clients are scored with v_k; one that was never sampled still has v_k = w_0 and
-is scored with that, as in the authors' code. One lambda for all, not chosen by each client.
-v_k depends on no other client's reply: it also moves in a round that misses its quorum.
+Deviations. w is averaged by numbers of examples; the authors' code samples clients by size
+and takes the plain mean. Personal steps come after the global ones, on mini-batches of
+their own; the authors' code alternates both on the same mini-batch. Clients are scored with
+v_k, which is w_0 for one that was never sampled, as in the authors' code. All clients have
+one lambda. v_k also moves in a round that misses its quorum.
 """
 
 from typing import ClassVar

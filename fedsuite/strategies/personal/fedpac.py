@@ -3,28 +3,28 @@
 J. Xu, X. Tong, S.-L. Huang, "Personalized Federated Learning with Feature Alignment and
 Classifier Collaboration", ICLR 2023, arXiv:2306.11867; authors' code JianXu95/FedPAC.
 
-A client trains its head, then the received body with lambda MSE(z, c_y) added to the loss,
-where z are the features that enter the head and c_y is the prototype of the label. With
-n_ky examples of class y at client k, mu_ky their mean feature after training, and H_k, V_k
-from before training (:mod:`fedsuite.clients.personal.fedpac`), the server makes
+A client trains its head, then the received body with lambda MSE(z, c_y) added to the loss:
+z are the features that enter the head, c_y is the label's prototype. With n_ky examples of
+class y at client k, mu_ky their mean feature after training, and H_k, V_k from before
+training (:mod:`fedsuite.clients.personal.fedpac`), the server makes
 
     body = sum_k (n_k / n) body_k,        c_y = sum_k n_ky mu_ky / sum_k n_ky,
     P^i_jl = V_j [j = l] + <H_i - H_j, H_i - H_l>,
     a^i = argmin a' P^i a over the simplex,  entries <= 1e-3 zeroed, renormalised,
     head_i = sum_j a^i_j head_j   for each client i of the round.
 
-Prototypes are those of the last round's clients; a class that none of them holds has none
-and is not aligned. Clients that did not take part keep their heads.
+Prototypes are those of the last round's clients. Clients that did not take part keep their
+heads.
 
-What leaves a client: beside body and head, its class counts, the mean feature of each class
+A client sends, beside body and head, its class counts, the mean feature of each class
 twice, and a variance. Counts tell what it holds, and means of few examples tell much about
-them. Nothing hides this: noise on uploads is refused, since counts cannot carry it.
+them. Noise on uploads is refused, since counts cannot carry it.
 
 Deviations: heads live on the server and travel with each request, so that clients keep no
-state. Samples whose class has no prototype are not aligned, where the authors' code takes
-the client's own; the mean is over the whole batch. A client's counts are scaled down to the
-number of examples that the server grants it. Clients without examples lend no head. A head
-whose weights cannot be found stays the client's own.
+state. Samples of a class that no client of the last round holds are not aligned, where the
+authors' code takes the client's own prototype; the mean is over the whole batch. A client's
+counts are scaled down to its granted number of examples. Clients without examples lend no
+head. A client whose weights of heads cannot be found keeps its own head.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ PROTOTYPES = "prototypes"
 VARIANCE = "feature-variance"
 
 LARGEST_VARIANCE = 1e90
-"""More than features in float32 can have; products with it stay in float64's range."""
+"""Above any variance of float32 features; its products stay in float64's range."""
 
 SMALLEST_WEIGHT = 1e-3
 
@@ -71,7 +71,7 @@ def collaboration_matrix(means: Vector, variances: Vector, client: int) -> Vecto
     variances
         V_k, ``[clients]``, >= 0.
     client
-        Index of the client that the weights are for.
+        Its index.
     """
     gaps = means[client] - means
     # Without BLAS, whose bits depend on its threads.
@@ -80,14 +80,14 @@ def collaboration_matrix(means: Vector, variances: Vector, client: int) -> Vecto
 
 
 def head_weights(matrix: Vector, client: int) -> Vector:
-    """Return the weights a of all clients' heads for one client; its own head if in doubt.
+    """Return the weights a of all heads for a client, its own head alone if none are found.
 
     Parameters
     ----------
     matrix
-        P, ``[clients, clients]``.
+        P of the client, ``[clients, clients]``.
     client
-        Index of the client that the weights are for.
+        Its index.
     """
     try:
         weights = least_form_on_simplex(matrix)
@@ -95,7 +95,7 @@ def head_weights(matrix: Vector, client: int) -> Vector:
         logger.warning("no weights of heads were found: a client keeps its own head")
         weights = np.eye(len(matrix))[client]
     kept: Vector = np.where(weights > SMALLEST_WEIGHT, weights, 0.0)
-    # Of a thousand clients and more all may be that small.
+    # With a thousand clients or more all weights may be that small.
     kept = kept if kept.any() else weights
     shares: Vector = kept / kept.sum()
     return shares
@@ -104,7 +104,7 @@ def head_weights(matrix: Vector, client: int) -> Vector:
 def mean_prototypes(
     means: Sequence[NDArray[Any]], counts: Sequence[Vector]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Return the prototype of each class, and whether there is one.
+    """Return the prototype of each class, and which classes have one.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class _Upload:
 
     @property
     def counts(self) -> Vector:
-        """Examples of each class, together at most those that the server grants."""
+        """Examples per class; their sum is at most the granted number of examples."""
         counts = self.statistics["counts"].astype(np.float64)
         granted: Vector = counts * min(1.0, self.num_examples / max(counts.sum(), 1.0))
         return granted
@@ -174,28 +174,22 @@ class FedPAC(FedPer):
         head = self._head(arrays)
         classes, features = _matrix_shape(head)
         matrix = ((classes, features), "float32")
-        statistics = {
-            "prototypes": matrix,
-            # Whole numbers that cannot be negative, by their dtype.
-            "counts": ((classes,), "uint32"),
-            "scaled-means": matrix,
+        # The dtype keeps counts whole and not negative.
+        counts = ((classes,), "uint32")
+        records = {
+            HEAD: spec_of(head),
+            STATISTICS: {"prototypes": matrix, "counts": counts, "scaled-means": matrix},
         }
-        shared = {PROTOTYPES: self.prototypes} if self.prototypes else {}
         expected = replace(
             exchange.expected,
-            arrays={
-                **exchange.expected.arrays,
-                HEAD: spec_of(head),
-                STATISTICS: statistics,
-            },
+            arrays={**exchange.expected.arrays, **records},
             bounds={VARIANCE: (0.0, LARGEST_VARIANCE)},
         )
-        return replace(
-            exchange,
-            shared={**exchange.shared, **shared},
-            own=self._own(client_ids),
-            expected=expected,
-        )
+        shared = dict(exchange.shared)
+        if self.prototypes:
+            shared[PROTOTYPES] = self.prototypes
+        own = self._own(client_ids)
+        return replace(exchange, shared=shared, own=own, expected=expected)
 
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the body to all, and to each client its head."""

@@ -13,10 +13,7 @@ from fedsuite.strategies.personal.partial import PartialAverage
 
 
 class FedPer(PartialAverage):
-    """Averages all but the head, weighted by examples.
-
-    Takes the keywords of :class:`~fedsuite.strategies.personal.partial.PartialAverage`.
-    """
+    """Averages all but the head, weighted by examples."""
 
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
         """Return the body; a model without a head makes this FedAvg."""

@@ -4,10 +4,9 @@ L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai, "Exploiting Shared Represent
 Personalized Federated Learning", ICML 2021, arXiv:2102.07078.
 
 Client k trains its own head for ``head-epochs`` with the received body frozen, then the
-body for the experiment's local work (the paper's one epoch by default) with the head
-frozen; the server averages bodies. As in the authors' code the mean is weighted by examples
-(the paper's is plain). Each training has a fresh optimiser. Deviation: no fine-tuning of
-the heads after the last round, which would have to be given to all methods or to none.
+body for the experiment's local work with the head frozen, each with a fresh optimiser. The
+server averages bodies, weighted by examples as in the authors' code (the paper's mean is
+plain). Deviation: no fine-tuning of heads after the last round.
 """
 
 from typing import ClassVar

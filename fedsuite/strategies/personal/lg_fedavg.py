@@ -7,11 +7,10 @@ Client k trains all layers jointly; the last ``shared-layers`` of them are avera
 over the clients of the round, and the others stay with the client. The default of 1 is that
 of the authors' ``num_layers_keep``.
 
-Deviations: training starts from the initial model, as in later comparisons, not from a
-checkpoint of FedAvg. The score is of the current model; the authors' code reports for each
-client the model that was best on test data so far. Their network for CIFAR-10 lists its
-convolutions last, so that there these are shared; here layers count from the input up,
-as the paper has it. Clients without examples do not count.
+Deviations: training starts from the initial model, not from a checkpoint of FedAvg. The
+current model is scored; the authors' code scores each client's best on test data so far.
+Layers count from the input up, as in the paper; the authors' network for CIFAR-10 lists its
+convolutions last and shares these. Clients without examples do not count.
 """
 
 from collections.abc import Iterator
@@ -31,19 +30,16 @@ class LGFedAvg(PartialAverage):
         default=1, help="from the top; 0 is Standalone", minimum=0, search=OneOf(1, 2)
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        count = len(self.groups.layers)
+    def shares(self, groups: ParameterGroups) -> frozenset[str]:
+        """Return the arrays of the upper layers."""
+        count = len(groups.layers)
         if self.shared_layers > count:
             raise ValueError(
                 f"shared_layers = {self.shared_layers}: expected 0 to {count}, the number "
                 "of the model's layers"
             )
-
-    def shares(self, groups: ParameterGroups) -> frozenset[str]:
-        """Return the arrays of the upper layers."""
-        first = len(groups.layers) - self.shared_layers
-        return frozenset(name for layer in groups.layers[first:] for name in layer)
+        upper = groups.layers[count - self.shared_layers :]
+        return frozenset(name for layer in upper for name in layer)
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Average the shared part, each client with examples counting alike."""

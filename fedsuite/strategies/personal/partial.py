@@ -1,4 +1,4 @@
-"""Base of methods that share a part of the model, and leave the rest with the clients."""
+"""Base of methods that share a part of the model and leave the rest with the clients."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,10 @@ from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 class PartialAverage(FedAvg):
-    """FedAvg over the shared part; the rest never travels and stays initial here.
+    """FedAvg over the shared part; the server keeps the rest at its initial values.
 
-    Each client completes what it receives with a part of its own, which it keeps in its
-    store; one that never trained is evaluated with the initial one. A method says what is
-    shared in :meth:`shares`. All shared is FedAvg, nothing shared is Standalone.
+    Each client keeps a part of its own, at first the initial one. A method names the shared
+    arrays in :meth:`shares`: all is FedAvg, none is Standalone.
     """
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -37,10 +36,10 @@ class PartialAverage(FedAvg):
 
     @abstractmethod
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
-        """Return the names of the arrays that travel and are averaged."""
+        """Return the names of the arrays that travel; raise ValueError at a wrong model."""
 
     def shared(self, arrays: Arrays) -> Arrays:
-        """Return the shared ones of some arrays of the model, in their order."""
+        """Return the shared arrays, in their order."""
         return {n: array for n, array in arrays.items() if n in self._shared_names}
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

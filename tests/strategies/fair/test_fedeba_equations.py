@@ -10,8 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedsuite.messages.records import Arrays
-from fedsuite.strategies.fair import fedeba
-from fedsuite.strategies.fair.fedeba import (
+from fedsuite.strategies.fair.fedeba_equations import (
     effective_clients,
     entropy_weights,
     fair_gradient,
@@ -21,7 +20,6 @@ from fedsuite.strategies.fair.fedeba import (
     practical_alignment,
     temperature_at,
     temperature_for_clients,
-    temperature_for_target,
 )
 
 LOSSES = (0.5, 1.0, 2.0, 4.0)
@@ -93,28 +91,6 @@ def test_no_other_weights_have_more_entropy_plus_loss() -> None:
     best = objective(entropy_weights(LOSSES, 2.0))
     close(best, np.log(np.exp(values / 2.0).sum()), 1e-12)
     assert (objective(np.random.default_rng(0).dirichlet(np.ones(4), 10_000)) < best).all()
-
-
-def test_temperature_for_a_target() -> None:
-    temperature = temperature_for_target(LOSSES, 3.0)
-    close(temperature, 1.7316381, 1e-7)
-    weights = entropy_weights(LOSSES, temperature)
-    close(weights, (0.0815653, 0.1088693, 0.1939568, 0.6156086), 1e-7)
-    assert temperature_for_target(LOSSES, 1.875) == math.inf
-    for impossible in (1.8, 4.0, 5.0, math.nan):
-        with pytest.raises(ValueError, match=r"expected from 1\.875 to below 4\.0"):
-            temperature_for_target(LOSSES, impossible)
-
-
-@given(losses_lists, st.floats(0.01, 0.99))
-def test_temperature_for_a_target_inverts_the_weights(
-    losses: list[float], share: float
-) -> None:
-    mean, largest = float(np.mean(losses)), max(losses)
-    assume(largest - mean > 1e-3)
-    target = mean + share * (largest - mean)
-    weights = entropy_weights(losses, temperature_for_target(losses, target))
-    close(weights @ np.array(losses), target, 1e-7)
 
 
 def test_temperature_for_a_number_of_clients() -> None:
@@ -366,11 +342,6 @@ def test_temperature_schedules() -> None:
 def test_impossible_arguments_are_refused(call: object) -> None:
     with pytest.raises(ValueError, match=r"expected|shorter|longer"):
         call()  # type: ignore[operator]
-
-
-def test_the_functions_are_exported() -> None:
-    assert {"entropy_weights", "fairness_angle", "fair_gradient"} <= set(fedeba.__all__)
-    assert all(hasattr(fedeba, name) for name in fedeba.__all__)
 
 
 # ---- bounded influence

@@ -11,7 +11,8 @@ from fedsuite.clients.fair.fedeba import FedEBAClient, FedEBAPlusClient
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import ARRAYS, NUM_EXAMPLES, PROBE, TRAIN, Reply, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.strategies.fair.fedeba import FedEBA, entropy_weights
+from fedsuite.strategies.fair.fedeba import FedEBA
+from fedsuite.strategies.fair.fedeba_equations import entropy_weights
 from fedsuite.strategies.fair.fedeba_plus import FedEBAPlus, PracFedEBAPlus
 from fedsuite.training.base import FederatedClient
 from tests.strategies.fair.probing import NUM_CLIENTS, assert_close, made, network, run
