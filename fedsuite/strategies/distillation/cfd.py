@@ -15,24 +15,23 @@ one public batch, KL(a, b) = sum a log(a / b), and the mean over the batch throu
 2. it sends all clients the same logits f_s, as they are after the step (``cfd-emit``);
 3. client n takes one step on KL(softmax(f_s), softmax(f_n)).
 
-The local phase is plain training. The quantiser of CFD's own paper is there too: with
-``cfd-bits`` b above 0 clients send the nearest point of the grid of multiples of
-1 / (2^b - 1) in place of logits.
+The local phase is plain training. With ``cfd-bits`` b above 0, as in CFD's own paper,
+clients send not logits but the nearest point of the grid of multiples of 1 / (2^b - 1).
 
 Known to hold: a server whose network reaches its target is FedMD with the mean over all
 clients; with clients and server all equal every loss is 0.
 
-Deviations. CFD's own paper exchanges once a round on all public data, weighs clients by
-their examples, quantises what is sent down too, and codes the change since the last
-round. Here an exchange is a mini-batch, as in FedAL's comparison, clients weigh alike,
-and the answer is float32. Quantised rows travel as float32 too, so that the bytes that a
-run reports are not those that the paper counts. ``coded_bits_up`` tells these of each
-round: what an ideal coder needs for the round's codes of each client, given the last code
-that the client told of the same row (:class:`fedsuite.messages.quantisation.DeltaLedger`).
-A coder needs a little more, and the table of frequencies. The papers leave the server's
-network open: here the largest of the clients', from the initial parameters that clients
-share. It stays on the CPU. Its optimiser steps are work beyond that of other methods. A
-client that is alone in an exchange learns from the server all the same.
+Deviations. CFD's own paper exchanges once per round on all public data, weighs clients by
+examples, quantises what is sent down too, and codes the change since the last round. Here
+an exchange is a mini-batch, as in FedAL's comparison, clients weigh alike, and the answer
+is float32. Quantised rows travel as float32 too: bytes in reports are not the paper's.
+``coded_bits_up`` tells the paper's per round: what an ideal coder needs for each client's
+codes, given its last code of the same row
+(:class:`fedsuite.messages.quantisation.DeltaLedger`). A real coder needs a little more, and
+the table of frequencies. The papers leave the server's network open: here the clients'
+largest, from the initial parameters that they share. It stays on the CPU. Its steps are
+work that other methods do not have. A client alone in an exchange still learns from the
+server.
 """
 
 from collections.abc import Mapping
@@ -42,7 +41,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Value
 from fedsuite.core.search import Between
 from fedsuite.core.settings import key, part, state
 from fedsuite.data.public_batches import public_batch
@@ -60,7 +58,6 @@ from fedsuite.models.assignment import Network, parse_networks
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.validation import RecordSpec
 from fedsuite.strategies.distillation.public_exchange import (
-    DEFAULTS,
     Feedback,
     PublicExchange,
     mean_outputs,
@@ -86,8 +83,6 @@ class CFD(PublicExchange):
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "CFDClient", "answers with its outputs on public data"
     )
-
-    DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
 
     cfd_server_model: str = key(
         default="", help="entry of client-models; empty is the clients' largest"
@@ -127,8 +122,6 @@ class CFD(PublicExchange):
                 f"public_rows = {self.public_rows}: public has {len(self.public)} rows"
             )
         self._server_network = _parse(self.cfd_server_model)
-        self._by_logits = self.cfd_target == "logit-mean"
-        self._emits_after = self.cfd_emit == "after"
         self._coded = DeltaLedger(self.public_rows)
 
     @property
@@ -142,7 +135,7 @@ class CFD(PublicExchange):
         return self._student
 
     def output_spec(self) -> RecordSpec:
-        """Return what clients send of a batch: logits, or probabilities on the grid."""
+        """Return the spec of logits, or of probabilities on the grid."""
         if not self.cfd_bits:
             return super().output_spec()
         return {PROBABILITIES: ((self.batch_size, self.num_classes), "float32")}
@@ -152,7 +145,7 @@ class CFD(PublicExchange):
         self._coded.begin_round()
 
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
-        """Step the server's network towards the clients; return what it says."""
+        """Step the server's network towards the clients; return its logits."""
         rows = public_batch(
             self.public_rows, self.batch_size, self.seed, self.server_round, step
         )
@@ -162,7 +155,7 @@ class CFD(PublicExchange):
         emitted = self.student.logits(inputs, *when)
         for _ in range(self.cfd_server_steps):
             self.note(server_loss=self.student.step(inputs, target, *when))
-        if self._emits_after:
+        if self.cfd_emit == "after":
             emitted = self.student.logits(inputs, *when)
         if not self.cfd_bits:
             self.note(output_divergence=output_divergence(outputs))
@@ -187,7 +180,7 @@ class CFD(PublicExchange):
 
     def _target(self, outputs: Mapping[int, Arrays]) -> NDArray[np.float64]:
         """Return the probabilities that the server's network is to learn."""
-        if self._by_logits:
+        if self.cfd_target == "logit-mean":
             return softmax(mean_outputs(outputs)[LOGITS])
         held = [
             _rows(arrays[PROBABILITIES]) if self.cfd_bits else softmax(arrays[LOGITS])
@@ -222,7 +215,7 @@ def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _rows(received: NDArray[Any]) -> NDArray[np.float64]:
-    """Return a client's rows as distributions, which noise or a liar may have undone."""
+    """Return received rows as distributions; noise may have made them something else."""
     rows = np.clip(received.astype(np.float64), 0.0, 1.0)
     total = rows.sum(axis=1, keepdims=True)
     uniform = np.full_like(rows, 1 / rows.shape[1])
@@ -235,5 +228,5 @@ def _parse(text: str) -> Network | None:
         return None
     found = parse_networks(text, "cfd-server-model")
     if len(found) != 1:
-        raise ConfigError(f"key {'cfd-server-model'} = {text!r}: expected one network")
+        raise ConfigError(f"key cfd-server-model = {text!r}: expected one network")
     return found[0]

@@ -1,10 +1,9 @@
-"""Exchanges of one row a class: what clients found of each class goes up, and means down.
+"""Exchanges of one row per class: clients send rows, and the server returns means.
 
-The mechanism of the distillation methods that need labels and no public data. A round is
-one exchange: the message holds rows of classes, clients train on their own data with them,
-and answer with rows of theirs. What goes down holds the rows that exist and no other. What
-comes up has a fixed shape, which is announced, so a class that a client does not have costs
-a row of zeros; such a row is never used, and a reply with anything else in it is refused.
+For distillation by labels, without public data. A round is one exchange: the message holds
+rows of classes, clients train on their own data with them, and answer with rows of theirs.
+The message holds only rows that exist. A reply has a fixed, announced shape: a class that a
+client does not have is a row of zeros, which is never used; other values are refused.
 
 Rows are those of the last round that counted. No array of the shape of a model leaves a
 client.
@@ -33,16 +32,13 @@ from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import BadReply, ClientReply, Expected
-from fedsuite.strategies.distillation.public_exchange import (
-    COMMON,
-    LARGEST_OUTPUT,
-)
+from fedsuite.strategies.distillation.public_exchange import COMMON, LARGEST_OUTPUT
 
 Floats = NDArray[np.float64]
 
 
 class ClassTables(FederatedStrategy):
-    """Base of the methods that exchange a row a class."""
+    """Base of the methods that exchange one row per class."""
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = COMMON
     FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0, "dp-noise-multiplier": 0.0}
@@ -70,7 +66,7 @@ class ClassTables(FederatedStrategy):
 
     @property
     def settings(self) -> dict[str, ConfigValue]:
-        """What each message says: the keys that clients are told, and the classes."""
+        """Settings in each message: keys, and the number of classes."""
         return {**self.told(TRAIN), "num-classes": self.num_classes}
 
     # ------------------------------------------------------------- for methods to override
@@ -104,15 +100,17 @@ class ClassTables(FederatedStrategy):
         width = self.row_width()
         spec = {
             ROWS: ((self.num_classes, width), "float32"),
-            # Whole numbers that cannot be negative, by their dtype.
+            # The dtype keeps counts whole and not negative.
             COUNTS: ((self.num_classes,), "uint32"),
         }
-        shared, own = self._rows(client_ids)
+        rows, own_rows = self.shared_rows(), self.own_rows(client_ids)
+        shared = {CLASS_TABLE: rows} if rows else {}
+        own = {k: {CLASS_TABLE: rows} for k, rows in own_rows.items() if rows}
         expected = Expected({CLASS_TABLE: spec}, largest=self.LARGEST, check=self.check)
         return Exchange(TRAIN, client_ids, shared, own, self.settings, expected)
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Take in the tables, if they make a round; there is no model to aggregate."""
+        """Take in the tables of a full quorum; there is no model to aggregate."""
         taken = list(replies)
         if taken and len(taken) >= self.quorum:
             self.take(taken)
@@ -122,15 +120,6 @@ class ClassTables(FederatedStrategy):
         """Send no arrays: each client scores its own model."""
         return Exchange(EVALUATE, client_ids)
 
-    def _rows(
-        self, client_ids: Sequence[int]
-    ) -> tuple[dict[str, Arrays], dict[int, dict[str, Arrays]]]:
-        shared, own = self.shared_rows(), self.own_rows(client_ids)
-        return (
-            {CLASS_TABLE: shared} if shared else {},
-            {k: {CLASS_TABLE: rows} for k, rows in own.items() if rows},
-        )
-
 
 def table_of(reply: ClientReply) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return rows ``[classes, width]`` and counts ``[classes]`` of a reply."""
@@ -139,7 +128,7 @@ def table_of(reply: ClientReply) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def packed(rows: NDArray[Any], present: NDArray[Any]) -> Arrays:
-    """Return the rows of the classes that are present, and which these are; {} of none."""
+    """Return the rows of the classes that are present, and these classes; {} of none."""
     classes = np.flatnonzero(present)
     if not len(classes):
         return {}

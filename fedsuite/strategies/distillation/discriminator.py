@@ -1,4 +1,4 @@
-"""FedAL's discriminator: says from a vector of class probabilities which client made it.
+"""FedAL's discriminator: tells from class probabilities which client made them.
 
 Equations of P. Han, X. Shi, J. Huang, arXiv:2311.16584. With h the network's softmax, p_n
 the softmax of client n's logits f_n at temperature E, and
@@ -25,15 +25,7 @@ Network = Callable[[Tensor], Tensor]
 
 
 def scores(network: Network, logits: Tensor, temperature: float) -> Tensor:
-    """Return the network's logits over clients, shape (clients, batch, labels).
-
-    Parameters
-    ----------
-    logits
-        The clients' outputs, shape (clients, batch, classes).
-    temperature
-        E > 0 of the softmax that the network sees them through.
-    """
+    """Return the network's logits over clients, shape (clients, batch, labels)."""
     return network(functional.softmax(logits / temperature, dim=2))
 
 
@@ -59,8 +51,8 @@ def adversarial_gradient(
 ) -> Tensor:
     """Return dU_n(x) / df_n(x) for each client n and sample x, shape of ``logits``.
 
-    Neither divided by the batch nor by the clients; each row sums to 0, as adding a number
-    to all logits changes nothing. All parameters as in :func:`discriminator_loss`.
+    Divided by neither the batch nor the clients; each row sums to 0. Parameters as in
+    :func:`discriminator_loss`.
     """
     given = logits.detach().requires_grad_(True)
     total = _cross_entropy(scores(network, given, temperature), labels, "sum")
@@ -69,18 +61,18 @@ def adversarial_gradient(
 
 
 class Discriminator:
-    """Network and optimiser on the server, with what a checkpoint must keep of them.
+    """Network and optimiser on the server, with their state.
 
     Parameters
     ----------
     num_classes, num_labels
-        Width of its input and of its output: one label a client.
+        Width of its input, and of its output: one label per client.
     widths
         Hidden layers, with ReLU.
     optimizer, learning_rate
         ``adam`` or ``sgd``, and its step.
     temperature
-        E, at which it sees outputs.
+        E > 0 of the softmax of outputs.
     seed
         Of its initial parameters.
     """

@@ -1,4 +1,4 @@
-"""Ensemble distillation on a server: a student learns what many models say on average.
+"""Ensemble distillation on a server: a student learns the mean output of many models.
 
 Equations of T. Lin, L. Kong, S. U. Stich, M. Jaggi, arXiv:2006.07242, section 3, with f_j
 the teachers' logits, f the student's and KL(a, b) = sum a log(a / b), target first:
@@ -27,11 +27,11 @@ from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.strategies.distillation.network_averages import Combination
 
 LARGEST_NORM = 5.0
-"""To which the gradient of a step is clipped, as in the authors' code."""
+"""Largest norm of a step's gradient, as in the authors' code."""
 
 
 def ensemble_loss(student: Tensor, teachers: Tensor, combination: Combination) -> Tensor:
-    """Return the divergence of a student from its teachers, the mean of a batch.
+    """Return the divergence of a student from its teachers, the mean over a batch.
 
     Parameters
     ----------

@@ -20,27 +20,24 @@ clients that agree is (B - 1) / B and not 1.
 Known to hold: no positive affine map of a class's logits changes the transfer loss. It is
 not 0 where clients agree: for K classes at least lambda K (K - 2)^2 / (K - 1).
 
-Deviations. The order is FedAL's, the local phase before the exchanges, each of which is one
-step of an optimiser that stays; the code takes passes over the public data, before the
-local phase, and makes Adam anew for every batch. Pre-training (``fccl-pretrain-epochs``;
-40 or 50 in the code) is work that other methods do not get. Adam begins afresh after it, as
-in the code: no moment of pre-training lasts. It is off by default, and its teacher then is
-left out; the previous model alone, which at first is a random one, holds a client back for
-many rounds. A class whose logits, of the client or of T, are constant over a batch has no
-correlation: C is 0 there, no gradient comes from it, and the event is counted in
-``constant_columns``. A single client has nobody to correlate with, and only trains.
+Deviations. The order is FedAL's: the local phase, then exchanges of one step each with an
+optimiser that stays. The code takes passes over the public data before the local phase, and
+makes Adam anew for every batch. Pre-training (``fccl-pretrain-epochs``; 40 or 50 in the
+code) is work that other methods do not get. Adam begins afresh after it, as in the code. It
+is off by default, and its teacher is then left out; the previous model alone, at first a
+random one, holds a client back for many rounds. A class whose logits, of the client or of
+T, are constant over a batch has C = 0 and no gradient; ``constant_columns`` counts them. A
+single client has nobody to correlate with, and only trains.
 """
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from fedsuite.core.keys import Value
 from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import MEAN_OUTPUTS, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.strategies.distillation.public_exchange import (
-    DEFAULTS,
     Feedback,
     PublicExchange,
     mean_outputs,
@@ -57,8 +54,6 @@ class FCCL(PublicExchange):
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FCCLClient", "answers with its outputs on public data"
     )
-
-    DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
 
     fccl_off_diagonal: float = key(
         default=0.0051,

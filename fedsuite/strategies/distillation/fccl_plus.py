@@ -18,14 +18,13 @@ Known to hold: with omega 0 a transfer step is FCCL's; the scale of features cha
 nothing.
 
 Deviations, beside those of FCCL. p and q over the other classes do not sum to 1, as in the
-code, so that the term may be negative, and where the two models agree it is 0 but its slope
-is not: it takes probability from the label. ``fccl-plus-renormalise`` makes them sum to
-1, and the slope there 0. Cosines
-travel, and mu divides them on arrival, where the code divides first: the bound of 1 can be
-checked, and the server holds whatever comes to it. The teacher is in evaluation mode, in
-the code its running statistics drift. Features and logits are of one forward pass, in the
-code of two. Clients with equal networks do not average their parameters, as they do in
-the code: no model leaves a client. There is no pre-training.
+code: the term may be negative, and where the two models agree it is 0 but its slope takes
+probability from the label. ``fccl-plus-renormalise`` makes them sum to 1, and that slope 0.
+Cosines travel, which the server clips to their bound of 1, and mu divides them on arrival;
+the code divides first. The teacher is in evaluation mode; in the code its running
+statistics drift. Features and logits are of one forward pass, in the code of two. Clients
+with equal networks do not average their parameters as in the code: no model leaves a
+client. There is no pre-training.
 """
 
 from collections.abc import Mapping

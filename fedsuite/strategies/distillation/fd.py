@@ -20,14 +20,13 @@ other's table.
 
 Deviations, and what the paper leaves open. Authors' code was not found. "Logit" is the
 softmax's output in a later paper of theirs: the default; ``fd-space`` has the other
-reading. M_n is gathered while the weights still move (``fd-pass`` online) and anew in each
-round; ``end`` makes one pass over all data after training, in evaluation mode. gamma is not
-known: 1. G_n is made of the tables of the last round that counted: a client that was not
-there has none in it, and may still receive one. Tables travel once a round, as often as
-models would.
+reading. M_n is gathered anew in each round, while the weights still move (``fd-pass``
+online), or by one pass over all data after training in evaluation mode (``end``). gamma is
+not known: 1. G_n is made of the tables of the last round that counted: a client that was
+absent has none in it, and may still receive one. Tables travel once per round.
 
-What leaves a client tells which classes it has, and its mean output for each; means of few
-examples tell much, and of a class with one row the mean is the model's output on that row.
+A client tells which classes it has, and its mean output for each. Means of few examples
+tell much; of a class with one row the mean is the model's output on that row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,7 +84,7 @@ class FD(ClassTables):
         return self.num_classes
 
     def check(self, reply: ClientReply) -> None:
-        """Refuse also what is not a mean of softmax outputs, where these are averaged."""
+        """Refuse also rows that are no probabilities, where ``fd-space`` is prob."""
         super().check(reply)
         rows, counts = table_of(reply)
         if self.fd_space == "prob":

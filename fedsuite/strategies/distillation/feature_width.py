@@ -1,4 +1,4 @@
-"""The width of features, which methods that average them need all clients to share."""
+"""The width of features, one for all clients of methods that average features."""
 
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import FEATURE_WIDTH
@@ -16,10 +16,10 @@ LISTED = 5
 
 
 def agreed_feature_width(strategy: FederatedStrategy) -> int:
-    """Ask all clients how wide their features are, and return what they agree on.
+    """Ask all clients how wide their features are, and return the common width.
 
-    To be called inside a round, before anyone trains. Of clients that do not answer it says
-    nothing: the shape of what they send later is checked as anyone's is.
+    For use inside a round, before anyone trains. Later shapes are checked for all clients,
+    also for those that do not answer.
 
     Raises
     ------

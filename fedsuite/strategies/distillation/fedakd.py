@@ -17,23 +17,22 @@ to be recorded.
 Known to hold: alpha = 0 trains w_k as Standalone does, bit for bit; all-data with beta = 0
 is FedAvg.
 
-Orders. ``paper`` is the above. ``code`` is that of the authors' scripts, which turn the
-round by a half: 3, aggregate, then 1 and 2 with the new global model; the first 3 is on all
-of D_k with teacher w^0. Here 1 and 2 wait for the next round's message, which brings that
-model: the same bits, without another exchange. So a round's scores of w_k are of the model
-before its 1, and the last round's 1 and 2, after which the authors score nothing, are not
-done. alpha and beta are named as in the paper; the scripts swap them.
+Orders. ``paper`` is the above. ``code`` is that of the authors' scripts: 3, aggregate, then
+1 and 2 with the new global model; the first 3 is on all of D_k with teacher w^0. Here 1 and
+2 wait for the next round's message, which brings that model: the same bits, without another
+exchange. So a round scores w_k before its 1, and the last round's 1 and 2 are not done,
+after which the authors score nothing. alpha and beta are named as in the paper; the scripts
+swap them.
 
 Ablations (Table 4): ``all-data``, 3 is over D_k; ``single-dist``, w_k <- w_g in place of 1
 (read literally: w_k is not trained); ``correct-agg``, the server weighs by |I|.
 
-Deviations. The paper says SGD, its scripts train with Adam, made anew for each step: Adam
-is the default here. The authors' scripts train and select on the clients' test data as
-well; here no test sample is touched. Where I is empty the received model goes back as it
-came, with weight |D_k|; of ``correct-agg`` the weight is then 0, and the model stays as it
-was if all are. Clients are scored with w_k, and beside it with the global model: which of
-both the paper means is not clear. The confidence threshold is ours; 0 has none, as the
-paper. Where not all clients take part, which the paper does not consider, an absent one
+Deviations. The paper says SGD; its scripts train with Adam, made anew for each step: Adam
+is the default here. The scripts train and select on the clients' test data too; here no
+test sample is touched. Where I is empty the received model goes back as it came, with
+weight |D_k|, or 0 under ``correct-agg``; if all weights are 0 the model stays. Clients are
+scored with w_k and with the global model: the paper does not say which. The confidence
+threshold is ours; 0 is the paper's. An absent client, which the paper does not consider,
 keeps its w_k, and the mean is over those that answered.
 """
 

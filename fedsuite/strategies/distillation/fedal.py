@@ -20,14 +20,13 @@ whose last layer is 0; with ``less-forgetting`` none beside it, FedMD.
 
 Deviations, and what the paper leaves open. Line 13 of Algorithm 1 has no mean over
 clients, equations 8 and 15 do: one step on the mean. The discriminator's optimiser is not
-named; plain gradient steps of 1e-4 do not train it, so Adam. "Two fully connected layers
-with 32 and 265 neurons" are its hidden layers, the output layer has one unit a client. E is
-2 before the discriminator and 1 in the divergences, as in the paper's experiments, where
-its equations have one symbol. A client that is absent has no part in the mean, in the
-discriminator's step, or in what follows in the round; one that was not there when the run
-began has no label: it gets the mean alone. The paper puts no weight before any term:
-``adversarial_weight`` multiplies the gradient that clients are sent, and is 1 by default.
-``discriminator_steps`` takes more than its one step per exchange.
+named: Adam, since plain gradient steps of 1e-4 do not train it. "Two fully connected layers
+with 32 and 265 neurons" are its hidden layers; the output layer has one unit per client. E
+is 2 before the discriminator and 1 in the divergences, as in the paper's experiments; its
+equations have one symbol. An absent client has no part in the rest of the round. A client
+that came after the run began has no label: it gets the mean alone. The paper puts no weight
+before any term: ``adversarial_weight`` multiplies the gradient that clients are sent, and
+is 1 by default. ``discriminator_steps`` takes more than its one step per exchange.
 
 Logits and their gradients tell of private data: nothing here is a promise of privacy.
 """
@@ -42,9 +41,7 @@ from fedsuite.core.search import Between
 from fedsuite.core.settings import key, state
 from fedsuite.messages.records import ADVERSARIAL_GRADIENT, LOGITS, Arrays, ConfigValue
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.strategies.distillation.fedmd import (
-    FedMDLF,
-)
+from fedsuite.strategies.distillation.fedmd import FedMDLF
 from fedsuite.strategies.distillation.public_exchange import Feedback
 
 if TYPE_CHECKING:
@@ -131,15 +128,13 @@ class FedAL(FedMDLF):
             return mean
         logits = np.stack([outputs[client_id][LOGITS] for client_id in known])
         labels = [self._labels[client_id] for client_id in known]
-        # What is noted is how well the last exchange's discriminator does on new outputs.
+        # The first step alone tells how the last discriminator does on new outputs.
         loss, accuracy = discriminator.step(logits, labels)
         for _ in range(1, self.discriminator_steps):
             discriminator.step(logits, labels)
+        chance = float(np.log(len(known)))
         self.note(
-            discriminator_loss=loss,
-            discriminator_accuracy=accuracy,
-            # What chance would reach.
-            log_clients=float(np.log(len(known))),
+            discriminator_loss=loss, discriminator_accuracy=accuracy, log_clients=chance
         )
         weight = np.float32(self.adversarial_weight)
         gradients = weight * discriminator.gradient(logits, labels)

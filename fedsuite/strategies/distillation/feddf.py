@@ -16,30 +16,27 @@ Two algorithms go by the name, and a report should say which was run (key ``fedd
 3. clients send their models, and the server averages them within each network g, weighted
    by numbers of examples: theta_g = sum_{n in g} (|D_n| / |D_g|) theta_n.
 
-Averaging comes last: clients of one network that had just been averaged would have the same
-outputs, and nothing to tell each other. Before its average a client's Adam goes on from
-round to round.
+Averaging comes last: clients of one network that were just averaged would have the same
+outputs, and nothing to tell each other. A client's Adam goes on from round to round.
 
 ``server-kd``, the method's own paper. Clients train the model of their network on their own
 data and send it. The server starts a student of each network from its average, and takes
-``feddf-server-steps`` steps on public batches towards the mean of the logits of all models
-that it received (:mod:`fedsuite.strategies.distillation.ensemble`). Teachers are the models
-as received, in evaluation mode, all counting alike; students are in training mode, so that
-normalisation layers take statistics of public inputs. Clients' optimisers are fresh in each
-round, and nothing that a client stored is used again.
+``feddf-server-steps`` steps on public batches towards the mean logits of all received
+models (:mod:`fedsuite.strategies.distillation.ensemble`). Teachers are in evaluation mode
+and count alike; students are in training mode, so that normalisation layers take statistics
+of public inputs. Clients' optimisers are fresh in each round, and nothing stored is used.
 
 Known to hold: ``server-kd`` with 0 steps is FedAvg within each network, with one network
 FedAvg, bit for bit; ``client-kd`` where no two clients have the same network is FedMD, bit
 for bit; equal clients of one network without normalisation layers have nothing to distil.
 
-Deviations. The server has no labels, so no validation: the number of steps is fixed, and
-the last student is kept, where the authors take up to 10,000 steps and stop early; the
-default of 100 is ours. The authors' code averages parameters uniformly, their paper by
-size: key ``feddf-average``. In ``client-kd`` a client imitates the mean of the others, as
-in FedAL's equation 18; ``distillation-target`` all is the mean of all, as in its formula
-for FedDF. A network of which no client answered stays as it was. A received model whose
-outputs on the public data are not finite, or absurd, is left out of both ensemble and
-average.
+Deviations. The server has no labels and cannot validate: the number of steps is fixed, and
+the last student is kept; the authors take up to 10,000 steps and stop early. The default of
+100 is ours. The authors' code averages parameters uniformly, their paper by size: key
+``feddf-average``. In ``client-kd`` a client imitates the mean of the others, as in FedAL's
+equation 18; ``distillation-target`` all is its formula for FedDF. A network of which no
+client answered stays as it was. A received model whose outputs on the public data are not
+finite, or absurd, is left out of ensemble and average.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,10 +53,7 @@ from fedsuite.rounds.exchange import Exchange, Rejection
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.distillation.fedmd import FedMD, Match, Target
 from fedsuite.strategies.distillation.network_averages import Combination, NetworkAverages
-from fedsuite.strategies.distillation.public_exchange import (
-    DEFAULTS,
-    LARGEST_OUTPUT,
-)
+from fedsuite.strategies.distillation.public_exchange import DEFAULTS, LARGEST_OUTPUT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,11 +122,11 @@ class FedDF(NetworkAverages, FedMD):
     def _taught(
         self, replies: Iterator[ClientReply], teachers: "list[Tensor]"
     ) -> Iterator[ClientReply]:
-        """Yield the replies that can be used, noting what their models say."""
+        """Yield usable replies, and add their models' outputs to the teachers."""
         for reply in replies:
             index = self.network_of(reply.client_id)
             found = self._distillation.outputs(index, reply.arrays[ARRAYS])
-            # Not "any beyond it", which NaN is not.
+            # "Not all within", since NaN is not beyond.
             if not bool((found.abs() <= LARGEST_OUTPUT).all()):
                 self._refuse(reply.client_id)
                 continue

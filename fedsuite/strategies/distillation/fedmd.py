@@ -20,11 +20,10 @@ Deviations. FedMD's own paper first trains on public labels, aligns before it tr
 matches logits in L1 with the mean over all clients: ``distillation-loss`` and
 ``distillation-target`` have the latter two, the others are left out, as in FedAL's
 comparison. Equations 5 and 6 leave the client itself out of the mean, Algorithm 1 does not:
-the mean over all is sent, and the client takes itself out of it (key
-``distillation-target``). A single client has nobody to imitate, and only trains. References
-are in training mode, as the model is, so that normalisation layers make no difference
-between the two. Their outputs on the round's public batches are computed at the end of the
-local phase, in place of keeping a second model.
+the mean over all is sent, and the client takes itself out of it (``distillation-target``).
+A single client has nobody to imitate, and only trains. References are in training mode, as
+the model is. Their outputs on the round's public batches are computed at the end of the
+local phase, so that no second model is kept.
 """
 
 from collections.abc import Mapping

@@ -27,15 +27,15 @@ that.
 Known to hold: lambda = 0 is local training, bit for bit in ``fedproto``.
 
 Deviations. The paper's aggregation divides by counts and by the number of clients, which
-would shrink the prototypes; its code takes the plain mean (``proto-aggregation`` uniform),
-and ``count`` weighs by examples. The regulariser is the code's, of each sample, where the
-paper has distances of prototypes. The last epoch is the last ceil(n / batch-size) steps, or
-all where ``local-steps`` takes fewer. Prototypes are those of the last round that counted.
-FedAL does not print its loss: the form above is ours. Authors train one epoch of SGD of
-rate 0.01 and momentum 0.5, made anew in each round; defaults here are FedAL's.
+would shrink the prototypes; its code takes the plain mean (``proto-aggregation`` uniform);
+``count`` weighs by examples. The regulariser is the code's, per sample; the paper has
+distances of prototypes. The last epoch is the last ceil(n / batch-size) steps, or all where
+``local-steps`` takes fewer. Prototypes are those of the last round that counted. FedAL does
+not print its loss: the form above is ours. The authors train one epoch of SGD of rate 0.01
+and momentum 0.5, made anew in each round; defaults here are FedAL's.
 
-What leaves a client tells mean features of its classes; means of few examples tell much,
-and of a class with one row the mean is that row's features.
+A client tells mean features of its classes. Means of few examples tell much; of a class
+with one row the mean is that row's features.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ Target = Literal["all", "others"]
 
 
 class ProtoWeight(Declared):
-    """The key of both forms of FedProto."""
+    """Key of both forms of FedProto."""
 
     proto_weight: float = key(
         default=1.0,
@@ -90,7 +90,7 @@ class ProtoWeight(Declared):
 
 
 class FedProto(ProtoWeight, ClassTables):
-    """Mean features, a row a class, go up and their means over clients come down."""
+    """Clients send their mean features per class, and get the means over clients."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedProtoClient", "answers with the prototypes of its classes"
@@ -117,7 +117,7 @@ class FedProto(ProtoWeight, ClassTables):
         self.round_metrics["classes_covered"] = float(present.sum())
 
     def weights_of(self, reply: ClientReply) -> NDArray[Any]:
-        """Return the weight of each row: counts, at most the examples that it has."""
+        """Return each row's weight: 1, or counts of at most the client's examples."""
         _, counts = table_of(reply)
         if self.proto_aggregation == "uniform":
             return counts > 0
@@ -146,7 +146,7 @@ class FedProto(ProtoWeight, ClassTables):
 
 
 class FedProtoPublic(ProtoWeight, PublicExchange):
-    """Features on public data go up and their means come down."""
+    """Clients send features on public data, and get their means."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedProtoPublicClient", "answers with its features on public data"

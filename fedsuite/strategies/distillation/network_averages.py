@@ -22,10 +22,10 @@ Combination = Literal["avg-logits", "avg-probs", "avg-losses"]
 
 
 class NetworkAverages(PublicExchange):
-    """Put before a method of outputs: parameters go down before its round, and up after it.
+    """Mixin, named before a method of outputs, that also sends and averages models.
 
     The local phase's message holds the model of the client's network, and the replies to
-    the last exchange the clients' models, parameters and buffers.
+    the last exchange hold the clients' models.
     """
 
     FIXED: ClassVar[Mapping[str, Value]] = {
@@ -59,13 +59,7 @@ class NetworkAverages(PublicExchange):
     # ------------------------------------------------------------------ for methods to use
 
     def network_of(self, client_id: int) -> int:
-        """Return the index of a client's network.
-
-        Raises
-        ------
-        ConfigError
-            If no network is known for a client of that number.
-        """
+        """Return the index of a client's network; raise ConfigError if it has none."""
         networks = self.networks.networks.of_client
         if client_id >= len(networks):
             raise ConfigError(
@@ -89,10 +83,7 @@ class NetworkAverages(PublicExchange):
         return {k: Expected({ARRAYS: specs[self.network_of(k)]}) for k in client_ids}
 
     def averages(self, replies: Iterator[ClientReply]) -> dict[int, Arrays]:
-        """Return by network the mean of its clients' models.
-
-        Networks of which no client with examples answered are not there.
-        """
+        """Return by network the mean of its clients' models, where any has examples."""
         means = [WeightedMean() for _ in self.networks.initial]
         for reply in replies:
             weight = reply.num_examples

@@ -1,13 +1,13 @@
-"""Exchanges on public data: outputs go up, what the server makes of them comes back.
+"""Exchanges on public data: clients send outputs, and the server answers.
 
-The one mechanism of the black-box distillation methods. A round is a local phase, and then
-``transfer-steps`` exchanges, each on a public mini-batch that all clients draw alike from
-(seed, round, step): clients send their outputs, the server answers, and each client takes
-one step. The message that asks for the first batch's outputs is that of the local phase,
-and each answer asks for the next batch's, so a round has transfer-steps + 1 exchanges.
+A round is a local phase and then ``transfer-steps`` exchanges, each on a public mini-batch
+that all clients draw alike from (seed, round, step): clients send their outputs, the server
+answers, and each client takes one step. The message of the local phase asks for the first
+batch's outputs, and each answer for the next batch's: transfer-steps + 1 exchanges per
+round.
 
-No array of the shape of a model leaves a client. A client that misses an exchange is left
-out of the rest of the round and takes part in the next, from where it stopped.
+No array of the shape of a model leaves a client. A client that misses an exchange sits out
+the rest of the round and goes on in the next from where it stopped.
 """
 
 from abc import abstractmethod
@@ -42,37 +42,25 @@ COMMON: Mapping[str, Value] = {
     "local-steps": 5,
     "client-initialisation": "own",
 }
-"""What the comparison in FedAL's paper has in common."""
+"""Common settings of the comparison in FedAL's paper."""
 
 DEFAULTS: Mapping[str, Value] = {**COMMON, "public-size": 200}
-"""The same, with public rows for the methods that need some."""
+"""The same, with public rows."""
 
 LARGEST_OUTPUT = 1e6
-"""No network that trains has outputs beyond this; products with them stay finite."""
+"""Largest magnitude of an output; products with it stay finite."""
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """What the server answers to outputs.
-
-    Parameters
-    ----------
-    shared
-        Record name to arrays that each client gets.
-    own
-        Client to records that only this client gets.
-    """
+    """The server's answer to outputs: records for all clients, and for single clients."""
 
     shared: Mapping[str, Arrays] = field(default_factory=dict)
     own: Mapping[int, Mapping[str, Arrays]] = field(default_factory=dict)
 
 
 class PublicExchange(FederatedStrategy):
-    """Base of the methods that exchange outputs on public data.
-
-    A method says in :meth:`feedback` what the server makes of the clients' outputs, and in
-    :meth:`output_spec` what these are.
-    """
+    """Base of the methods that exchange outputs on public data."""
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
     FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
@@ -107,7 +95,7 @@ class PublicExchange(FederatedStrategy):
 
     @property
     def settings(self) -> dict[str, ConfigValue]:
-        """What each message of a round says: keys, and the batch as it really is."""
+        """Settings in each message: keys, the batch's true size, and the seed."""
         told = self.told(TRAIN)
         return {**told, "public-batch-size": self.batch_size, "public-seed": self.seed}
 
@@ -130,12 +118,12 @@ class PublicExchange(FederatedStrategy):
         return {LOGITS: ((self.batch_size, self.num_classes), "float32")}
 
     def begin_transfer(self) -> None:
-        """Do something between the local phase and the first exchange."""
+        """Prepare the first exchange, after the local phase."""
 
     # ---------------------------------------------------------------------------- a round
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Make the local phase and all exchanges but the last, which is returned."""
+        """Make the round's exchanges but the last, which is returned."""
         return self.transfers(self.local_phase(client_ids))
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
@@ -151,7 +139,7 @@ class PublicExchange(FederatedStrategy):
     # ----------------------------------------------------------------- for methods to use
 
     def note(self, **figures: float) -> None:
-        """Record figures of an exchange: a round tells the means over its exchanges."""
+        """Record figures of an exchange; the round tells their means."""
         for name, value in figures.items():
             found = self._figures.setdefault(name, [])
             found.append(value)
@@ -164,13 +152,7 @@ class PublicExchange(FederatedStrategy):
         )
 
     def transfers(self, asked: Exchange) -> Exchange:
-        """Make the local phase and all exchanges but the last, which is returned.
-
-        Parameters
-        ----------
-        asked
-            The message of the local phase.
-        """
+        """Make the exchange ``asked`` and all others but the last, which is returned."""
         replies = list(self.exchange(asked))
         self._local = {reply.client_id: reply.metrics for reply in replies}
         self._figures = {}
@@ -180,7 +162,7 @@ class PublicExchange(FederatedStrategy):
         return self._transfer(replies, self.transfer_steps - 1, Expected())
 
     def noted(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-        """Yield the round's replies, each with its metrics of the local phase recorded."""
+        """Yield the replies, and record each client's metrics of the local phase."""
         for reply in replies:
             local = {
                 key.replace("-", "_"): value
@@ -200,11 +182,7 @@ class PublicExchange(FederatedStrategy):
     ) -> Exchange:
         outputs = {reply.client_id: reply.arrays[OUTPUTS] for reply in replies}
         feedback = self.feedback(outputs, step)
-        config = {
-            **self.settings,
-            "public-step": step,
-            "num-responders": len(outputs),
-        }
+        config = {**self.settings, "public-step": step, "num-responders": len(outputs)}
         return Exchange(
             TRANSFER, list(outputs), feedback.shared, feedback.own, config, expected
         )
@@ -222,10 +200,9 @@ def mean_outputs(outputs: Mapping[int, Arrays]) -> Arrays:
 
 
 def output_divergence(outputs: Mapping[int, Arrays]) -> float:
-    """Return how much clients disagree: the Jensen-Shannon divergence of their softmaxes.
+    """Return the Jensen-Shannon divergence of the clients' softmaxes, a mean over samples.
 
-    The mean over samples of mean_n KL(p_n || mean p), in nats: 0 where all agree, log N at
-    most.
+    mean_n KL(p_n || mean p) in nats: 0 where all agree, log N at most.
     """
     logits = np.stack([held[LOGITS] for held in outputs.values()]).astype(np.float64)
     logits -= logits.max(axis=2, keepdims=True)

@@ -1,4 +1,4 @@
-"""A network on the server that learns from what clients say of public data."""
+"""A network on the server that learns from clients' outputs on public data."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -18,10 +18,10 @@ from fedsuite.models.optimizer_state import load_training_state, training_state
 
 
 class ServerStudent:
-    """Network and Adam on the server, with what a checkpoint must keep of them.
+    """Network and Adam on the server, with their state.
 
-    It is in training mode throughout, as clients are on public data: its normalisation
-    layers know public inputs alone.
+    The network is in training mode, as clients are on public data: its normalisation layers
+    know public inputs alone.
 
     Parameters
     ----------
@@ -70,14 +70,8 @@ class ServerStudent:
     def logits(
         self, inputs: Tensor, server_round: int, exchange: int
     ) -> NDArray[np.float32]:
-        """Return the outputs on a batch, ``[batch, classes]``, and leave no trace.
-
-        Raises
-        ------
-        RunError
-            If they are not finite.
-        """
-        # A copy takes what the pass does to running statistics.
+        """Return the outputs on a batch, ``[batch, classes]``; RunError if not finite."""
+        # The pass changes running statistics, of a copy.
         passing = copy.deepcopy(self.network)
         with torch.no_grad(), self._layers(server_round, exchange):
             found = passing(inputs)
@@ -95,7 +89,7 @@ class ServerStudent:
 
     @contextmanager
     def _layers(self, server_round: int, exchange: int) -> Iterator[None]:
-        """Give layers such as dropout a stream of their own, an exchange the same draws."""
+        """Give layers such as dropout the same draws throughout an exchange."""
         with torch.random.fork_rng(devices=[]):
             purpose = f"server-student-layers/{exchange}"
             seed = stream_seed(self.seed, purpose, server_round)

@@ -138,8 +138,8 @@ class DriftStrategy(CorrectedStrategy):
         super().__post_init__()
         if self.extras.memory is not None:
             raise ValueError(
-                "fedvarp changes the models from which the server computes the clients' "
-                "drift: leave it off"
+                "fedvarp changes the models that come back, from which the server computes "
+                "the clients' drift: leave it off"
             )
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

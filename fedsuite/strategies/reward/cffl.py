@@ -4,33 +4,32 @@ L. Lyu, X. Xu, Q. Wang, H. Yu, "Collaborative Fairness in Federated Learning", i
 Learning, Springer LNCS 12500, 2020, arXiv:2008.12161.
 
 Equations used, as the authors' code has them. Each client j keeps a model w_j.
-j trains w_j; delta_j is what that added, each entry clipped to +-gamma; w_j <- w_j +
-delta_j; j uploads g_j, the share theta_u of delta_j of largest magnitude.
-a_j is the validation accuracy of w_g + g_j; with x_j = a_j / sum_i a_i over the reputable
-clients, the paper's reputation is c_j = sinh(alpha x_j) / sum, r_j <- (r_j + c_j) / 2 from
-equal ones. Who has r_j < c_th, the coefficient over the number of reputable clients, is no
-longer one of them for good: it trains on alone, and the others' reputations are divided by
-their sum. Of those left: G = sum_j (n_j / n) g_j, n all clients' examples; w_g <- w_g + G;
-w_j <- w_j + top_q(G) - rho_j g_j, rho_j = n_j / max n, q = floor(d rho_j r_j / max r): the
-client's own part goes out, so that it does not count twice.
+
+- j trains w_j; delta_j is what that added, each entry clipped to +-gamma; w_j <- w_j +
+  delta_j; j uploads g_j, the share theta_u of delta_j of largest magnitude.
+- a_j is the validation accuracy of w_g + g_j; x_j = a_j / sum_i a_i over the reputable
+  clients; the paper's reputation is c_j = sinh(alpha x_j) / sum, r_j <- (r_j + c_j) / 2
+  from equal ones.
+- A client with r_j < c_th, the coefficient over the number of reputable clients, trains on
+  alone for good; the others' reputations are divided by their sum.
+- Of those left: G = sum_j (n_j / n) g_j, n all clients' examples; w_g <- w_g + G;
+  w_j <- w_j + top_q(G) - rho_j g_j, rho_j = n_j / max n, q = floor(d rho_j r_j / max r).
+
+A reward is applied to the kept model when the client trains next, and when it is scored.
 
 Known to hold: with theta_u = 1, no clipping, no threshold, equal accuracies and sizes each
 w_j is FedAvg's model.
 
 Deviations, and what the sources leave open. The authors' code smooths first and takes sinh
 afterwards, r = sinh(alpha (0.8 r + 0.2 x)) / sum from r = 0, so that sinh compounds over
-rounds: ``cffl_reputation="code"``. Of its threshold's coefficient, 1/3 for unequal sizes,
-the paper has 2/3, as far as we recall. Where theta_u = 1 the code scores w_j in place of
-w_g + g_j; here it is always the latter, as the server knows no w_j. The code's mask gives a
-client with q = 0 all of G; here it gets nothing. rho_j takes out another amount than G put
-in: that is the code's. Its other weights of G (all 1; reputation), alpha's growth over
-rounds and its pre-trained arm are left out. FedAKD's own version (update clipped by its
-length, next round from w_g, the reward for scoring only) is not offered: it is another
-method. Statistics of normalisation layers are sent whole, and averaged over the reputable
-clients of the round.
-
-What a client was sent as reward is applied to what it kept when it trains next, and when it
-is scored; clients without a part in it go on from what they kept.
+rounds: ``cffl_reputation="code"``. Its threshold's coefficient is 1/3 for unequal sizes,
+the paper's 2/3, as far as we recall. Where theta_u = 1 the code scores w_j, not w_g + g_j;
+here the server knows no w_j. The code's mask gives a client with q = 0 all of G; here it
+gets nothing. rho_j takes out another amount than G put in, as in the code. Its other
+weights of G (all 1; reputation), alpha's growth over rounds and its pre-trained arm are
+left out. FedAKD's own version (update clipped by its length, next round from w_g, the
+reward for scoring only) is another method. Statistics of normalisation layers are sent
+whole, and averaged over the round's reputable clients.
 """
 
 import math
@@ -89,20 +88,20 @@ def reputable(
     reputation
         Client to reputation, which sum to 1.
     coefficient
-        0 to 1; times the mean reputation it is the threshold. The best client stays.
+        0 to 1, times the mean reputation is the threshold. The best client stays.
     """
     least = coefficient / len(reputation)
     best = max(reputation.values())
-    # Where all are equal rounding alone must not put out everybody.
+    # Rounding must not exclude all of equal clients.
     out = {k for k, value in reputation.items() if value < least and value < best}
     total = sum(value for k, value in reputation.items() if k not in out)
     return {k: v / total for k, v in reputation.items() if k not in out}, out
 
 
 def reward_counts(size: int, reputation: Vector, num_examples: Vector) -> list[int]:
-    """Return q_j: how many entries of G each of the reputable clients gets."""
+    """Return q_j, the number of entries of G that each reputable client gets."""
     shares = (reputation / reputation.max()) * (num_examples / num_examples.max())
-    # A whole number but for its last bit is that number.
+    # The last bit must not turn a whole number into the one below.
     return [math.floor(size * share + 1e-9) for share in shares.tolist()]
 
 
@@ -155,7 +154,7 @@ class CFFL(RewardStrategy):
     def own_records(
         self, arrays: Arrays, client_ids: Iterable[int]
     ) -> dict[int, dict[str, Arrays]]:
-        """Return the reward that a client has not applied yet, at first the model."""
+        """Return each client's reward that it has not applied, at first the model."""
         first = {ARRAYS: self.initial or arrays}
         return {
             k: dict(self.rewards.get(k, {})) if k in self.client_versions else first
@@ -166,7 +165,7 @@ class CFFL(RewardStrategy):
         """Send rewards; expect the largest part of each update, and the statistics."""
         exchange = super().train_exchange(arrays, client_ids)
         size, dtype = self._vector(arrays)
-        count = self._upload_count(size)
+        count = math.floor(self.upload_share * size + 1e-9)
         update: RecordSpec = {
             "kept": ((packed_size(size),), "uint8"),
             "values": ((count,), str(dtype)),
@@ -174,23 +173,19 @@ class CFFL(RewardStrategy):
         spec: dict[str, RecordSpec] = {UPDATE: update} | _with_statistics(
             spec_of(_statistics(arrays))
         )
-        config: dict[str, ConfigValue] = {
-            **self._names(arrays),
-            "upload-count": count,
-            "clip": self.cffl_clip,
-        }
+        config = {**_names(arrays), "upload-count": count, "clip": self.cffl_clip}
         expected = replace(exchange.expected, arrays=spec)
         return replace(exchange, config=config, expected=expected)
 
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send rewards, for what the clients keep."""
         exchange = super().evaluate_exchange(arrays, client_ids)
-        return replace(exchange, config=self._names(arrays))
+        return replace(exchange, config=_names(arrays))
 
     # --------------------------------------------------------------------------- aggregate
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Note who answered, and has thereby applied its reward; then combine."""
+        """Note who answered, and so applied its reward; then combine."""
         taken = list(replies)
         self._answered = [reply.client_id for reply in taken]
         return super().aggregate(arrays, iter(taken))
@@ -210,7 +205,8 @@ class CFFL(RewardStrategy):
             weights = examples_of(inside) / everybody
             total = total_update([uploads[r.client_id] for r in inside], weights)
             means = _mean_statistics(inside)
-            counts = self._counts(size, inside, reputation)
+            own_reputation = np.array([reputation[r.client_id] for r in inside])
+            counts = reward_counts(size, own_reputation, examples_of(inside))
             largest_client = float(examples_of(inside).max())
             for reply, count in zip(inside, counts, strict=True):
                 k = reply.client_id
@@ -225,7 +221,7 @@ class CFFL(RewardStrategy):
         return new
 
     def commit(self, arrays: Arrays) -> None:
-        """Take over reputations and rewards, and who is out from now on."""
+        """Take over reputations, rewards and exclusions."""
         super().commit(arrays)
         self.excluded |= self._out
 
@@ -253,15 +249,9 @@ class CFFL(RewardStrategy):
         if self.cffl_reputation == "code":
             return code_reputation(old, accuracies, self.cffl_alpha)
         known = np.array([k in self.reputation for k in client_ids])
-        # A client starts with what an average one has.
+        # A new client starts with an average share.
         start = np.where(known, old, 1 / len(client_ids))
         return paper_reputation(shares_of(start), accuracies, self.cffl_alpha)
-
-    def _counts(
-        self, size: int, inside: Sequence[ClientReply], reputation: Mapping[int, float]
-    ) -> list[int]:
-        own = np.array([reputation[reply.client_id] for reply in inside])
-        return reward_counts(size, own, examples_of(inside))
 
     # ----------------------------------------------------------------------------- vectors
 
@@ -269,13 +259,6 @@ class CFFL(RewardStrategy):
         """Return length and dtype of a model's parameters as one vector."""
         parameters = [arrays[name] for name in parameter_names(arrays)]
         return sum(a.size for a in parameters), np.result_type(*parameters)
-
-    def _upload_count(self, size: int) -> int:
-        return math.floor(self.upload_share * size + 1e-9)
-
-    def _names(self, arrays: Arrays) -> dict[str, ConfigValue]:
-        """Return which arrays make the vector, in its order."""
-        return {"update-names": parameter_names(arrays)}
 
     def _packed(self, arrays: Arrays, step: Vector) -> Arrays:
         _, dtype = self._vector(arrays)
@@ -285,7 +268,7 @@ class CFFL(RewardStrategy):
     # ------------------------------------------------------------------------------- state
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return who is out too."""
+        """Return also the excluded clients."""
         arrays, scalars = super().state()
         return arrays, {**scalars, "excluded": sorted(self.excluded)}
 
@@ -295,6 +278,11 @@ class CFFL(RewardStrategy):
         excluded = scalars["excluded"]
         assert isinstance(excluded, list)
         self.excluded = {int(k) for k in excluded}
+
+
+def _names(arrays: Arrays) -> dict[str, ConfigValue]:
+    """Return which arrays make the vector, in its order."""
+    return {"update-names": parameter_names(arrays)}
 
 
 def _upload(reply: ClientReply, size: int) -> Vector:

@@ -13,15 +13,15 @@ magnitude. The cosine stands for the Shapley value of cos(u_C, u_N), which it ap
 Known to hold: beta -> infinity gives all the same model, that of federated averaging with
 updates of equal length and weights r.
 
-Deviations, and what the sources leave open. What a client trains is never kept: it goes on
-from its rewarded model, as in the authors' code. The server measures Delta_k and divides by
-its length, so that no client chooses its own. The share is kept layer by layer, a layer
-being one array, as in the code (the paper: over the whole vector), ceil(q n) of n entries
-with ties to the lowest; the code keeps all ties, and never the smallest entry of a layer,
-which leaves out arrays of one entry altogether. beta is 2 as in FedAKD's comparison; the
-paper sweeps 0.5 to 2 and 1e7. The scripts' decay of the learning rate inside a round and
-its optimisers that live for ever are left out. FedAKD's own version (plain mean of updates,
-own update kept for scoring) is not offered: it is another method.
+Deviations, and what the sources leave open. A client goes on from its rewarded model and
+never keeps what it trained, as in the authors' code. The server measures Delta_k and its
+length, so that no client chooses its own. The share is kept per layer, which is one array,
+as in the code (the paper: over the whole vector): ceil(q n) of n entries with ties to the
+lowest. The code keeps all ties, and never a layer's smallest entry, so that arrays of one
+entry are left out. beta is 2 as in FedAKD's comparison; the paper sweeps 0.5 to 2 and 1e7.
+The scripts' decay of the learning rate inside a round and optimisers that live for ever are
+left out. FedAKD's own version (plain mean of updates, own update kept for scoring) is
+another method.
 """
 
 from collections.abc import Sequence

@@ -17,16 +17,13 @@ The first round measures only: no model changes.
 Known to hold: with D = 1 everywhere and beta -> infinity all clients have the same model,
 that of federated averaging with updates of equal length.
 
-Deviations, and what the sources leave open. Own updates are not kept, lengths are measured
-by the server, and shares are kept layer by layer, as in
-:mod:`fedsuite.strategies.reward.cgsv`. The losses come in the order in which data are
-stored: as "distributions" they are sequences that happen to be comparable, which is the
-code's choice, not ours. KL is at least 1e-12, where the code divides by zero. A client
-whose data fill a single mini-batch has nothing to compare, and KL = 0: it gets the mean KL
-of the others, where the code would trust it alone; lower ``fedave-loss-batch`` where
-clients are that small. FedAKD's own version (upload and download shares, no D) is not
-offered: it is another method. The losses are the client's word: one that knows the server's
-data could claim any D.
+Deviations, and what the sources leave open. Own updates, lengths and shares are as in
+:mod:`fedsuite.strategies.reward.cgsv`. The losses come in the order of stored data, as in
+the code, though this order makes no distribution. KL is at least 1e-12, where the code
+divides by zero. A client whose data fill a single mini-batch has KL = 0: it gets the mean
+KL of the others, where the code would trust it alone; lower ``fedave-loss-batch`` for such
+clients. FedAKD's own version (upload and download shares, no D) is another method. The
+losses are the client's word: one that knows the server's data could claim any D.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,9 +40,7 @@ from fedsuite.rounds.all_replies import examples_of
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply, RecordSpec
-from fedsuite.strategies.reward.cgsv import (
-    total_update,
-)
+from fedsuite.strategies.reward.cgsv import total_update
 from fedsuite.strategies.reward.reputation import (
     VALIDATION_DEFAULTS,
     CommonUpdateKeys,
@@ -59,18 +54,13 @@ from fedsuite.strategies.reward.reputation import (
 )
 
 LEAST_LOSS = 1e-12
-"""Losses and divergences are taken to be at least this."""
+"""Least value of losses and divergences."""
 
 
 def loss_divergence(client: Vector, server: Vector) -> float:
-    """Return KL_k of two sequences of losses; NaN if unknown.
+    """Return KL_k of losses >= 0 on mini-batches, cut to the shorter sequence.
 
-    That is where the shorter has fewer than two, or a loss is not finite.
-
-    Parameters
-    ----------
-    client, server
-        Losses >= 0 on mini-batches; cut to the shorter of the two.
+    NaN where a sequence has fewer than two losses, or a loss is not finite.
     """
     length = min(client.size, server.size)
     both = np.stack([client[:length], server[:length]])
@@ -90,7 +80,7 @@ def data_values(divergences: Vector) -> Vector:
 
 
 class FedAVE(CommonUpdateKeys, RewardStrategy):
-    """Clients get the larger a share of the common update, the better they train."""
+    """Clients get a share of the common update by accuracy and value of their data."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedAVEClient", "measures its losses"
@@ -151,7 +141,7 @@ class FedAVE(CommonUpdateKeys, RewardStrategy):
         return self.reward_models(arrays, replies, reputation, total, shares)
 
     def new_shares(self, client_ids: Sequence[int], measured: Vector) -> Vector:
-        """Return new reputations; what a client has no old one of is its measurement."""
+        """Return new reputations; a client's first measurement is its old one."""
         old = self.old_shares(client_ids)
         known = np.array([k in self.reputation for k in client_ids])
         return smoothed(np.where(known, old, measured), measured, self.reputation_memory)

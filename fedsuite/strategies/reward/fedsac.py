@@ -4,9 +4,8 @@ Z. Wang, Zh. Wang, L. Lyu, Z. Peng, Z. Yang, C. Wen, R. Yu, C. Wang, X. Fan, "Fe
 Dynamic Submodel Allocation for Collaborative Fairness in Federated Learning", KDD 2024,
 arXiv:2405.18291.
 
-The authors' repository holds no code, and we have read no more of the paper than its
-abstract: what follows is that of an unofficial port which agrees with the abstract. Call
-results "FedSAC (our reading)".
+The authors' repository holds no code, and of the paper we have read the abstract alone:
+what follows is an unofficial port that agrees with it. Call results "FedSAC (our reading)".
 
 Equations used. r_k = 100 exp(beta c_k) / max_j exp(beta c_j), c_k a contribution in 0..1.
 A neuron is a row of a hidden layer's matrix (an output channel of a convolution) with all
@@ -21,24 +20,22 @@ more contribution holds all neurons that one with less holds.
 
 What the sources leave open, and how it is settled:
 
-- c_k "is" the accuracy of training alone. On which data is not said; FedAKD's text wants
-  standalone results in one place and a validation set in another. Test data would decide
-  who gets what, and then judge it. So, when a client first takes part, it trains the
-  initial model alone for ``fedsac_alone_epochs`` passes, and c_k is the accuracy of the
-  result on the server's validation data. 20 passes are FedAKD's budget of Standalone.
-  Whoever has contributions already can hand them in.
-- Which neurons come first: the port, and the abstract's words on crucial neurons for high
-  contributors, say the least important; FedAKD's script says the most, and counts neurons
-  in place of importance. It is the least here, and a neuron that would lead beyond r_k is
-  left out, where the port takes it.
+- c_k is the accuracy of training alone, on data that the sources do not name; test data
+  would decide who gets what, and then judge it. When a client first takes part, it trains
+  the initial model alone for ``fedsac_alone_epochs`` passes (20 are FedAKD's budget of
+  Standalone), and c_k is the result's accuracy on the server's validation data. Known
+  contributions can be given.
+- The least important neurons come first, as in the port and the abstract (crucial neurons
+  for high contributors); FedAKD's script takes the most important, and counts neurons, not
+  importance. A neuron that would lead beyond r_k is left out; the port takes it.
 - Importance is measured after the first round, in which all hold the whole model, and then
   every ``fedsac_interval`` rounds, by removing one neuron at a time: a pass over the
   validation data for each. The port speaks of a Taylor score; its code does this.
-- Masks are sent, never guessed from zeros. Absent neurons get no gradient, so they stay
-  zero; columns that read from them are left alone. The classifier, and layers of several
+- Masks are sent, never guessed from zeros. Absent neurons get no gradient and stay zero;
+  columns that read from them are left alone. The classifier, and layers of several
   matrices, are in every submodel. A neuron's running statistics are averaged over those
-  that held it, too: the others' are those of a channel that is always zero.
-- Submodels travel in the shapes of the whole model; ``reward_share`` says how much of it.
+  that held it.
+- Submodels travel in the shapes of the whole model; ``reward_share`` is the part held.
 - A model without a hidden layer has nothing to allocate: that is an error.
 """
 
@@ -125,7 +122,7 @@ class FedSAC(RewardStrategy):
     # ---------------------------------------------------------------------------- exchange
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Measure contributions that are not known yet; send each client its submodel."""
+        """Measure unknown contributions; send each client its submodel."""
         # A model that cannot be divided is refused before anybody trains.
         self.layers_of(arrays)
         if not self.initial:
@@ -165,26 +162,20 @@ class FedSAC(RewardStrategy):
     def held_rows(
         self, arrays: Arrays, client_ids: Iterable[int]
     ) -> dict[int, dict[str, Mask]]:
-        """Return which rows of which arrays each client with a contribution holds.
-
-        Before the neurons are first measured that is all of them.
-        """
+        """Return which rows each client with a contribution holds, at first all."""
         layers = self.layers_of(arrays)
-        whole = np.ones(sum(layer.size for layer in layers), dtype=np.bool_)
         reputation = reputations(self.known, self.fedsac_beta)
-        return {
-            k: masks_of(
-                layers,
-                whole
-                if self.importance is None
-                else held_neurons(self.importance, reputation[k]),
-            )
-            for k in client_ids
-            if k in reputation
-        }
+        held = {}
+        for k in client_ids:
+            if k in reputation:
+                neurons = np.ones(sum(layer.size for layer in layers), dtype=np.bool_)
+                if self.importance is not None:
+                    neurons = held_neurons(self.importance, reputation[k])
+                held[k] = masks_of(layers, neurons)
+        return held
 
     def _measure_contributions(self, client_ids: Sequence[int]) -> None:
-        """Let clients that are new train alone, and score the results on the server."""
+        """Let new clients train alone, and score the results on the server."""
         new = [k for k in client_ids if k not in self.known]
         if not new:
             return
@@ -195,7 +186,7 @@ class FedSAC(RewardStrategy):
             config={"alone-epochs": self.fedsac_alone_epochs},
             expected=Expected({ARRAYS: spec_of(self.initial)}),
         )
-        # Few may be new: whether the round has enough clients shows when they train.
+        # Few may be new: the quorum is judged when all train.
         with suppress(QuorumMissed):
             for reply in self.exchange(exchange):
                 accuracy = self.validation.accuracy(reply.arrays[ARRAYS])

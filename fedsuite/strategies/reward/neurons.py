@@ -1,7 +1,7 @@
-"""Neurons of a network: which there are, which a submodel holds, and their mean.
+"""Neurons of a network: their layers, the masks of submodels, and means over clients.
 
 A neuron is a row of a hidden layer's matrix, or an output channel of a convolution, with
-all that belongs to it: its bias, and its entries of a normalisation layer behind it.
+its bias and its entries of a normalisation layer behind it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,32 +20,21 @@ WHOLE = 100.0
 """Importance of all neurons together."""
 
 TOLERANCE = 1e-6
-"""By so much may a sum of importance lie above its limit, from rounding alone."""
+"""Rounding by which a sum of importance may pass its limit."""
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class NeuronLayer:
-    """A layer whose neurons can be left out.
-
-    Parameters
-    ----------
-    names
-        Its arrays, each with one row a neuron.
-    size
-        Number of neurons.
-    """
+    """A layer whose neurons can be left out: arrays with one row per neuron."""
 
     names: tuple[str, ...]
     size: int
 
 
 def hidden_layers(groups: ParameterGroups, arrays: Arrays) -> list[NeuronLayer]:
-    """Return the layers of a model whose neurons can be left out, from the input up.
-
-    They are those with one matrix or kernel that is no part of the head.
-    """
+    """Return the layers with one matrix or kernel, without the head, from the input up."""
     layers = []
     for names in groups.layers:
         known = [name for name in names if name in arrays]
@@ -60,7 +49,7 @@ def hidden_layers(groups: ParameterGroups, arrays: Arrays) -> list[NeuronLayer]:
 
 
 def masks_of(layers: Sequence[NeuronLayer], held: Mask) -> dict[str, Mask]:
-    """Return array name to which of its rows are held; ``held`` has one entry a neuron."""
+    """Return the held rows by array name; ``held`` has one entry per neuron."""
     parts = np.split(held, np.cumsum([layer.size for layer in layers])[:-1])
     return {
         name: part
@@ -103,9 +92,9 @@ def held_neurons(importance: Vector, limit: float) -> Mask:
     Parameters
     ----------
     importance
-        Of each neuron, with a sum of 100. Equally important ones go by their number.
+        Of each neuron, with a sum of 100; ties go by number.
     limit
-        What the importance of those held may come to: 100 holds all.
+        Largest sum of importance held: 100 holds all.
     """
     order = np.argsort(importance, kind="stable")
     fits = np.cumsum(importance[order]) <= limit + TOLERANCE
@@ -115,7 +104,7 @@ def held_neurons(importance: Vector, limit: float) -> Mask:
 
 
 class HeldMean:
-    """Mean of arrays in which each row counts the clients that held it."""
+    """Mean of arrays, of each row over the clients that held it."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Vector] = {}

@@ -1,18 +1,16 @@
-"""Base of methods that give each client a model of its own, the better the more it gives.
+"""Base of methods that reward clients that contribute more with better models.
 
-A client's *reputation* is its share of 1; what follows from it is the client's *reward*,
-which is sent to it alone. Here once:
+A client's *reputation* is its share of 1; its *reward* follows from it.
 
-- A reward is what the client trains from and what its evaluation scores. A client that has
-  none yet, one that came late among them, starts from the model that all started from.
-- These methods assume that all clients take part in each round. Where some do not, those of
-  the round share among them as much reputation as their number says, and the others keep
-  theirs in proportion: see :func:`merged`.
+- A reward is sent to its client alone, which trains from it and is scored with it. A client
+  without one, such as a late one, starts from the initial model of all.
+- These methods assume that all clients take part in each round. Otherwise the round's
+  clients share as much reputation as their number says: see :func:`merged`.
 - A round that does not count (quorum missed, no examples, NaN in the new model) changes
   neither reputation nor reward, and clients that keep state start again from before it.
-- The server's own model is the one that a client with all rewards would have.
-- Statistics of normalisation layers are no part of any vector: clients of the round get the
-  mean of theirs, weighted by examples.
+- The server's model is that of a client with all rewards.
+- Statistics of normalisation layers are in no vector: the round's clients get the mean of
+  theirs, weighted by examples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,19 +42,19 @@ from fedsuite.rounds.updates import flatten, inner, norm, parameter_names
 from fedsuite.rounds.validation import ClientReply
 
 VALIDATION_DEFAULTS: Mapping[str, Value] = {"server-validation-fraction": 0.1}
-"""Defaults of methods that score models on the server: the tenth of the papers."""
+"""Defaults of methods that score models on the server, as in the papers."""
 
 LEAST_REPUTATION = 1e-3
-"""A reputation falls no lower before it is divided by the sum."""
+"""Least reputation, before division by the sum."""
 
 NO_LENGTH = 1e-7
-"""Added to the length of an update that is divided by it."""
+"""Added to an update's length before division by it."""
 
 Records = Mapping[str, Arrays]
 
 
 class Validation(Protocol):
-    """Scores models on data that the server holds, and no client."""
+    """Scores models on the server's own data."""
 
     def accuracy(self, arrays: Arrays) -> float:
         """Return a model's accuracy, a fraction."""
@@ -69,7 +67,7 @@ class Validation(Protocol):
 
 
 def shares_of(values: Vector) -> Vector:
-    """Return values >= 0 as shares of 1; equal ones if all are 0."""
+    """Return values >= 0 as shares of 1; equal shares if all are 0."""
     total = values.sum()
     if total <= 0:
         return np.full(values.shape, 1.0 / values.size)
@@ -89,20 +87,12 @@ def normalised(update: Vector, length: float) -> Vector:
 
 
 def smoothed(old: Vector, measured: Vector, memory: float) -> Vector:
-    """Return new reputations, as shares of 1, from old ones and new measurements.
-
-    Parameters
-    ----------
-    old, measured
-        One number a client.
-    memory
-        Share of the old one that stays.
-    """
+    """Return new reputations, as shares of 1; ``memory`` is the share of the old ones."""
     return shares_of(np.maximum(memory * old + (1 - memory) * measured, LEAST_REPUTATION))
 
 
 def reward_shares(reputation: Vector, altruism: float) -> Vector:
-    """Return the share of the reward that each client gets, tanh(beta r) / max; in 0..1."""
+    """Return each client's share of the reward, tanh(beta r) / max, 0 to 1."""
     scaled = np.tanh(altruism * reputation)
     shares: Vector = scaled / scaled.max()
     return shares
@@ -121,7 +111,7 @@ def top_share(vector: Vector, sizes: Sequence[int], share: float) -> Vector:
         0 to 1: a layer of n entries keeps the ceil(share n) of largest magnitude.
     """
     parts = np.split(vector, np.cumsum(sizes)[:-1])
-    # A share that is one n-th but for its last bit keeps one entry, not two.
+    # The last bit of a share must not keep one entry more.
     kept = [top_k(part, int(np.ceil(share * part.size - 1e-9))) for part in parts]
     return np.concatenate(kept)
 
@@ -136,9 +126,8 @@ def merged(
     known
         Client to reputation before the round.
     client_ids, shares
-        The clients of the round, and what each has of what they have together. That is as
-        much as their number says; the others keep theirs in proportion. With all clients
-        in the round the result is their shares.
+        The round's m clients, and their shares of what they have together: m over the
+        number of all clients. The others keep theirs in proportion.
     """
     others = {k: value for k, value in known.items() if k not in set(client_ids)}
     total = sum(others.values())
@@ -163,7 +152,7 @@ def moved(arrays: Arrays, step: Vector, statistics: Arrays) -> Arrays:
 
 
 class CommonUpdateKeys(Declared):
-    """Keys of methods that hand out shares of one common update: CGSV and FedAVE."""
+    """Keys of CGSV and FedAVE, which hand out shares of one common update."""
 
     update_length: float = key(
         default=0.5,
@@ -180,10 +169,7 @@ class CommonUpdateKeys(Declared):
 
 
 class RewardStrategy(GatheredStrategy):
-    """Keeps reputations, and what each client is sent; a method overrides ``combine``.
-
-    Takes the keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
-    """
+    """Keeps reputations, and what each client is sent; a method overrides ``combine``."""
 
     OWN_MODELS: ClassVar[bool] = True
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP
@@ -204,12 +190,12 @@ class RewardStrategy(GatheredStrategy):
     def own_records(
         self, arrays: Arrays, client_ids: Iterable[int]
     ) -> dict[int, dict[str, Arrays]]:
-        """Return what each client is sent, to train from and to score: its own model."""
+        """Return the records of each client's own model."""
         first = {ARRAYS: self.initial or arrays}
         return {k: dict(self.rewards.get(k, first)) for k in client_ids}
 
     def commit(self, arrays: Arrays) -> None:
-        """Take over what the round made: it counted, and ``arrays`` are the new model."""
+        """Take over the result of a round that counted; ``arrays`` are the new model."""
         if self._staged is not None:
             self.reputation, self.rewards = self._staged
 
@@ -218,14 +204,11 @@ class RewardStrategy(GatheredStrategy):
     def stage(
         self, reputation: Mapping[int, float], rewards: Mapping[int, Records]
     ) -> None:
-        """Remember what the round made, for :meth:`commit`; rewards of others stay."""
+        """Note the round's result for :meth:`commit`; other clients' rewards stay."""
         self._staged = dict(reputation), {**self.rewards, **rewards}
 
     def old_shares(self, client_ids: Sequence[int]) -> Vector:
-        """Return the reputations of the round's clients, which sum to 1 unless all are 0.
-
-        A client without one has 0.
-        """
+        """Return reputations, 0 for a new client; they sum to 1 unless all are 0."""
         old = np.array([self.reputation.get(k, 0.0) for k in client_ids])
         return shares_of(old) if old.any() else old
 
@@ -259,9 +242,9 @@ class RewardStrategy(GatheredStrategy):
         reputation
             Of all clients, after the round.
         total
-            The update that all of them made.
+            Common update.
         shares
-            One a reply, 0 to 1: how much of each layer of the total its client gets.
+            Per reply, 0 to 1: part of each layer of the total that its client gets.
         """
         sizes = [arrays[name].size for name in parameter_names(arrays)]
         statistics = mean_statistics(arrays, replies)
@@ -281,7 +264,7 @@ class RewardStrategy(GatheredStrategy):
         reputation: Mapping[int, float],
         shares: Vector,
     ) -> None:
-        """Put reputation and share of the reward into the clients' rows of the report."""
+        """Report each client's reputation and share of the reward."""
         for reply, share in zip(replies, shares.tolist(), strict=True):
             k = reply.client_id
             values = {"reputation": reputation[k], "reward_share": share}
@@ -309,7 +292,7 @@ class RewardStrategy(GatheredStrategy):
         self._staged = None
         record, metrics = super().aggregate_train(server_round, replies)
         if record is None:
-            # Clients that answered may have stored something: they are not to start there.
+            # Clients may have stored something: they are not to start there.
             self.client_versions = versions
         else:
             self.commit(to_arrays(record))
@@ -331,7 +314,7 @@ class RewardStrategy(GatheredStrategy):
 
 
 def mean_statistics(arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays:
-    """Return the mean of what is counted or measured in the clients' models."""
+    """Return the clients' mean statistics of normalisation layers."""
     names = [name for name in arrays if name not in set(parameter_names(arrays))]
     parts = ({name: r.arrays[ARRAYS][name] for name in names} for r in replies)
     return weighted_mean(parts, examples_of(replies).tolist()) or {}
