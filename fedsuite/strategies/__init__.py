@@ -1,9 +1,8 @@
-"""Server side: one short file a method, showing only how it differs from its parent.
+"""Server side of the methods: one file each, with its differences from the parent.
 
-``from fedsuite.strategies import FedAvg`` finds each strategy of the registry; nothing is
-imported before it is asked for. Flower's ``Result`` and ``Strategy`` are found here too, so
-that an app's line that imports them with ``FedAvg`` can name this package in place of
-Flower's.
+``from fedsuite.strategies import FedAvg`` finds each strategy of the registry, and imports
+nothing else. Flower's ``Result`` and ``Strategy`` are found here too, as in the package of
+Flower's strategies.
 """
 
 from importlib import import_module

@@ -4,8 +4,8 @@ B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-
 Learning of Deep Networks from Decentralized Data", AISTATS 2017, arXiv:1602.05629.
 
 Equation used (Algorithm 1): w_{t+1} = sum_k (n_k / n) w_{t+1}^k over the sampled clients,
-with n the examples of those that answered. Deviation: a server learning rate eta, as later
-papers have it: w_{t+1} = w_t + eta (mean - w_t); eta = 1 is FedAvg as published.
+with n the examples of those that answered. Deviation: a server learning rate eta of later
+papers, w_{t+1} = w_t + eta (mean - w_t); eta = 1 is FedAvg as published.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,10 @@ logger = ServerLogger(__name__)
 
 
 class FedAvg(ServerRate, FederatedStrategy):
-    """Average of the clients' models, weighted by their numbers of examples.
-
-    Replies without examples only keep the model as it was.
-    """
+    """Average of the clients' models, weighted by their numbers of examples."""
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Step towards the mean of the clients' arrays, taking one client at a time."""
+        """Step towards the clients' mean; without examples the model stays."""
         mean, answered = WeightedMean(), False
         for reply in replies:
             answered = True

@@ -3,41 +3,40 @@
 W. Chen, Q. Qiu: Extra Clients at No Extra Cost: Overcome Data Heterogeneity in Federated
 Learning with Filter Decomposition, ICML 2025, arXiv:2503.08652.
 
-The base variant, equations 4 to 6, is any strategy over the arrays of a decomposed model
-and needs nothing of this file. The product of averages holds latent clients (equation 8):
+The base variant, equations 4 to 6, is any strategy over a decomposed model's arrays,
+without this file. The product of averages holds latent clients (equation 8):
 
     (sum_k p_k A_k) x (sum_k p_k D_k) = sum_{i, j} p_i p_j A_i x D_j.
 
 Fast/slow (equation 7, algorithm 2; t = server_round - 1, P = 1 / beta a whole number):
-coefficients are averaged in rounds with t mod P = 0, and stay as they are in the others, in
-which atoms and head alone travel. Personal atoms (section 4.1): each client also trains
-atoms of its own against the received coefficients, which are frozen meanwhile.
+coefficients are averaged in rounds with t mod P = 0; in the others atoms and head alone
+travel. Personal atoms (section 4.1): each client also trains atoms of its own against the
+received coefficients, which are frozen meanwhile.
 
 Deviations, and what the paper leaves open:
 
-- The head is the last linear layer. What is neither atom nor head (hidden layers, biases,
-  buffers) is slow, as the coefficients are; ``fast_set`` says otherwise.
-- Algorithm 2 has clients train coefficients that are then thrown away; its analysis has
-  them drift. ``local_coefficients`` chooses: ``discard`` is the algorithm, ``freeze``
-  trains the fast arrays only, ``persist`` goes on from the client's own slow arrays up to
-  and including the next upload, which replaces them for all.
-- The paper charges coefficients to the rounds of their upload. A client that was not
-  sampled since then lacks them, and must be sent them: the server knows who holds which
-  version, and sends them to the others only, in rounds of an upload too. Both accounts are
-  recorded each round: ``nominal_...`` is the paper's, ``true_...`` is what was sent.
-- Evaluation sends the whole model to all and changes nobody's standing, so that measuring
-  more often does not change what training costs.
-- The personal model: received coefficients and other arrays, personal atoms, the received
-  head or (``personal_head="local"``) one of its own. It starts from the model that all
-  started from, and trains with the client's own loss but without the method's corrections
-  of gradients (proximal terms, control variates), which belong to the shared model.
+- The head is the last linear layer. Hidden layers, biases and buffers are slow, as
+  coefficients are; ``fast_set`` chooses.
+- Algorithm 2 has clients train coefficients and drop them; its analysis has them drift.
+  ``local_coefficients``: ``discard`` is the algorithm, ``freeze`` trains the fast arrays
+  only, ``persist`` goes on from the client's own slow arrays up to and including the next
+  upload, which replaces them for all.
+- The paper charges coefficients to the rounds of their upload. Here the server knows which
+  version each client holds, and sends the slow arrays to those that lack the newest.
+  Reports have both accounts: ``nominal_...`` is the paper's, ``true_...`` what was sent.
+- Evaluation sends the whole model to all and changes no version that a client holds, so
+  that measuring does not change the costs of training.
+- The personal model has received coefficients and other arrays, personal atoms, and the
+  received head or (``personal_head="local"``) one of its own. It starts from the initial
+  model, and trains with the client's own loss without the method's corrections of
+  gradients (proximal terms, control variates), which belong to the shared model.
 - Methods that correct gradients by vectors (control variates, drift, gradients) need
-  ``freeze`` where the period is above 1: what a client trains and throws away would be in
-  its vector, and not in the server's. Methods with private models need another value than
-  ``freeze``, which would freeze those too.
+  ``freeze`` where the period is above 1: else a client's vector holds what it trained and
+  dropped, and the server's does not. Methods with private models refuse ``freeze``, which
+  would freeze these too.
 - Personal atoms need a method that scores clients with the shared model.
-- ``decomposition_average="products"`` is control C1, and ``factors-regauged`` with
-  ``products-regauged`` the pair that differs by the cross terms alone; see
+- ``decomposition_average="products"`` is control C1; ``factors-regauged`` and
+  ``products-regauged`` differ by the cross terms alone; see
   :mod:`fedsuite.strategies.decomposition.product_average`.
 """
 
@@ -92,9 +91,9 @@ _CLIENT = ClientNeeds("DecomposedClient", "goes around the method's own client")
 class FilterDecomposition(DecompositionKeys, ExchangeLayer):
     """Stands between a strategy and clients that train a decomposed model.
 
-    ``FedAvg(layer=FilterDecomposition(groups=parameter_groups(model)))``. The strategy may
-    be any of fedsuite whose clients all train the one shared model. Clients must be wrapped
-    in :class:`~fedsuite.clients.decomposition.filter_decomposition.DecomposedClient`.
+    ``FedAvg(layer=FilterDecomposition(groups=parameter_groups(model)))``. The strategy must
+    be one of fedsuite whose clients train one shared model. Clients must be wrapped in
+    :class:`~fedsuite.clients.decomposition.filter_decomposition.DecomposedClient`.
     """
 
     groups: ParameterGroups | None = given(
@@ -133,7 +132,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         return self._strategy
 
     def attach(self, strategy: MethodDeclaration) -> None:
-        """Take note of the strategy, unless the two cannot go together."""
+        """Note the strategy; refuse one that cannot go with the layer."""
         if self._strategy is not None:
             raise ValueError(
                 f"this FilterDecomposition belongs to a {type(self._strategy).__name__}: "
@@ -184,7 +183,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         return travelling
 
     def after_training(self, arrays: ArrayRecord | None) -> ArrayRecord | None:
-        """Put what the strategy made of the fast set into the whole model."""
+        """Put the strategy's new arrays into the whole model."""
         if arrays is not None and self._products is not None:
             arrays = self._judge(to_arrays(arrays), self._products)
         self._record_costs()
@@ -196,7 +195,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         return merged
 
     def before_evaluation(self, arrays: ArrayRecord) -> None:
-        """Take note of the whole model: a checkpoint after an upload must know of it."""
+        """Note the whole model, for a checkpoint after an upload."""
         self._take(arrays)
 
     def is_sync(self, server_round: int) -> bool:
@@ -225,23 +224,18 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
     # ------------------------------------------------------ between strategy and clients
 
     def needs(self) -> ClientNeeds | None:
-        """Return what clients must be; None where any client of the strategy will do."""
+        """Return the needed client; None where the strategy's own will do."""
         return _CLIENT if self._needs_clients else None
 
     def outgoing(self, exchange: Exchange) -> Exchange:
-        """Cut the model down to the fast set; add the slow one for those who lack it."""
+        """Send the fast set, and the slow one to clients that lack it."""
         if not self._needs_clients:
             self._ledger.sent(exchange)
             return exchange
         orders = replace(self._orders, slow_version=self._slow_version)
-        expected = replace(
-            exchange.expected,
-            bounds={
-                **exchange.expected.bounds,
-                SLOW_VERSION: (float(self._slow_version), float(self._slow_version)),
-            },
-            advice=_CLIENT.advice,
-        )
+        version = float(self._slow_version)
+        bounds = {**exchange.expected.bounds, SLOW_VERSION: (version, version)}
+        expected = replace(exchange.expected, bounds=bounds, advice=_CLIENT.advice)
         exchange = replace(
             exchange, config={**exchange.config, **orders.config()}, expected=expected
         )
@@ -253,14 +247,14 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         return exchange
 
     def incoming(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-        """Let replies pass, multiplying factors on the way where that is asked for."""
+        """Yield the replies, and add up products of factors where asked for."""
         for reply in replies:
             if self._products is not None:
                 self._products.add(reply.arrays[ARRAYS], reply.num_examples)
             yield reply
 
     def accepted(self, exchange: Exchange, reply: ClientReply) -> None:
-        """Note which version of the slow arrays a client holds now, and what it cost."""
+        """Note a reply's costs and the client's version of the slow arrays."""
         self._ledger.received(reply)
         if self._fast and reply.stored_state and self._sends_fast(exchange):
             self._held[reply.client_id] = self._slow_version
@@ -279,8 +273,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         records = [exchange.shared, *exchange.own.values()]
         others = {n for record in records for n in record if n != ARRAYS}
         if self._fast and others and self.local_coefficients != "freeze":
-            # Between uploads these hold nothing for the slow arrays, and what a client
-            # would make of that differs from method to method.
+            # Between uploads these hold nothing for the slow arrays.
             raise ConfigError(
                 f"{type(self.strategy).__name__} sends {', '.join(sorted(others))} beside "
                 "the model: with coefficient-period > 1 it needs local-coefficients = "
@@ -314,18 +307,14 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         return self._fast is None or name in self._fast
 
     def _travelling(self) -> list[str]:
-        """Return the names that the strategy handles in this round, in model order."""
+        """Return the names that travel in this round, in model order."""
         return [n for n in self._whole if self._orders.sync or self._is_fast(n)]
 
     def _slow_arrays(self) -> Arrays:
         return {n: a for n, a in self._whole.items() if not self._is_fast(n)}
 
     def _take(self, record: ArrayRecord) -> None:
-        """Note the whole model; slow arrays that changed are a new version.
-
-        Whoever changed them: the strategy in a round of an upload, or a wrapper around
-        it.
-        """
+        """Note the whole model; slow arrays that anyone changed are a new version."""
         if record is self._record:
             return
         self._record, self._whole = record, to_arrays(record)
@@ -339,16 +328,15 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         self._slow = slow
 
     def _judge(self, averaged: Arrays, products: ProductMean) -> ArrayRecord:
-        """Return the new model, and record how much of it comes from cross terms."""
+        """Return the new model, and report the part of cross terms in it."""
         mean = products.result()
         new = averaged
         if self.decomposition_average == "products":
             new = refactor_model(self._layers, mean, averaged)
-        elif self.decomposition_average != "factors":
-            if self.decomposition_average == "factors-regauged":
-                filters = {x.coefficients: x.filters(averaged) for x in self._layers}
-            else:
-                filters = mean
+        elif self.decomposition_average == "products-regauged":
+            new = regauge_model(self._layers, mean, averaged)
+        elif self.decomposition_average == "factors-regauged":
+            filters = {x.coefficients: x.filters(averaged) for x in self._layers}
             new = regauge_model(self._layers, filters, averaged)
         ratios = cross_term_ratios(self._layers, mean, averaged, self._whole, new)
         self.strategy.round_metrics.update(ratios)
@@ -369,7 +357,7 @@ def _integers(value: ConfigValue) -> list[int]:
 
 
 def _is_plain_mean(strategy: FederatedStrategy) -> bool:
-    """Return whether a strategy's new model is the mean by examples, FedAvg's own."""
+    """Return whether a strategy's new model is FedAvg's mean by examples."""
     return (
         isinstance(strategy, FedAvg)
         and type(strategy).aggregate is FedAvg.aggregate

@@ -1,4 +1,4 @@
-"""Two accounts of what training costs to communicate: the paper's, and what was sent."""
+"""Two accounts of the communication of training: the paper's, and what was sent."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,11 +13,7 @@ from fedsuite.rounds.validation import ClientReply
 
 @dataclass
 class Ledger:
-    """Numbers of array entries ("parameters", buffers included) and bytes of a round.
-
-    It is read after the training of a round, before the evaluation, which is a measurement
-    and no part of the method.
-    """
+    """Array entries ("parameters", with buffers) and bytes of a round's training."""
 
     parameters_down: int = 0
     parameters_up: int = 0

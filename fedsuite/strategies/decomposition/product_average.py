@@ -5,8 +5,7 @@ A_i x D_j of different clients. This control averages each client's own products
 
     Xbar = sum_k p_k A_k x D_k,        p_k = n_k / n,
 
-and then factors Xbar over the mean atoms, so that all else stays equal. The difference is a
-covariance over clients,
+and factors Xbar over the mean atoms. The difference is a covariance over clients,
 
     Xbar - Abar x Dbar = sum_k p_k (A_k - Abar) x (D_k - Dbar),                      (S1)
 
@@ -15,22 +14,21 @@ mean atoms span all filters (rank k^2, so m >= k^2) their product with Dbar is X
 m = k^2 they are Xbar pinv(Dbar). With more atoms than pixels that formula would also move
 coefficients that need no change; ours leaves those as they are.
 
-Mean atoms that span the filters by a hair only make coefficients of any size, and the next
-round starts from those: the control then measures its own factoring. The condition number
-of the mean atoms is recorded beside the cross terms; runs in which it jumps do not count.
+Mean atoms that barely span the filters make coefficients of any size, from which the next
+round starts: the control then measures its own factoring. Reports hold the condition number
+of the mean atoms; runs in which it jumps do not count.
 
-A steadier control is a pair of runs in one gauge, which differ by (S1) and by nothing else.
-After each round both write the layer's filters X, as a matrix of one row per pair of
-channels, in balanced factors of their singular value decomposition X = U S V':
+A steadier control is a pair of runs in one gauge, which differ by (S1) alone. After each
+round both write the layer's filters X, as a matrix of one row per pair of channels, in
+balanced factors of their singular value decomposition X = U S V':
 
     coefficients U sqrt(S), atoms sqrt(S) V'.
 
 ``factors-regauged`` takes X = Abar x Dbar, ``products-regauged`` X = Xbar. The factors
-follow from X alone and nothing is inverted, so that no size of the atoms can spoil them.
-Signs and order of the singular vectors do not matter to SGD: an orthogonal change of basis
-turns gradients, decay and norms with it.
+follow from X alone, and nothing is inverted. Signs and order of the singular vectors do not
+matter to SGD: an orthogonal change of basis turns gradients, decay and norms with it.
 
-Written here, published nowhere, so far as we know.
+Published nowhere, so far as we know.
 """
 
 import math
@@ -80,13 +78,8 @@ def refactor(
 ) -> NDArray[np.float64]:
     """Return the coefficients nearest to the given ones whose product is ``filters``.
 
-    Parameters
-    ----------
-    filters
-        (channels out, channels in, height, width).
-    coefficients, atoms
-        Factors to start from. Atoms that do not span all filters give the least squared
-        error.
+    ``filters`` is (channels out, channels in, height, width). Atoms that do not span all
+    filters give the least squared error.
     """
     missing = filters - multiply(coefficients, atoms)
     basis = atoms.astype(np.float64).reshape(len(atoms), -1)
@@ -96,13 +89,7 @@ def refactor(
 
 
 class ProductMean:
-    """Weighted mean of clients' products of factors, one client at a time.
-
-    Parameters
-    ----------
-    layers
-        The factored layers.
-    """
+    """Weighted mean of clients' products of factors, one client at a time."""
 
     def __init__(self, layers: Sequence[FactoredLayer]) -> None:
         self._layers = layers
@@ -118,7 +105,7 @@ class ProductMean:
             self._sums[layer.coefficients] = term if known is None else known + term
 
     def result(self) -> dict[str, Filters]:
-        """Return each layer's mean by the name of its coefficients; empty of no weight."""
+        """Return each layer's mean by name of its coefficients; empty without weight."""
         if self._weight == 0:
             return {}
         return {name: total / self._weight for name, total in self._sums.items()}
@@ -144,13 +131,13 @@ def balanced_factors(filters: Filters, num_atoms: int) -> tuple[Filters, Filters
     filters
         (channels out, channels in, height, width).
     num_atoms
-        At least height times width; what is above that is 0 in both factors.
+        At least height times width; further atoms and their coefficients are 0.
 
     Returns
     -------
     tuple
         Coefficients (channels out, channels in, num_atoms) and atoms (num_atoms, height,
-        width). Both have the square roots of the filters' singular values for their own.
+        width). The singular values of both are the square roots of the filters'.
     """
     rows = filters.reshape(-1, math.prod(filters.shape[2:]))
     left, values, right = np.linalg.svd(rows, full_matrices=False)
@@ -168,17 +155,7 @@ def balanced_factors(filters: Filters, num_atoms: int) -> tuple[Filters, Filters
 def regauge_model(
     layers: Sequence[FactoredLayer], filters: Mapping[str, Filters], arrays: Arrays
 ) -> Arrays:
-    """Return a model with the given filters, in balanced factors.
-
-    Parameters
-    ----------
-    layers
-        The factored layers.
-    filters
-        Each layer's filters, by the name of its coefficients.
-    arrays
-        The model whose other arrays are kept.
-    """
+    """Return a model with other filters, by name of coefficients, in balanced factors."""
     moved = dict(arrays)
     for layer in layers:
         old = arrays[layer.atoms]
@@ -209,9 +186,9 @@ def cross_term_ratios(
     Returns
     -------
     dict
-        ``cross_term_ratio`` over all layers, and ``cross_term_ratio_largest`` of one;
-        what has an update of zero is left out. ``atoms_condition_largest``, the largest
-        condition number of a layer's mean atoms; left out where it is infinite.
+        ``cross_term_ratio`` over all layers, and ``cross_term_ratio_largest`` of one,
+        without layers that did not change. ``atoms_condition_largest``, the largest
+        condition number of a layer's mean atoms, if finite.
     """
     terms, updates = [], []
     condition = max(map(_condition, (averaged[layer.atoms] for layer in layers)))
@@ -241,13 +218,7 @@ def _condition(atoms: NDArray[Any]) -> float:
 def check_rank(
     layers: Sequence[FactoredLayer], arrays: Mapping[str, NDArray[Any]], average: str
 ) -> None:
-    """Refuse layers whose atoms cannot express all filters, as ``average`` needs.
-
-    Raises
-    ------
-    ConfigError
-        Naming the layer: filters of full rank could not be factored.
-    """
+    """Raise ConfigError at a layer whose atoms cannot express all filters."""
     for layer in layers:
         count, *kernel = arrays[layer.atoms].shape
         if count < math.prod(kernel):

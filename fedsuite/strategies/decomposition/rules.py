@@ -1,4 +1,4 @@
-"""What filter decomposition cannot be combined with, known before anything starts."""
+"""Methods and keys that filter decomposition cannot be combined with."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -11,20 +11,9 @@ if TYPE_CHECKING:
 
 
 def refusal(strategy: "type[MethodDeclaration]", values: Mapping[str, Value]) -> str:
-    """Return why a method cannot go with values of the decomposition's keys.
+    """Return why a method's class cannot go with a decomposition; empty if it can.
 
-    Parameters
-    ----------
-    strategy
-        The method's class: what it declares of itself decides.
-    values
-        Key to value, for all of :data:`~fedsuite.messages.decomposition.KEYS`.
-
-    Returns
-    -------
-    str
-        One line that begins with a key, its value, and what to do; empty if they can go
-        together.
+    ``values`` has all keys of :data:`~fedsuite.messages.decomposition.KEYS`.
     """
     changed = {k.name: values[k.name] for k in KEYS if values[k.name] != k.default}
     for name in changed:

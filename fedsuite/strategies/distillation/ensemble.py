@@ -64,11 +64,11 @@ class EnsembleDistillation:
     combination
         Loss; see :func:`ensemble_loss`.
     steps
-        Steps of Adam, made anew for each student, at least 1.
+        Steps per student, at least 1, of an Adam made anew.
     learning_rate
-        Of the first step; it falls to 0 by a half cosine over the steps.
+        Of the first step; falls to 0 by a half cosine.
     batch_size
-        Public rows of a step.
+        Public rows per step.
     seed
         Of batches and of layers such as dropout.
     """
@@ -97,16 +97,9 @@ class EnsembleDistillation:
         teachers: Tensor,
         server_round: int,
     ) -> tuple[Arrays, float]:
-        """Return a student's arrays after training, and its mean loss over the steps.
+        """Return a student's arrays after training from ``start``, and its mean loss.
 
-        Parameters
-        ----------
-        index, start
-            The student's network, and where it starts.
-        teachers
-            Their :meth:`outputs`, one above the other.
-        server_round
-            Names the draws.
+        ``teachers`` stacks their :meth:`outputs`; ``server_round`` names the draws.
         """
         student = self.build(index)
         load_arrays(student, start)

@@ -15,10 +15,10 @@ Known to hold: H = (1/M) sum_k lambda_k; after a first round of all clients the 
 w_0 + 2 mean(Delta), a doubled step by construction.
 
 Deviations. The mean is plain, as in the paper. The authors' code divides a client's alpha
-by omega_k = n_k / mean(n): the key size-scaled, off by default. That code adds the term
-alpha w through the optimiser's weight decay, after clipping; here it is a part of the
-gradient that is clipped. Momentum and Adam are refused: the authors' local solver is plain
-SGD. FedVARP and noise on uploads are refused: the server could not work out Delta_k.
+by omega_k = n_k / mean(n): the key size-scaled, off by default. It adds alpha w through the
+optimiser's weight decay, after clipping; here clipping includes it. Momentum and Adam are
+refused: the authors' local solver is plain SGD. FedVARP and noise on uploads are refused:
+the server could not work out Delta_k.
 """
 
 from typing import ClassVar

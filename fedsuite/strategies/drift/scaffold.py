@@ -10,13 +10,12 @@ server: w_{t+1} = w_t + eta_g (1/m) sum_S (w_k - w_t), c <- c + (1/M) sum_S (c_k
 
 Known to hold: c = (1/M) sum_k c_k; the first round is FedAvg with equal weights.
 
-Deviations. The mean is plain, as in the paper, whatever the clients' numbers of examples.
-Each client uses its own number of steps K_k. Weight decay and clipping of gradients act on
-the corrected gradient, and are thereby in c_k of option II, as in the ports that we read;
-option I adds the weight decay's part and does not clip. Its gradient is taken in evaluation
-mode. Momentum and Adam are refused: (w_t - w_k) / (K_k eta) is the mean gradient of plain
-SGD alone. Noise on uploads is refused: c would no longer be the mean of the c_k.
-Statistics of normalisation layers get the plain mean at any server rate.
+Deviations. The mean is plain, as in the paper. Each client uses its own number of steps
+K_k. Weight decay and clipping act on the corrected gradient, and so enter c_k of option II,
+as in the ports that we read; option I adds weight decay, does not clip, and takes its
+gradient in evaluation mode. Momentum and Adam are refused: (w_t - w_k) / (K_k eta) is the
+mean gradient of plain SGD alone. Noise on uploads is refused: c would no longer be the mean
+of the c_k. Statistics of normalisation layers get the plain mean at any server rate.
 """
 
 from collections.abc import Iterator, Sequence
