@@ -46,18 +46,9 @@ def shares_of_sum(values: Vector) -> Vector:
 def discrepancy_weights(
     examples: Vector, discrepancies: Vector, a: float, b: float
 ) -> Vector:
-    """Return omega_k up to a common factor, ``[clients]``.
+    """Return omega_k up to a common factor, ``[clients]``; n_k where a = b = 0.
 
-    Parameters
-    ----------
-    examples
-        n_k, ``[clients]``, > 0.
-    discrepancies
-        d_k, ``[clients]``, >= 0.
-    a
-        Weight of the discrepancy, >= 0; 0 with b = 0 returns n_k.
-    b
-        Added to each share, >= 0; large b with a = 0 approaches equal weights.
+    Large b with a = 0 approaches equal weights; all of ``examples`` n_k are > 0.
     """
     with np.errstate(over="ignore"):
         weights = np.maximum(examples + examples.sum() * (b - a * discrepancies), 0.0)

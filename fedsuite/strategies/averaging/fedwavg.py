@@ -34,16 +34,9 @@ FORGOTTEN = "forgotten"
 
 
 def forgetting_weights(examples: Vector, forgotten: Vector, alpha: float) -> Vector:
-    """Return omega_k times sum n, ``[clients]``.
+    """Return omega_k times sum n, ``[clients]``; alpha 0 returns n_k.
 
-    Parameters
-    ----------
-    examples
-        n_k, ``[clients]``, > 0.
-    forgotten
-        f_k, ``[clients]``, >= 0; more than n_k counts as n_k.
-    alpha
-        Share of the weight that goes by f_k, 0 to 1; 0 returns n_k.
+    More than n_k > 0 forgotten examples count as n_k.
     """
     counted = np.minimum(forgotten, examples)
     if alpha == 0 or not counted.any():

@@ -47,15 +47,7 @@ Filters = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FactoredLayer:
-    """Names of one layer's factors.
-
-    Parameters
-    ----------
-    atoms
-        Array (m, height, width).
-    coefficients
-        Array (channels out, channels in, m).
-    """
+    """Names of a layer's atoms (m, height, width) and coefficients (out, in, m)."""
 
     atoms: str
     coefficients: str
@@ -126,18 +118,8 @@ def refactor_model(
 def balanced_factors(filters: Filters, num_atoms: int) -> tuple[Filters, Filters]:
     """Return coefficients and atoms of equal size whose product is ``filters``.
 
-    Parameters
-    ----------
-    filters
-        (channels out, channels in, height, width).
-    num_atoms
-        At least height times width; further atoms and their coefficients are 0.
-
-    Returns
-    -------
-    tuple
-        Coefficients (channels out, channels in, num_atoms) and atoms (num_atoms, height,
-        width). The singular values of both are the square roots of the filters'.
+    The singular values of both are the square roots of the filters'. ``num_atoms`` is at
+    least height times width; further atoms and their coefficients are 0.
     """
     rows = filters.reshape(-1, math.prod(filters.shape[2:]))
     left, values, right = np.linalg.svd(rows, full_matrices=False)
@@ -174,21 +156,9 @@ def cross_term_ratios(
 ) -> dict[str, float]:
     """Return the norm of the covariance (S1) over that of the update of the filters.
 
-    Parameters
-    ----------
-    layers, products
-        The factored layers and the mean products.
-    averaged
-        The mean factors.
-    old, new
-        The model before the round and after it.
-
-    Returns
-    -------
-    dict
-        ``cross_term_ratio`` over all layers, and ``cross_term_ratio_largest`` of one,
-        without layers that did not change. ``atoms_condition_largest``, the largest
-        condition number of a layer's mean atoms, if finite.
+    ``cross_term_ratio`` is that of all layers, ``cross_term_ratio_largest`` of one, without
+    layers that did not change. ``atoms_condition_largest`` is the largest condition number
+    of a layer's mean atoms, if finite.
     """
     terms, updates = [], []
     condition = max(map(_condition, (averaged[layer.atoms] for layer in layers)))

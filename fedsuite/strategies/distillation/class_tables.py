@@ -140,12 +140,7 @@ def mean_rows(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the mean of each row over the clients that have it, and whether any does.
 
-    Parameters
-    ----------
-    tables
-        One a client, ``[classes, width]``.
-    weights
-        Weight of each row, ``[classes]``, >= 0; 0 where the client does not have it.
+    Tables are ``[classes, width]``, weights ``[classes]`` >= 0; 0 marks a missing row.
     """
     sums, total = np.zeros(tables[0].shape), np.zeros(len(tables[0]))
     for table, weight in zip(tables, weights, strict=True):

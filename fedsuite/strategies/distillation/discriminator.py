@@ -34,14 +34,7 @@ def discriminator_loss(
 ) -> Tensor:
     """Return the mean cross-entropy over clients and samples, -U of equation 8.
 
-    Parameters
-    ----------
-    logits
-        Shape (clients, batch, classes).
-    labels
-        Label of each client, shape (clients,).
-    temperature
-        E > 0.
+    ``logits`` are (clients, batch, classes), ``labels`` (clients,), temperature is E > 0.
     """
     return _cross_entropy(scores(network, logits, temperature), labels, "mean")
 
@@ -96,12 +89,7 @@ class Discriminator:
     def step(self, logits: NDArray[Any], labels: Sequence[int]) -> tuple[float, float]:
         """Take one step; return cross-entropy and accuracy before it.
 
-        Parameters
-        ----------
-        logits
-            Shape (clients, batch, classes).
-        labels
-            Of the clients, each 0 to num_labels - 1.
+        ``logits`` are (clients, batch, classes); labels 0 to num_labels - 1.
         """
         outputs, wanted = torch.tensor(logits), torch.tensor(labels)
         self.optimizer.zero_grad(set_to_none=True)

@@ -33,14 +33,8 @@ LARGEST_NORM = 5.0
 def ensemble_loss(student: Tensor, teachers: Tensor, combination: Combination) -> Tensor:
     """Return the divergence of a student from its teachers, the mean over a batch.
 
-    Parameters
-    ----------
-    student
-        Logits, shape (batch, classes).
-    teachers
-        Logits, shape (teachers, batch, classes); no gradient flows into them.
-    combination
-        What is averaged; see the module.
+    Logits are (batch, classes) of the student and (teachers, batch, classes) of the
+    teachers, into which no gradient flows.
     """
     if combination == "avg-losses":
         return torch.stack([kl_divergence(student, one) for one in teachers]).mean()
@@ -55,22 +49,9 @@ def ensemble_loss(student: Tensor, teachers: Tensor, combination: Combination) -
 class EnsembleDistillation:
     """Distils models that a server received into models that it holds.
 
-    Parameters
-    ----------
-    build
-        Makes the module of a network, by index.
-    features
-        Public inputs.
-    combination
-        Loss; see :func:`ensemble_loss`.
-    steps
-        Steps per student, at least 1, of an Adam made anew.
-    learning_rate
-        Of the first step; falls to 0 by a half cosine.
-    batch_size
-        Public rows per step.
-    seed
-        Of batches and of layers such as dropout.
+    ``build`` makes the module of a network by index. Each student gets an Adam of its own
+    for ``steps`` >= 1 steps on ``batch_size`` rows of the public ``features``; the learning
+    rate falls to 0 by a half cosine. ``seed`` draws batches and layers such as dropout.
     """
 
     build: Callable[[int], nn.Module]

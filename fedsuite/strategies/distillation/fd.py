@@ -128,12 +128,8 @@ def others_means(
 ) -> dict[int, tuple[NDArray[np.float64], NDArray[np.bool_]]]:
     """Return by client the mean of each row over the others that have it, and whether any.
 
-    Parameters
-    ----------
-    tables, present
-        Client to rows ``[classes, width]``, and to which rows it has; at least one client.
-    client_ids
-        Clients to return it for. To one without a table all are others.
+    Tables are ``[classes, width]``, of at least one client. To a client without a table all
+    are others.
     """
     known = sorted(tables)
     rows = np.array([tables[k] * present[k][:, np.newaxis] for k in known], np.float64)

@@ -16,15 +16,10 @@ LISTED = 5
 
 
 def agreed_feature_width(strategy: FederatedStrategy) -> int:
-    """Ask all clients how wide their features are, and return the common width.
+    """Ask all clients how wide their features are; RunError unless all agree.
 
     For use inside a round, before anyone trains. Later shapes are checked for all clients,
     also for those that do not answer.
-
-    Raises
-    ------
-    RunError
-        If they do not agree.
     """
     asked = Exchange(
         FEATURE_WIDTH,

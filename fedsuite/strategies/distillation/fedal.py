@@ -161,13 +161,7 @@ class FedAL(FedMDLF):
 
 
 def parse_widths(text: str) -> tuple[int, ...]:
-    """Return the widths in ``"32,265"``.
-
-    Raises
-    ------
-    ValueError
-        If one is no whole number above 0.
-    """
+    """Return the widths in ``"32,265"``; ValueError if one is no whole number above 0."""
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise ValueError(

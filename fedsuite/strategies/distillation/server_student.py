@@ -20,17 +20,8 @@ from fedsuite.models.optimizer_state import load_training_state, training_state
 class ServerStudent:
     """Network and Adam on the server, with their state.
 
-    The network is in training mode, as clients are on public data: its normalisation layers
-    know public inputs alone.
-
-    Parameters
-    ----------
-    network
-        With its initial parameters, on the CPU.
-    learning_rate
-        Of Adam.
-    seed
-        Of the draws of layers such as dropout.
+    The network is on the CPU, in training mode, as clients are on public data: its
+    normalisation layers know public inputs alone. ``seed`` draws layers such as dropout.
     """
 
     def __init__(self, network: nn.Module, learning_rate: float, seed: int) -> None:
@@ -43,19 +34,8 @@ class ServerStudent:
     ) -> float:
         """Take one step on KL(target || prediction); return the loss before it.
 
-        Parameters
-        ----------
-        inputs
-            A public batch.
-        target
-            Probabilities, ``[batch, classes]``.
-        server_round, exchange
-            Name the draws of layers.
-
-        Raises
-        ------
-        RunError
-            If the loss is not finite.
+        ``target`` holds probabilities ``[batch, classes]``; round and exchange name the
+        draws of layers. RunError if the loss is not finite.
         """
         self.optimizer.zero_grad(set_to_none=True)
         with self._layers(server_round, exchange):

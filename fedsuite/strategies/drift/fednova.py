@@ -30,14 +30,8 @@ from fedsuite.rounds.validation import LARGEST_COUNT, ClientReply
 def normalised_step(updates: Vector, shares: Vector, steps: Vector) -> Vector:
     """Return tau_eff sum_k p_k d_k, what the model moves by.
 
-    Parameters
-    ----------
-    updates
-        w_t - w_k of all clients, ``[clients, parameters]``.
-    shares
-        p_k, which sum to 1.
-    steps
-        tau_k, at least 1 each.
+    ``updates`` are w_t - w_k ``[clients, parameters]``, ``shares`` p_k of sum 1, ``steps``
+    tau_k >= 1.
     """
     direction: Vector = ((shares / steps)[:, np.newaxis] * updates).sum(axis=0)
     return float((shares * steps).sum()) * direction

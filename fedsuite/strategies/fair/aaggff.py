@@ -44,13 +44,7 @@ Setting = Literal["cross-device", "cross-silo"]
 
 
 def normal_responses(losses: Vector) -> Vector:
-    """Return Phi(F_k / mean F - 1), ``[clients]``: 1/2 at the mean loss.
-
-    Parameters
-    ----------
-    losses
-        ``[clients]``, >= 0. Where all are 0 each counts as the mean.
-    """
+    """Return Phi(F_k / mean F - 1), ``[clients]``: 1/2 at the mean loss, and for zeros."""
     largest = losses.max()
     if largest == 0:
         return np.full(len(losses), 0.5)
@@ -62,14 +56,8 @@ def normal_responses(losses: Vector) -> Vector:
 def device_gradient(decision: Vector, responses: Vector, answered: Sequence[int]) -> Vector:
     """Return the linearised gradient of the decision loss, ``[M]``.
 
-    Parameters
-    ----------
-    decision
-        p before the round, ``[M]``.
-    responses
-        Of the clients that answered, in (0, 1), ``[m]``.
-    answered
-        Their positions in ``decision``.
+    ``decision`` is p before the round, ``[M]``; ``answered`` are the positions in it of the
+    clients with ``responses`` in (0, 1), ``[m]``.
     """
     fraction = len(responses) / len(decision)
     scaled = fraction * responses
@@ -82,16 +70,9 @@ def device_gradient(decision: Vector, responses: Vector, answered: Sequence[int]
 
 
 def device_decision(gradient_sum: Vector, fraction: float, num_updates: int) -> Vector:
-    """Return p after ``num_updates`` gradients, ``[M]``, all entries > 0.
+    """Return p after t = ``num_updates`` >= 1 gradients, ``[M]``, all entries > 0.
 
-    Parameters
-    ----------
-    gradient_sum
-        Sum of the gradients so far, ``[M]``.
-    fraction
-        C, share of the clients in a round, above 0 to 1.
-    num_updates
-        t >= 1.
+    ``fraction`` is C, above 0 to 1.
     """
     rate = math.sqrt(math.log(len(gradient_sum))) / (2.0 + fraction)
     exponent = -rate / math.sqrt(num_updates + 1) * gradient_sum
@@ -109,18 +90,9 @@ def silo_gradient(decision: Vector, responses: Vector) -> Vector:
 def silo_decision(
     gradient_sum: Vector, outer_sum: Vector, offset_sum: Vector, start: Vector
 ) -> Vector:
-    """Return the p of the online Newton step, ``[M]``.
+    """Return the p of the online Newton step, ``[M]``, solved for from ``start``.
 
-    Parameters
-    ----------
-    gradient_sum
-        Sum of g, ``[M]``.
-    outer_sum
-        Sum of g g', ``[M, M]``.
-    offset_sum
-        Sum of g <g, p_tau>, ``[M]``.
-    start
-        p before, where the solver begins, ``[M]``.
+    The sums are of g ``[M]``, of g g' ``[M, M]`` and of g <g, p_tau> ``[M]``.
     """
     count = len(start)
     weight = count / 4.0

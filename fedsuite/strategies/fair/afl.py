@@ -31,16 +31,9 @@ from fedsuite.rounds.validation import ClientReply
 
 
 def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
-    """Return the weights after one step of projected ascent; their sum stays.
+    """Return lambda after a step of projected ascent; its sum stays.
 
-    Parameters
-    ----------
-    weights
-        lambda of the clients that answered, ``[clients]``, >= 0.
-    losses
-        F_k before training, ``[clients]``.
-    step
-        gamma >= 0; 0 returns the weights as they are.
+    ``step`` is gamma >= 0; 0 returns the weights as they are.
     """
     total = float(weights.sum())
     if step == 0 or total == 0:

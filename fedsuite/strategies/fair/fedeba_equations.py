@@ -256,6 +256,9 @@ def temperature_for_clients(
     if scale == 0 or effective_clients(entropy_weights(values, math.inf, prior)) <= wanted:
         return math.inf
     lower, upper = 1e-9, 1.0
+    if excess(lower) < 0:
+        # Rounding alone put the prior above the target.
+        return math.inf
     while excess(upper) > 0:
         if upper > 1e9:
             return scale / 1e9

@@ -57,15 +57,7 @@ _LOST = 1e-6
 
 
 def untouched_clients(losses: Vector, alpha: float) -> tuple[list[int], set[int]]:
-    """Return the order of projection, and the clients left untouched.
-
-    Parameters
-    ----------
-    losses
-        Before training, ``[clients]``.
-    alpha
-        Share left untouched, 0 (nobody) to 1 (all).
-    """
+    """Return the order of projection, and the untouched clients, a share ``alpha``."""
     order = [int(index) for index in np.argsort(losses, kind="stable")]
     if alpha == 0:
         return order, set()
@@ -83,17 +75,9 @@ def project_away(vector: Vector, other: Floats) -> Vector:
 
 
 def mitigate_internal_conflicts(updates: Vector, losses: Vector, alpha: float) -> Vector:
-    """Return the mean update, freed of conflicts between clients.
+    """Return the mean of g_k ``[clients, parameters]``, freed of conflicts between clients.
 
-    Parameters
-    ----------
-    updates
-        g_k, ``[clients, parameters]``.
-    losses
-        Before training, ``[clients]``.
-    alpha
-        Share of the clients with the largest losses that stay untouched; 1 returns the
-        plain mean.
+    ``alpha`` is the share left untouched, of largest losses; 1 returns the plain mean.
     """
     order, untouched = untouched_clients(losses, alpha)
     total = np.zeros(updates.shape[1])
@@ -110,15 +94,7 @@ def mitigate_internal_conflicts(updates: Vector, losses: Vector, alpha: float) -
 def mitigate_external_conflicts(
     mean: Vector, past_rounds: Iterable[Sequence[Floats]]
 ) -> Vector:
-    """Return the mean update, freed of conflicts with past updates.
-
-    Parameters
-    ----------
-    mean
-        After the internal conflicts, ``[parameters]``.
-    past_rounds
-        For each round, oldest first, the updates of the clients last seen in it.
-    """
+    """Return the mean update, freed of conflicts with past updates, oldest round first."""
     for updates in past_rounds:
         conflicting = [update for update in updates if inner(mean, update) < 0]
         if conflicting:

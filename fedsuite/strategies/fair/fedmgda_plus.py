@@ -41,21 +41,11 @@ def gram_matrix(directions: Vector) -> Vector:
 
 
 def min_norm_weights(gram: Vector, epsilon: float) -> Vector:
-    """Return the lambda of the shortest mixture of directions.
+    """Return the lambda of the shortest mixture of directions, ``[m]``, of sum 1.
 
-    Parameters
-    ----------
-    gram
-        Inner products of the directions, ``[m, m]``, positive semi-definite, entries of
-        order 1.
-    epsilon
-        Largest distance of an entry from 1 / m: 0 returns equal weights, 1 is the whole
-        simplex.
-
-    Returns
-    -------
-    array
-        ``[m]``, of sum 1. Of several solutions the one reached from equal weights.
+    ``gram`` has the directions' inner products, of order 1. Entries are within ``epsilon``
+    of 1 / m: 0 returns equal weights, 1 is the whole simplex. Of several solutions it is
+    the one reached from equal weights.
     """
     count = len(gram)
     equal = np.full(count, 1.0 / count)

@@ -46,30 +46,10 @@ LEAST_RATE = 1e-12
 def q_fedavg_weights(
     losses: Vector, squared_lengths: Vector, q: float, learning_rate: float
 ) -> tuple[Vector, float]:
-    """Return the weights of the clients' models and of the model that was sent.
+    """Return a_k of the clients and the sum of b_k, both over the largest a_k.
 
-    Parameters
-    ----------
-    losses
-        F_k before training, ``[clients]``, >= 0.
-    squared_lengths
-        ||w_t - w_k||^2, ``[clients]``.
-    q
-        Fairness, >= 0.
-    learning_rate
-        eta = 1 / L, > 0.
-
-    Returns
-    -------
-    array
-        a_k = F_k^q, ``[clients]``, divided by the largest: in [0, 1].
-    float
-        sum of b_k = q L F_k^{q-1} ||w_t - w_k||^2, divided by the same; 0 for q = 0.
-
-    Raises
-    ------
-    ValueError
-        If q or the learning rate is out of range.
+    ``losses`` F_k are those before training; q >= 0 and the learning rate eta > 0, else
+    ValueError. All weights are finite; with q = 0 the sum is 0.
     """
     if not q >= 0:
         raise ValueError(f"q = {q}: expected a number >= 0")

@@ -29,15 +29,7 @@ from fedsuite.rounds.validation import ClientReply
 def tilted_weights(losses: Vector, tilt: float, prior: Vector) -> Vector:
     """Return p_k exp(t F_k) up to a common factor; the largest exponential is 1.
 
-    Parameters
-    ----------
-    losses
-        F_k, ``[clients]``, finite.
-    tilt
-        t, an *inverse* temperature; 0 returns the prior as it is.
-    prior
-        p_k or any multiple, ``[clients]``, > 0.
-
+    ``tilt`` is t, an *inverse* temperature; 0 returns the prior p_k > 0, or any multiple.
     """
     leader = losses.max() if tilt > 0 else losses.min()
     with np.errstate(over="ignore"):

@@ -62,16 +62,9 @@ SMALLEST_WEIGHT = 1e-3
 
 
 def collaboration_matrix(means: Vector, variances: Vector, client: int) -> Vector:
-    """Return P of one client, ``[clients, clients]``.
+    """Return P of a client, ``[clients, clients]``.
 
-    Parameters
-    ----------
-    means
-        H_k of all clients, ``[clients, classes * features]``.
-    variances
-        V_k, ``[clients]``, >= 0.
-    client
-        Its index.
+    ``means`` are H_k ``[clients, classes * features]``, ``variances`` V_k >= 0.
     """
     gaps = means[client] - means
     # Without BLAS, whose bits depend on its threads.
@@ -80,15 +73,7 @@ def collaboration_matrix(means: Vector, variances: Vector, client: int) -> Vecto
 
 
 def head_weights(matrix: Vector, client: int) -> Vector:
-    """Return the weights a of all heads for a client, its own head alone if none are found.
-
-    Parameters
-    ----------
-    matrix
-        P of the client, ``[clients, clients]``.
-    client
-        Its index.
-    """
+    """Return the weights a of all heads for a client; its own head if none are found."""
     try:
         weights = least_form_on_simplex(matrix)
     except (RuntimeError, np.linalg.LinAlgError):
@@ -106,12 +91,7 @@ def mean_prototypes(
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Return the prototype of each class, and which classes have one.
 
-    Parameters
-    ----------
-    means
-        Mean feature of each class of each client, ``[classes, features]``.
-    counts
-        Examples of each class of each client, ``[classes]``, >= 0.
+    Each client has mean features ``[classes, features]`` and counts ``[classes]`` >= 0.
     """
     total = np.sum(counts, axis=0)
     sums = np.zeros(means[0].shape)

@@ -81,14 +81,9 @@ def code_reputation(old: Vector, accuracies: Vector, alpha: float) -> Vector:
 def reputable(
     reputation: Mapping[int, float], coefficient: float
 ) -> tuple[dict[int, float], set[int]]:
-    """Return the reputations of those above the threshold, which sum to 1, and the rest.
+    """Return the reputations above the threshold, divided by their sum, and the rest.
 
-    Parameters
-    ----------
-    reputation
-        Client to reputation, which sum to 1.
-    coefficient
-        0 to 1, times the mean reputation is the threshold. The best client stays.
+    The threshold is ``coefficient``, 0 to 1, times the mean. The best client stays.
     """
     least = coefficient / len(reputation)
     best = max(reputation.values())

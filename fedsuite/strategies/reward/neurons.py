@@ -69,14 +69,9 @@ def submodel(arrays: Arrays, masks: Mapping[str, Mask]) -> Arrays:
 
 
 def scaled_importance(losses: Vector, loss: float) -> Vector:
-    """Return I_v, which sum to 100.
+    """Return I_v, which sum to 100, from the losses without each neuron.
 
-    Parameters
-    ----------
-    losses
-        Validation loss without each neuron.
-    loss
-        That of the whole model. Where a loss is not finite the neuron counts as useless.
+    ``loss`` is the whole model's. A neuron whose loss is not finite counts as useless.
     """
     rise = np.subtract(losses, loss, where=np.isfinite(losses), out=np.zeros(losses.shape))
     importance = np.maximum(np.nan_to_num(rise, posinf=0.0, neginf=0.0), 0.0)
@@ -87,14 +82,9 @@ def scaled_importance(losses: Vector, loss: float) -> Vector:
 
 
 def held_neurons(importance: Vector, limit: float) -> Mask:
-    """Return which neurons fit, the least important first.
+    """Return which neurons fit, the least important first, ties by number.
 
-    Parameters
-    ----------
-    importance
-        Of each neuron, with a sum of 100; ties go by number.
-    limit
-        Largest sum of importance held: 100 holds all.
+    ``limit`` is the largest sum of importance held: 100 holds all.
     """
     order = np.argsort(importance, kind="stable")
     fits = np.cumsum(importance[order]) <= limit + TOLERANCE

@@ -101,14 +101,7 @@ def reward_shares(reputation: Vector, altruism: float) -> Vector:
 def top_share(vector: Vector, sizes: Sequence[int], share: float) -> Vector:
     """Return a vector with the same share kept of each layer's entries, 0 elsewhere.
 
-    Parameters
-    ----------
-    vector
-        The layers, one after the other.
-    sizes
-        Number of entries of each layer.
-    share
-        0 to 1: a layer of n entries keeps the ceil(share n) of largest magnitude.
+    Of a layer's n entries the ceil(share n) of largest magnitude stay; ``sizes`` has n.
     """
     parts = np.split(vector, np.cumsum(sizes)[:-1])
     # The last bit of a share must not keep one entry more.
