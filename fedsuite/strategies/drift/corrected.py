@@ -26,6 +26,8 @@ from fedsuite.core.keys import Value
 from fedsuite.core.settings import key, state
 from fedsuite.messages.records import (
     ARRAYS,
+    CONTROL,
+    CONTROL_CHANGE,
     COUNT_EXAMPLES,
     DRIFT,
     MEAN_EXAMPLES,
@@ -39,7 +41,7 @@ from fedsuite.rounds.aggregation import WeightedMean, cast_like
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.server_step import is_statistic
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 
 class CorrectedStrategy(FederatedStrategy):
@@ -73,6 +75,13 @@ class CorrectedStrategy(FederatedStrategy):
         """Take note of who is a member, then do as usual."""
         self._clients |= set(self._members.client_ids)
         return super().train_exchange(arrays, client_ids)
+
+    def with_control(self, exchange: Exchange, arrays: Arrays) -> Exchange:
+        """Send the mean control variate too; expect each client's change of its own."""
+        control = self.mean_vector(CONTROL, arrays)
+        spec = {ARRAYS: spec_of(arrays), CONTROL_CHANGE: spec_of(control)}
+        shared = {**exchange.shared, CONTROL: control}
+        return replace(exchange, shared=shared, expected=Expected(spec))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -21,15 +21,14 @@ are refused: the server could not work out Delta_k.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from fedsuite.core.search import Between
 from fedsuite.core.settings import key
-from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, TRAIN, Arrays
+from fedsuite.messages.records import CONTROL, CONTROL_CHANGE, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.drift.corrected import DriftStrategy
 
 
@@ -54,14 +53,8 @@ class FedDC(DriftStrategy):
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send g along with the model; expect the change of g_k too."""
         exchange = super().train_exchange(arrays, client_ids)
-        if not self.feddc_gradient_terms:
-            return exchange
-        control = self.mean_vector(CONTROL, arrays)
-        spec = {ARRAYS: spec_of(arrays), CONTROL_CHANGE: spec_of(control)}
-        return replace(
-            exchange,
-            shared={**exchange.shared, CONTROL: control},
-            expected=Expected(spec),
+        return (
+            self.with_control(exchange, arrays) if self.feddc_gradient_terms else exchange
         )
 
     def take_in(self, reply: ClientReply) -> None:

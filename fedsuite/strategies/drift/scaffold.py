@@ -19,7 +19,6 @@ of the c_k. Statistics of normalisation layers get the plain mean at any server 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 from fedsuite.core.settings import key
@@ -27,7 +26,7 @@ from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, TRAIN, Ar
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.round_settings import ServerRate
-from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.drift.corrected import (
     CorrectedStrategy,
     PlainMean,
@@ -50,14 +49,7 @@ class Scaffold(ServerRate, CorrectedStrategy):
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send c along with the model; expect the change of c_k along with w_k."""
-        exchange = super().train_exchange(arrays, client_ids)
-        control = self.mean_vector(CONTROL, arrays)
-        spec = {ARRAYS: spec_of(arrays), CONTROL_CHANGE: spec_of(control)}
-        return replace(
-            exchange,
-            shared={**exchange.shared, CONTROL: control},
-            expected=Expected(spec),
-        )
+        return self.with_control(super().train_exchange(arrays, client_ids), arrays)
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Step towards the plain mean, and take in the changes of the c_k."""

@@ -37,12 +37,12 @@ def entropy_weights(
     Parameters
     ----------
     losses
-        Losses F of n clients, finite, shape (n,).
+        Finite, shape (n,).
     temperature
         :math:`\tau > 0`, in the unit of the losses. Large is the prior; towards 0 all
         weight goes to the largest loss.
     prior
-        Weights q >= 0, shape (n,), not all zero; they need not sum to 1. None is uniform.
+        q >= 0, shape (n,), not all zero, of any sum. None is uniform.
     """
     values = _vector("losses", losses)
     if not temperature > 0:
@@ -62,18 +62,11 @@ def entropy_weights(
 
 
 def limit_to_median(losses: ArrayLike, ratio: float) -> Vector:
-    """Return losses, at most ``ratio`` times their median.
+    """Return losses >= 0, at most ``ratio`` >= 1 times their median.
 
     No part of the paper: a bound on the influence of a client that reports a false loss.
     The median of an even number is the lower of the middle two, so that of two clients
-    neither can raise it alone.
-
-    Parameters
-    ----------
-    losses
-        Losses >= 0 of n clients, finite, shape (n,).
-    ratio
-        At least 1, the median itself; infinity changes nothing.
+    neither can raise it alone. An infinite ratio changes nothing.
     """
     values = _vector("losses", losses)
     if not ratio >= 1:
@@ -93,21 +86,11 @@ def effective_clients(weights: ArrayLike) -> float:
 
 
 def fairness_angle(losses: ArrayLike) -> float:
-    r"""Return the angle between the losses and the all-ones vector, in degrees.
+    r"""Return the angle between losses >= 0 and the all-ones vector, in degrees.
 
-    Section 4.3: :math:`\arccos \langle L, 1 \rangle / (\|L\| \|1\|)`, computed as the
-    arc tangent of standard deviation over mean, whose rounding keeps equal losses at 0.
-
-    Parameters
-    ----------
-    losses
-        Losses >= 0 of n clients, finite, shape (n,).
-
-    Returns
-    -------
-    float
-        0 to :math:`\arccos(1 / \sqrt n) < 90`; exactly 0 for equal losses, also for
-        all zeros, which the paper leaves undefined.
+    Section 4.3: :math:`\arccos \langle L, 1 \rangle / (\|L\| \|1\|)`, as the arc tangent of
+    standard deviation over mean. Exactly 0 for equal losses, also for all zeros, which the
+    paper leaves undefined; at most :math:`\arccos(1 / \sqrt n) < 90`.
     """
     values = _vector("losses", losses)
     if (values < 0).any():
@@ -124,14 +107,8 @@ def fairness_angle(losses: ArrayLike) -> float:
 def fair_gradient(gradients: Iterable[Arrays], weights: ArrayLike) -> Arrays:
     r"""Return :math:`\tilde g = \sum_i \tilde p_i \nabla F_i(x_t)`, Eq. (10).
 
-    Parameters
-    ----------
-    gradients
-        Gradient of each client's loss at the received model: named arrays.
-    weights
-        :math:`\tilde p`, shape (n,), sums to 1: :func:`entropy_weights` of the losses
-        before training. With these it is the gradient of
-        :math:`\tau \log \sum_i e^{F_i / \tau}`.
+    The weights are :func:`entropy_weights` of the losses before training: this is then the
+    gradient of :math:`\tau \log \sum_i e^{F_i / \tau}`.
     """
     total = weighted_mean(gradients, _vector("weights", weights).tolist())
     if total is None:
@@ -146,22 +123,13 @@ def model_alignment(
     alpha: float,
     shares: ArrayLike | None = None,
 ) -> Arrays:
-    r"""Return the update of the fair branch, Eqs. (8) and (9).
+    r"""Return the update of the fair branch in float64, Eqs. (8) and (9).
 
     .. math:: \Delta_t = (1 - \alpha) \sum_i p_i \Delta_i + \alpha \sum_i s_i \delta_i
 
-    Parameters
-    ----------
-    updates
-        :math:`\Delta_i`: update of each of n clients, named arrays.
-    first_steps
-        :math:`\delta_i`: what the first local step alone changed; the same names.
-    weights
-        p, shape (n,), sums to 1.
-    alpha
-        0 (entropy-weighted updates only) to 1 (first steps only).
-    shares
-        s, shape (n,), sums to 1; None is :math:`1 / n`.
+    ``first_steps`` are :math:`\delta_i`, what the first local step alone changed. Weights p
+    and shares s sum to 1; None is s = 1 / n. Alpha is 0 (updates only) to 1 (first steps
+    only).
     """
     _check_alpha(alpha)
     last = _vector("weights", weights)
@@ -174,21 +142,13 @@ def model_alignment(
 def practical_alignment(
     updates: Iterable[Arrays], weights: ArrayLike, fair_weights: ArrayLike, alpha: float
 ) -> Arrays:
-    r"""Return the update of Prac-FedEBA+'s unfair branch, Algorithm 3 lines 14 to 16.
+    r"""Return the update of Prac-FedEBA+'s unfair branch in float64, Algorithm 3.
 
     .. math:: \Delta_t = \sum_i [(1 - \alpha) p_i + \alpha \tilde p_i] \Delta_i
 
     The paper's form has the mean gradient along each client's path; for plain SGD that is
-    :math:`-\Delta_i / (\eta_L K)`, which gives the mixture of weights above.
-
-    Parameters
-    ----------
-    updates
-        :math:`\Delta_i`: update of each of n clients, named arrays.
-    weights, fair_weights
-        p and :math:`\tilde p`, from the losses after and before training; shape (n,).
-    alpha
-        0 (p alone: FedEBA) to 1 (:math:`\tilde p` alone).
+    :math:`-\Delta_i / (\eta_L K)`, which gives this mixture of p and :math:`\tilde p`, from
+    the losses after and before training. Alpha is 0 (p alone: FedEBA) to 1.
     """
     _check_alpha(alpha)
     after, before = _vector("weights", weights), _vector("fair_weights", fair_weights)
@@ -196,21 +156,11 @@ def practical_alignment(
 
 
 def temperature_at(server_round: int, initial: float, decay: float, schedule: str) -> float:
-    r"""Return the temperature of a round, Remark M.1.
+    r"""Return the temperature of a round t >= 1, Remark M.1.
 
-    :math:`\tau_t = \tau_0 / (1 + \kappa (t - 1))^e` with e of :data:`SCHEDULES`. Eq. (188)
-    prints the number of rounds where the current one is meant.
-
-    Parameters
-    ----------
-    server_round
-        t, from 1; round 1 has the initial temperature in every schedule.
-    initial
-        :math:`\tau_0 > 0`.
-    decay
-        :math:`\kappa \ge 0`, per round.
-    schedule
-        ``constant``, ``linear``, ``concave`` or ``convex``.
+    :math:`\tau_t = \tau_0 / (1 + \kappa (t - 1))^e` with e of :data:`SCHEDULES`, initial
+    :math:`\tau_0 > 0` and decay :math:`\kappa \ge 0`. Eq. (188) prints the number of rounds
+    where the current one is meant.
     """
     if schedule not in SCHEDULES:
         expected = ", ".join(SCHEDULES)
@@ -223,26 +173,12 @@ def temperature_at(server_round: int, initial: float, decay: float, schedule: st
 def temperature_for_clients(
     losses: ArrayLike, target: float, prior: ArrayLike | None = None
 ) -> float:
-    r"""Return the temperature at which :math:`1 / \sum_i p_i^2` is a given number.
+    r"""Return the temperature at which :math:`1 / \sum_i p_i^2` is ``target``, at least 1.
 
     The inverse of :func:`effective_clients` after :func:`entropy_weights`. It grows with
-    the losses' scale: the weights do not depend on that scale.
-
-    Parameters
-    ----------
-    losses
-        Finite, shape (n,).
-    target
-        Wanted number of clients; below 1 counts as 1.
-    prior
-        As for :func:`entropy_weights`.
-
-    Returns
-    -------
-    float
-        Infinity where all losses are equal, or where the prior alone amounts to no more
-        than the target. A billionth of the losses' range where ties of the largest loss
-        keep the number above the target.
+    the losses' scale: the weights do not depend on that scale. Infinite where all losses
+    are equal, or where the prior alone amounts to no more than the target; a billionth of
+    the losses' range where ties of the largest loss keep the number above the target.
     """
     from scipy.optimize import brentq
 

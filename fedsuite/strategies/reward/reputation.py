@@ -114,13 +114,8 @@ def merged(
 ) -> dict[int, float]:
     """Return all clients' reputations, which sum to 1, after a round of some of them.
 
-    Parameters
-    ----------
-    known
-        Client to reputation before the round.
-    client_ids, shares
-        The round's m clients, and their shares of what they have together: m over the
-        number of all clients. The others keep theirs in proportion.
+    The round's m clients divide m over the number of all clients by their ``shares``; the
+    others keep what they have in proportion.
     """
     others = {k: value for k, value in known.items() if k not in set(client_ids)}
     total = sum(others.values())
@@ -228,16 +223,8 @@ class RewardStrategy(GatheredStrategy):
     ) -> Arrays:
         """Stage each client's share of the total update, and return the server's model.
 
-        Parameters
-        ----------
-        arrays, replies
-            As for ``combine``.
-        reputation
-            Of all clients, after the round.
-        total
-            Common update.
-        shares
-            Per reply, 0 to 1: part of each layer of the total that its client gets.
+        ``shares`` has for each reply the part, 0 to 1, of each layer of ``total`` that its
+        client gets; ``reputation`` is that of all clients after the round.
         """
         sizes = [arrays[name].size for name in parameter_names(arrays)]
         statistics = mean_statistics(arrays, replies)
