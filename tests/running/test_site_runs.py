@@ -75,7 +75,7 @@ def test_a_table_that_no_catalogue_knows(tmp_path: Path) -> None:
     assert {shape for shape, _ in final_model(done.path).values()} == {(3, 2), (3,)}
     rounds = (done.path / "rounds.jsonl").read_text().splitlines()
     assert json.loads(rounds[-1])["accuracy_mean"] > 0.6
-    with pytest.raises(DataError, match="2 columns hold 2 numbers a row: data set own-t"):
+    with pytest.raises(DataError, match="2 columns hold 2 numbers per row: data set own"):
         run(tmp_path, "wrong", keys | {"table-columns": 3})
     with pytest.raises(ConfigError, match="it has no rows of its own; name those who"):
         run(tmp_path, "alone", {"dataset": "own-table", "model": "linear"})
