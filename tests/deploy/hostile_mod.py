@@ -36,8 +36,8 @@ def transposed(content: RecordDict, prefix: str) -> None:
     _set(content, prefix, Array(np.ascontiguousarray(_first(content, prefix).T)))
 
 
-def double(content: RecordDict, prefix: str) -> None:
-    _set(content, prefix, Array(_first(content, prefix).astype(np.float64)))
+def whole_numbers(content: RecordDict, prefix: str) -> None:
+    _set(content, prefix, Array(_first(content, prefix).astype(np.int64)))
 
 
 def one_more(content: RecordDict, prefix: str) -> None:
@@ -94,7 +94,7 @@ TAMPERINGS: tuple[tuple[Tampering, str], ...] = (
     (not_finite, "holds NaN or infinity"),
     (broadcasts, "shape"),
     (transposed, "shape"),
-    (double, "dtype float64"),
+    (whole_numbers, "dtype int64"),
     (one_more, "array names differ"),
     (oversize, "shape"),
     (pickled, "unknown array serialisation 'pickle'"),
