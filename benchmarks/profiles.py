@@ -42,12 +42,12 @@ Function = tuple[str, int, str]
 
 UNDER_PROFILE = """
 import cProfile, sys
-from fedsuite.rounds import startable
 from fedsuite.cli import main
-rounds, profile = startable.run_rounds, cProfile.Profile()
+from fedsuite.rounds.loop import RoundLoop
+rounds, profile = RoundLoop.start, cProfile.Profile()
 def watched(*arguments, **options):
     return profile.runcall(rounds, *arguments, **options)
-startable.run_rounds = watched
+RoundLoop.start = watched
 path = sys.argv.pop(1)
 try:
     main()

@@ -34,273 +34,123 @@ _FEDPARA = "Hyeon-Woo et al., ICLR 2022, arXiv:2108.06098"
 _FEDPROTO = "Tan et al., AAAI 2022, arXiv:2105.00243"
 _MCMAHAN = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
 
-METHODS: Mapping[str, Method] = {
-    method.name: method
-    for method in (
-        Method(
-            "fedavg", "averaging.fedavg.FedAvg", "averaging.fedavg.FedAvgClient", _MCMAHAN
-        ),
-        Method(
-            "fedsgd", "averaging.fedsgd.FedSGD", "averaging.fedsgd.FedSGDClient", _MCMAHAN
-        ),
-        Method(
-            "fedprox",
-            "drift.fedprox.FedProx",
-            "drift.fedprox.FedProxClient",
-            "Li et al., MLSys 2020, arXiv:1812.06127",
-        ),
-        Method(
-            "standalone",
-            "averaging.standalone.Standalone",
-            "averaging.standalone.StandaloneClient",
-            "-",
-        ),
-        Method(
-            "fedavg-ft",
-            "personal.fedavg_ft.FedAvgFT",
-            "personal.fedavg_ft.FedAvgFTClient",
-            "Collins et al., NeurIPS 2022, arXiv:2205.13692",
-        ),
-        Method(
-            "fednova",
-            "drift.fednova.FedNova",
-            "averaging.fedavg.FedAvgClient",
-            "Wang et al., NeurIPS 2020, arXiv:2007.07481",
-        ),
-        Method(
-            "fedntd",
-            "drift.fedntd.FedNTD",
-            "drift.fedntd.FedNTDClient",
-            "Lee et al., NeurIPS 2022, arXiv:2106.03097",
-        ),
-        Method(
-            "scaffold",
-            "drift.scaffold.Scaffold",
-            "drift.scaffold.ScaffoldClient",
-            "Karimireddy et al., ICML 2020, arXiv:1910.06378",
-        ),
-        Method(
-            "feddyn",
-            "drift.feddyn.FedDyn",
-            "drift.feddyn.FedDynClient",
-            "Acar et al., ICLR 2021, arXiv:2111.04263",
-        ),
-        Method(
-            "feddc",
-            "drift.feddc.FedDC",
-            "drift.feddc.FedDCClient",
-            "Gao et al., CVPR 2022, arXiv:2203.11751",
-        ),
-        Method(
-            "ditto",
-            "personal.ditto.Ditto",
-            "personal.ditto.DittoClient",
-            "Li et al., ICML 2021, arXiv:2012.04221",
-        ),
-        Method("fedeba", "fair.fedeba.FedEBA", "fair.fedeba.FedEBAClient", _FEDEBA),
-        Method(
-            "fedeba-plus",
-            "fair.fedeba_plus.FedEBAPlus",
-            "fair.fedeba.FedEBAPlusClient",
-            _FEDEBA,
-        ),
-        Method(
-            "prac-fedeba-plus",
-            "fair.fedeba_plus.PracFedEBAPlus",
-            "fair.fedeba.FedEBAClient",
-            _FEDEBA,
-        ),
-        Method(
-            "qffl",
-            "fair.qffl.QFFL",
-            "fair.probed.ProbedClient",
-            "Li et al., ICLR 2020, arXiv:1905.10497",
-        ),
-        Method(
-            "fedfv",
-            "fair.fedfv.FedFV",
-            "fair.probed.ProbedClient",
-            "Wang et al., IJCAI 2021, arXiv:2104.14937",
-        ),
-        Method(
-            "term",
-            "fair.term.TERM",
-            "fair.probed.ProbedClient",
-            "Li et al., ICLR 2021, arXiv:2007.01162",
-        ),
-        Method(
-            "afl",
-            "fair.afl.AFL",
-            "fair.probed.ProbedClient",
-            "Mohri et al., ICML 2019, arXiv:1902.00146",
-        ),
-        Method(
-            "propfair",
-            "fair.propfair.PropFair",
-            "fair.propfair.PropFairClient",
-            "Zhang et al., TMLR 2023, arXiv:2202.01666",
-        ),
-        Method(
-            "fedmgda-plus",
-            "fair.fedmgda_plus.FedMGDAPlus",
-            "averaging.fedavg.FedAvgClient",
-            "Hu et al., IEEE TNSE 2022, arXiv:2006.11489",
-        ),
-        Method(
-            "aaggff",
-            "fair.aaggff.AAggFF",
-            "fair.probed.ProbedClient",
-            "Hahn et al., ICML 2024, arXiv:2405.20821",
-        ),
-        Method(
-            "fedwavg",
-            "averaging.fedwavg.FedwAvg",
-            "averaging.fedwavg.FedwAvgClient",
-            "Hong et al., Applied Sciences 12(12):5806, 2022 (our reading)",
-        ),
-        Method(
-            "feddisco",
-            "averaging.feddisco.FedDISCO",
-            "averaging.feddisco.FedDISCOClient",
-            "Ye et al., ICML 2023",
-        ),
-        Method(
-            "fedprox-ft",
-            "personal.fedprox_ft.FedProxFT",
-            "personal.fedprox_ft.FedProxFTClient",
-            "Li et al., MLSys 2020, arXiv:1812.06127, then fine-tuning",
-        ),
-        Method(
-            "fedper",
-            "personal.fedper.FedPer",
-            "personal.partial.PartialClient",
-            "Arivazhagan et al., arXiv:1912.00818",
-        ),
-        Method(
-            "fedrep",
-            "personal.fedrep.FedRep",
-            "personal.fedrep.FedRepClient",
-            "Collins et al., ICML 2021, arXiv:2102.07078",
-        ),
-        Method(
-            "lg-fedavg",
-            "personal.lg_fedavg.LGFedAvg",
-            "personal.partial.PartialClient",
-            "Liang et al., arXiv:2001.01523",
-        ),
-        Method(
-            "fedpac",
-            "personal.fedpac.FedPAC",
-            "personal.fedpac.FedPACClient",
-            "Xu et al., ICLR 2023, arXiv:2306.11867",
-        ),
-        Method(
-            "fedakd",
-            "distillation.fedakd.FedAKD",
-            "distillation.fedakd.FedAKDClient",
-            "Yu et al., KDD 2025, arXiv:2507.08617",
-        ),
-        Method(
-            "cffl",
-            "reward.cffl.CFFL",
-            "reward.cffl.CFFLClient",
-            "Lyu et al., Federated Learning (LNCS 12500), 2020, arXiv:2008.12161",
-        ),
-        Method(
-            "cgsv",
-            "reward.cgsv.CGSV",
-            "averaging.fedavg.FedAvgClient",
-            "Xu et al., NeurIPS 2021",
-        ),
-        Method(
-            "fedave",
-            "reward.fedave.FedAVE",
-            "reward.fedave.FedAVEClient",
-            "Wang et al., Neurocomputing 574:127227, 2024",
-        ),
-        Method(
-            "fedsac",
-            "reward.fedsac.FedSAC",
-            "reward.fedsac.FedSACClient",
-            "Wang et al., KDD 2024, arXiv:2405.18291 (our reading)",
-        ),
-        Method(
-            "fedmd",
-            "distillation.fedmd.FedMD",
-            "distillation.fedmd.FedMDClient",
-            "Li & Wang, NeurIPS workshop 2019, arXiv:1910.03581",
-        ),
-        Method(
-            "fedmd-lf",
-            "distillation.fedmd.FedMDLF",
-            "distillation.fedmd.FedMDClient",
-            _FEDAL,
-        ),
-        Method(
-            "fedal", "distillation.fedal.FedAL", "distillation.fedal.FedALClient", _FEDAL
-        ),
-        Method(
-            "fd",
-            "distillation.fd.FD",
-            "distillation.fd.FDClient",
-            "Jeong et al., 2018, arXiv:1811.11479",
-        ),
-        Method(
-            "fedproto",
-            "distillation.fedproto.FedProto",
-            "distillation.fedproto.FedProtoClient",
-            _FEDPROTO,
-        ),
-        Method(
-            "fedproto-public",
-            "distillation.fedproto.FedProtoPublic",
-            "distillation.fedproto.FedProtoPublicClient",
-            f"{_FEDPROTO}, as {_FEDAL}",
-        ),
-        Method(
-            "cfd",
-            "distillation.cfd.CFD",
-            "distillation.cfd.CFDClient",
-            "Sattler et al., arXiv:2012.00632",
-        ),
-        Method(
-            "fccl",
-            "distillation.fccl.FCCL",
-            "distillation.fccl.FCCLClient",
-            "Huang et al., CVPR 2022",
-        ),
-        Method(
-            "fccl-plus",
-            "distillation.fccl_plus.FCCLPlus",
-            "distillation.fccl_plus.FCCLPlusClient",
-            "Huang et al., IEEE TPAMI 2024, arXiv:2309.16286",
-        ),
-        Method(
-            "feddf",
-            "distillation.feddf.FedDF",
-            "distillation.feddf.FedDFClient",
-            "Lin et al., NeurIPS 2020, arXiv:2006.07242",
-        ),
-        Method(
-            "feddf-al",
-            "distillation.feddf_al.FedDFAL",
-            "distillation.feddf.FedDFClient",
-            _FEDAL,
-        ),
-        Method(
-            "fedpara",
-            "decomposition.fedpara.FedPara",
-            "averaging.fedavg.FedAvgClient",
-            _FEDPARA,
-        ),
-        Method(
-            "pfedpara",
-            "decomposition.fedpara.PFedPara",
-            "personal.partial.PartialClient",
-            _FEDPARA,
-        ),
-    )
-}
+_FEDAVG = "averaging.fedavg.FedAvgClient"
+_PARTIAL = "personal.partial.PartialClient"
+_PROBED = "fair.probed.ProbedClient"
+
+
+_ROWS: tuple[tuple[str, ...], ...] = (
+    ("fedavg", "averaging.fedavg.FedAvg", _MCMAHAN),
+    ("fedsgd", "averaging.fedsgd.FedSGD", _MCMAHAN),
+    ("fedprox", "drift.fedprox.FedProx", "Li et al., MLSys 2020, arXiv:1812.06127"),
+    ("standalone", "averaging.standalone.Standalone", "-"),
+    (
+        "fedavg-ft",
+        "personal.fedavg_ft.FedAvgFT",
+        "Collins et al., NeurIPS 2022, arXiv:2205.13692",
+    ),
+    (
+        "fednova",
+        "drift.fednova.FedNova",
+        "Wang et al., NeurIPS 2020, arXiv:2007.07481",
+        _FEDAVG,
+    ),
+    ("fedntd", "drift.fedntd.FedNTD", "Lee et al., NeurIPS 2022, arXiv:2106.03097"),
+    (
+        "scaffold",
+        "drift.scaffold.Scaffold",
+        "Karimireddy et al., ICML 2020, arXiv:1910.06378",
+    ),
+    ("feddyn", "drift.feddyn.FedDyn", "Acar et al., ICLR 2021, arXiv:2111.04263"),
+    ("feddc", "drift.feddc.FedDC", "Gao et al., CVPR 2022, arXiv:2203.11751"),
+    ("ditto", "personal.ditto.Ditto", "Li et al., ICML 2021, arXiv:2012.04221"),
+    ("fedeba", "fair.fedeba.FedEBA", _FEDEBA),
+    ("fedeba-plus", "fair.fedeba_plus.FedEBAPlus", _FEDEBA, "fair.fedeba.FedEBAPlusClient"),
+    (
+        "prac-fedeba-plus",
+        "fair.fedeba_plus.PracFedEBAPlus",
+        _FEDEBA,
+        "fair.fedeba.FedEBAClient",
+    ),
+    ("qffl", "fair.qffl.QFFL", "Li et al., ICLR 2020, arXiv:1905.10497", _PROBED),
+    ("fedfv", "fair.fedfv.FedFV", "Wang et al., IJCAI 2021, arXiv:2104.14937", _PROBED),
+    ("term", "fair.term.TERM", "Li et al., ICLR 2021, arXiv:2007.01162", _PROBED),
+    ("afl", "fair.afl.AFL", "Mohri et al., ICML 2019, arXiv:1902.00146", _PROBED),
+    ("propfair", "fair.propfair.PropFair", "Zhang et al., TMLR 2023, arXiv:2202.01666"),
+    (
+        "fedmgda-plus",
+        "fair.fedmgda_plus.FedMGDAPlus",
+        "Hu et al., IEEE TNSE 2022, arXiv:2006.11489",
+        _FEDAVG,
+    ),
+    ("aaggff", "fair.aaggff.AAggFF", "Hahn et al., ICML 2024, arXiv:2405.20821", _PROBED),
+    (
+        "fedwavg",
+        "averaging.fedwavg.FedwAvg",
+        "Hong et al., Applied Sciences 12(12):5806, 2022 (our reading)",
+    ),
+    ("feddisco", "averaging.feddisco.FedDISCO", "Ye et al., ICML 2023"),
+    (
+        "fedprox-ft",
+        "personal.fedprox_ft.FedProxFT",
+        "Li et al., MLSys 2020, arXiv:1812.06127, then fine-tuning",
+    ),
+    ("fedper", "personal.fedper.FedPer", "Arivazhagan et al., arXiv:1912.00818", _PARTIAL),
+    ("fedrep", "personal.fedrep.FedRep", "Collins et al., ICML 2021, arXiv:2102.07078"),
+    (
+        "lg-fedavg",
+        "personal.lg_fedavg.LGFedAvg",
+        "Liang et al., arXiv:2001.01523",
+        _PARTIAL,
+    ),
+    ("fedpac", "personal.fedpac.FedPAC", "Xu et al., ICLR 2023, arXiv:2306.11867"),
+    ("fedakd", "distillation.fedakd.FedAKD", "Yu et al., KDD 2025, arXiv:2507.08617"),
+    (
+        "cffl",
+        "reward.cffl.CFFL",
+        "Lyu et al., Federated Learning (LNCS 12500), 2020, arXiv:2008.12161",
+    ),
+    ("cgsv", "reward.cgsv.CGSV", "Xu et al., NeurIPS 2021", _FEDAVG),
+    ("fedave", "reward.fedave.FedAVE", "Wang et al., Neurocomputing 574:127227, 2024"),
+    (
+        "fedsac",
+        "reward.fedsac.FedSAC",
+        "Wang et al., KDD 2024, arXiv:2405.18291 (our reading)",
+    ),
+    (
+        "fedmd",
+        "distillation.fedmd.FedMD",
+        "Li & Wang, NeurIPS workshop 2019, arXiv:1910.03581",
+    ),
+    ("fedmd-lf", "distillation.fedmd.FedMDLF", _FEDAL, "distillation.fedmd.FedMDClient"),
+    ("fedal", "distillation.fedal.FedAL", _FEDAL),
+    ("fd", "distillation.fd.FD", "Jeong et al., 2018, arXiv:1811.11479"),
+    ("fedproto", "distillation.fedproto.FedProto", _FEDPROTO),
+    (
+        "fedproto-public",
+        "distillation.fedproto.FedProtoPublic",
+        f"{_FEDPROTO}, as {_FEDAL}",
+    ),
+    ("cfd", "distillation.cfd.CFD", "Sattler et al., arXiv:2012.00632"),
+    ("fccl", "distillation.fccl.FCCL", "Huang et al., CVPR 2022"),
+    (
+        "fccl-plus",
+        "distillation.fccl_plus.FCCLPlus",
+        "Huang et al., IEEE TPAMI 2024, arXiv:2309.16286",
+    ),
+    ("feddf", "distillation.feddf.FedDF", "Lin et al., NeurIPS 2020, arXiv:2006.07242"),
+    ("feddf-al", "distillation.feddf_al.FedDFAL", _FEDAL, "distillation.feddf.FedDFClient"),
+    ("fedpara", "decomposition.fedpara.FedPara", _FEDPARA, _FEDAVG),
+    ("pfedpara", "decomposition.fedpara.PFedPara", _FEDPARA, _PARTIAL),
+)
+"""Name, strategy and paper, and the client unless it is named as the strategy."""
+
+
+def _method(name: str, strategy: str, paper: str, client: str = "") -> Method:
+    return Method(name, strategy, client or f"{strategy}Client", paper)
+
+
+METHODS: Mapping[str, Method] = {row[0]: _method(*row) for row in _ROWS}
 
 
 def find_method(name: str) -> Method:

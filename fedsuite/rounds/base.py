@@ -1,17 +1,14 @@
 """The strategy that all methods stand on.
 
-A method overrides :meth:`FederatedStrategy.train_exchange` (what is sent, what must come
-back) and :meth:`FederatedStrategy.aggregate` (what is made of the replies). Everything
-else is here once: identity of clients, waiting, sampling, checks, quorum, order of
-reduction, accounting, state for checkpoints.
+A method overrides :meth:`FederatedStrategy.train_exchange`, which says what is sent and what
+must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the replies.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import ServerLogger, log_scope
@@ -25,18 +22,14 @@ from fedsuite.messages.records import (
     to_arrays,
     to_record,
 )
-from fedsuite.rounds.checkpoint import Checkpoint
-from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange import (
     Exchange,
     Rejection,
     ReplyReader,
-    Versions,
     build_messages,
 )
 from fedsuite.rounds.first_exchange import first_refusal
-from fedsuite.rounds.loop import run_rounds
-from fedsuite.rounds.parts import StrategyParts
+from fedsuite.rounds.loop import RoundLoop
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
@@ -45,29 +38,30 @@ from fedsuite.rounds.validation import ClientReply, Expected, all_finite
 logger = ServerLogger(__name__)
 
 
-class FederatedStrategy(StrategyParts):
+class FederatedStrategy(RoundLoop):
     """Base of all strategies."""
 
     # ------------------------------------------------------------------- for methods to use
 
     def members(self) -> Sequence[int]:
-        """Return all clients of the federation as this round knows it, ascending."""
+        """Return all clients of the federation in this round, ascending."""
         return self._members.client_ids
 
     def exchange(self, exchange: Exchange) -> Iterator[ClientReply]:
-        """Make one more exchange inside the round; yields good replies in client order.
+        """Make one more exchange inside the round; yield good replies in client order.
 
-        Usable inside :meth:`train_exchange` and :meth:`aggregate`. Bad and missing replies
-        are counted in the round's report as those to the training message are. With fewer
-        good replies than the quorum the round ends there and the model stays as it was.
+        :meth:`train_exchange` and :meth:`aggregate` may call this method. The round's report
+        counts bad and missing replies to it too. Fewer good replies than the quorum end the
+        round, and the model stays as it was.
         """
-        grid = self._current_grid()
+        if self._grid is None:
+            raise RuntimeError("exchange() is for use inside a round")
         exchange = self.layer.outgoing(exchange)
         reader, messages = self._open(exchange, TRAIN)
         report = self.reports[TRAIN]
         report.bytes_down += exchange.bytes_down()
         good = 0
-        replies = grid.send_and_receive(messages, timeout=self.exchange_timeout)
+        replies = self._grid.send_and_receive(messages, timeout=self.exchange_timeout)
         for reply in reader.read(replies):
             good += 1
             yield reply
@@ -89,15 +83,15 @@ class FederatedStrategy(StrategyParts):
         if self.sampling[TRAIN].fraction == 0.0:
             return []
         try:
-            return self._configure(TRAIN, self._train_exchange, config)
+            return self._configure(TRAIN, config)
         except QuorumMissed as missed:
-            self.judge.miss(server_round, missed.good, missed.reason)
+            self.judge.miss(server_round, missed)
             return []
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies and reduce them in client-id order."""
+        """Check the replies, and reduce them in client-id order."""
         arrays, metrics = self._reduced(server_round, replies)
         return self.layer.after_training(arrays), metrics
 
@@ -113,15 +107,15 @@ class FederatedStrategy(StrategyParts):
         corrected = self.extras.correct(counted, len(self._members.client_ids))
         try:
             arrays = self.aggregate(self._arrays, self.layer.incoming(corrected))
+            self._judge_first(reader)
+            tell_replies("aggregate_train", len(report.rows), report.num_asked)
+            self.judge.check(len(report.rows), report)
         except QuorumMissed as missed:
-            self.judge.miss(server_round, missed.good, missed.reason)
+            self.judge.miss(server_round, missed)
             return None, None
         finally:
             report.bytes_up += reader.bytes_up
-        self._judge_first(reader)
-        tell_replies("aggregate_train", len(report.rows), report.num_asked)
-        if not self.judge.met(server_round, report):
-            return None, None
+        self.judge.failed_rounds = 0
         if arrays is not None:
             arrays = self._counted_step(arrays, report)
         record = None if arrays is None else to_record(arrays)
@@ -130,19 +124,19 @@ class FederatedStrategy(StrategyParts):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one message per node, in the rounds that are evaluated."""
+        """Return one message per node in a round with evaluation, else none."""
         self.layer.before_evaluation(arrays)
         last = server_round == self.num_rounds
         skipped = server_round % self.evaluate_every and not last
         if self.sampling[EVALUATE].fraction == 0.0 or skipped:
             return []
         self._begin_round(server_round, arrays, grid)
-        return self._configure(EVALUATE, self.evaluate_exchange, config)
+        return self._configure(EVALUATE, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Check the replies and average their metrics, weighted by examples."""
+        """Check the replies, and average their metrics, weighted by examples."""
         if EVALUATE not in self._pending:
             self._refuse_foreign(EVALUATE, server_round, replies)
             return None
@@ -154,48 +148,8 @@ class FederatedStrategy(StrategyParts):
         tell_replies("aggregate_evaluate", len(report.rows), report.num_asked)
         return self._means[EVALUATE].record(report)
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-        *,
-        callbacks: Sequence[Callback] = (),
-        resume: Checkpoint | None = None,
-    ) -> Result:
-        """Run the rounds, as Flower's own ``start``, with callbacks and resume.
-
-        Parameters
-        ----------
-        grid, initial_arrays, num_rounds, timeout
-            As in Flower.
-        train_config, evaluate_config, evaluate_fn
-            As in Flower.
-        callbacks
-            Called at the start, after each round, and at the end.
-        resume
-            Checkpoint to go on from.
-        """
-        self.exchange_timeout = timeout
-        return run_rounds(
-            self,
-            grid,
-            initial_arrays,
-            num_rounds=num_rounds,
-            timeout=timeout,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate_fn=evaluate_fn,
-            callbacks=callbacks,
-            resume=resume,
-        )
-
     def summary(self) -> None:
-        """Log the settings that matter for a reader of the log."""
+        """Log the strategy's settings."""
         tell_settings(self)
 
     # --------------------------------------------------------------------------- machinery
@@ -221,11 +175,6 @@ class FederatedStrategy(StrategyParts):
                 f"super().configure_{phase}, and change the messages that it returns"
             )
 
-    def _current_grid(self) -> Grid:
-        if self._grid is None:
-            raise RuntimeError("exchange() is for use inside a round")
-        return self._grid
-
     def _counted_step(self, made: Arrays, report: PhaseReport) -> Arrays | None:
         """Return the model after the server's step, None if it cannot be used."""
         arrays = self.extras.step(self._arrays, made)
@@ -237,21 +186,15 @@ class FederatedStrategy(StrategyParts):
         report.rejections.append(Rejection(self.server_round, None, reason))
         return None
 
-    def _train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        exchange = self.train_exchange(arrays, client_ids)
-        self.extras.begin(exchange)
-        return exchange
-
-    def _configure(
-        self,
-        phase: str,
-        make: Callable[[Arrays, Sequence[int]], Exchange],
-        config: ConfigRecord,
-    ) -> list[Message]:
+    def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
         self.reports[phase] = PhaseReport(phase, self._members.names)
         sampling = self.sampling[phase]
         client_ids = sampling.draw(self._members.client_ids, self.server_round)
-        exchange = make(self._arrays, client_ids)
+        if phase == TRAIN:
+            exchange = self.train_exchange(self._arrays, client_ids)
+            self.extras.begin(exchange)
+        else:
+            exchange = self.evaluate_exchange(self._arrays, client_ids)
         exchange = replace(exchange, config={**config, **exchange.config})
         exchange = self.layer.outgoing(exchange)
         self._pending[phase], messages = self._open(exchange, phase)
@@ -264,38 +207,36 @@ class FederatedStrategy(StrategyParts):
         """Return the messages of an exchange and the reader for its replies."""
         self._exchange_index += 1
         group_id = f"{self.server_round}.{self._exchange_index}"
-        config = {**exchange.config, SERVER_ROUND: self.server_round}
         exchange = replace(
             exchange,
-            config=config,
+            config={**exchange.config, SERVER_ROUND: self.server_round},
             expected=self._limited(exchange.expected),
             expected_of={k: self._limited(e) for k, e in exchange.expected_of.items()},
         )
-        versions = Versions(self.client_versions, self.kept_versions)
         whole = exchange.shared.get(ARRAYS) is self._arrays
         messages = build_messages(
             exchange,
             self._members,
             self.wire,
-            versions,
             group_id,
-            self._record if whole else None,
-            self._keys,
+            start_versions=self.client_versions,
+            keep_versions=self.kept_versions,
+            shared_record=self._record if whole else None,
+            keys=self._keys,
         )
         report = self.reports[phase]
-
         extra = "" if exchange.message_type == phase else f"{exchange.message_type}: "
 
         def reject(client_id: int | None, reason: str) -> None:
             reason = extra + reason
             report.rejections.append(Rejection(self.server_round, client_id, reason))
+            unused = "round %d: %s not used: %s"
             if client_id is None:
-                who, facts = "a client", dict[str, str | int]()
-            else:
-                name = self._members.names.get(client_id, client_id)
-                who, facts = f"client {name}", {"client": name}
-            with log_scope(**facts):
-                logger.warning("round %d: %s not used: %s", self.server_round, who, reason)
+                logger.warning(unused, self.server_round, "a client", reason)
+                return
+            name = self._members.names.get(client_id, client_id)
+            with log_scope(client=name):
+                logger.warning(unused, self.server_round, f"client {name}", reason)
 
         def accept(reply: ClientReply) -> None:
             if reply.stored_state:
@@ -316,10 +257,7 @@ class FederatedStrategy(StrategyParts):
         return reader, messages
 
     def _judge_first(self, reader: ReplyReader) -> None:
-        """End the run where the first exchange of its kind shows that it cannot work.
-
-        After one good reply of a kind, replies are judged one by one.
-        """
+        """End the run if the first exchange of its kind shows that the run cannot work."""
         kind = reader.exchange.message_type
         if kind in self._kinds_answered:
             return

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -48,17 +49,17 @@ class Exchange:
     message_type
         Flower message type: ``train``, ``evaluate``, ``query.probe``, ...
     client_ids
-        The clients asked, sorted.
+        Clients that are asked, sorted.
     shared
-        Record name to arrays that each client gets.
+        Record name to the arrays that every client gets.
     own
-        Client to records that only this client gets.
+        Client to the records that only this client gets.
     config
         Settings for all clients.
     expected
         What a reply must hold.
     expected_of
-        Client to what its reply must hold in place of that, as where models differ.
+        Client to what its reply must hold instead, where models differ.
     """
 
     message_type: str
@@ -70,7 +71,7 @@ class Exchange:
     expected_of: Mapping[int, Expected] = field(default_factory=dict)
 
     def bytes_down(self) -> int:
-        """Payload sent, counted once a client, whatever node it lives on."""
+        """Return the payload in bytes, counted per client, whatever node hosts it."""
         shared = sum(num_bytes(arrays) for arrays in self.shared.values())
         own = sum(num_bytes(a) for records in self.own.values() for a in records.values())
         return shared * len(self.client_ids) + own
@@ -78,11 +79,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class RecordKeys:
-    """What an app calls the records of the model and of the settings.
-
-    Only between the server and apps of one client a node: fedsuite's clients and legacy
-    ones have names of their own.
-    """
+    """An app's names of the model's and the settings' record; it has one client per node."""
 
     arrays: str = ARRAYS
     config: str = CONFIG
@@ -95,12 +92,12 @@ class RecordKeys:
             )
 
     def named(self, content: RecordDict) -> RecordDict:
-        """Return a request's content with the app's names.
+        """Return a request's content with the app's names of records.
 
         Raises
         ------
         ConfigError
-            If another record of the method has such a name.
+            If the method sends another record of such a name.
         """
         names = {ARRAYS: self.arrays, CONFIG: self.config}
         renamed = RecordDict()
@@ -122,68 +119,69 @@ class RecordKeys:
 
 
 FEDSUITE_KEYS = RecordKeys()
-
-
-@dataclass(frozen=True)
-class Versions:
-    """Which stored state clients start from, and which a checkpoint needs."""
-
-    start: Mapping[int, str] = field(default_factory=dict)
-    keep: Mapping[int, str] = field(default_factory=dict)
+_NO_VERSIONS: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A reply that was not used: the audit line."""
+    """A reply that was not used, as ``events.jsonl`` names it."""
 
     server_round: int
     client_id: int | None
     reason: str
 
 
-def build_messages(
-    exchange: Exchange,
-    members: Members,
-    wire: Wire,
-    versions: Versions,
-    group_id: str,
-    shared_record: ArrayRecord | None = None,
-    keys: RecordKeys = FEDSUITE_KEYS,
-) -> list[Message]:
-    """Return one message a node, ordered by the node's first client.
-
-    Parameters
-    ----------
-    exchange, members, versions
-        What to send, and to whom.
-    wire
-        ``numpy`` translates to Flower's legacy records.
-    group_id
-        Mark that a reply must carry: round and exchange.
-    shared_record
-        Ready-made record of ``exchange.shared["arrays"]``, to save packing it again.
-    keys
-        What the app calls records.
-    """
+def _clients_by_node(exchange: Exchange, members: Members) -> dict[int, list[int]]:
+    """Return the asked clients of each connected node."""
     by_node: dict[int, list[int]] = {}
     for client_id in exchange.client_ids:
         if client_id in members.nodes:
             by_node.setdefault(members.nodes[client_id], []).append(client_id)
+    return by_node
+
+
+def build_messages(
+    exchange: Exchange,
+    members: Members,
+    wire: Wire,
+    group_id: str,
+    *,
+    start_versions: Mapping[int, str] = _NO_VERSIONS,
+    keep_versions: Mapping[int, str] = _NO_VERSIONS,
+    shared_record: ArrayRecord | None = None,
+    keys: RecordKeys = FEDSUITE_KEYS,
+) -> list[Message]:
+    """Return one message per node, ordered by the node's first client.
+
+    Parameters
+    ----------
+    exchange, members
+        What to send, and to whom.
+    wire
+        ``numpy`` translates to Flower's legacy records.
+    group_id
+        Round and exchange, a mark that a reply must carry.
+    start_versions, keep_versions
+        Client to the version of its stored state that it starts from, and that a checkpoint
+        needs.
+    shared_record
+        Ready-made record of ``exchange.shared["arrays"]``, to save packing it again.
+    keys
+        The app's names of records.
+    """
     shared = {name: to_record(arrays) for name, arrays in exchange.shared.items()}
     if shared_record is not None:
         shared[ARRAYS] = shared_record
     # Copied for each node: Flower checks all that is put into a record, but no copy.
     same_content = RecordDict(dict(shared))
     same_config = ConfigRecord(dict(exchange.config))
+    versions = {START_VERSIONS: start_versions, KEEP_VERSIONS: keep_versions}
     messages = []
-    for node_id, client_ids in by_node.items():
+    for node_id, client_ids in _clients_by_node(exchange, members).items():
         content, config = same_content.copy(), same_config.copy()
         if members.hosted:
             config[CLIENT_IDS] = client_ids
-        for key, known in (
-            (START_VERSIONS, versions.start),
-            (KEEP_VERSIONS, versions.keep),
-        ):
+        for key, known in versions.items():
             if any(client_id in known for client_id in client_ids):
                 config[key] = [known.get(client_id, "") for client_id in client_ids]
         for client_id in client_ids:
@@ -200,38 +198,37 @@ def build_messages(
 
 
 class Absent(BadReply):
-    """Nothing came."""
+    """A client without a reply."""
 
 
 HANDLER = "handler"
-"""What an app lacks that has no function for a message."""
+"""Name, in :class:`Missing`, of the function for a message that an app lacks."""
 
 _NO_HANDLER = re.compile(r"No \w+ function registered with name")
 _LEGACY_APP = re.compile(r"(fit|evaluate)ins\.")
 
 
 def _likeness(failure: BadReply) -> str:
-    """Return what equal failures of different clients have in common."""
+    """Return what equal failures of different clients share."""
     if isinstance(failure, Missing):
         return failure.what
     return re.sub(r"\d+", "0", str(failure))
 
 
 class ReplyReader:
-    """Reads the replies to one exchange.
+    """Reads the replies to one exchange, in whatever order they come.
 
-    Replies may come in any order; they are given out in client-id order, each client at
-    most once. A client is given out as soon as all clients before it are settled, so a
-    grid that answers in order keeps one reply in memory at a time.
+    The reader yields each client at most once, in client-id order, as soon as all clients
+    before it are settled. A grid that answers in order so keeps one reply in memory.
 
     Parameters
     ----------
     exchange, members, wire, group_id, keys
         As for :func:`build_messages`.
     accept
-        Called with each good reply as it is given out.
+        Hears of each good reply before it is yielded.
     reject
-        Called with client (None if unknown) and reason for each reply not used.
+        Hears of each unused reply: client, or None if unknown, and reason.
     """
 
     def __init__(
@@ -254,14 +251,12 @@ class ReplyReader:
         self._waiting = list(exchange.client_ids)
         self._failures: list[BadReply] = []
         self._settled: dict[int, ClientReply | None] = {}
-        self._clients_of: dict[int, list[int]] = {}
+        self._clients_of = _clients_by_node(exchange, members)
         self.bytes_up = 0
         self.num_good = 0
         self.any_stored = False
         for client_id in exchange.client_ids:
-            if client_id in members.nodes:
-                self._clients_of.setdefault(members.nodes[client_id], []).append(client_id)
-            else:
+            if client_id not in members.nodes:
                 self._settle(client_id, Absent("its node is not connected"))
 
     def read(self, replies: Iterable[Message]) -> Iterator[ClientReply]:
@@ -286,9 +281,9 @@ class ReplyReader:
                 yield reply
 
     def common_failure(self) -> BadReply | None:
-        """Return why no client's answer can be used, where all that answered failed alike.
+        """Return the failure that all who answered share.
 
-        None if some answer was good, if nobody answered, or if reasons differ.
+        None if some answer was good, if nobody answered, or if the failures differ.
         """
         found = [failure for failure in self._failures if not isinstance(failure, Absent)]
         alike = len({_likeness(failure) for failure in found}) == 1
@@ -316,7 +311,10 @@ class ReplyReader:
             if not client_ids:
                 self._reject(None, one_line(failure))
             for client_id in client_ids:
-                self._refuse(client_id, failure)
+                if client_id in self._settled:
+                    self._reject(client_id, one_line(failure))
+                else:
+                    self._settle(client_id, failure)
             return
         if not client_ids:
             self._reject(None, f"node {node_id}: a reply that nobody asked for")
@@ -328,7 +326,7 @@ class ReplyReader:
                 self._settle(client_id, outcome)
 
     def _node_failure(self, reason: str) -> BadReply:
-        """Return what a node's error means; some tell that it has another app."""
+        """Return a node's error, which may mean that the node has another app."""
         words = f"node failed: {one_line(reason)}"
         if _NO_HANDLER.search(reason):
             kind = self.exchange.message_type
@@ -337,12 +335,6 @@ class ReplyReader:
         if self._wire == "message" and _LEGACY_APP.search(reason):
             return Missing("legacy", f"{words}: give wire='numpy' for legacy NumPyClients")
         return BadReply(words)
-
-    def _refuse(self, client_id: int, failure: BadReply) -> None:
-        if client_id in self._settled:
-            self._reject(client_id, one_line(failure))
-        else:
-            self._settle(client_id, failure)
 
     def _entries(
         self, content: RecordDict, client_ids: Sequence[int]

@@ -1,8 +1,7 @@
-"""The rounds: Flower's own loop, with callbacks, resume, and an orderly end."""
+"""The rounds of a run: Flower's own loop, with callbacks, resume, and an orderly end."""
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
@@ -12,119 +11,126 @@ from fedsuite.core.logs import log_scope
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.events import Callback, RoundReport, RunState
+from fedsuite.rounds.parts import StrategyParts
 from fedsuite.rounds.telling import tell, tell_end, tell_start
-
-if TYPE_CHECKING:
-    from fedsuite.rounds.parts import StrategyParts
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-def run_rounds(
-    strategy: "StrategyParts",
-    grid: Grid,
-    initial_arrays: ArrayRecord,
-    *,
-    num_rounds: int,
-    timeout: float,
-    train_config: ConfigRecord | None,
-    evaluate_config: ConfigRecord | None,
-    evaluate_fn: EvaluateFn | None,
-    callbacks: Sequence[Callback],
-    resume: Checkpoint | None,
-) -> Result:
-    """Run the rounds of a strategy and return what Flower's ``start`` returns.
+class RoundLoop(StrategyParts):
+    """A strategy that runs its rounds."""
 
-    The parameters are those of :meth:`FederatedStrategy.start`. Callbacks hear of the end
-    also when the run fails, and of the error that ended it.
-    """
-    strategy.num_rounds = num_rounds
-    # One record for all rounds, as in Flower: what an overridden configure_* writes stays.
-    train_config = ConfigRecord() if train_config is None else train_config
-    evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
-    state = RunState(strategy, grid, num_rounds, arrays=initial_arrays)
-    state.result.arrays = initial_arrays
-    first = 1
-    if resume is not None:
-        resume.restore(state)
-        first = resume.server_round + 1
-    error: BaseException | None = None
-    try:
-        for callback in callbacks:
-            callback.on_start(state)
-        tell_start(state, {TRAIN: train_config, EVALUATE: evaluate_config})
-        strategy.summary()
-        began = time.monotonic()
-        if evaluate_fn and resume is None:
-            found = _evaluate_on_server(state, evaluate_fn)
-            tell("Initial global evaluation results: %s", found)
-        for server_round in range(first, num_rounds + 1):
-            if state.stop_reason is not None:
-                break
-            with log_scope(round=server_round):
-                report = _run_round(
-                    state, server_round, timeout, train_config, evaluate_config, evaluate_fn
-                )
-                for callback in callbacks:
-                    callback.on_round_end(state, report)
-        tell_end(state, time.monotonic() - began)
-    except BaseException as caught:
-        error = caught
-        raise
-    finally:
-        for callback in callbacks:
-            callback.on_end(state, error)
-    return state.result
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        resume: Checkpoint | None = None,
+    ) -> Result:
+        """Run the rounds, as Flower's own ``start``, with callbacks and resume.
 
+        Parameters
+        ----------
+        grid, initial_arrays, num_rounds, timeout
+            As in Flower.
+        train_config, evaluate_config, evaluate_fn
+            As in Flower.
+        callbacks
+            Called at the start, after each round, and at the end, also of a run that fails.
+        resume
+            Checkpoint from which the run goes on.
+        """
+        self.num_rounds, self.exchange_timeout = num_rounds, timeout
+        # One record for all rounds, as in Flower: what an overridden configure_* writes
+        # stays.
+        train_config = ConfigRecord() if train_config is None else train_config
+        evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
+        state = RunState(self, grid, num_rounds, arrays=initial_arrays)
+        state.result.arrays = initial_arrays
+        if resume is not None:
+            resume.restore(state)
+        error: BaseException | None = None
+        try:
+            for callback in callbacks:
+                callback.on_start(state)
+            tell_start(state, {TRAIN: train_config, EVALUATE: evaluate_config})
+            self.summary()
+            began = time.monotonic()
+            if evaluate_fn and resume is None:
+                found = _evaluate_on_server(state, evaluate_fn)
+                tell("Initial global evaluation results: %s", found)
+            for server_round in range(state.server_round + 1, num_rounds + 1):
+                if state.stop_reason is not None:
+                    break
+                state.server_round = server_round
+                with log_scope(round=server_round):
+                    report = self._run_round(
+                        state, timeout, train_config, evaluate_config, evaluate_fn
+                    )
+                    for callback in callbacks:
+                        callback.on_round_end(state, report)
+            tell_end(state, time.monotonic() - began)
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            for callback in callbacks:
+                callback.on_end(state, error)
+        return state.result
 
-def _run_round(
-    state: RunState,
-    server_round: int,
-    timeout: float,
-    train_config: ConfigRecord,
-    evaluate_config: ConfigRecord,
-    evaluate_fn: EvaluateFn | None,
-) -> RoundReport:
-    """Train, evaluate, and return the round's report."""
-    strategy, grid, result = state.strategy, state.grid, state.result
-    wall, cpu = time.monotonic(), time.process_time()
-    state.server_round = server_round
-    tell("")
-    tell("[ROUND %d/%d]", server_round, state.num_rounds)
-    messages = strategy.configure_train(server_round, state.arrays, train_config, grid)
-    replies = grid.send_and_receive(messages, timeout=timeout)
-    arrays, metrics = strategy.aggregate_train(server_round, replies)
-    if arrays is not None:
-        state.arrays = result.arrays = arrays
-    if metrics is not None:
-        tell("\t└──> Aggregated MetricRecord: %s", metrics)
-        result.train_metrics_clientapp[server_round] = metrics
-    strategy.finish_round()
-    trained_wall, trained_cpu = time.monotonic(), time.process_time()
-    messages = strategy.configure_evaluate(
-        server_round, state.arrays, evaluate_config, grid
-    )
-    replies = grid.send_and_receive(messages, timeout=timeout)
-    evaluated = strategy.aggregate_evaluate(server_round, replies)
-    if evaluated is not None:
-        tell("\t└──> Aggregated MetricRecord: %s", evaluated)
-        result.evaluate_metrics_clientapp[server_round] = evaluated
-    if evaluate_fn:
-        tell("Global evaluation")
-        tell("\t└──> MetricRecord: %s", _evaluate_on_server(state, evaluate_fn))
-    end_wall, end_cpu = time.monotonic(), time.process_time()
-    return RoundReport(
-        server_round=server_round,
-        num_rounds=state.num_rounds,
-        train=strategy.reports.get(TRAIN),
-        evaluate=strategy.reports.get(EVALUATE),
-        server_metrics=dict(result.evaluate_metrics_serverapp.get(server_round, {})),
-        method_metrics=dict(strategy.round_metrics),
-        seconds=end_wall - wall,
-        cpu_seconds=end_cpu - cpu,
-        seconds_evaluate=end_wall - trained_wall,
-        cpu_seconds_evaluate=end_cpu - trained_cpu,
-    )
+    def _run_round(
+        self,
+        state: RunState,
+        timeout: float,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
+        evaluate_fn: EvaluateFn | None,
+    ) -> RoundReport:
+        """Train, evaluate, and return the round's report."""
+        grid, result, server_round = state.grid, state.result, state.server_round
+        wall, cpu = time.monotonic(), time.process_time()
+        tell("")
+        tell("[ROUND %d/%d]", server_round, state.num_rounds)
+        messages = self.configure_train(server_round, state.arrays, train_config, grid)
+        replies = grid.send_and_receive(messages, timeout=timeout)
+        arrays, metrics = self.aggregate_train(server_round, replies)
+        if arrays is not None:
+            state.arrays = result.arrays = arrays
+        if metrics is not None:
+            tell("\t└──> Aggregated MetricRecord: %s", metrics)
+            result.train_metrics_clientapp[server_round] = metrics
+        self.finish_round()
+        trained_wall, trained_cpu = time.monotonic(), time.process_time()
+        messages = self.configure_evaluate(
+            server_round, state.arrays, evaluate_config, grid
+        )
+        replies = grid.send_and_receive(messages, timeout=timeout)
+        evaluated = self.aggregate_evaluate(server_round, replies)
+        if evaluated is not None:
+            tell("\t└──> Aggregated MetricRecord: %s", evaluated)
+            result.evaluate_metrics_clientapp[server_round] = evaluated
+        if evaluate_fn:
+            tell("Global evaluation")
+            tell("\t└──> MetricRecord: %s", _evaluate_on_server(state, evaluate_fn))
+        end_wall, end_cpu = time.monotonic(), time.process_time()
+        return RoundReport(
+            server_round=server_round,
+            num_rounds=state.num_rounds,
+            train=self.reports.get(TRAIN),
+            evaluate=self.reports.get(EVALUATE),
+            server_metrics=dict(result.evaluate_metrics_serverapp.get(server_round, {})),
+            method_metrics=dict(self.round_metrics),
+            seconds=end_wall - wall,
+            cpu_seconds=end_cpu - cpu,
+            seconds_evaluate=end_wall - trained_wall,
+            cpu_seconds_evaluate=end_cpu - trained_cpu,
+        )
 
 
 def _evaluate_on_server(state: RunState, evaluate_fn: EvaluateFn) -> MetricRecord | None:

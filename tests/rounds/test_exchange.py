@@ -10,7 +10,7 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
 from fedsuite.messages.records import ERROR, METRICS
-from fedsuite.rounds.exchange import Exchange, Versions, build_messages
+from fedsuite.rounds.exchange import Exchange, build_messages
 from fedsuite.rounds.membership import Members
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.workarounds.identity import flower_identity
@@ -294,9 +294,15 @@ def test_what_is_for_one_node_is_in_no_other_message() -> None:
         config={"rate": 0.5},
     )
     members = Members([0, 1, 2], {0: 10, 1: 11, 2: 12}, hosted=True)
-    versions = Versions(start={0: "1.1"}, keep={1: "0.1"})
     with flower_identity():
-        messages = build_messages(exchange, members, "message", versions, "2.1")
+        messages = build_messages(
+            exchange,
+            members,
+            "message",
+            "2.1",
+            start_versions={0: "1.1"},
+            keep_versions={1: "0.1"},
+        )
     contents = [message.content for message in messages]
     assert [dict(content["config"]) for content in contents] == [
         {"rate": 0.5, "client-ids": [0], "start-versions": ["1.1"]},
