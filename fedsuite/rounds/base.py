@@ -1,7 +1,7 @@
 """The strategy that all methods stand on.
 
-A method overrides :meth:`FederatedStrategy.train_exchange`, which says what is sent and what
-must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the replies.
+A method overrides :meth:`FederatedStrategy.train_exchange`, which says what is sent and
+what must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the replies.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,7 +50,8 @@ class FederatedStrategy(RoundLoop):
     def exchange(self, exchange: Exchange) -> Iterator[ClientReply]:
         """Make one more exchange inside the round; yield good replies in client order.
 
-        :meth:`train_exchange` and :meth:`aggregate` may call this method. The round's report
+        :meth:`train_exchange` and :meth:`aggregate` may call this method. The round's
+        report
         counts bad and missing replies to it too. Fewer good replies than the quorum end the
         round, and the model stays as it was.
         """

@@ -79,7 +79,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class RecordKeys:
-    """An app's names of the model's and the settings' record; it has one client per node."""
+    """An app's names of its records; the app has one client per node."""
 
     arrays: str = ARRAYS
     config: str = CONFIG
