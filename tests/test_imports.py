@@ -113,7 +113,7 @@ MAY_IMPORT = {
     "experiment results callbacks",
     "engines": "core messages rounds training workarounds experiment results callbacks "
     "running",
-    "sweeps": "core models strategies experiment results engines",
+    "sweeps": "core models experiment results engines",
     "deploy": "core experiment results engines",
     "analyses": "core messages data models rounds training workarounds strategies clients "
     "experiment results callbacks running engines sweeps",

@@ -51,9 +51,8 @@ class FederatedStrategy(RoundLoop):
         """Make one more exchange inside the round; yield good replies in client order.
 
         :meth:`train_exchange` and :meth:`aggregate` may call this method. The round's
-        report
-        counts bad and missing replies to it too. Fewer good replies than the quorum end the
-        round, and the model stays as it was.
+        report counts bad and missing replies to it too. Fewer good replies than the quorum
+        end the round, and the model stays as it was.
         """
         if self._grid is None:
             raise RuntimeError("exchange() is for use inside a round")

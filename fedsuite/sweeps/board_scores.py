@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
-from fedsuite.core.registry import METHODS
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.layout import MANIFEST
 from fedsuite.results.paired import Paired, paired
 from fedsuite.results.reader import Run, load_run
-from fedsuite.strategies import load_strategy
 from fedsuite.sweeps.sweep import is_finished
 from fedsuite.sweeps.trials import Contender, Result, last_mean
 from fedsuite.sweeps.tuning_page import words
@@ -244,7 +243,7 @@ def final_name(contender: Contender, seed: int) -> str:
 
 def own_model(contender: Contender) -> bool:
     """Return whether a contender scores each client's own model."""
-    strategy = load_strategy(METHODS[str(contender.fixed["method"])])
+    strategy = Experiment.from_values({"method": contender.fixed["method"]}).strategy
     whole = "score-training-data" not in strategy.WITHOUT_EFFECT
     personal = contender.fixed.get("personal-atoms", False)
     return bool(personal) or strategy.SCORED_MODEL != "shared" or not whole
