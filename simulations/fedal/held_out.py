@@ -2,8 +2,8 @@
 
     python simulations/fedal/held_out.py DATA NEW
 
-reads ``DATA/fashion_mnist`` and writes ``NEW/fashion_mnist``: choices by what is scored there
-read no test image.
+reads ``DATA/fashion_mnist`` and writes ``NEW/fashion_mnist``. Choices by what is scored
+there read no test image.
 """
 
 import sys
