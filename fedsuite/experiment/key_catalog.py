@@ -94,7 +94,7 @@ def keys_of(selector: str, name: str) -> Sequence[Key]:
     if selector == "partitioner":
         return data.PARTITIONERS[name].KEYS
     if selector == "model":
-        return models.MODELS[name].keys
+        return models.MODELS[name].settings.KEYS
     if selector == "method":
         return load_strategy(METHODS[name]).method_keys()
     return (*DecompositionSettings.KEYS, *decomposition.KEYS) if name == "true" else ()

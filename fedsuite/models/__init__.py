@@ -14,8 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Key, Value
+from fedsuite.core.keys import Value
 from fedsuite.core.rng import stream_seed
+from fedsuite.core.settings import Settings, key
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.shapes import PIXELS, Standardisation
 
@@ -48,8 +49,8 @@ class ModelSpec:
     builder
         ``module:function``. The function takes the shape of one input without the batch
         axis, the number of classes, and one keyword per key; it returns the network.
-    keys
-        Experiment keys that only this network has.
+    settings
+        Declares the experiment keys that only this network has.
     needs_standardisation
         Whether the function also takes, as ``standardisation``, the mean and standard
         deviation of each channel that inputs were scaled with.
@@ -57,36 +58,47 @@ class ModelSpec:
 
     description: str
     builder: str
-    keys: tuple[Key, ...] = ()
+    settings: type[Settings] = Settings
     needs_standardisation: bool = False
 
 
-HIDDEN_WIDTH = Key("hidden-width", 200, "units in each hidden layer of the mlp", minimum=1)
-HIDDEN_LAYERS = Key(
-    "hidden-layers", 2, "hidden layers of the mlp; 0 is softmax regression", minimum=0
-)
+class HiddenLayers(Settings):
+    """Keys of the mlp."""
 
-EVENT_CODES = Key("event-codes", 400, "event codes of gru-events, from 1", minimum=1)
-POSTAL_CODES = Key("postal-codes", 250, "postal codes of gru-events, from 1", minimum=1)
-EVENT_EMBEDDING = Key(
-    "event-embedding", 64, "width of the embedding of an event's code", minimum=1
-)
+    hidden_width: int = key(default=200, help="units in each hidden layer", minimum=1)
+    hidden_layers: int = key(
+        default=2, help="hidden layers; 0 is softmax regression", minimum=0
+    )
 
-TORCHVISION_MODEL = Key(
-    "torchvision-model", "resnet18", "network of torchvision, as torchvision names it"
-)
-TORCHVISION_WEIGHTS = Key(
-    "torchvision-weights",
-    "",
-    "its pre-trained weights: default, or a name such as IMAGENET1K_V1; empty draws them",
-)
-TORCHVISION_IMAGE_SIZE = Key(
-    "torchvision-image-size",
-    0,
-    "pixels on each side that it resizes images to; 0 leaves them as they are",
-    minimum=0,
-    maximum=4096,
-)
+
+class Events(Settings):
+    """Keys of gru-events."""
+
+    event_codes: int = key(default=400, help="event codes, from 1", minimum=1)
+    postal_codes: int = key(default=250, help="postal codes, from 1", minimum=1)
+    event_embedding: int = key(
+        default=64, help="width of the embedding of an event's code", minimum=1
+    )
+
+
+class Torchvision(Settings):
+    """Keys of torchvision's networks."""
+
+    torchvision_model: str = key(
+        default="resnet18", help="network of torchvision, as torchvision names it"
+    )
+    torchvision_weights: str = key(
+        default="",
+        help="its pre-trained weights: default, or a name such as IMAGENET1K_V1; empty "
+        "draws them",
+    )
+    torchvision_image_size: int = key(
+        default=0,
+        help="pixels on each side that it resizes images to; 0 leaves them as they are",
+        minimum=0,
+        maximum=4096,
+    )
+
 
 MODELS: dict[str, ModelSpec] = {
     "linear": ModelSpec(
@@ -96,7 +108,7 @@ MODELS: dict[str, ModelSpec] = {
     "mlp": ModelSpec(
         "Hidden ReLU layers, 784-200-200-10 on 28 x 28 images.",
         "fedsuite.models.dense:mlp",
-        (HIDDEN_WIDTH, HIDDEN_LAYERS),
+        HiddenLayers,
     ),
     "cnn": ModelSpec(
         "FedEBA+'s CNN: two 5 x 5 convolutions of 64, then 384 and 192 units.",
@@ -197,12 +209,12 @@ MODELS: dict[str, ModelSpec] = {
     "gru-events": ModelSpec(
         "FedAKD's network for event sequences: bidirectional GRU of 256 with attention.",
         "fedsuite.models.recurrent:gru_events",
-        (EVENT_CODES, POSTAL_CODES, EVENT_EMBEDDING),
+        Events,
     ),
     "torchvision": ModelSpec(
         "Any classification network of torchvision, drawn or pre-trained.",
         "fedsuite.models.vision:torchvision_network",
-        (TORCHVISION_MODEL, TORCHVISION_WEIGHTS, TORCHVISION_IMAGE_SIZE),
+        Torchvision,
         needs_standardisation=True,
     ),
 }
@@ -294,7 +306,7 @@ def count_parameters(model: "torch.nn.Module") -> int:
 
 
 def _arguments(name: str, spec: ModelSpec, options: dict[str, Value]) -> dict[str, Value]:
-    known = {key.argument: key for key in spec.keys}
+    known = {key.argument: key for key in spec.settings.KEYS}
     for option in options:
         if option not in known:
             allowed = ", ".join(known) or "none"

@@ -32,7 +32,7 @@ class Network:
     @property
     def label(self) -> str:
         """The network's shortest entry of ``client-models``."""
-        defaults = {key.name: key.default for key in MODELS[self.name].keys}
+        defaults = {key.name: key.default for key in MODELS[self.name].settings.KEYS}
         settings = (f"{k}={plain_text(v)}" for k, v in self.values if v != defaults[k])
         return ":".join((self.name, *settings))
 
@@ -80,7 +80,7 @@ def experiment_networks(values: Mapping[str, Value]) -> Networks:
     settings = ModelSettings.of(values)
     if not settings.client_models:
         name = settings.model
-        own = tuple((key.name, values[key.name]) for key in MODELS[name].keys)
+        own = tuple((key.name, values[key.name]) for key in MODELS[name].settings.KEYS)
         return Networks((Network(name, own),), (0,) * num_clients)
     entries = parse_networks(settings.client_models)
     chosen = assign(len(entries), settings.client_model_assignment, num_clients, seed)
@@ -142,7 +142,7 @@ def assign(num_entries: int, rule: str, num_clients: int, seed: int) -> tuple[in
 def _parse_entry(entry: str, key: str) -> Network:
     name, *settings = (part.strip() for part in entry.split(":"))
     try:
-        keys = model_spec(name).keys
+        keys = model_spec(name).settings.KEYS
         given = _parse_settings(name, keys, settings)
     except ConfigError as error:
         raise ConfigError(f"key {key}: entry {entry!r}: {error}") from None

@@ -69,7 +69,7 @@ def test_a_default_that_is_written_out_is_no_other_network() -> None:
 def some_networks(draw):
     name = draw(st.sampled_from(sorted(MODELS)))
     of_type = {int: st.integers(1, 999), str: st.sampled_from(["vit_b_16", "V1", "x-y"])}
-    values = tuple((k.name, draw(of_type[k.type])) for k in MODELS[name].keys)
+    values = tuple((k.name, draw(of_type[k.type])) for k in MODELS[name].settings.KEYS)
     return Network(name, values)
 
 

@@ -309,7 +309,7 @@ def test_no_classes_are_refused():
 
 def test_keys_hold_the_model_and_every_model_key():
     shared = (*ModelSettings.KEYS, *DecompositionSettings.KEYS)
-    keys = [*shared, *(key for spec in MODELS.values() for key in spec.keys)]
+    keys = [*shared, *(key for spec in MODELS.values() for key in spec.settings.KEYS)]
     names = [key.name for key in keys]
     assert names[0] == "model"
     assert len(names) == len(set(names))
