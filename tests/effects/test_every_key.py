@@ -57,6 +57,12 @@ def test_each_method_heeds_its_own_keys(method):
     assert effective(case for case in cases(method) if case.key in own) == own
 
 
+def test_clients_that_refresh_their_atoms_train_by_the_methods_loss():
+    """Their messages to evaluate must tell what the loss needs, as those to train do."""
+    tried = (case for case in cases("propfair") if case.key == "refresh-epochs")
+    assert effective(tried) == {"refresh-epochs"}
+
+
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("around", [NO_WRAPPER, WRAPPED], ids=["alone", "decomposed"])

@@ -236,9 +236,11 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         version = float(self._slow_version)
         bounds = {**exchange.expected.bounds, SLOW_VERSION: (version, version)}
         expected = replace(exchange.expected, bounds=bounds, advice=_CLIENT.advice)
-        exchange = replace(
-            exchange, config={**exchange.config, **orders.config()}, expected=expected
-        )
+        # Clients that refresh their atoms before they evaluate train by the method's loss.
+        refreshes = exchange.message_type != TRAIN and self._orders.keys.refresh_epochs
+        told = self._strategy.told(TRAIN) if self._strategy and refreshes else {}
+        config = {**told, **exchange.config, **orders.config()}
+        exchange = replace(exchange, config=config, expected=expected)
         if exchange.message_type == TRAIN:
             self._check_exchange(exchange)
         if self._fast and self._sends_fast(exchange):
