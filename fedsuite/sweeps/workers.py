@@ -1,6 +1,8 @@
 """Worker processes of a sweep."""
 
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,6 +18,9 @@ from fedsuite.engines.processes import stop_signals_raise, stop_signals_wait
 
 PREFIX = "fedsuite: error: "
 """Beginning of the command line's error line."""
+
+MODULE = "fedsuite"
+"""Module that a task runs as its program."""
 
 _POLL_S = 0.05
 _STOP_PATIENCE_S = 30.0
@@ -39,16 +44,51 @@ class Outcome:
     seconds: float
 
 
-@dataclass(frozen=True)
 class _Worker:
-    task: Task
-    process: subprocess.Popen[bytes]
-    started: float
+    """A process that runs tasks in turn."""
 
-    def outcome(self) -> Outcome:
-        code = self.process.wait()
-        error = _why(code, self.task.log) if code else None
-        return Outcome(self.task.name, error, time.monotonic() - self.started)
+    def __init__(self, keep_open: Sequence[int]) -> None:
+        # -P keeps Python files in the current folder from shadowing modules.
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "fedsuite.sweeps.warm"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+            # Ctrl-C must reach the sweep only, which then stops its workers.
+            start_new_session=True,
+            pass_fds=tuple(keep_open),
+        )
+
+    def begin(self, task: Task) -> None:
+        """Begin a task; its log exists from here on."""
+        self.task = task
+        self._started = time.monotonic()
+        try:
+            task.log.write_bytes(b"")
+        except OSError as error:
+            raise write_error(task.log, error) from error
+        line = json.dumps([MODULE, list(task.arguments), str(task.log)])
+        assert self.process.stdin is not None
+        # A worker that was killed meanwhile is seen by its missing answer.
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(f"{line}\n".encode())
+            self.process.stdin.flush()
+
+    def outcome(self) -> Outcome | None:
+        """Return the end of the task; None while it runs."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], 0)[0]:
+            return None
+        answer = self.process.stdout.readline()
+        code = int(answer) if answer else self.process.wait()
+        # A worker that ends without an answer has not run its task.
+        error = _why(code, self.task.log) if code or not answer else None
+        return Outcome(self.task.name, error, time.monotonic() - self._started)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker can take another task."""
+        return self.process.poll() is None
 
 
 def run_tasks(
@@ -63,41 +103,25 @@ def run_tasks(
     descriptors ``keep_open``, such as a lock's.
     """
     waiting = list(reversed(tasks))
+    idle: list[_Worker] = []
     running: list[_Worker] = []
     with stop_signals_raise():
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     with stop_signals_wait():
-                        running.append(_start(waiting.pop(), keep_open))
-                ended = [worker for worker in running if worker.process.poll() is not None]
-                for worker in ended:
+                        running.append(idle.pop() if idle else _Worker(keep_open))
+                    running[-1].begin(waiting.pop())
+                ended = [(worker, end) for worker in running if (end := worker.outcome())]
+                for worker, end in ended:
                     running.remove(worker)
-                    on_end(worker.outcome())
+                    if worker.alive:
+                        idle.append(worker)
+                    on_end(end)
                 if not ended:
                     time.sleep(_POLL_S)
         finally:
-            _stop([worker.process for worker in running])
-
-
-def _start(task: Task, keep_open: Sequence[int]) -> _Worker:
-    # -P keeps Python files in the current folder from shadowing modules.
-    command = [sys.executable, "-P", "-m", "fedsuite", *task.arguments]
-    try:
-        with open(task.log, "wb") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment(),
-                # Ctrl-C must reach the sweep only, which then stops its workers.
-                start_new_session=True,
-                pass_fds=tuple(keep_open),
-            )
-    except OSError as error:
-        raise write_error(task.log, error) from error
-    return _Worker(task, process, time.monotonic())
+            _stop([worker.process for worker in (*running, *idle)])
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -114,7 +138,8 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         for process in processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            # Reaps the process and closes its pipes.
+            process.communicate()
 
 
 def _why(code: int, log: Path) -> str:

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -17,12 +16,7 @@ def programs(monkeypatch, tmp_path):
     def task(name, program):
         return Task(name, (program,), tmp_path / f"{name}.log")
 
-    real = subprocess.Popen
-
-    def start(command, **options):
-        return real([sys.executable, "-c", command[-1]], **options)
-
-    monkeypatch.setattr("fedsuite.sweeps.workers.subprocess.Popen", start)
+    monkeypatch.setattr("fedsuite.sweeps.workers.MODULE", "tests.sweeps.stand_in")
     return task
 
 
@@ -73,6 +67,13 @@ def test_workers_have_one_thread_and_this_fedsuite(programs, monkeypatch):
     assert task.log.read_text().split() == ["1", fedsuite.__file__]
 
 
+def test_a_killed_worker_fails_its_task_alone(programs):
+    """As the kernel does where memory ends."""
+    kill = "import os, time; os.kill(os.getppid(), 9); time.sleep(0.1)"
+    outcomes = run_all([programs("first", kill), programs("second", "print(2)")], 1)
+    assert outcomes == {"first": "killed by SIGKILL", "second": None}
+
+
 STUBBORN = "import signal, time; signal.signal(2, signal.SIG_IGN); print(1, flush=True)\n"
 POLITE = (
     "import time\nprint(1, flush=True)\n"
@@ -81,7 +82,7 @@ POLITE = (
 
 
 def test_interruption_stops_all_workers(programs, monkeypatch):
-    monkeypatch.setattr("fedsuite.sweeps.workers._STOP_PATIENCE_S", 1.0)
+    monkeypatch.setattr("fedsuite.sweeps.workers._STOP_PATIENCE_S", 3.0)
     polite = programs("polite", POLITE)
     stubborn = programs("stubborn", STUBBORN + "time.sleep(60)")
     waiting = programs("waiting", "print(1)")
