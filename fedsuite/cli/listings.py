@@ -81,7 +81,10 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
         for key in keys:
             default = strategy.DEFAULTS.get(key.name, key.default)
             tried = f". Tuning tries {key.search}" if key.search else ""
-            cells = (key.name, toml_text(default), key.allowed(), key.help + tried)
+            paper = strategy.PAPER.get(key.name)
+            published = "" if paper is None else f". The paper: {toml_text(paper)}"
+            meaning = key.help + published + tried
+            cells = (key.name, toml_text(default), key.allowed(), meaning)
             table.add_row(*(escape(cell) for cell in cells))
     return table
 

@@ -121,7 +121,8 @@ def ambiguous_keys() -> frozenset[str]:
         for name, known in known_keys().items()
         if len({(type(key.default), key.default) for key in known.declarations}) > 1
     }
-    overridden = {k for m in METHODS.values() for k in load_strategy(m).DEFAULTS}
+    strategies = [load_strategy(method) for method in METHODS.values()]
+    overridden = {k for s in strategies for k in (*s.DEFAULTS, *s.PAPER)}
     # Naming one of TOGETHER decides on the others.
     return frozenset(differing | overridden).union(*TOGETHER)
 

@@ -46,6 +46,12 @@ def idle_keys(
                 f"{start} method {values['method']}: {strategy.WITHOUT_EFFECT[name]}; set "
                 f"{defaults[name]!r}, or leave it out"
             )
+        elif name == "preset" and not strategy.PAPER:
+            causes = ["method"]
+            reason = (
+                f"{start} method {values['method']}: no default differs from its paper's; "
+                "leave it out"
+            )
         elif key.needs and not any(need.met(values) for need in key.needs):
             causes = [need.key for need in key.needs]
             lacking = " and ".join(f"{cause} = {values[cause]!r}" for cause in causes)

@@ -39,7 +39,10 @@ def own_defaults(
         If a learning rate or an optimiser is named alone, and the method's pair and the
         general pair differ.
     """
-    own = dict(load_strategy(METHODS[method]).DEFAULTS)
+    strategy = load_strategy(METHODS[method])
+    own = dict(strategy.DEFAULTS)
+    if given.get("preset") == "paper":
+        own |= strategy.PAPER
     rate = _completed_rate(method, own, given, keys)
     for group in TOGETHER:
         if any(given.get(name, AUTO) != AUTO for name in group):

@@ -11,6 +11,13 @@ class RunSettings(Settings):
     """How an experiment is run."""
 
     method: str = key(default="fedavg", help="method to run", choices=METHODS)
+    preset: Literal["default", "paper"] = key(
+        # The values that it brings identify the experiment.
+        local=True,
+        default="default",
+        help="values of the method's keys that are not named: the ones that we found best, "
+        "or its paper's",
+    )
     num_rounds: int = key(
         local=True, default=10, help="rounds of the federation", minimum=1
     )

@@ -6,6 +6,7 @@ what must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -40,6 +41,18 @@ logger = ServerLogger(__name__)
 
 class FederatedStrategy(RoundLoop):
     """Base of all strategies."""
+
+    @classmethod
+    def of_paper(cls, **given: Any) -> Self:
+        """Return the strategy with its paper's values, where the defaults are others.
+
+        Parameters
+        ----------
+        **given
+            Keywords of the constructor, which win.
+        """
+        values = {name.replace("-", "_"): value for name, value in cls.PAPER.items()}
+        return cls(**values | given)
 
     # ------------------------------------------------------------------- for methods to use
 

@@ -108,6 +108,9 @@ class MethodDeclaration:
     and of the optimiser give way where an experiment names a key of the same group, see
     :mod:`fedsuite.experiment.own_defaults`."""
 
+    PAPER: ClassVar[Mapping[str, Value]] = {}
+    """The paper's values of keys whose defaults are others: ``preset = "paper"``."""
+
     UNUSED: ClassVar[Sequence[str]] = ()
     """Keys declared elsewhere that the method by its definition makes no use of."""
 

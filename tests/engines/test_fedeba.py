@@ -28,7 +28,7 @@ EXPERIMENT: Mapping[str, Value] = {
     "seed": 5,
     "plots": False,
 }
-FEDEBA: Mapping[str, Value] = {"temperature": 0.01}
+FEDEBA: Mapping[str, Value] = {"temperature": 0.01, "preset": "paper"}
 METHODS = ("fedeba", "fedeba-plus", "prac-fedeba-plus")
 
 
@@ -69,7 +69,7 @@ def check_identities(folder: Path, engine: Engine, thetas: tuple[float, ...]) ->
         prac = run(folder, "prac-fedeba-plus", engine, **options)
         assert distance(model(prac), fedeba) < 1e-6
     fedavg = model(run(folder, "fedavg", engine))
-    large = run(folder, "fedeba-plus", engine, alpha=0.0, temperature=1e9)
+    large = run(folder, "fedeba-plus", engine, alpha=0.0, preset="paper", temperature=1e9)
     assert distance(model(large), fedavg) < 1e-6
     assert distance(fedeba, fedavg) > 1e-4
 
@@ -100,6 +100,7 @@ def test_ray_gives_the_same_bits(method: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_resumed_in_the_middle_equals_uninterrupted(method: str, tmp_path: Path) -> None:
     changes: dict[str, Value] = {
+        "preset": "paper",
         "temperature_schedule": "linear",
         "temperature_decay": 0.5,
         "evaluate_every": 1,

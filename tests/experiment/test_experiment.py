@@ -298,6 +298,7 @@ OTHER_VALUES = {
     "round-timeout": 1.0,
     "plots": False,
     "tensorboard": True,
+    "preset": "paper",
     "site-dirs": "elsewhere",
     "metrics-port": 9400,
     "metrics-host": "0.0.0.0",
@@ -331,6 +332,9 @@ def test_fingerprint_changes_with_decisive_keys_alone():
     for name in Experiment.from_values({}).values:
         given = {"clients-per-round": 5, "optimizer": "sgd", "learning-rate": 0.1}
         given |= DIFFERENT if name in networks else {}
+        # A preset decides by the values that it brings alone.
+        own = {"method": "fedeba", "effective-clients": 0.5}
+        given |= own if name == "preset" else {}
         given |= SITES if name.startswith("site") else {}
         for need in known_keys()[name].declarations[0].needs:
             if not need.met(Experiment.from_values({}).values):

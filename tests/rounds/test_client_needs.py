@@ -274,7 +274,7 @@ def test_our_own_name_of_the_loss_wins() -> None:
     app.train()(train)
     initial = ArrayRecord({"w": Array(np.zeros(2))})
     with flower_identity():
-        result = FedEBA(temperature=0.05, fraction_evaluate=0.0).start(
+        result = FedEBA.of_paper(temperature=0.05, fraction_evaluate=0.0).start(
             LocalGrid(app, 3), initial, 1
         )
     # The worst client takes all: by our name it is the last, by the other the first.

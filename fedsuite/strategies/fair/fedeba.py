@@ -103,6 +103,8 @@ class FedEBA(FedAvg):
         "learning-rate-decay": 0.999,
     }
 
+    PAPER: ClassVar[Mapping[str, Value]] = {"effective-clients": 0.0}
+
     temperature: float = key(
         default=0.1,
         help="unit of losses in the weights; large is the plain mean, near 0 the worst",
@@ -110,7 +112,7 @@ class FedEBA(FedAvg):
         needs=(With("effective-clients", 0.0),),
     )
     effective_clients: float = key(
-        default=0.0,
+        default=0.95,
         help="share of the clients that 1 / sum p^2 is; 1 is the plain mean, 0 is off",
         minimum=0.0,
         maximum=1.0,
@@ -252,8 +254,9 @@ def client_updates(arrays: Arrays, replies: Sequence[ClientReply]) -> Iterator[A
 
 def _norm(arrays: Arrays, update: Arrays) -> float:
     """Return the Euclidean norm of an update's floating-point arrays."""
+    # A sum of BLAS depends on the number of its threads, and so on the engine.
     squares = (
-        float(np.vdot(update[name], update[name]))
+        float(np.sum(np.square(update[name], dtype=np.float64)))
         for name, array in arrays.items()
         if array.dtype.kind == "f"
     )

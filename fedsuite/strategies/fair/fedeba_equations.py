@@ -82,7 +82,7 @@ def limit_to_median(losses: ArrayLike, ratio: float) -> Vector:
 def effective_clients(weights: ArrayLike) -> float:
     r"""Return :math:`1 / \sum_i p_i^2`: n for uniform weights, 1 if one client has all."""
     values = _vector("weights", weights)
-    return float(values.sum() ** 2 / np.dot(values, values))
+    return float(values.sum() ** 2 / np.sum(values * values))
 
 
 def fairness_angle(losses: ArrayLike) -> float:

@@ -3,13 +3,13 @@
 Citation, equations and deviations: :mod:`fedsuite.strategies.fair.fedeba`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedsuite.core.keys import Unless
+from fedsuite.core.keys import Unless, Value
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.search import Between
 from fedsuite.core.settings import given, key, state
@@ -78,8 +78,8 @@ class FedEBAPlus(AlignedFedEBA):
     come in one exchange, else gradients come where the round is unfair. Clients that do not
     answer the probe are not asked to train.
 
-    The paper's best alpha is 0.9. The default is the best of those tried on rows held out
-    of training, see ``simulations/fedeba/README.md``.
+    The defaults are the best of those tried on rows held out of training, see
+    ``simulations/fedeba/README.md``.
     """
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -91,9 +91,16 @@ class FedEBAPlus(AlignedFedEBA):
     )
 
     CORRECTS_GRADIENTS: ClassVar[bool] = True
+    PAPER: ClassVar[Mapping[str, Value]] = {
+        **FedEBA.PAPER,
+        "alpha": 0.9,
+        "fair-gradient-scale": "printed",
+    }
 
     fair_gradient_scale: Literal["printed", "one-update"] = key(
-        default="printed", help="length: of a gradient, or of one local update", told=TRAIN
+        default="one-update",
+        help="length: of a gradient, or of one local update",
+        told=TRAIN,
     )
 
     _aligned: bool = state(default_factory=bool)

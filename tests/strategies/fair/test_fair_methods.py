@@ -170,7 +170,7 @@ def test_every_file_is_of_a_fair_method() -> None:
 @pytest.mark.parametrize("tilt", [0.1, 1.0, 5.0])
 def test_term_is_fedeba_by_the_losses_before(tilt: float) -> None:
     """TERM's tilt is FedEBA's inverse temperature; prior and losses alike."""
-    entropy = FedEBA(
+    entropy = FedEBA.of_paper(
         temperature=1 / tilt, aggregation_losses="before", size_prior=True, **three()
     )
     other = fair_round(entropy, extra=lambda client: {"loss-after": 0.0})

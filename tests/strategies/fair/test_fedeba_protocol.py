@@ -21,7 +21,7 @@ from tests.strategies.fair.probing import NUM_CLIENTS, assert_close, made, netwo
 
 
 def test_alpha_0_makes_all_variants_fedeba() -> None:
-    common: Any = {"temperature": 0.5}
+    common: Any = {"effective_clients": 0.0, "temperature": 0.5}
     reference, _ = run(made(FedEBA, **common), FedEBAClient, 3)
     for theta in (0.0, 1.0, 90.0):
         plus, _ = run(made(FedEBAPlus, alpha=0.0, theta=theta, **common), num_rounds=3)
@@ -100,9 +100,9 @@ def test_fedeba_and_prac_make_the_one_exchange_of_fedavg() -> None:
 
 def test_report_has_a_row_for_each_client_and_sums_to_one() -> None:
     for strategy, client_class in (
-        (made(FedEBAPlus, theta=0.0), FedEBAPlusClient),
-        (made(FedEBAPlus, theta=90.0), FedEBAPlusClient),
-        (made(PracFedEBAPlus), FedEBAClient),
+        (made(FedEBAPlus, theta=0.0, effective_clients=0.0), FedEBAPlusClient),
+        (made(FedEBAPlus, theta=90.0, effective_clients=0.0), FedEBAPlusClient),
+        (made(PracFedEBAPlus, effective_clients=0.0), FedEBAClient),
     ):
         run(strategy, client_class)
         rows = strategy.reports["train"].rows
@@ -122,9 +122,11 @@ def test_size_prior_at_a_large_temperature_is_fedavg() -> None:
     from fedsuite.strategies.averaging.fedavg import FedAvg
 
     expected, _ = run(made(FedAvg), FedEBAClient)
-    found, _ = run(made(FedEBA, temperature=1e9, size_prior=True), FedEBAClient)
+    found, _ = run(
+        made(FedEBA, effective_clients=0.0, temperature=1e9, size_prior=True), FedEBAClient
+    )
     assert_close(found, expected)
-    uniform, _ = run(made(FedEBA, temperature=1e9), FedEBAClient)
+    uniform, _ = run(made(FedEBA, effective_clients=0.0, temperature=1e9), FedEBAClient)
     assert (uniform["4.weight"] != expected["4.weight"]).any()
 
 

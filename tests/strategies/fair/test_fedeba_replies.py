@@ -89,7 +89,7 @@ class Bragging(FedEBAPlusClient):
 def test_false_losses_are_survived(strategy_class: Any, false: float) -> None:
     client_class = type("BraggingHere", (Bragging,), {"FALSE": false})
     changes = {} if strategy_class is FedEBA else {"theta": 20.0}
-    strategy = made(strategy_class, **changes)
+    strategy = made(strategy_class, effective_clients=0.0, **changes)
     final, _ = run(strategy, client_class, 1)
     assert all(np.isfinite(array).all() for array in final.values())
     weight = strategy.reports["train"].column("weight")[0]
@@ -98,7 +98,7 @@ def test_false_losses_are_survived(strategy_class: Any, false: float) -> None:
 
 def test_a_clip_bounds_what_a_false_loss_can_get() -> None:
     client_class = type("BraggingHere", (Bragging,), {"FALSE": 1e308})
-    strategy = made(FedEBA, loss_clip=1.0, temperature=1.0)
+    strategy = made(FedEBA, loss_clip=1.0, effective_clients=0.0, temperature=1.0)
     run(strategy, client_class, 1)
     # At most e^1 times the weight of a client without loss.
     assert strategy.reports["train"].column("weight")[0] < np.e / (np.e + 3)
@@ -108,11 +108,13 @@ def test_a_clip_bounds_what_a_false_loss_can_get() -> None:
 def test_a_ratio_bounds_what_a_false_loss_can_get(strategy_class: Any) -> None:
     """Client 0 inflates its loss to take the round: with the option it cannot."""
     client_class = type("BraggingHere", (Bragging,), {"FALSE": 1e308})
-    honest = made(strategy_class, temperature=1.0)
+    honest = made(strategy_class, effective_clients=0.0, temperature=1.0)
     run(honest, FedEBAPlusClient, 1)
-    taken = made(strategy_class, temperature=1.0)
+    taken = made(strategy_class, effective_clients=0.0, temperature=1.0)
     run(taken, client_class, 1)
-    bounded = made(strategy_class, temperature=1.0, max_loss_ratio=1.5)
+    bounded = made(
+        strategy_class, effective_clients=0.0, temperature=1.0, max_loss_ratio=1.5
+    )
     run(bounded, client_class, 1)
     weights = [s.reports["train"].column("weight")[0] for s in (honest, taken, bounded)]
     losses = honest.reports["train"].column("loss_after")[1:]
@@ -121,9 +123,11 @@ def test_a_ratio_bounds_what_a_false_loss_can_get(strategy_class: Any) -> None:
     most = np.exp(1.5 * max(losses))
     assert weights[2] <= most / (most + sum(map(np.exp, losses))) < 0.7
     # Large enough a ratio leaves honest rounds as they are, bit for bit.
-    loose = made(strategy_class, temperature=1.0, max_loss_ratio=1e6)
+    loose = made(strategy_class, effective_clients=0.0, temperature=1.0, max_loss_ratio=1e6)
     final, _ = run(loose, FedEBAPlusClient, 1)
-    reference, _ = run(made(strategy_class, temperature=1.0), FedEBAPlusClient, 1)
+    reference, _ = run(
+        made(strategy_class, effective_clients=0.0, temperature=1.0), FedEBAPlusClient, 1
+    )
     assert_same(final, reference)
 
 
@@ -140,7 +144,7 @@ def test_all_losses_zero_is_a_fair_round() -> None:
         def full_loss(self, request: Request) -> float:
             return 0.0
 
-    strategy = FedEBAPlus(**options(alpha=0.5, theta=10.0))
+    strategy = FedEBAPlus.of_paper(**options(alpha=0.5, theta=10.0))
     assert start(strategy, -1.0, client_class=Perfect) == pytest.approx(
         -1 + 0.5 * 0.39375 + 0.5 * 0.225
     )
@@ -162,7 +166,10 @@ class Claiming(FedEBAPlusClient):
 
 
 def test_clients_without_examples_have_no_weight() -> None:
-    for strategy in (made(FedEBA, temperature=1e9), made(PracFedEBAPlus)):
+    for strategy in (
+        made(FedEBA, effective_clients=0.0, temperature=1e9),
+        made(PracFedEBAPlus),
+    ):
         run(strategy, Claiming, 1)
         rows = strategy.reports["train"].rows
         assert ["weight" in row for row in rows] == [False, True, True, True]
