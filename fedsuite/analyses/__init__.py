@@ -16,6 +16,7 @@ ANALYSES = {
     "communication": "Accuracy against parameters and bytes sent so far, of runs.",
     "contributions": "Clients' contributions by a method, against their accuracies alone.",
     "covariate-shift": "Shift that three generators of covariate shift reach.",
+    "discriminator-probe": "How well clients' final models can be told apart by outputs.",
     "gaussian-shift": "FedAKD's divergence: as printed, corrected, exact, simulated.",
     "gradient-variance": "Variance of mini-batch gradients of FedAL's loss terms.",
     "latent-variance": "Variance of a product of averages and an average of products.",
