@@ -1,4 +1,4 @@
-"""The four methods on the quickstart: the table of docs/choosing.md is what the CSV gives."""
+"""The four methods on the quickstart: docs/choosing.md has what the CSV gives."""
 
 import csv
 from statistics import fmean
