@@ -129,7 +129,7 @@ def test_golden_rounds_of_a_legacy_app(
 ) -> None:
     if strategy_class is PracFedEBAPlus:
         changes = {**changes, "loss_before_key": "loss_was", "local_steps": 2}
-    strategy = strategy_class(
+    strategy = strategy_class.of_paper(
         wire="numpy",
         temperature=5.0,
         loss_key="train_loss",

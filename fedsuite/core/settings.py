@@ -300,18 +300,6 @@ class Declaring:
                 reason = str(refused).removeprefix(f"key {declared.name}")
                 raise ValueError(f"{name}{reason}") from None
             object.__setattr__(self, name, value)
-        self._refuse_idle()
-
-    def _refuse_idle(self) -> None:
-        """Refuse a value that the other values leave without effect."""
-        values = {k.name: getattr(self, k.argument, k.default) for k in self.KEYS}
-        for k in self.KEYS:
-            lacking = [need for need in k.needs if not need.met(values)]
-            if lacking and lacking == [*k.needs] and values[k.name] != k.default:
-                now = " and ".join(f"{n.key} = {values[n.key]!r}" for n in lacking)
-                advice = " or ".join(need.advice for need in lacking)
-                start = f"{k.argument} = {values[k.name]!r} has no effect"
-                raise ValueError(f"{start} with {now}: {advice} too, or leave it out")
 
     def told(self, message_type: str) -> dict[str, Value]:
         """Return the values by key that messages of a type carry to clients."""

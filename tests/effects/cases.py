@@ -113,6 +113,8 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "local-coefficients": {"num-rounds": 4},
     "local-epochs": {"local-steps": 0},
     "max-failed-rounds": {"drop-out": 1.0},
+    "max-loss-ratio": {"effective-clients": 0.0},
+    "loss-clip": {"effective-clients": 0.0},
     "model": {"hidden-width": 200, "hidden-layers": 2, "num-rounds": 3},
     "public-used": {"public-size": 40},
     "quorum": {"drop-out": 0.4, "max-failed-rounds": 1},
@@ -124,6 +126,7 @@ NOT_ON_DIGITS = ("natural-id",)
 """Partitioners by owners, which digits do not have."""
 
 ELSEWHERE: Mapping[str, str] = {
+    "preset": "brings other keys' values: tests/experiment/test_presets.py",
     "natural-ids": "digits have no owners: tests/data",
     "natural-min-size": "digits have no owners: tests/data",
     "reddit-targets": "of another data set: tests/running/test_reddit_runs.py",

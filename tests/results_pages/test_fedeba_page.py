@@ -177,15 +177,31 @@ def default_alpha():
         yield row(label.removeprefix("alpha="), f"{fmean(means):.1f}", listed)
 
 
-def quickstart():
-    found = {name: seeds(v) for name, v in FIGURE.by_seed("quickstart_by_seed").items()}
-    for name in ("fedeba", "fedeba-plus"):
-        pairs = zip(found[name], found["fedavg"], strict=True)
-        minus = difference([ours - theirs for ours, theirs in pairs], 1)
-        yield row(f"`{name}`", f"{fmean(found[name]):.1f}", minus)
+def defaults(problem, rows):
+    """Return the table of a problem's arms beside FedAvg, on validation or test rows."""
+    start = f"{problem}, {rows}: "
+    found = {
+        label.removeprefix(start): runs
+        for label, runs in FIGURE.by_seed("defaults_by_seed").items()
+        if label.startswith(start)
+    }
+    for arm, runs in found.items():
+        columns = (("mean", 2), ("worst_10", 2), ("variance", 0))
+        cells = []
+        for column, digits in columns:
+            cells.append(f"{fmean(seeds(runs, column)):.{digits}f}")
+            minus = FIGURE.paired(runs, found["FedAvg"], column)
+            cells.append("" if arm == "FedAvg" else short(minus, digits))
+        yield row(arm, *cells[:5])
 
 
-TABLES = (methods, comparisons, arms, placebo_rows, theta, default_alpha, quickstart)
+def all_defaults():
+    for problem in ("quickstart", "Fashion-MNIST"):
+        for rows in ("validation", "test"):
+            yield from defaults(problem, rows)
+
+
+TABLES = (methods, comparisons, arms, placebo_rows, theta, default_alpha, all_defaults)
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -152,6 +152,11 @@ class FedEBA(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.effective_clients and self.temperature != type(self).temperature:
+            raise ValueError(
+                f"temperature = {self.temperature} has no effect with effective_clients = "
+                f"{self.effective_clients}: set effective_clients = 0 too, or leave it out"
+            )
         if 0 < self.max_loss_ratio < 1:
             raise ValueError(
                 f"max_loss_ratio = {self.max_loss_ratio}: expected 0 for no limit, or a "
