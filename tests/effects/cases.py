@@ -118,6 +118,7 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "model": {"hidden-width": 200, "hidden-layers": 2, "num-rounds": 3},
     "public-used": {"public-size": 40},
     "quorum": {"drop-out": 0.4, "max-failed-rounds": 1},
+    "temperature-decay": {"effective-clients": 0.0},
     "theta": {"theta": 0.0},
 }
 """What stands beside a key, before and after its change, for it to have an effect."""
