@@ -9,7 +9,7 @@ READY = $(VENV)/.ready
 
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: simulate test test-all check unit smoke slow nightly grpc faults config setup clean
+.PHONY: simulate test test-all check unit smoke slow nightly grpc faults config docs setup clean
 
 simulate: $(READY)  ## FedAvg on handwritten digits, 10 clients, in Flower's Ray simulation
 	$(BIN)/fedsuite run simulations/quickstart.toml --engine ray --num-supernodes 10
@@ -46,6 +46,11 @@ faults: $(READY)  ## every fault, here and in real processes, and 10,000 inputs 
 
 config: $(READY)  ## write the declared keys into pyproject.toml
 	$(BIN)/python -m fedsuite.experiment.config_table --write pyproject.toml
+
+docs: $(READY)  ## the site, into docs/_build/html: its tutorials run, a warning is an error
+	$(BIN)/python -m pip install -q -c $(CONSTRAINTS) -e '.[docs]'
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 setup: $(READY)
 

@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import blocks, written_pages
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = [README, *(p.read_text() for p in sorted((ROOT / "docs").glob("*.md")))]
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", "\n".join(PAGES), flags=re.DOTALL)
+PAGES = [README, *(page.read_text() for page in written_pages())]
 COMMANDS = [
-    line for kind, text in BLOCKS if kind == "console" for line in text.splitlines()
+    line
+    for kind, text in blocks("\n".join(PAGES))
+    if kind == "console"
+    for line in text.splitlines()
 ]
 SLOW = (
     "fedsuite leaderboard",
@@ -140,7 +144,7 @@ def test_flowers_own_command_runs(
 @pytest.mark.smoke
 @pytest.mark.slow
 def test_python_programs(checkout: Path) -> None:
-    programs = [text for kind, text in BLOCKS if kind == "python"]
+    programs = [text for kind, text in blocks(README) if kind == "python"]
     assert len(programs) == 2
     script = checkout / "program.py"
     script.write_text(programs[0])

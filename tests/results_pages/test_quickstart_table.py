@@ -1,11 +1,11 @@
-"""The four methods on the quickstart: docs/choosing.md has what the CSV gives."""
+"""The four methods on the quickstart: docs/how-to/choosing.md has what the CSV gives."""
 
 import csv
 from statistics import fmean
 
 from tests.results_pages.recomputed import SIMULATIONS, absent, interval, row
 
-PAGE = (SIMULATIONS.parent / "docs" / "choosing.md").read_text()
+PAGE = (SIMULATIONS.parent / "docs" / "how-to" / "choosing.md").read_text()
 CSV = SIMULATIONS / "leaderboard" / "results" / "quickstart_by_seed.csv"
 BASELINES = {
     "FedEBA": "FedAvg",

@@ -1,0 +1,51 @@
+"""The site: `make docs` builds it without a network, and a warning fails the build."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fedsuite
+
+project = "fedsuite"
+author = "fedsuite"
+version = release = fedsuite.__version__
+copyright = "the authors of fedsuite, Apache-2.0"
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "sphinx_copybutton",
+    "extension",
+]
+exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+nitpicky = False
+language = "en"
+
+html_theme = "furo"
+html_title = f"fedsuite {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+myst_dmath_allow_labels = False
+myst_dmath_double_inline = False
+# The equations are MathML, which browsers draw themselves: see extension.py.
+html_math_renderer = "mathml"
+
+nb_execution_mode = "force"
+nb_execution_timeout = 120
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+templates_path = ["_templates"]
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+numpydoc_validation_checks: set[str] = set()

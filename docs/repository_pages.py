@@ -1,0 +1,78 @@
+"""Pages of the site that are copies of pages of the repository, with links that hold."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATED = "generated"
+"""Folder of `docs/` for pages that are made when the site is built; git ignores it."""
+
+_LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+
+
+def copied_pages() -> dict[Path, str]:
+    """Return the repository's pages that the site has, each with its place in `docs/`."""
+    pages = {
+        ROOT / "CHANGELOG.md": "changelog",
+        ROOT / "CONTRIBUTING.md": "contributing",
+        ROOT / "SECURITY.md": "security",
+        ROOT / "CODE_OF_CONDUCT.md": "code_of_conduct",
+        ROOT / "deploy" / "README.md": "deploy",
+        ROOT / "deploy" / "fedal_prototype" / "README.md": "fedal_prototype",
+        ROOT / "simulations" / "leaderboard" / "protocol.md": "results/protocol",
+        ROOT
+        / "simulations"
+        / "leaderboard"
+        / "results"
+        / "README.md": "results/leaderboard",
+        ROOT / "benchmarks" / "README.md": "results/benchmarks",
+    }
+    for page in sorted((ROOT / "simulations").glob("*/README.md")):
+        pages[page] = f"results/{page.parent.name}"
+    return {page: name for page, name in pages.items() if page.exists()}
+
+
+def places() -> dict[Path, Path]:
+    """Return where on the site a page of the repository is to be found."""
+    docs = ROOT / "docs"
+    found = {page: docs / GENERATED / f"{name}.md" for page, name in copied_pages().items()}
+    return {**found, ROOT / "README.md": docs / "index.md"}
+
+
+def relinked(text: str, written_for: Path, page: Path) -> str:
+    """Return a page's text with relative links that hold where the page is put.
+
+    Parameters
+    ----------
+    text
+        Markdown.
+    written_for
+        The file whose folder the links start from.
+    page
+        The file that the text will be in.
+    """
+    known = places()
+
+    def link(match: re.Match[str]) -> str:
+        opening, target, anchor, closing = match.groups()
+        if "://" in target or target.startswith(("mailto:", "/")):
+            return match.group(0)
+        path = Path(os.path.normpath(written_for.parent / target))
+        if path.is_dir() and (path / "README.md") in known:
+            path = path / "README.md"
+        goal = known.get(path, path)
+        new = os.path.relpath(goal, page.parent)
+        return f"{opening}{new}{anchor or ''}{closing}"
+
+    return _LINK.sub(link, text)
+
+
+def write_pages(folder: Path) -> None:
+    """Empty a folder, and write the copies into it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for source, name in copied_pages().items():
+        page = folder / f"{name}.md"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(relinked(source.read_text(), source, page))

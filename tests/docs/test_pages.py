@@ -1,0 +1,152 @@
+"""Pages of the site: links lead somewhere, commands parse, lines are short."""
+
+import ast
+import json
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from fedsuite.cli import app
+from fedsuite.core.registry import METHODS
+from fedsuite.experiment.key_catalog import known_keys
+from tests.docs.pages import (
+    DOCS,
+    ROOT,
+    blocks,
+    commands,
+    read_pages,
+    without_code,
+    written_pages,
+)
+
+LONGEST = 100
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def targets(page: Path) -> list[str]:
+    """Return the relative links of a page, and the entries of its tables of contents."""
+    text = page.read_text()
+    found = [link for link in LINK.findall(without_code(text)) if "://" not in link]
+    for body in re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        entries = [line for line in body.splitlines() if line and line[0] != ":"]
+        found += [entry for entry in entries if "*" not in entry]
+    return [link for link in found if not link.startswith("mailto:")]
+
+
+def slug(heading: str) -> str:
+    """Return the anchor of a heading."""
+    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return kept.replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {
+        slug(line.lstrip("#")) for line in page.read_text().splitlines() if line[:1] == "#"
+    }
+
+
+def goal_of(page: Path, link: str) -> Path | None:
+    """Return the file that a link leads to; None if there is none."""
+    from repository_pages import GENERATED, copied_pages
+
+    path = (page.parent / link.partition("#")[0]).resolve()
+    generated = DOCS / GENERATED
+    if path.is_relative_to(generated):
+        name = str(path.relative_to(generated)).removesuffix(".md")
+        if name in [f"methods/{method}" for method in METHODS]:
+            return path
+        return next((p for p, at in copied_pages().items() if at == name), None)
+    candidates = (
+        path,
+        path.with_name(f"{path.name}.md"),
+        path.with_name(f"{path.name}.ipynb"),
+    )
+    return next((found for found in candidates if found.exists()), None)
+
+
+@pytest.mark.parametrize("page", read_pages(), ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in targets(page):
+        anchor = link.partition("#")[2]
+        goal = page if link.startswith("#") else goal_of(page, link)
+        assert goal is not None, f"{named(page)} links to {link}, which is not there"
+        if anchor and goal.suffix == ".md" and goal.exists():
+            assert anchor in anchors(goal), (
+                f"{named(page)} links to {link}: no such heading"
+            )
+
+
+def leaf(words: list[str]) -> tuple[click.Command, list[str]]:
+    """Return the command that words name, and the words after its name."""
+    command = typer.main.get_command(app)
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, f"no command {words[0]!r}"
+        command, words = found, words[1:]
+    return command, words
+
+
+@pytest.mark.parametrize("page", read_pages(), ids=named)
+def test_commands_parse(page: Path) -> None:
+    for line in commands(page.read_text()):
+        words = shlex.split(line.partition("  #")[0])[1:]
+        if words[0].startswith("-"):
+            continue
+        command, rest = leaf(words)
+        parser = command.make_parser(click.Context(command, **command.context_settings))
+        parser.parse_args(args=list(rest))
+        settings = re.findall(r"--(?:set|grid) ([a-z][a-z-]*)=", line)
+        assert set(settings) <= set(known_keys()), f"{named(page)}: {line}"
+
+
+@pytest.mark.parametrize("page", read_pages(), ids=named)
+def test_python_parses(page: Path) -> None:
+    for kind, text in blocks(page.read_text()):
+        if kind == "python":
+            ast.parse(text)
+
+
+@pytest.mark.parametrize("page", written_pages(), ids=named)
+def test_lines_are_short(page: Path) -> None:
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
+        # A row of a table and a command each stand on one line.
+        if not line.startswith(("|", "fedsuite ", "flwr ", "    ")):
+            assert len(line) <= LONGEST, (
+                f"{named(page)}, line {number}: {len(line)} columns"
+            )
+
+
+@pytest.mark.parametrize("page", written_pages("ipynb"), ids=named)
+def test_notebooks_hold_no_output(page: Path) -> None:
+    cells = json.loads(page.read_text())["cells"]
+    assert cells
+    for cell in cells:
+        assert not cell.get("outputs"), f"{named(page)} holds outputs: the build makes them"
+        assert all(len(line.rstrip()) <= LONGEST for line in cell["source"])
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    for page in written_pages():
+        if page == DOCS / "index.md":
+            continue
+        above = page.parent if page.name != "index.md" else page.parents[1]
+        contents = (above / "index.md").read_text()
+        name = str(page.relative_to(above)).removesuffix(".md")
+        assert name in contents or "\n*\n" in contents, f"{named(page)} is in no table"
+
+
+def test_reference_names_exist() -> None:
+    from reference_pages import MODULES
+
+    for module, (_, names) in MODULES.items():
+        for name in names:
+            assert hasattr(import_module(module), name), f"{module}.{name}"
