@@ -48,7 +48,12 @@ if TYPE_CHECKING:
 
 Group = TypeVar("Group", bound=Declaring)
 
-ABSENT: Mapping[str, Value] = {"client-validation-fraction": 0.0}
+ABSENT: Mapping[str, Value] = {
+    "client-validation-fraction": 0.0,
+    "attack": "none",
+    "attackers": 0.2,
+    "attack-strength": AUTO,
+}
 """Values that leave an experiment what it is without the key: they identify nothing."""
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
@@ -178,6 +183,19 @@ class Experiment:
             raise ConfigError(
                 f"keys drop-out = {self['drop-out']} and straggler = {self['straggler']}: "
                 "expected at most 1 together"
+            )
+        self._check_attack()
+
+    def _check_attack(self) -> None:
+        from fedsuite.training.attack_plan import AttackPlan
+
+        try:
+            self.group(AttackPlan, num_clients=self.num_clients)
+        except ValueError as error:
+            raise ConfigError(f"key {error}") from None
+        if self["attack"] == "label-flip" and self["dataset"] == "reddit":
+            raise ConfigError(
+                "key attack = 'label-flip': rows of data set reddit have no class to flip"
             )
 
     def __getitem__(self, name: str) -> Value:

@@ -38,6 +38,7 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     from fedsuite.data import DataSettings
     from fedsuite.models.model_settings import ModelSettings
     from fedsuite.rounds.round_settings import RoundSettings
+    from fedsuite.training.attack_plan import AttackPlan
     from fedsuite.training.fault_plan import FaultPlan
     from fedsuite.training.loop import TrainingOptions
     from fedsuite.training.privacy import PrivacyOptions
@@ -49,7 +50,12 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
         "data": DataSettings.KEYS,
         "model": ModelSettings.KEYS,
         "training": TrainingOptions.KEYS,
-        "extras": (*LSROptions.KEYS, *PrivacyOptions.KEYS, *FaultPlan.KEYS),
+        "extras": (
+            *LSROptions.KEYS,
+            *PrivacyOptions.KEYS,
+            *FaultPlan.KEYS,
+            *AttackPlan.KEYS,
+        ),
     }
 
 

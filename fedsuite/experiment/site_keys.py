@@ -70,6 +70,11 @@ def check_sites(values: Mapping[str, Value]) -> None:
         )
     if rehearsal:
         return
+    if values["attack"] != "none":
+        raise ConfigError(
+            f"key attack = {values['attack']!r} cannot go with sites, whose clients are "
+            "not ours to make lie: rehearse with site-dirs, or set 'none'"
+        )
     # A node's operator chooses the folders that the node opens.
     for key, allowed in (("public-dir", ("", AUTO)), ("state-dir", (AUTO,))):
         if values[key] not in allowed:

@@ -26,19 +26,9 @@ from numpy.typing import NDArray
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.messages.records import ARRAYS, Arrays, num_bytes
+from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply
-
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
-
-def is_statistic(name: str, array: NDArray[Any]) -> bool:
-    """Return whether an array is counted or measured rather than trained.
-
-    These are integer arrays, and the statistics of normalisation layers by the names
-    that torch gives them.
-    """
-    return array.dtype.kind != "f" or name.rpartition(".")[2] in _STATISTICS
 
 
 class ServerMomentum:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, Arrays
+from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.aggregation import cast_like, weighted_mean
-from fedsuite.rounds.server_step import is_statistic
 from fedsuite.rounds.validation import ClientReply
 
 

@@ -34,6 +34,7 @@ from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
 from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange_layer import ExchangeLayer
+from fedsuite.running.collusion import with_liars
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
@@ -152,7 +153,7 @@ def _run_experiment(
             run_folder = _new_folder(folder, experiment, data, parts.networks, flwr_run_id)
         callbacks = build_callbacks(experiment, run_folder, checkpoint, write)
         result = strategy.start(
-            grid,
+            with_liars(experiment, grid),
             to_record(initial_arrays(experiment, model, parts)),
             num_rounds=run.num_rounds,
             timeout=run.round_timeout,

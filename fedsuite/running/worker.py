@@ -32,6 +32,7 @@ from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.training.app import Answering, Failures, make_client_app
+from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
@@ -104,6 +105,10 @@ class Worker:
         self._public = public.features.to(self._device) if len(public) else None
         self._privacy = experiment.group(PrivacyOptions)
         self._faults = experiment.group(FaultPlan, seed=experiment.seed)
+        self._attack = experiment.group(
+            AttackPlan, seed=experiment.seed, num_clients=experiment.num_clients
+        )
+        self._liars = self._attack.liars()
         self._self_regularisation = _self_regularisation(
             experiment.group(LSROptions), training, self._data
         )
@@ -134,10 +139,12 @@ class Worker:
         return client
 
     def _make(self, client_id: int, data: ClientData) -> Answering:
-        validation = data.validation
+        validation, train = data.validation, data.train
+        if self._attack.attack == "label-flip" and client_id in self._liars:
+            train = flipped(train, self._data.num_classes)
         client = self._client_class(
             self._initialised(client_id),
-            self._on_device(data.train),
+            self._on_device(train),
             self._on_device(data.test),
             validation=None if validation is None else self._on_device(validation),
             training=self._training,
@@ -164,8 +171,10 @@ class Worker:
             self._data.client(client_id)
 
     def participant(self, context: Context, client_id: int) -> Answering:
-        """Return a client that fails where the fault plan says so."""
+        """Return a client that lies and fails where the experiment plans so."""
         client = self.client(context, client_id)
+        if client_id in self._liars:
+            client = LyingClient(client, self._attack, self._client_class.TRAINED)
         return PlannedClient(client, self._faults) if self._faults else client
 
     def facts(self, context: Context) -> Mapping[str, str]:

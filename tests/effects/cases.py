@@ -38,11 +38,14 @@ LISTED: Mapping[str, str] = {
 SAME: Mapping[tuple[Value, Value], str] = {
     ("fedsgd", "freeze"): "of a client's one step what travels is the same",
     ("fedsgd", "discard"): "beside freeze, for the same reason",
+    ("fd", 5.0): "as attack-strength: flipped probabilities are refused at any",
 }
 """Values of a method that change nothing by its mathematics, and why."""
 
 OTHERS: Mapping[str, tuple[Value, ...]] = {
     "atoms": (4,),
+    "attack-strength": (5.0,),
+    "attackers": (0.7,),
     "best-model-metric": ("accuracy_mean",),
     "cffl-threshold": (1.0,),
     "cfd-server-model": ("linear",),

@@ -10,7 +10,8 @@ from tests.effects.runs import did, refused_replies
 Outcome = Literal["changed", "refused", "told"]
 
 FAULTS = ("drop-out", "straggler", "max-failed-rounds", "quorum")
-"""Keys that are about replies that do not come."""
+FAULTS += ("attack", "attackers", "attack-strength")
+"""Keys that are about replies that do not come, or are not to be used."""
 
 
 def outcome(case: Case) -> Outcome:

@@ -321,8 +321,8 @@ def other_value(name, value):
         return next(choice for choice in key.choices if choice != value)
     if isinstance(value, bool):
         return not value
-    if isinstance(value, float):
-        return value / 2 if value else 0.5
+    if key.type is float:
+        return value / 2 if isinstance(value, float) and value else 0.5
     return value + 1 if isinstance(value, int) else f"{value}x"
 
 

@@ -14,13 +14,13 @@ from fedsuite.core.registry import METHODS
 from fedsuite.engines.api import resume, run
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS, Arrays
+from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.server_step import (
     ServerExtras,
     ServerMomentum,
     UpdateMemory,
-    is_statistic,
 )
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.running.server import build_strategy

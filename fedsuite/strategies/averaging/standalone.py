@@ -21,6 +21,7 @@ class Standalone(FederatedStrategy):
         **NO_COMMON_STEP,
         **NO_WHOLE_MODEL,
         "dp-noise-multiplier": "its clients upload nothing",
+        "attack": "no client gets anything of another's",
     }
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "StandaloneClient", "keeps its model", stores=True

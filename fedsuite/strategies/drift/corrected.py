@@ -37,10 +37,10 @@ from fedsuite.messages.records import (
     grouped,
     joined,
 )
+from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.aggregation import WeightedMean, cast_like
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.server_step import is_statistic
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from fedsuite.core.settings import part
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
+from fedsuite.messages.statistics import is_statistic
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.declaration import NO_WHOLE_MODEL, ClientNeeds
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.server_step import is_statistic
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies.averaging.fedavg import FedAvg
 

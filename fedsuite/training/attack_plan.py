@@ -1,0 +1,234 @@
+"""Planned lies of clients, to ask in simulation what dishonest ones could do.
+
+The liars are drawn once per experiment, from a stream of their own. So the same clients lie
+in every engine and round, and a larger share adds liars to those of a smaller one. A liar
+answers every message in time and in the right form; what it says of its evaluation is true,
+so that scores measure the attack.
+
+What a liar sends, with x its honest update, c the key ``attack-strength``:
+
+- ``sign-flip``: -c x, 1 by default; ``scale``: c x, 10 by default.
+- ``label-flip``: what it learns from labels y -> K - 1 - y, honestly reported.
+- ``lie-examples``: c as its number of examples, 1,000,000 by default.
+- ``lie-loss``: c as each of its training losses, 10 by default.
+- ``alie``: mu - c sigma; ``ipm``: -c mu, 2 by default. Mu and sigma are mean and standard
+  deviation of the honest updates of the same exchange, by coordinate.
+
+Liars of the first five know their own data alone. Those of the last two know all honest
+replies of the round before they answer: more than a real one would, so that what withstands
+them withstands those who know less. They are played between clients and server, in
+:mod:`fedsuite.running.collusion`.
+
+Where a record holds no trained model but gradients, logits or tables, x is the record.
+Integers and statistics of normalisation layers stay as they are.
+
+Sign flip and scaling: E. Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS
+2020, arXiv:1807.00459. ALIE: G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough:
+Circumventing Defenses For Distributed Learning", NeurIPS 2019, arXiv:1902.06156. Its z is 0
+for few clients: auto is that z, but at least 1.5. IPM: C. Xie, S. Koyejo, I. Gupta, "Fall
+of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation", UAI 2019,
+arXiv:1903.03936.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.core.keys import AUTO, Unless, With
+from fedsuite.core.rng import numpy_stream
+from fedsuite.core.settings import Settings, given, key
+from fedsuite.data import Split
+from fedsuite.messages.records import (
+    ARRAYS,
+    EVALUATE,
+    LOSS_AFTER,
+    LOSS_BEFORE,
+    LOSSES,
+    NUM_EXAMPLES,
+    Arrays,
+    Reply,
+    Request,
+)
+from fedsuite.messages.statistics import is_statistic
+from fedsuite.training.app import Answering
+
+STRENGTHS: Mapping[str, float] = {
+    "sign-flip": 1.0,
+    "scale": 10.0,
+    "alie": 1.5,
+    "ipm": 2.0,
+    "lie-examples": 1e6,
+    "lie-loss": 10.0,
+}
+"""What ``auto`` is for each attack that has a strength; of alie the least value."""
+
+COLLUSION = ("alie", "ipm")
+"""Attacks whose liars know the honest replies of the round."""
+
+_LOSSES = ("loss", LOSS_BEFORE, LOSS_AFTER)
+
+
+class AttackPlan(Settings):
+    """Which clients lie, and how."""
+
+    attack: Literal[
+        "none",
+        "sign-flip",
+        "scale",
+        "alie",
+        "ipm",
+        "label-flip",
+        "lie-examples",
+        "lie-loss",
+    ] = key(
+        default="none",
+        help="what dishonest clients of a simulation do; none has no such clients",
+    )
+    attackers: float = key(
+        default=0.2,
+        help="share of the clients that are dishonest, rounded; 0 is nobody",
+        minimum=0.0,
+        maximum=1.0,
+        needs=(Unless("attack", "none"),),
+    )
+    attack_strength: float | Literal["auto"] = key(
+        default="auto",
+        help="how much they overdo it: factor of the update (sign-flip 1, scale 10, "
+        "ipm 2), standard deviations (alie 1.5 or more), or the number claimed "
+        "(lie-examples 1,000,000, lie-loss 10); auto is the number in brackets",
+        above=0.0,
+        needs=tuple(With("attack", attack) for attack in STRENGTHS),
+    )
+    seed: int = given(default=0, help="seed of the experiment")
+    num_clients: int = given(default=0, help="number of clients, of which some lie")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share = self.attackers
+        if self and share and self.num_clients and not self._num_liars():
+            raise ValueError(
+                f"attackers = {share}: of {self.num_clients} clients that is nobody; give "
+                f"{0.5 / self.num_clients:g} or more, or 0"
+            )
+
+    def __bool__(self) -> bool:
+        return self.attack != "none"
+
+    def _num_liars(self) -> int:
+        return int(np.floor(self.attackers * self.num_clients + 0.5))
+
+    def liars(self) -> frozenset[int]:
+        """Return the clients that lie."""
+        if not self:
+            return frozenset()
+        order = numpy_stream(self.seed, "attackers").permutation(self.num_clients)
+        return frozenset(order[: self._num_liars()].tolist())
+
+    @property
+    def strength(self) -> float:
+        """Strength of the attack; of alie the least one."""
+        if self.attack_strength == AUTO:
+            return STRENGTHS.get(self.attack, 1.0)
+        return float(self.attack_strength)
+
+    def deviations(self, num_clients: int, num_liars: int) -> float:
+        """Return alie's z in a round with so many clients, so many of them liars."""
+        if self.attack_strength != AUTO:
+            return self.strength
+        return max(alie_deviations(num_clients, num_liars), self.strength)
+
+    def lie(self, reply: Reply, received: Arrays, trained: Collection[str]) -> Reply:
+        """Return what a liar says instead of an honest reply to anything but evaluation.
+
+        Parameters
+        ----------
+        reply
+            The honest reply.
+        received
+            The model that the client got; empty if none.
+        trained
+            Records of the reply that hold this model after training.
+        """
+        metrics, arrays = dict(reply.metrics), dict(reply.arrays)
+        if self.attack == "lie-examples" and NUM_EXAMPLES in metrics:
+            metrics[NUM_EXAMPLES] = round(self.strength)
+        elif self.attack == "lie-loss":
+            metrics |= {name: self.strength for name in _LOSSES if name in metrics}
+            if claimed := arrays.get(LOSSES):
+                # Zeros stand for batches that there is no data for.
+                arrays[LOSSES] = {
+                    name: np.where(losses > 0, self.strength, losses)
+                    for name, losses in claimed.items()
+                }
+        elif self.attack in ("sign-flip", "scale"):
+            factor = self.strength if self.attack == "scale" else -self.strength
+            for name, record in arrays.items():
+                start = received if name in trained else {}
+                arrays[name] = scaled(record, start, factor)
+        return Reply(arrays, metrics)
+
+
+def scaled(record: Arrays, start: Arrays, factor: float) -> Arrays:
+    """Return a record whose distance from ``start``, 0 where missing, is multiplied."""
+    made = dict(record)
+    for name, array in record.items():
+        if not is_statistic(name, array):
+            origin = np.asarray(start.get(name, 0.0), dtype=np.float64)
+            made[name] = cast(origin + factor * (array - origin), array)
+    return made
+
+
+def cast(values: NDArray[Any], like: NDArray[Any]) -> NDArray[Any]:
+    """Return values in an array's dtype; what is too large becomes infinite."""
+    with np.errstate(over="ignore"):
+        return values.astype(like.dtype)
+
+
+def flipped(split: Split, num_classes: int) -> Split:
+    """Return rows whose label y is K - 1 - y."""
+    return replace(split, labels=num_classes - 1 - split.labels)
+
+
+def alie_deviations(num_clients: int, num_liars: int) -> float:
+    """Return z of ALIE: how far liars may go while they still look like a majority.
+
+    With n clients and f liars s = floor(n / 2) + 1 - f honest ones must lie further out:
+    z = Phi^-1((n - f - s) / (n - f)). 0 where there is no such z above 0.
+    """
+    honest = num_clients - num_liars
+    supporters = num_clients // 2 + 1 - num_liars
+    if honest <= 0 or not 0 < supporters < honest:
+        return 0.0
+    return max(NormalDist().inv_cdf((honest - supporters) / honest), 0.0)
+
+
+class LyingClient:
+    """A client that says what the plan has it say.
+
+    Parameters
+    ----------
+    client
+        The client as it would be.
+    plan
+        The plan.
+    trained
+        Records of its replies that hold the received model after training.
+    """
+
+    def __init__(
+        self, client: Answering, plan: AttackPlan, trained: Collection[str]
+    ) -> None:
+        self._client = client
+        self._plan = plan
+        self._trained = trained
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request: an evaluation honestly, all else as planned."""
+        reply = self._client.answer(request)
+        if request.message_type.partition(".")[0] == EVALUATE:
+            return reply
+        return self._plan.lie(reply, request.arrays.get(ARRAYS, {}), self._trained)
