@@ -23,6 +23,7 @@ ANALYSES = {
     "loss-plane": "Training loss of a dense and a factored run, and their paths over it.",
     "participation": "Accuracy against clients per round, dense and factored, by a sweep.",
     "round-time": "Time per round by method, and rounds in equal time.",
+    "suspects": "Clients whose updates are far from the others', or were refused.",
     "synthetic-landscape": "FedAvg with few and many clients on a model of two weights.",
 }
 """One line of help by the name on the command line."""

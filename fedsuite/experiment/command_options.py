@@ -13,6 +13,7 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key; may be repeated."),
 ]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of the run.")]
 RunsArgument = Annotated[list[Path], typer.Argument(help="Folders of runs.")]
 StandaloneOption = Annotated[
     list[Path] | None,

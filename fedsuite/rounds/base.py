@@ -93,6 +93,7 @@ class FederatedStrategy(RoundLoop):
         self._begin_round(server_round, travelling, grid)
         self.reports = {}
         self.round_metrics = {}
+        self.witness.begin()
         if self.sampling[TRAIN].fraction == 0.0:
             return []
         try:
@@ -128,6 +129,7 @@ class FederatedStrategy(RoundLoop):
             return None, None
         finally:
             report.bytes_up += reader.bytes_up
+            self.witness.tell(report)
         self.judge.failed_rounds = 0
         if arrays is not None:
             arrays = self._counted_step(arrays, report)
@@ -252,6 +254,8 @@ class FederatedStrategy(RoundLoop):
                 logger.warning(unused, self.server_round, f"client {name}", reason)
 
         def accept(reply: ClientReply) -> None:
+            if exchange.message_type == TRAIN:
+                self.witness.take(exchange, reply)
             if reply.stored_state:
                 self.client_versions[reply.client_id] = group_id
             if reply.converted and not self._told_conversion:

@@ -36,6 +36,7 @@ from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.server_step import ServerExtras
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.rounds.witness import Witness
 
 
 class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
@@ -147,6 +148,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             phase: MetricMeans(phase, function, self.weighted_by_key)
             for phase, function in functions.items()
         }
+        self.witness = Witness()
         self.extras = ServerExtras(momentum=self.server_momentum, fedvarp=self.fedvarp)
         self.directory = Directory(
             self.identity,

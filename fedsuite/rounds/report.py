@@ -9,6 +9,9 @@ from fedsuite.rounds.validation import ClientReply
 
 Row = dict[str, float | int | str]
 
+OF_A_CLIENT = frozenset({"client", "update_norm", "norm_ratio", "cosine"})
+"""Columns that have no mean: they compare a client with the others."""
+
 RESERVED = frozenset({"client", "num_examples", "round", "phase"})
 """Columns that the server fills; metrics of these names are left out."""
 
@@ -70,10 +73,16 @@ class PhaseReport:
         """
         self._row_of.get(client_id, {}).update(values)
 
+    def weights(self) -> dict[int, float]:
+        """Return each client's weight in the method, or else its number of examples."""
+        weighed = all("weight" in row for row in self._row_of.values())
+        name = "weight" if weighed else "num_examples"
+        return {k: float(row[name]) for k, row in self._row_of.items()}
+
     def numeric_rows(self) -> list[dict[str, float]]:
-        """Return the rows without the clients' names."""
+        """Return the rows without the columns that have no mean."""
         return [
-            {key: float(v) for key, v in row.items() if key != "client"}
+            {key: float(v) for key, v in row.items() if key not in OF_A_CLIENT}
             for row in self.rows
         ]
 

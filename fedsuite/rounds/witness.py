@@ -1,0 +1,129 @@
+"""How far each client's update is from the others', for ``clients.jsonl``.
+
+A row gets the length of the update as it came, that length over the round's median, and the
+cosine of the update with the weighted mean of the *others'* updates. Nothing that a method
+computes is read or changed.
+
+Lengths are exact. For the cosine a client leaves not its update but a sketch of
+:data:`WIDTH` numbers: the update's entries, with random signs, added up in so many buckets
+(a count sketch: M. Charikar, K. Chen, M. Farach-Colton, "Finding Frequent Items in Data
+Streams", ICALP 2002). So a round's memory does not grow with the model. Inner products of
+sketches are those of the updates but for an error of about 1 / sqrt(WIDTH) of the lengths'
+product, 0.02; up to WIDTH parameters the sketch is the update.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.core.rng import numpy_stream
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import ARRAYS, Arrays
+from fedsuite.messages.statistics import is_statistic
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.validation import ClientReply
+
+WIDTH = 2039
+"""Buckets of a sketch; a prime, so that no layer's width divides it."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is kept of one client's update.
+
+    Parameters
+    ----------
+    norm
+        Its length.
+    sketch
+        Its sketch.
+    shapes
+        Names and shapes of the arrays: only equal ones compare.
+    """
+
+    norm: float
+    sketch: Vector
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass
+class Witness:
+    """Sees the updates of a round pass, and tells of them in the round's report."""
+
+    _seen: dict[int, Seen] = field(default_factory=dict)
+    _signs: NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
+
+    def begin(self) -> None:
+        """Forget the last round."""
+        self._seen = {}
+
+    def take(self, exchange: Exchange, reply: ClientReply) -> None:
+        """See a reply as it came; one without a trained model is passed over."""
+        own = exchange.own.get(reply.client_id, {})
+        start = own.get(ARRAYS) or exchange.shared.get(ARRAYS)
+        trained = reply.arrays.get(ARRAYS)
+        if start and trained:
+            self._seen[reply.client_id] = self._looked_at(trained, start)
+
+    def tell(self, report: PhaseReport) -> None:
+        """Add the columns to the clients' rows."""
+        weights = report.weights()
+        known = {k: seen for k, seen in self._seen.items() if k in weights}
+        if not known:
+            return
+        median = float(np.median([seen.norm for seen in known.values()]))
+        for client_id, seen in known.items():
+            columns = {"update_norm": seen.norm}
+            if median > 0:
+                columns["norm_ratio"] = seen.norm / median
+            others = [
+                weights[k] * other.sketch
+                for k, other in known.items()
+                if k != client_id and other.shapes == seen.shapes
+            ]
+            if others:
+                columns["cosine"] = cosine(seen.sketch, np.sum(others, axis=0))
+            report.annotate(client_id, **columns)
+
+    def _looked_at(self, trained: Arrays, start: Mapping[str, NDArray[Any]]) -> Seen:
+        names = [n for n, array in trained.items() if not is_statistic(n, array)]
+        shapes = tuple((name, trained[name].shape) for name in names)
+        size = sum(trained[name].size for name in names)
+        if size > max(WIDTH, self._signs.size):
+            signs = numpy_stream(0, "update-sketch").integers(0, 2, size, np.int8)
+            self._signs = 2 * signs - 1
+        sketch, squares, offset = np.zeros(WIDTH), 0.0, 0
+        for name in names:
+            origin = start.get(name, 0.0)
+            change = np.subtract(trained[name], origin, dtype=np.float64).reshape(-1)
+            # Without BLAS, whose bits depend on its threads.
+            squares += float(np.square(change).sum())
+            if size > WIDTH:
+                change *= self._signs[offset : offset + change.size]
+            add_in_buckets(sketch, change, offset)
+            offset += change.size
+        return Seen(float(np.sqrt(squares)), sketch, shapes)
+
+
+def add_in_buckets(sketch: Vector, values: Vector, offset: int) -> None:
+    """Add values to a sketch in place: value i to bucket (offset + i) modulo its width."""
+    width = sketch.size
+    first = (-offset) % width
+    head, rest = values[:first], values[first:]
+    start = offset % width
+    sketch[start : start + head.size] += head
+    whole = rest.size // width * width
+    sketch += rest[:whole].reshape(-1, width).sum(axis=0)
+    sketch[: rest.size - whole] += rest[whole:]
+
+
+def cosine(left: Vector, right: Vector) -> float:
+    """Return the cosine of the angle between vectors; 0 where one has no length."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.sqrt(np.square(left).sum()) * np.sqrt(np.square(right).sum())
+        found = float((left * right).sum() / lengths) if lengths > 0 else 0.0
+    return found if np.isfinite(found) else 0.0
