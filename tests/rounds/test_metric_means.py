@@ -190,10 +190,7 @@ def test_lists_without_a_mean_are_told_once(caplog: Caplog) -> None:
     found = trace.result.train_metrics_clientapp[2]
     assert set(found) == {"even", "num-examples"}
     assert found["even"] == [np.inf, pytest.approx(8 / 6)]
-    assert [set(row) for row in trace.reports[0].train.rows][1] == {
-        "client",
-        "num_examples",
-    }
+    assert not {"ragged", "even", "some"} & set(trace.reports[0].train.rows[1])
 
 
 def test_lists_of_hosted_clients_are_averaged_too() -> None:
