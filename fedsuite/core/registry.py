@@ -103,6 +103,14 @@ _ROWS: tuple[tuple[str, ...], ...] = (
         "Liang et al., arXiv:2001.01523",
         _PARTIAL,
     ),
+    ("apfl", "personal.apfl.APFL", "Deng et al., arXiv:2003.13461"),
+    (
+        "per-fedavg",
+        "personal.per_fedavg.PerFedAvg",
+        "Fallah et al., NeurIPS 2020, arXiv:2002.07948",
+    ),
+    ("pfedme", "personal.pfedme.PFedMe", "Dinh et al., NeurIPS 2020, arXiv:2006.08848"),
+    ("fedrod", "personal.fedrod.FedRoD", "Chen & Chao, ICLR 2022, arXiv:2107.00778"),
     ("fedpac", "personal.fedpac.FedPAC", "Xu et al., ICLR 2023, arXiv:2306.11867"),
     ("fedakd", "distillation.fedakd.FedAKD", "Yu et al., KDD 2025, arXiv:2507.08617"),
     (

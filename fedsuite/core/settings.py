@@ -76,7 +76,8 @@ def key(
         Whether the key says where or how long a run works, not what it computes: a run may
         be resumed with another value.
     told
-        Type of the messages that carry the value to clients; empty tells nobody.
+        Types of the messages that carry the value to clients, with spaces between them;
+        empty tells nobody.
     search
         Values that ``fedsuite tune`` tries; None leaves the key as it is.
     """
@@ -306,7 +307,7 @@ class Declaring:
         return {
             name: getattr(self, name.replace("-", "_"))
             for name, kind in self._TOLD.items()
-            if kind == message_type
+            if message_type in kind.split()
         }
 
 

@@ -185,6 +185,12 @@ class FederatedClient(NumPyClient):
     def after_step(self, model: nn.Module, step: int) -> None:
         """Act after an optimiser step; ``step`` counts from 1."""
 
+    def mini_batches(
+        self, num_examples: int, training: TrainingOptions, generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Yield the sample indices of each step of one local training."""
+        return mini_batches(num_examples, training, generator)
+
     def make_optimizer(
         self, training: TrainingOptions, server_round: int
     ) -> torch.optim.Optimizer:
@@ -220,7 +226,7 @@ class FederatedClient(NumPyClient):
         server_round = request.server_round
         keys = (self.seed, purpose, server_round, self.client_id)
         count = len(self.train_data) if rows is None else len(rows)
-        batches = mini_batches(count, training, torch_stream(*keys))
+        batches = self.mini_batches(count, training, torch_stream(*keys))
         if rows is not None:
             batches = (rows[batch] for batch in batches)
         with frozen_arrays(self.model, frozen) as modules:

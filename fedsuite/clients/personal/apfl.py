@@ -1,0 +1,95 @@
+"""Client of APFL: trains the received model, and one of its own that is mixed with it."""
+
+import copy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedsuite.clients.personal.own_model import PersonalModelClient
+from fedsuite.messages.records import ARRAYS, Reply, Request
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.training.loop import make_optimizer
+from fedsuite.training.told import Told
+
+SHARE = "apfl-share"
+"""Name of alpha in what a client keeps."""
+
+
+class APFLClient(PersonalModelClient):
+    """Trains the received model as FedAvg's client does, and its own model beside it."""
+
+    apfl_alpha = Told(float)
+    apfl_adaptive = Told(bool)
+    _own: nn.Module | None = None
+    _share = torch.zeros(())
+
+    def on_train(self, request: Request) -> Reply:
+        """Train both models on the same mini-batches; send one, keep the other."""
+        self._own = self._kept(request)
+        self._share.requires_grad_(self.apfl_adaptive)
+        rate = self.training.learning_rate_at(request.server_round)
+        self._optimizer = make_optimizer(self._own, self.training, request.server_round)
+        self._share_optimizer = torch.optim.SGD([self._share], lr=rate)
+        try:
+            reply = super().on_train(request)
+            share = self._share.detach()
+            kept = {**model_arrays(self._own), SHARE: np.array(float(share))}
+        finally:
+            self._own = None
+        stored = self.save_state(request, kept)
+        return Reply(reply.arrays, {**reply.metrics, "apfl-share": float(share), **stored})
+
+    def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the model's loss; its gradient is also that of the mixture's loss."""
+        loss = super().loss(model, features, labels)
+        own = self._own
+        if own is None or (not self.apfl_adaptive and float(self._share) == 0.0):
+            return loss
+        received = dict(model.named_parameters())
+        mixture = {
+            name: self._share * v + (1 - self._share) * received[name].detach()
+            for name, v in own.named_parameters()
+        }
+
+        def mixed(inputs: Tensor) -> Tensor:
+            outputs: Tensor = functional_call(own, mixture, (inputs,))
+            return outputs
+
+        # A client reports the received model's loss, as FedAvg's does.
+        other = self._plain_loss(mixed, features, labels)  # type: ignore[arg-type]
+        return loss + (other - other.detach())
+
+    def before_step(self, model: nn.Module) -> None:
+        """Step the own model, and at the first step of a round its share."""
+        if self._own is None or not any(p.grad is not None for p in self._own.parameters()):
+            return
+        if self.training.clip_gradient_norm > 0:
+            nn.utils.clip_grad_norm_(
+                self._own.parameters(), self.training.clip_gradient_norm
+            )
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if self._share.requires_grad:
+            self._share_optimizer.step()
+            self._share = self._share.detach().clamp(0.0, 1.0)
+
+    def load_own(self, request: Request) -> None:
+        """Load the mixture of the own model and the received one."""
+        own, received = self._kept(request), request.arrays[ARRAYS]
+        share, kept = float(self._share), model_arrays(own)
+        names = dict(own.named_parameters())
+        mixture = {
+            n: share * a + (1 - share) * received[n] for n, a in kept.items() if n in names
+        }
+        load_arrays(self.model, {**kept, **mixture})
+
+    def _kept(self, request: Request) -> nn.Module:
+        """Return the own model, and set its share."""
+        kept = dict(self.load_state(request) or {})
+        share = kept.pop(SHARE, np.array(self.apfl_alpha))
+        self._share = torch.tensor(float(share), dtype=torch.float64)
+        own = copy.deepcopy(self.model)
+        load_arrays(own, {**self._initial, **kept})
+        return own

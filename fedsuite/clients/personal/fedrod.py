@@ -1,0 +1,82 @@
+"""Client of FedRoD: a balanced loss for the shared model, and a personal head."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsuite.data.specs import IGNORED
+from fedsuite.messages.records import Reply, Request
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.features import with_features
+from fedsuite.models.head import find_head
+from fedsuite.training.base import FederatedClient
+from fedsuite.training.loop import make_optimizer
+from fedsuite.training.scoring import prefixed
+
+
+def log_counts(labels: Tensor, num_classes: int) -> Tensor:
+    """Return the log of the examples of each class; minus infinity excludes a class."""
+    counted = labels[labels != IGNORED]
+    return torch.bincount(counted, minlength=num_classes).log()
+
+
+class FedRoDClient(FederatedClient):
+    """Trains the received model on balanced losses, and a head of its own beside it."""
+
+    _head: nn.Module | None = None
+
+    def on_train(self, request: Request) -> Reply:
+        """Train both; send the received model, keep the head."""
+        self._head = self._kept(request)
+        self._optimizer = make_optimizer(self._head, self.training, request.server_round)
+        try:
+            reply = super().on_train(request)
+            stored = self.save_state(request, model_arrays(self._head))
+        finally:
+            self._head = None
+        return Reply(reply.arrays, {**reply.metrics, **stored})
+
+    def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the balanced loss; the gradient is the personal head's too."""
+        if self._head is None:
+            return super().loss(model, features, labels)
+        found, logits = with_features(model, features)
+        shift = log_counts(self.train_data.labels, logits.shape[-1])
+        loss = self.loss_of_logits(logits + shift, labels)
+        own = self.loss_of_logits(logits.detach() + self._head(found.detach()), labels)
+        return loss + (own - own.detach())
+
+    def before_step(self, model: nn.Module) -> None:
+        """Step the personal head."""
+        if self._head is not None:
+            if self.training.clip_gradient_norm > 0:
+                nn.utils.clip_grad_norm_(
+                    self._head.parameters(), self.training.clip_gradient_norm
+                )
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Score the sum of logits; report the shared model's scores with ``global-``."""
+        shared = super().on_evaluate(request).metrics
+        own = self._kept(request)
+
+        def add(_: nn.Module, received: tuple[Any, ...], logits: Tensor) -> Tensor:
+            personal: Tensor = own(received[0])
+            return logits + personal
+
+        hook = find_head(self.model)[1].register_forward_hook(add)
+        try:
+            scores = self.evaluation().metrics
+        finally:
+            hook.remove()
+        return Reply(metrics={**scores, **prefixed("global", shared)})
+
+    def _kept(self, request: Request) -> nn.Module:
+        """Return the personal head, which is zero at first."""
+        head = copy.deepcopy(find_head(self.model)[1])
+        zero = {name: array * 0 for name, array in model_arrays(head).items()}
+        load_arrays(head, self.load_state(request) or zero)
+        return head

@@ -1,0 +1,69 @@
+"""Client of Per-FedAvg: takes its gradients one step ahead."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedsuite.messages.records import ARRAYS, Reply, Request
+from fedsuite.models.arrays import load_arrays
+from fedsuite.training.base import FederatedClient
+from fedsuite.training.loop import TrainingOptions
+from fedsuite.training.told import Told
+
+
+class PerFedAvgClient(FederatedClient):
+    """Takes pairs of mini-batches: one to step ahead, one for the gradient there."""
+
+    adaptation_rate = Told(float)
+    _ahead: Tensor | None = None
+
+    def mini_batches(
+        self, num_examples: int, training: TrainingOptions, generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Yield the second mini-batch of each pair, and remember the first."""
+        batches = super().mini_batches(num_examples, training, generator)
+        alone = True
+        for first in batches:
+            second = next(batches, first if alone else None)
+            if second is None:
+                break
+            alone, self._ahead = False, first
+            yield second
+        self._ahead = None
+
+    def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss one step ahead, whose gradient is taken there."""
+        if self._ahead is None or self.adaptation_rate == 0:
+            return super().loss(model, features, labels)
+        rows, data = self._ahead.to(labels.device), self.train_data
+        parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        here = super().loss(model, data.features[rows], data.labels[rows])
+        gradients = torch.autograd.grad(here, list(parameters.values()))
+        ahead = {
+            name: p - self.adaptation_rate * g
+            for (name, p), g in zip(parameters.items(), gradients, strict=True)
+        }
+
+        def stepped(inputs: Tensor) -> Tensor:
+            outputs: Tensor = functional_call(model, ahead, (inputs,))
+            return outputs
+
+        return self._plain_loss(stepped, features, labels)  # type: ignore[arg-type]
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Evaluate the received model after one step on one mini-batch."""
+        load_arrays(self.model, request.arrays[ARRAYS])
+        if self.adaptation_rate > 0:
+            step = replace(
+                self.training,
+                local_steps=1,
+                learning_rate=self.adaptation_rate,
+                learning_rate_decay=1.0,
+                optimizer="sgd",
+                momentum=0.0,
+            )
+            self.train_locally(request, "adaptation-batches", training=step)
+        return self.evaluation()

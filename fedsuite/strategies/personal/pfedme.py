@@ -1,0 +1,70 @@
+"""pFedMe: personal models within a Moreau envelope around the global one.
+
+C. T. Dinh, N. H. Tran, T. D. Nguyen, "Personalized Federated Learning with Moreau
+Envelopes", NeurIPS 2020, arXiv:2006.08848.
+
+Equations used: w_k = theta = w at first. For each mini-batch, K steps on that mini-batch,
+theta <- theta - eta_p (grad F(theta) + lambda (theta - w_k)), then
+w_k <- w_k - eta lambda (w_k - theta). The server takes w <- w + beta (mean of w_k - w).
+Clients are scored with theta. Eta_p is the experiment's learning rate.
+
+Known to hold: lambda = 0 or beta = 0 leaves w where it is. Deviations: only sampled clients
+train; no weight decay unless the experiment sets one.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fedsuite.core.search import Between
+from fedsuite.core.settings import key
+from fedsuite.messages.records import TRAIN, Arrays
+from fedsuite.rounds.aggregation import step_towards
+from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
+from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies.averaging.fedavg import FedAvg
+
+
+class PFedMe(FedAvg):
+    """Averages models that clients pull towards their personal ones."""
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "PFedMeClient", "keeps a personal model near the received one", stores=True
+    )
+    NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
+    SCORED_MODEL: ClassVar[ScoredModel] = "private"
+
+    pfedme_lambda: float = key(
+        default=15.0,
+        help="pull of personal models to the received one; 0 never moves the global model",
+        minimum=0.0,
+        told=TRAIN,
+        search=Between(1.0, 30.0),
+    )
+    pfedme_learning_rate: float = key(
+        default=0.005,
+        help="step eta of w_k to the personal model; times lambda below 1",
+        minimum=0.0,
+        told=TRAIN,
+        search=Between(0.003, 0.03),
+    )
+    pfedme_inner_steps: int = key(
+        default=5, help="steps K on each mini-batch", minimum=1, told=TRAIN
+    )
+    pfedme_server_step: float = key(
+        default=1.0,
+        help="share beta of the way to the clients' mean; 0 leaves the model as it is",
+        minimum=0.0,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pfedme_lambda * self.pfedme_learning_rate >= 1:
+            raise ValueError(
+                "pfedme_lambda times pfedme_learning_rate must be below 1, got "
+                f"{self.pfedme_lambda * self.pfedme_learning_rate:g}: lower one of them"
+            )
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Step towards the mean of the clients' models."""
+        mean = super().aggregate(arrays, replies)
+        return None if mean is None else step_towards(arrays, mean, self.pfedme_server_step)

@@ -1,0 +1,66 @@
+"""One client of the curve (x - 1)^2 / 2, asked by hand."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsuite.data import Split
+from fedsuite.messages.records import ARRAYS, Request
+from fedsuite.training.base import FederatedClient
+from fedsuite.training.loop import TrainingOptions
+from fedsuite.training.store import MemoryStore
+from tests.strategies.drift.corrected import QuadraticLoss
+from tests.strategies.fair.quadratic import Point
+
+
+@dataclass
+class Answered:
+    """What one training left behind: the number sent, the numbers kept, the client."""
+
+    sent: float
+    kept: dict[str, float]
+    client: FederatedClient
+    metrics: Mapping[str, Any]
+
+
+def train_once(
+    client_class: type[FederatedClient],
+    told: Mapping[str, Any],
+    kept: Mapping[str, float] | None = None,
+    **training: Any,
+) -> Answered:
+    """Train from 0, in one step of 0.1 unless told else, with what the client kept."""
+    store = MemoryStore()
+    if kept:
+        store.save(
+            0,
+            "old",
+            {n: np.full((1,) if n == "x" else (), v) for n, v in kept.items()},
+            set(),
+        )
+    data = Split(torch.tensor([[0.5, 1.0]] * 2, dtype=torch.float64), torch.zeros(2).long())
+    client = type("Quadratic", (QuadraticLoss, client_class), {})(
+        Point(),
+        data,
+        data,
+        store=store,
+        training=TrainingOptions(**{"local_steps": 1, "batch_size": 1, **training}),
+    )
+    request = Request(
+        "train",
+        0,
+        arrays={ARRAYS: {"x": np.zeros(1)}},
+        config={"server-round": 1, **told},
+        start_version="old" if kept else "",
+        new_version="new",
+    )
+    reply = client.answer(request)
+    try:
+        state = store.load(0, "new")
+    except RuntimeError:
+        state = {}
+    numbers = {n: float(a.reshape(-1)[0]) for n, a in state.items()}
+    return Answered(float(reply.arrays[ARRAYS]["x"][0]), numbers, client, reply.metrics)
