@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -77,6 +78,6 @@ class FedRoDClient(FederatedClient):
     def _kept(self, request: Request) -> nn.Module:
         """Return the personal head, which is zero at first."""
         head = copy.deepcopy(find_head(self.model)[1])
-        zero = {name: array * 0 for name, array in model_arrays(head).items()}
+        zero = {name: np.zeros_like(array) for name, array in model_arrays(head).items()}
         load_arrays(head, self.load_state(request) or zero)
         return head

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedsuite.core.errors import RunError
 from fedsuite.data import Split
 from fedsuite.messages.records import ARRAYS, Request
 from fedsuite.training.base import FederatedClient
@@ -60,7 +61,7 @@ def train_once(
     reply = client.answer(request)
     try:
         state = store.load(0, "new")
-    except RuntimeError:
+    except RunError:
         state = {}
     numbers = {n: float(a.reshape(-1)[0]) for n, a in state.items()}
     return Answered(float(reply.arrays[ARRAYS]["x"][0]), numbers, client, reply.metrics)
