@@ -85,6 +85,11 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("aaggff", "fair.aaggff.AAggFF", "Hahn et al., ICML 2024, arXiv:2405.20821", _PROBED),
     (
+        "rank-core-fed",
+        "fair.rank_core_fed.RankCoreFed",
+        "Ray Chaudhury et al., ICML 2024 (our reading)",
+    ),
+    (
         "fedwavg",
         "averaging.fedwavg.FedwAvg",
         "Hong et al., Applied Sciences 12(12):5806, 2022 (our reading)",
