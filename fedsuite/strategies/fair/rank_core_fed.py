@@ -3,17 +3,17 @@
 B. Ray Chaudhury, A. Murhekar, Z. Yuan, B. Li, R. Mehta, A. D. Procaccia, "Fair Federated
 Learning via the Proportional Veto Core", ICML 2024, PMLR 235:42245-42257.
 
-From the paper's abstract: a client judges a model by its rank, and the model that is trained
-lies in the proportional veto core. A coalition T of n clients blocks a of m models if all of
-T prefer each model of a set B to a, and |T| / n > 1 - |B| / m. The core is what nobody
-blocks.
+From the paper's abstract: a client judges a model by its rank, and the model that is
+trained lies in the proportional veto core. A coalition T of n clients blocks a of m models
+if all of T prefer each model of a set B to a, and |T| / n > 1 - |B| / m. The core is what
+nobody blocks.
 
 Our reading, since the algorithm could not be read: FedAvg, whose new model is elected in
 every q-th round from a pool. The pool holds the mean by examples, the model of the round
-before, the plain mean, the mean of the half with the higher losses, and the clients' models.
-The clients rank the pool by their loss on validation rows, or on training rows where they
-keep none. The server lets them veto by consumption: each model has mass 1, all clients eat at
-one speed the model alive that they rank lowest, and the last one alive wins.
+before, the plain mean, the mean of the half with the higher losses, and the clients'
+models. The clients rank the pool by their loss on validation rows, or on training rows
+where they keep none. The server lets them veto by consumption: each model has mass 1, all
+clients eat at one speed the model alive that they rank lowest, and the last one wins.
 
 Known to hold: the winner is in the core. All mass is eaten at time m / n. If T blocked the
 winner with B, then T ate outside B up to that time, which is |T| m / n > m - |B|: more than
@@ -28,7 +28,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedsuite.core.keys import Value
-from fedsuite.core.search import Between
+from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import ARRAYS, RANK, RANKING, Arrays
 from fedsuite.rounds.aggregation import weighted_mean
@@ -68,7 +68,7 @@ class RankCoreFed(LossStrategy):
         default=5,
         help="rounds from election to election; more than all is FedAvg",
         minimum=1,
-        search=Between(1, 20),
+        search=OneOf(1, 2, 5, 10),
     )
     pool_size: int = key(
         default=8, help="models to elect from; 1 is FedAvg's alone", minimum=1
