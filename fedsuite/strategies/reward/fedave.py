@@ -56,6 +56,9 @@ from fedsuite.strategies.reward.reputation import (
 LEAST_LOSS = 1e-12
 """Least value of losses and divergences."""
 
+BELIEVED = 100.0
+"""How many times smaller than the median a divergence may be and count."""
+
 
 def loss_divergence(client: Vector, server: Vector) -> float:
     """Return KL_k of losses >= 0 on mini-batches, cut to the shorter sequence.
@@ -75,7 +78,10 @@ def data_values(divergences: Vector) -> Vector:
     known = divergences[~np.isnan(divergences)]
     average = known.mean() if known.size else 1.0
     filled = np.where(np.isnan(divergences), average, divergences)
-    values: Vector = filled.min() / filled
+    # A client that guesses the server's losses must not take all from the others.
+    median = np.sort(filled)[(filled.size - 1) // 2]
+    best = max(filled.min(), median / BELIEVED)
+    values: Vector = np.minimum(best / filled, 1.0)
     return values
 
 
