@@ -155,7 +155,9 @@ def test_experiment_of_the_paper_loads(method: str) -> None:
     # Tuned values are written down, not left to the defaults.
     text = (BASELINES / f"{method}.toml").read_text()
     numbers = [
-        key for key in load_strategy(METHODS[method]).method_keys() if not key.choices
+        key
+        for key in load_strategy(METHODS[method]).method_keys()
+        if not key.choices and key.name != "max-loss-ratio"
     ]
     assert any(key.name in text for key in numbers) or not numbers
 
