@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load
 from torch import Tensor, nn
 
 from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.clients import load_client
 from fedsuite.core.errors import RunError
+from fedsuite.core.files import safetensors_arrays
 from fedsuite.core.keys import AUTO
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment.experiment import Experiment
@@ -160,8 +159,8 @@ class FinalModels:
     def _read_model(self) -> Arrays:
         path = self.run.path / MODEL
         try:
-            arrays: Arrays = load(path.read_bytes())
-        except (OSError, SafetensorError) as error:
+            arrays, _ = safetensors_arrays(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise RunError(
                 f"{self.run.path}: its final model cannot be read ({error}): give a run "
                 "that is finished"

@@ -32,11 +32,13 @@ class PersistsClients(Protocol):
         """Write these versions to disk, beside the last checkpoint's versions."""
 
     def prune_clients(self, versions: Mapping[int, str]) -> None:
-        """Delete from disk all but these versions."""
+        """Delete from disk all but these versions, comma-separated for each client."""
 
 
 class CheckpointWriter(Callback):
     """Writes checkpoints and deletes those that are no longer needed.
+
+    Clients keep what the kept checkpoints need of their states.
 
     Parameters
     ----------
@@ -93,8 +95,12 @@ class CheckpointWriter(Callback):
         # A checkpoint must not survive rounds whose lines are lost.
         self._run_folder.sync()
         remembered = {other.name: other.remember() for other in self._remembering}
-        Checkpoint.capture(state, self._fingerprint, remembered).save(self._folder)
-        strategy.kept_versions = dict(strategy.client_versions)
+        # A damaged checkpoint leaves the one before, with all that it needs of clients.
+        newest = len(strategy.checkpoint_versions)
+        earlier = strategy.checkpoint_versions[max(0, newest + 1 - self._keep) :]
+        found = Checkpoint.capture(state, self._fingerprint, remembered, earlier)
+        found.save(self._folder)
+        strategy.keep_states_of([*earlier, found.client_versions])
         self._tidy(state)
 
     def _tidy(self, state: RunState) -> None:

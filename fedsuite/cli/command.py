@@ -141,11 +141,21 @@ def resume(
         int | None, typer.Option(help="Another number of rounds.")
     ] = None,
     num_supernodes: NodesOption = 0,
+    from_round: Annotated[
+        int | None,
+        typer.Option(help="Go on from this round's checkpoint, not from the last."),
+    ] = None,
 ) -> None:
     """Go on with a run from its last checkpoint."""
     from fedsuite.engines.api import resume as go_on
 
-    go_on(run, engine=_engine(engine), num_rounds=num_rounds, num_supernodes=num_supernodes)
+    go_on(
+        run,
+        engine=_engine(engine),
+        num_rounds=num_rounds,
+        num_supernodes=num_supernodes,
+        from_round=from_round,
+    )
 
 
 @app.command()

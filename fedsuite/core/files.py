@@ -1,6 +1,9 @@
 """Files that are replaced whole, even if the process dies."""
 
+import hashlib
+import json
 import os
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +16,10 @@ if TYPE_CHECKING:
 
 TEMPORARY_PATTERN = ".*.tmp"
 """Pattern of the files that a killed :func:`atomic_write` leaves behind."""
+
+_UNSEALED = b"0" * 64
+# A tensor's name is followed by a brace, and quotes inside a text are escaped.
+_SEAL = re.compile(rb'(?<="fedsuite":"sha256:)[0-9a-f]{64}')
 
 
 def atomic_write(path: Path, data: bytes) -> None:
@@ -80,10 +87,11 @@ def sync_folder(path: Path) -> None:
             os.close(descriptor)
 
 
-def safetensors_bytes(
-    arrays: Mapping[str, "NDArray[Any]"], metadata: dict[str, str] | None = None
-) -> bytes:
-    """Return named arrays as the bytes of a safetensors file.
+def safetensors_bytes(arrays: Mapping[str, "NDArray[Any]"], note: str = "") -> bytes:
+    """Return named arrays and a text as the bytes of a safetensors file with a hash.
+
+    The entry ``fedsuite`` of the file's metadata is ``sha256:HASH NOTE``. The hash is that
+    of the whole file with 64 zeros in its place.
 
     The library writes an array's memory as it lies there. So arrays are copied into C order
     first; a transposed array would otherwise be read back as another.
@@ -92,8 +100,38 @@ def safetensors_bytes(
     from safetensors.numpy import save
 
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    data: bytes = save(plain, metadata=metadata)
-    return data
+    seal = f"sha256:{_UNSEALED.decode()}"
+    data: bytes = save(plain, metadata={"fedsuite": f"{seal} {note}" if note else seal})
+    return _SEAL.sub(hashlib.sha256(data).hexdigest().encode(), data, count=1)
+
+
+def safetensors_arrays(data: bytes) -> tuple[dict[str, "NDArray[Any]"], str]:
+    """Return the arrays and the text of :func:`safetensors_bytes`, compared with the hash.
+
+    A file of another program has no hash, and no text.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    header = min(8 + int.from_bytes(data[:8], "little"), len(data))
+    try:
+        if found := _SEAL.search(data, 0, header):
+            zeroed = hashlib.sha256(data[: found.start()] + _UNSEALED)
+            zeroed.update(memoryview(data)[found.end() :])
+            if zeroed.hexdigest() != found[0].decode():
+                raise ValueError("it was damaged after it was written: its hash differs")
+        arrays: dict[str, NDArray[Any]] = load(data)
+        if not found:
+            return arrays, ""
+        metadata = json.loads(data[8:header])["__metadata__"]["fedsuite"]
+    except (SafetensorError, LookupError, TypeError) as error:
+        raise ValueError(str(error)) from error
+    return arrays, metadata.partition(" ")[2]
 
 
 def write_error(path: Path, error: OSError) -> RunError:

@@ -85,6 +85,7 @@ def resume(
     engine: Engine | None = None,
     num_rounds: int | None = None,
     num_supernodes: int = 0,
+    from_round: int | None = None,
 ) -> "Run":
     """Resume a run from its last checkpoint, to the same bits as without a stop.
 
@@ -98,6 +99,9 @@ def resume(
         Another number of rounds, to make a finished run longer.
     num_supernodes
         As for :func:`run`.
+    from_round
+        Round of an earlier checkpoint to go on from. Later checkpoints are passed over, and
+        stay in the folder under names that end in ``.aside``.
 
     Raises
     ------
@@ -112,7 +116,7 @@ def resume(
 
     folder = Path(path).resolve()
     manifest = read_manifest(folder)
-    if manifest["status"] == "finished":
+    if manifest["status"] == "finished" and from_round is None:
         done = load_run(folder).rounds[-1]["round"]
         if num_rounds is None or num_rounds <= done:
             raise RunError(
@@ -120,6 +124,8 @@ def resume(
                 "--num-rounds"
             )
     experiment = Experiment.load(folder / EXPERIMENT)
+    if from_round is not None:
+        _pass_over_later(folder, from_round)
     # The folder may have been moved since.
     changes: dict[str, Value] = {
         "output-dir": str(folder.parent),
@@ -132,6 +138,16 @@ def resume(
         changes["num-rounds"] = num_rounds
     resumed = at_home(Experiment.from_values({**experiment.values, **changes}))
     return _start(resumed, folder, num_supernodes, 1, 0.0)
+
+
+def _pass_over_later(folder: Path, server_round: int) -> None:
+    """Make a round's checkpoint the newest, unless a process writes this run."""
+    from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
+    from fedsuite.results.writer import RunFolder
+    from fedsuite.rounds.checkpoint import go_back_to
+
+    with RunFolder.unused(folder):
+        go_back_to(folder / CHECKPOINTS, server_round)
 
 
 def at_home(experiment: "Experiment") -> "Experiment":

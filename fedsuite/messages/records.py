@@ -282,7 +282,7 @@ class Request:
     start_version
         Version of the stored state to start from; empty for none.
     keep_version
-        Version that a checkpoint needs; empty for none.
+        Versions that checkpoints need, comma-separated; empty for none.
     new_version
         Version under which new state is stored; empty for a client used by hand, which
         stores nothing.
@@ -295,6 +295,11 @@ class Request:
     start_version: str = ""
     keep_version: str = ""
     new_version: str = ""
+
+    @property
+    def needed_versions(self) -> set[str]:
+        """Versions of the stored state that must stay."""
+        return {self.start_version, *self.keep_version.split(",")}
 
     @property
     def server_round(self) -> int:

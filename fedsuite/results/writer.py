@@ -8,8 +8,8 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from importlib import metadata
@@ -124,13 +124,19 @@ class RunFolder:
     @classmethod
     def stop(cls, path: Path) -> None:
         """Mark a killed run as stopped, unless a process still writes the run."""
-        with suppress(RunError):
-            lock = _locked(path)
-            try:
-                if layout.read_manifest(path)["status"] == "running":
-                    cls(path).finish("stopped")
-            finally:
-                lock.release()
+        with suppress(RunError), cls.unused(path):
+            if layout.read_manifest(path)["status"] == "running":
+                cls(path).finish("stopped")
+
+    @staticmethod
+    @contextmanager
+    def unused(path: Path) -> Iterator[None]:
+        """Keep a run's folder from other writers; RunError if a process writes the run."""
+        lock = _locked(path)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def append(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
         """Append objects to ``name.jsonl``, in one write that is flushed on return.

@@ -7,23 +7,29 @@ round, so there is no random state to keep.
 
 import json
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import MetricRecord
-from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.files import atomic_write, safetensors_bytes
+from fedsuite.core.files import (
+    atomic_write,
+    safetensors_arrays,
+    safetensors_bytes,
+    sync_folder,
+)
 from fedsuite.messages.records import Arrays, to_arrays, to_record
 
 if TYPE_CHECKING:
     from fedsuite.rounds.events import RunState
 
-FORMAT = 2
+FORMAT = 3
+ASIDE = ".aside"
+"""Ending of a checkpoint that a person passed over."""
 _FILE_NAME = "round-{:06d}.safetensors"
 _PATTERN = re.compile(r"round-(\d{6,})\.safetensors")
 _HISTORIES = (
@@ -53,6 +59,8 @@ class Checkpoint:
         What server momentum and FedVARP remember.
     client_versions
         Client to the version of its stored state.
+    earlier_versions
+        The same of the earlier checkpoints that are kept, oldest first.
     history
         Flower's metric histories: name to round to metrics.
     callbacks
@@ -67,13 +75,18 @@ class Checkpoint:
     layer_scalars: Mapping[str, Any] = field(default_factory=dict)
     extra_arrays: Arrays = field(default_factory=dict)
     client_versions: Mapping[int, str] = field(default_factory=dict)
+    earlier_versions: Sequence[Mapping[int, str]] = ()
     failed_rounds: int = 0
     history: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict)
     callbacks: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def capture(
-        cls, state: "RunState", fingerprint: str, callbacks: Mapping[str, Any]
+        cls,
+        state: "RunState",
+        fingerprint: str,
+        callbacks: Mapping[str, Any],
+        earlier_versions: Sequence[Mapping[int, str]] = (),
     ) -> "Checkpoint":
         """Return the state of a run between two rounds."""
         method_arrays, method_scalars = state.strategy.state()
@@ -88,6 +101,7 @@ class Checkpoint:
             layer_scalars=layer,
             extra_arrays=extras,
             client_versions=dict(state.strategy.client_versions),
+            earlier_versions=earlier_versions,
             failed_rounds=state.strategy.judge.failed_rounds,
             history={
                 name: {k: dict(v) for k, v in getattr(state.result, name).items()}
@@ -105,7 +119,7 @@ class Checkpoint:
         strategy.layer.restore(self.layer_scalars)
         strategy.extras.restore(self.extra_arrays)
         strategy.client_versions = dict(self.client_versions)
-        strategy.kept_versions = dict(self.client_versions)
+        strategy.keep_states_of([*self.earlier_versions, self.client_versions])
         strategy.judge.failed_rounds = self.failed_rounds
         for name in _HISTORIES:
             records = {k: MetricRecord(dict(v)) for k, v in self.history[name].items()}
@@ -123,6 +137,7 @@ class Checkpoint:
             "layer_scalars": dict(self.layer_scalars),
             "extra_arrays": list(self.extra_arrays),
             "client_versions": self.client_versions,
+            "earlier_versions": list(self.earlier_versions),
             "failed_rounds": self.failed_rounds,
             "history": self.history,
             "callbacks": self.callbacks,
@@ -131,8 +146,7 @@ class Checkpoint:
         tensors |= {f"method/{name}": array for name, array in self.method_arrays.items()}
         tensors |= {f"extra/{name}": array for name, array in self.extra_arrays.items()}
         path = folder / _FILE_NAME.format(self.server_round)
-        data = safetensors_bytes(tensors, {"fedsuite": json.dumps(facts)})
-        atomic_write(path, data)
+        atomic_write(path, safetensors_bytes(tensors, json.dumps(facts)))
         return path
 
     @classmethod
@@ -142,12 +156,11 @@ class Checkpoint:
         Raises
         ------
         RunError
-            If the file cannot be read, is torn, or is of another format.
+            If the file cannot be read, is damaged, or is of another format.
         """
         try:
-            data = path.read_bytes()
-            tensors = load(data)
-            facts = json.loads(_metadata(data)["fedsuite"])
+            tensors, note = safetensors_arrays(path.read_bytes())
+            facts = json.loads(note)
             if facts["format"] != FORMAT:
                 raise RunError(
                     f"checkpoint {path} has format {facts['format']}, this version reads "
@@ -161,7 +174,8 @@ class Checkpoint:
                 method_scalars=facts["method_scalars"],
                 layer_scalars=facts["layer_scalars"],
                 extra_arrays={n: tensors[f"extra/{n}"] for n in facts["extra_arrays"]},
-                client_versions={int(k): v for k, v in facts["client_versions"].items()},
+                client_versions=_versions(facts["client_versions"]),
+                earlier_versions=[_versions(v) for v in facts["earlier_versions"]],
                 failed_rounds=facts["failed_rounds"],
                 history={
                     name: {int(k): v for k, v in facts["history"][name].items()}
@@ -169,22 +183,12 @@ class Checkpoint:
                 },
                 callbacks=facts["callbacks"],
             )
-        except (
-            OSError,
-            SafetensorError,
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-        ) as error:
+        except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"cannot read checkpoint {path}: {error}") from error
 
 
-def _metadata(data: bytes) -> dict[str, str]:
-    """Return the metadata in the header of a safetensors file."""
-    length = int.from_bytes(data[:8], "little")
-    metadata: dict[str, str] = json.loads(data[8 : 8 + length])["__metadata__"]
-    return metadata
+def _versions(told: Mapping[str, str]) -> dict[int, str]:
+    return {int(client_id): version for client_id, version in told.items()}
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -206,15 +210,54 @@ def load_latest(folder: Path, fingerprint: str) -> Checkpoint | None:
     Raises
     ------
     RunError
-        If it cannot be read, or belongs to another experiment.
+        If it cannot be read, or belongs to another experiment. The error names an earlier
+        checkpoint that is good, and the command that goes on from there.
     """
     paths = list_checkpoints(folder)
     if not paths:
         return None
-    checkpoint = Checkpoint.load(paths[-1])
+    try:
+        checkpoint = Checkpoint.load(paths[-1])
+    except RunError as error:
+        raise RunError(f"{error}; {_way_out(folder, paths[:-1])}") from error
     if checkpoint.fingerprint != fingerprint:
         raise RunError(
             f"checkpoint {paths[-1]} belongs to another experiment: resume with the "
             "settings in its run folder's experiment.toml, or start a new run"
         )
     return checkpoint
+
+
+def _way_out(folder: Path, earlier: Sequence[Path]) -> str:
+    """Return what to do about a checkpoint that cannot be read."""
+    for path in reversed(earlier):
+        try:
+            good = Checkpoint.load(path).server_round
+        except RunError:
+            continue
+        command = shlex.join(
+            ["fedsuite", "resume", str(folder.parent), "--from-round", str(good)]
+        )
+        return f"{path.name} is good: `{command}` goes on from there"
+    return "no earlier checkpoint is good: put a copy in its place, or start a new run"
+
+
+def go_back_to(folder: Path, server_round: int) -> None:
+    """Make a round's checkpoint the newest; later ones stay, under names with an ending.
+
+    Raises
+    ------
+    RunError
+        If there is no such checkpoint, or it cannot be read. Nothing has changed then.
+    """
+    paths = {checkpoint_round(path): path for path in list_checkpoints(folder)}
+    if server_round not in paths:
+        there = ", ".join(map(str, paths)) or "no round"
+        raise RunError(
+            f"{folder} has no checkpoint of round {server_round}: it has those of {there}"
+        )
+    Checkpoint.load(paths[server_round])
+    for found, path in paths.items():
+        if found > server_round:
+            path.replace(path.with_name(path.name + ASIDE))
+    sync_folder(folder)

@@ -162,8 +162,8 @@ def build_messages(
     group_id
         Round and exchange, a mark that a reply must carry.
     start_versions, keep_versions
-        Client to the version of its stored state that it starts from, and that a checkpoint
-        needs.
+        Client to the version of its stored state that it starts from, and to those that
+        checkpoints need, comma-separated.
     shared_record
         Ready-made record of ``exchange.shared["arrays"]``, to save packing it again.
     keys

@@ -160,6 +160,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         )
         self.reports: dict[str, PhaseReport] = {}
         self.client_versions: dict[int, str] = {}
+        self.checkpoint_versions: list[Mapping[int, str]] = []
         self.kept_versions: dict[int, str] = {}
         self.server_round = 0
         self.round_metrics: dict[str, float] = {}
@@ -172,6 +173,23 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         self._pending: dict[str, ReplyReader] = {}
         self._told_conversion = False
         self.layer.attach(self)
+
+    def keep_states_of(self, checkpoints: Sequence[Mapping[int, str]]) -> None:
+        """Have clients keep the versions of their state that these checkpoints need.
+
+        Parameters
+        ----------
+        checkpoints
+            Client to version, oldest checkpoint first.
+        """
+        self.checkpoint_versions = list(checkpoints)
+        kept: dict[int, list[str]] = {}
+        for versions in checkpoints:
+            for client_id, version in versions.items():
+                known = kept.setdefault(client_id, [])
+                if version not in known:
+                    known.append(version)
+        self.kept_versions = {k: ",".join(known) for k, known in kept.items()}
 
     def _refuse_legacy(self, hosts_clients: bool) -> None:
         legacy = self.wire == "numpy"

@@ -333,8 +333,8 @@ class FederatedClient(NumPyClient):
         """Store a new version of the state; return metrics that tell the server of it."""
         if not request.new_version:
             return {}
-        needed = {request.start_version, request.keep_version}
-        self.store.save(self.client_id, request.new_version, arrays, needed)
+        version, needed = request.new_version, request.needed_versions
+        self.store.save(self.client_id, version, arrays, needed)
         return {STORED_STATE: 1}
 
     def protect(self, request: Request, reply: Reply) -> Reply:

@@ -8,11 +8,13 @@ import weakref
 from collections.abc import Hashable
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.numpy import load
-
 from fedsuite.core.errors import RunError
-from fedsuite.core.files import make_folder, safetensors_bytes, write_error
+from fedsuite.core.files import (
+    make_folder,
+    safetensors_arrays,
+    safetensors_bytes,
+    write_error,
+)
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.messages.records import Arrays, num_bytes
 
@@ -86,8 +88,8 @@ class SpillingMemory:
 
 def _read(path: Path, names: list[str]) -> Arrays:
     try:
-        found = load(path.read_bytes())
-    except (OSError, SafetensorError) as error:
+        found, _ = safetensors_arrays(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise RunError(
             f"clients' state cannot be read from {path} ({error}): leave state-dir alone "
             "during a run, or raise client-memory"

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.files import atomic_write, make_folder, safetensors_bytes
+from fedsuite.core.files import (
+    atomic_write,
+    make_folder,
+    safetensors_arrays,
+    safetensors_bytes,
+)
 from fedsuite.messages.records import Arrays
 from fedsuite.training.spill import SpillingMemory
 
@@ -50,11 +53,12 @@ class FileStore:
         """Return a version."""
         path = self.path(client_id, version)
         try:
-            arrays: Arrays = load(path.read_bytes())
-        except (OSError, SafetensorError) as error:
+            arrays, _ = safetensors_arrays(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise RunError(
                 f"client {client_id}: state {version} cannot be read from {path} "
-                f"({error}): keep state-dir between rounds, or start a new run"
+                f"({error}): keep state-dir between rounds, go back by `fedsuite resume "
+                "RUN --from-round N`, or start a new run"
             ) from error
         return arrays
 
@@ -126,14 +130,21 @@ class MemoryStore:
                 self._pruned.pop(client_id, None)
 
     def prune(self, versions: Mapping[int, str]) -> None:
-        """Delete the files of all other versions, which no checkpoint needs any more."""
+        """Delete the files of all other versions, which no checkpoint needs any more.
+
+        ``versions`` has a client's versions, comma-separated, the last checkpoint's last.
+        Those of earlier checkpoints stay in files alone.
+        """
         if self._files is None:
             return
-        for client_id, version in versions.items():
+        for client_id, kept in versions.items():
             # Very many clients have folders that it takes long to look into.
-            if self._pruned.get(client_id) != version:
-                self._files.prune(client_id, {version})
-                self._pruned[client_id] = version
+            if self._pruned.get(client_id) != kept:
+                *earlier, _ = kept.split(",")
+                self._files.prune(client_id, set(kept.split(",")))
+                for version in earlier:
+                    self._memory.drop((client_id, version))
+                self._pruned[client_id] = kept
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -221,21 +221,23 @@ def test_checkpoint_where_a_run_is_stopped(folder: RunFolder) -> None:
     assert other.remember() == stop.remember()
 
 
-def test_clients_are_told_which_version_the_last_checkpoint_needs(
+def test_clients_are_told_which_versions_the_kept_checkpoints_need(
     folder: RunFolder,
 ) -> None:
     """Where clients keep files of their own, they prune by what the message names."""
     writer = CheckpointWriter(folder, "print", every=2)
     grid = TamperingGrid(matrix_app(MatrixStandaloneClient), 1)
     strategy = Standalone(identity="partition", num_clients=1)
-    run(strategy, grid, 5, zeros(), [writer])
+    run(strategy, grid, 7, zeros(), [writer])
     trains = [m.content["config"] for m in grid.sent if m.metadata.message_type == "train"]
     assert [config.get("keep-versions") for config in trains] == [
         None,
         None,
         ["2.1"],
         ["2.1"],
-        ["4.1"],
+        ["2.1,4.1"],
+        ["2.1,4.1"],
+        ["4.1,6.1"],
     ]
 
 

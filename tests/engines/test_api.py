@@ -221,6 +221,22 @@ def test_torn_checkpoint_is_refused(finished):
         fedsuite.resume(finished, num_rounds=3)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_going_on_from_an_earlier_round_gives_the_same_bits(method, tmp_path):
+    keys = SMALL | {"method": method, "num-rounds": 3, "output-dir": str(tmp_path)}
+    folder = fedsuite.run(keys | {"checkpoint-every": 1}).path
+    model, rows = final_model(folder), (folder / "clients.jsonl").read_bytes()
+    damaged = folder / "checkpoints" / "round-000003.safetensors"
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 64
+    damaged.write_bytes(data)
+    with pytest.raises(RunError, match="--from-round 2` goes on from there"):
+        fedsuite.resume(folder, num_rounds=4)
+    fedsuite.resume(folder, from_round=2)
+    assert final_model(folder) == model
+    assert (folder / "clients.jsonl").read_bytes() == rows
+
+
 def test_resuming_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunError, match="none is not a folder"):
         fedsuite.resume(tmp_path / "none")

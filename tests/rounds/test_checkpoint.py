@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.core.errors import RunError
+from fedsuite.core.files import safetensors_arrays, safetensors_bytes
 from fedsuite.engines.local import run_local
 from fedsuite.messages.records import to_arrays
 from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints, load_latest
+from fedsuite.rounds.checkpoint import Checkpoint, go_back_to, list_checkpoints, load_latest
 from tests.helpers import bits, digits_experiment
 
 
@@ -95,11 +96,8 @@ def test_torn_file(size: int, tmp_path: Path) -> None:
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Write a checkpoint again with other facts."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8 : 8 + length])["__metadata__"]
-    facts = change(json.loads(metadata["fedsuite"]))
-    save_file(load_file(path), path, metadata={"fedsuite": json.dumps(facts)})
+    arrays, note = safetensors_arrays(path.read_bytes())
+    path.write_bytes(safetensors_bytes(arrays, json.dumps(change(json.loads(note)))))
 
 
 def test_rewriting_without_a_change_is_fine(tmp_path: Path) -> None:
@@ -111,7 +109,7 @@ def test_rewriting_without_a_change_is_fine(tmp_path: Path) -> None:
 def test_other_format_is_named(tmp_path: Path) -> None:
     path = example().save(tmp_path)
     rewrite(path, lambda facts: facts | {"format": 99})
-    with pytest.raises(RunError, match="has format 99, this version reads 2: resume it"):
+    with pytest.raises(RunError, match="has format 99, this version reads 3: resume it"):
         Checkpoint.load(path)
 
 
@@ -142,6 +140,55 @@ def test_safetensors_of_something_else(tmp_path: Path) -> None:
     save_file({"w": np.zeros(1)}, path)
     with pytest.raises(RunError, match="cannot read checkpoint"):
         Checkpoint.load(path)
+
+
+def flip(path: Path, bit: int) -> None:
+    """Turn one bit of a file, as a failing disk does."""
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def test_one_flipped_bit_is_seen_wherever_it_is(tmp_path: Path) -> None:
+    path = example().save(tmp_path)
+    for bit in range(0, 8 * path.stat().st_size, 7):
+        flip(path, bit)
+        with pytest.raises(RunError, match="cannot read checkpoint") as caught:
+            Checkpoint.load(path)
+        assert "\n" not in str(caught.value)
+        flip(path, bit)
+    assert Checkpoint.load(path).server_round == 7
+
+
+def test_damaged_checkpoint_names_a_good_one_and_the_command(tmp_path: Path) -> None:
+    folder = tmp_path / "my run" / CHECKPOINTS
+    folder.mkdir(parents=True)
+    for server_round in (2, 4, 6):
+        example(server_round).save(folder)
+    paths = list_checkpoints(folder)
+    flip(paths[2], 8 * paths[2].stat().st_size - 1)
+    command = f"`fedsuite resume '{folder.parent}' --from-round 4`"
+    with pytest.raises(RunError, match="its hash differs; round-000004") as caught:
+        load_latest(folder, "print")
+    assert command in str(caught.value)
+    for path in paths[:2]:
+        path.write_bytes(b"")
+    with pytest.raises(RunError, match="no earlier checkpoint is good"):
+        load_latest(folder, "print")
+
+
+def test_going_back_keeps_the_later_ones_aside(tmp_path: Path) -> None:
+    paths = [example(server_round).save(tmp_path) for server_round in (2, 4, 6)]
+    with pytest.raises(RunError, match="no checkpoint of round 3: it has those of 2, 4, 6"):
+        go_back_to(tmp_path, 3)
+    damaged = paths[0].read_bytes()
+    paths[0].write_bytes(damaged[:-1])
+    with pytest.raises(RunError, match="cannot read checkpoint"):
+        go_back_to(tmp_path, 2)
+    assert list_checkpoints(tmp_path) == paths
+    go_back_to(tmp_path, 4)
+    assert list_checkpoints(tmp_path) == paths[:2]
+    assert paths[2].with_name(paths[2].name + ".aside").exists()
 
 
 # Resuming whole runs

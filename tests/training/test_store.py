@@ -10,6 +10,7 @@ import pytest
 from fedsuite.clients.averaging.standalone import StandaloneClient
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import Arrays, Request
+from fedsuite.training.spill import SpillingMemory
 from fedsuite.training.store import ClientStore, FileStore, MemoryStore
 from tests.helpers import FULL_STEP, Matrix, MatrixStandaloneClient, bits, samples
 
@@ -114,6 +115,19 @@ def test_torn_file_is_one_line(size: int, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_flipped_bit_is_one_line(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.save(0, "1.1", state(1), set())
+    path = store.path(0, "1.1")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(
+        RunError, match=r"its hash differs\): .*--from-round"
+    ):
+        store.load(0, "1.1")
+
+
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
     with pytest.raises(RunError, match=r"cannot write .*state: File exists") as caught:
@@ -152,6 +166,19 @@ def test_last_checkpoints_versions_stay_until_the_next_one_stands(tmp_path: Path
     assert files(tmp_path) == {"0/1.1.safetensors", "0/2.1.safetensors"}
     store.prune({0: "2.1"})
     assert files(tmp_path) == {"0/2.1.safetensors"}
+
+
+def test_versions_of_two_checkpoints_stay_the_older_in_files_alone(tmp_path: Path) -> None:
+    memory = SpillingMemory()
+    store = MemoryStore(FileStore(tmp_path), memory)
+    for version in ("1.1", "2.1", "3.1"):
+        store.save(0, version, state(float(version)), {"1.1", "2.1"})
+        store.persist({0: version})
+    store.prune({0: "2.1,3.1"})
+    assert files(tmp_path) == {"0/2.1.safetensors", "0/3.1.safetensors"}
+    assert memory.get((0, "2.1")) is None
+    assert memory.get((0, "3.1")) is not None
+    assert bits(store.load(0, "2.1")) == bits(state(2.1))
 
 
 def test_pruning_deletes_whatever_was_written_since(tmp_path: Path) -> None:

@@ -112,8 +112,7 @@ class DecomposedClient:
             reply = self._work(request, orders, memory)
         metrics = {**reply.metrics, SLOW_VERSION: orders.slow_version}
         if memory.changed and request.new_version:
-            needed = {request.start_version, request.keep_version}
-            version = request.new_version
+            version, needed = request.new_version, request.needed_versions
             self._store.save(request.client_id, version, memory.pack(), needed)
             metrics[STORED_STATE] = 1
         return Reply(reply.arrays, metrics)
