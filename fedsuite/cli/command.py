@@ -231,8 +231,12 @@ def compare(
         str,
         typer.Option(help="Accuracy of clients to compare, such as whole_test_accuracy."),
     ] = "accuracy",
+    with_report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Write report.html there too.")
+    ] = True,
 ) -> None:
     """Compare runs: mean and spread over seeds, paired differences, overlaid curves."""
+    from fedsuite.engines.api import write_report_if_wanted
     from fedsuite.results import paired
     from fedsuite.results.compare import compare as compare_runs
 
@@ -243,6 +247,19 @@ def compare(
         output.mkdir(parents=True, exist_ok=True)
         paired.write(comparison, output, baseline)
         print(f"table and curves: {output}")
+        write_report_if_wanted({"report": with_report}, runs, output)
+
+
+@app.command()
+def report(
+    runs: RunsArgument,
+    output: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+) -> None:
+    """Write runs as one HTML file that needs no network; also of a run that goes on."""
+    from fedsuite.results.report import write_report
+
+    write_report(runs, output)
+    print(f"report: {output}")
 
 
 @app.command()

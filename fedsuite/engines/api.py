@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fedsuite.core.errors import ConfigError, RunError, Stopped
+from fedsuite.core.errors import ConfigError, FedsuiteError, RunError, Stopped, one_line
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.logs import write_line
 
@@ -206,7 +206,30 @@ def _start(
             raise
         command = ["fedsuite", "resume", str(folder)]
         raise Stopped(where_it_stopped(folder, command)) from None
-    return load_run(folder)
+    finished = load_run(folder)
+    write_report_if_wanted(experiment.values, [folder], folder)
+    return finished
+
+
+def write_report_if_wanted(
+    values: Mapping[str, object], runs: Sequence[Path], folder: Path
+) -> None:
+    """Write the report of runs into a folder, if an experiment's keys ask for one.
+
+    A report that cannot be written is no failure of the runs: a line says so.
+    """
+    report = values.get("report", AUTO)
+    if not (values.get("plots", True) if report == AUTO else report):
+        return
+    try:
+        # Its parts take a second, which no run waits for before it begins.
+        from fedsuite.results.report import NAME, write_report
+
+        write_report(runs, folder / NAME)
+    except (FedsuiteError, ImportError) as error:
+        write_line(f"no report: {one_line(error)}")
+        return
+    write_line(f"report: {folder / NAME}")
 
 
 def _drive(

@@ -66,6 +66,12 @@ class RunSettings(Settings):
         local=True, default=10, help="rounds between checkpoints; 0 writes none", minimum=0
     )
     plots: bool = key(local=True, default=True, help="draw the run's plots at its end")
+    report: bool | Literal["auto"] = key(
+        local=True,
+        default="auto",
+        help="write report.html into the run's folder at the end of `fedsuite run`, of a "
+        "sweep one page of all its runs; auto as plots",
+    )
     tensorboard: bool = key(
         local=True,
         default=False,

@@ -177,7 +177,7 @@ def compare(
 def tables(comparison: Comparison) -> list["Table"]:
     """Return the rows, and the keys that differ if any, as tables for a rich console."""
     notes = [comparison.legend, *(f"warning: {line}" for line in comparison.warnings)]
-    found = [console_table(_lines(comparison), notes)]
+    found = [console_table(table_lines(comparison), notes)]
     if comparison.keys:
         lines = [["key that differs", "values, in the order of the rows above"]]
         lines += [[name, " | ".join(values)] for name, values in comparison.keys.items()]
@@ -188,7 +188,9 @@ def tables(comparison: Comparison) -> list["Table"]:
 def to_markdown(comparison: Comparison) -> str:
     """Return the comparison as Markdown: rows, warnings, keys that differ."""
     notes = [comparison.legend, *(f"- warning: {line}" for line in comparison.warnings)]
-    text = markdown_table(_lines(comparison)) + "".join(f"\n{note}\n" for note in notes)
+    text = markdown_table(table_lines(comparison)) + "".join(
+        f"\n{note}\n" for note in notes
+    )
     if not comparison.keys:
         return text
     header = ["key that differs", *(row.label for row in comparison.rows)]
@@ -301,7 +303,7 @@ def _different_rounds(runs: Sequence[Run]) -> list[str]:
     return [f"runs end at different rounds, {min(counts)} to {max(counts)}"]
 
 
-def _lines(comparison: Comparison) -> list[list[str]]:
+def table_lines(comparison: Comparison) -> list[list[str]]:
     """Return the heading and the cells of the rows."""
     lines = [["experiment", "seeds", "partitions", "rounds", *COLUMNS.values()]]
     letters = comparison.partitions

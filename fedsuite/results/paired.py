@@ -94,8 +94,8 @@ def tables(comparison: Comparison, baseline: str | None = None) -> list["Table"]
     differences = paired_differences(comparison, baseline)
     found = compare.tables(comparison)
     if any(difference.num_pairs for difference in differences):
-        legend = _legend(_baseline(comparison, baseline))
-        found.append(console_table(_lines(differences), [legend]))
+        explained = legend(_baseline(comparison, baseline))
+        found.append(console_table(table_lines(differences), [explained]))
     return found
 
 
@@ -112,7 +112,7 @@ def write(comparison: Comparison, folder: Path, baseline: str | None = None) -> 
 
 def to_markdown(differences: tuple[Difference, ...], baseline: str) -> str:
     """Return the differences as a Markdown table."""
-    return f"{markdown_table(_lines(differences))}\n{_legend(baseline)}\n"
+    return f"{markdown_table(table_lines(differences))}\n{legend(baseline)}\n"
 
 
 def _baseline(comparison: Comparison, baseline: str | None) -> str:
@@ -149,7 +149,8 @@ def paired(numbers: Sequence[float]) -> Paired:
     return Paired(fmean(numbers), half, sum(number > 0 for number in numbers))
 
 
-def _legend(baseline: str) -> str:
+def legend(baseline: str) -> str:
+    """Return the explanation of the differences."""
     return (
         f"Minus {baseline}, pair by pair of the same seed and partition: mean of the "
         "differences, their 95 % t interval where there are two pairs or more, and in how "
@@ -157,7 +158,7 @@ def _legend(baseline: str) -> str:
     )
 
 
-def _lines(differences: tuple[Difference, ...]) -> list[list[str]]:
+def table_lines(differences: tuple[Difference, ...]) -> list[list[str]]:
     """Return the heading and the cells of the differences."""
     lines = [["experiment", "pairs", *COLUMNS.values()]]
     for difference in differences:

@@ -155,9 +155,9 @@ def _figure(
     for axes, panel in zip(grid.flat, panels, strict=False):
         for index, group in enumerate(groups):
             found = [of_run[id(run)] for run in group.runs]
-            _draw_curve(axes, _by_seed(found, panel.key), panel.scale, index)
+            _draw_curve(axes, by_seed(found, panel.key), panel.scale, index)
             if panel.beside:
-                _draw_beside(axes, _by_seed(found, panel.beside), panel.scale, index)
+                _draw_beside(axes, by_seed(found, panel.beside), panel.scale, index)
         dress(axes, panel.title, "round", panel.label)
         _round_ticks(axes)
     for axes in grid.flat[len(panels) :]:
@@ -285,7 +285,7 @@ def _marker(rounds: Sequence[int]) -> dict[str, Any]:
     return {"marker": "o", "markersize": 8 if len(rounds) == 1 else 3}
 
 
-def _by_seed(found: Sequence[Mapping[str, Curve]], key: str) -> Curves:
+def by_seed(found: Sequence[Mapping[str, Curve]], key: str) -> Curves:
     """Return common rounds and (seeds, rounds) values of the runs with the column."""
     columns = [curves[key] for curves in found if curves[key]]
     if not columns:

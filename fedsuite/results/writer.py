@@ -70,7 +70,7 @@ class RunFolder:
             The full resolved experiment by kebab-case key.
         manifest
             Method, data set, seed, engine and fingerprints of the run. Format, versions,
-            starting time and status are added.
+            machine, starting time and status are added.
 
         Raises
         ------
@@ -84,6 +84,11 @@ class RunFolder:
             "versions": {
                 "python": platform.python_version(),
                 **{name: _version(name) for name in PACKAGES},
+            },
+            "machine": {
+                "system": platform.platform(),
+                "processor": platform.processor() or platform.machine(),
+                "cores": os.cpu_count(),
             },
             **manifest,
             "started": _now(),

@@ -22,6 +22,7 @@ from fedsuite.core.files import TEMPORARY_PATTERN, atomic_write, write_error
 from fedsuite.core.keys import AUTO, Value, plain_text
 from fedsuite.core.output import print_line
 from fedsuite.core.own_process import cores
+from fedsuite.engines.api import write_report_if_wanted
 from fedsuite.experiment.experiment import Experiment, naming, read_file
 from fedsuite.experiment.key_catalog import shared_keys
 from fedsuite.results import paired
@@ -108,6 +109,9 @@ def run_sweep(
     command = _command(file, grid, (first_seed, seeds), workers, output, overrides)
     folder = Path(os.path.abspath(output))
     failures = run_points(folder, base, points, workers, command, compared=True)
+    runs = [folder / name for name in Record.read(folder).runs]
+    if finished := [run for run in runs if is_finished(run)]:
+        write_report_if_wanted({**read_file(file), **overrides}, finished, folder)
     if failures:
         raise RunError(
             f"{len(failures)} of {len(points)} runs failed; the first: {failures[0]}; "
@@ -318,6 +322,8 @@ def _task(folder: Path, point: Point, action: Action, engine: str) -> Task:
             "seed": point.seed,
             "output-dir": str(folder),
             "run-name": point.name,
+            # The sweep writes one of all points.
+            "report": False,
         }
         arguments = ["run", str(folder / BASE)]
         arguments += set_options(settings)

@@ -1,0 +1,174 @@
+"""What the rows of a run's clients say, gathered in one pass."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.results import layout
+from fedsuite.results.plots import SPREAD
+from fedsuite.results.reader import Client, Run
+from fedsuite.results.report.values import number
+
+MOST_ROWS = 60
+"""Most rows of a map of clients and rounds."""
+
+MOST_ROUNDS = 200
+"""Most columns of a map of clients and rounds."""
+
+MOST_COLUMNS = 24
+"""Most columns of the clients' tables: a reply may hold a thousand."""
+
+_NOT_SHOWN = frozenset({"round", "phase", "client"})
+_WEIGHTS = ("weight", "norm", "reputation", "lambda", "share", "similarity", "shapley")
+
+
+@dataclass
+class Map:
+    """Means of one number over neighbouring clients and rounds.
+
+    Parameters
+    ----------
+    shape
+        Rows of clients, columns of rounds.
+    """
+
+    shape: tuple[int, int]
+    sums: NDArray[np.float64] = field(init=False)
+    counts: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sums = np.zeros(self.shape)
+        self.counts = np.zeros(self.shape, dtype=np.int64)
+
+    def means(self) -> list[list[float | None]]:
+        """Return the means, None where no number fell."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = self.sums / self.counts
+        return [[None if np.isnan(v) else float(v) for v in row] for row in means]
+
+
+@dataclass
+class ClientRows:
+    """Numbers of a run's clients.
+
+    Parameters
+    ----------
+    names
+        The clients, in order.
+    last
+        Phase to client to the client's last row.
+    spreads
+        Round to the percentiles ``SPREAD`` of the clients' accuracies, in per cent.
+    maps
+        Column to its means by client and round.
+    clients_each, rounds_each
+        Clients and rounds that share a cell of a map.
+    """
+
+    names: list[Client] = field(default_factory=list)
+    last: dict[str, dict[Client, dict[str, Any]]] = field(default_factory=dict)
+    spreads: dict[int, list[float]] = field(default_factory=dict)
+    maps: dict[str, Map] = field(default_factory=dict)
+    clients_each: int = 1
+    rounds_each: int = 1
+
+    def columns(self, phase: str) -> list[str]:
+        """Return the names of the numbers in last rows, most frequent first."""
+        counts: dict[str, int] = {}
+        for row in self.last.get(phase, {}).values():
+            for name, value in row.items():
+                if name not in _NOT_SHOWN and number(value) is not None:
+                    counts[name] = counts.get(name, 0) + 1
+        return sorted(counts, key=lambda name: -counts[name])[:MOST_COLUMNS]
+
+    def accuracies(self, column: str = "accuracy") -> dict[Client, float]:
+        """Return the last accuracies (fractions) of clients with test rows."""
+        found = {}
+        for client, row in self.last.get("evaluate", {}).items():
+            value = _accuracy(row, column)
+            if value is not None:
+                found[client] = value
+        return found
+
+
+def _accuracy(row: dict[str, Any], column: str = "accuracy") -> float | None:
+    value = number(row.get(column))
+    if value is None or not 0 <= value <= 1:
+        return None
+    return None if row.get("num_examples") == 0 and column == "accuracy" else value
+
+
+def client_rows(run: Run) -> ClientRows:
+    """Return what the rows of the clients say, read once."""
+    found = ClientRows()
+    rounds = max((int(number(row.get("round")) or 0) for row in run.rounds), default=0)
+    clients = int(number(run.experiment.get("num-clients")) or 1)
+    found.clients_each = -(-max(clients, 1) // MOST_ROWS)
+    found.rounds_each = -(-max(rounds, 1) // MOST_ROUNDS)
+    shape = (
+        -(-max(clients, 1) // found.clients_each),
+        -(-max(rounds, 1) // found.rounds_each),
+    )
+    index: dict[Client, int] = {}
+    pending: dict[int, list[float]] = {}
+    for server_round, phase, client, row in _rows(run):
+        if client not in index:
+            index[client] = client if isinstance(client, int) else len(index)
+        found.last.setdefault(phase, {})[client] = row
+        accuracy = _accuracy(row) if phase == "evaluate" else None
+        if accuracy is not None:
+            if server_round not in pending:
+                _close(found, pending)
+            pending.setdefault(server_round, []).append(100 * accuracy)
+        place = index[client] // found.clients_each, (server_round - 1) // found.rounds_each
+        if 0 <= place[0] < shape[0] and 0 <= place[1] < shape[1]:
+            _count(found.maps, shape, place, phase, row)
+    _close(found, pending)
+    found.names = sorted(index, key=lambda c: (isinstance(c, str), c))
+    found.maps = dict(sorted(found.maps.items(), key=lambda item: _rank(item[0])))
+    return found
+
+
+def _rows(run: Run) -> Iterator[tuple[int, str, Client, dict[str, Any]]]:
+    for row in layout.read_rows(layout.lines_path(run.path, layout.CLIENTS)):
+        client, server_round = row.get("client"), row.get("round")
+        if isinstance(client, int | str) and isinstance(server_round, int):
+            yield server_round, str(row.get("phase")), client, row
+
+
+def _close(found: ClientRows, pending: dict[int, list[float]]) -> None:
+    """Take the percentiles of finished rounds."""
+    for server_round, values in pending.items():
+        found.spreads[server_round] = np.percentile(values, SPREAD).tolist()
+    pending.clear()
+
+
+def _count(
+    maps: dict[str, Map],
+    shape: tuple[int, int],
+    place: tuple[int, int],
+    phase: str,
+    row: dict[str, Any],
+) -> None:
+    for name, value in row.items():
+        if name in _NOT_SHOWN or (told := number(value)) is None:
+            continue
+        column = f"{phase} {name}"
+        if column not in maps:
+            if len(maps) >= MOST_COLUMNS:
+                continue
+            maps[column] = Map(shape)
+        maps[column].sums[place] += told
+        maps[column].counts[place] += 1
+
+
+def is_weight(column: str) -> bool:
+    """Return whether a column is a weight or a norm that the method recorded."""
+    return any(part in column for part in _WEIGHTS)
+
+
+def _rank(column: str) -> tuple[bool, bool, str]:
+    return not is_weight(column), column != "evaluate accuracy", column

@@ -1,0 +1,206 @@
+"""What was run: keys, versions, fingerprints, machine, files, and how to repeat it."""
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Value, toml_text
+from fedsuite.experiment.key_catalog import (
+    SELECTORS,
+    keys_of,
+    known_keys,
+    local_keys,
+    shared_keys,
+)
+from fedsuite.experiment.own_defaults import own_defaults
+from fedsuite.results import layout
+from fedsuite.results.reader import Run
+from fedsuite.results.report.values import Table, amount, duration, number, pairs, table
+from fedsuite.results.summary import totals
+
+MOST_REASONS = 100
+"""Most lines of the table of reasons."""
+
+
+def defaults_of(values: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the defaults of the keys that an experiment of this method and data has.
+
+    Empty for a method or data set that this fedsuite does not know.
+    """
+    try:
+        own = own_defaults(str(values["method"]), {}, shared_keys())
+        keys = list(shared_keys().values())
+        for selector in SELECTORS:
+            keys += keys_of(selector, str(values[selector]).lower())
+    except (KeyError, ConfigError):
+        return {}
+    return {key.name: own.get(key.name, key.default) for key in keys}
+
+
+def key_tables(run: Run) -> list[Table]:
+    """Return the keys that differ from the defaults, and the others."""
+    defaults = defaults_of(run.experiment)
+    differing: list[tuple[object, ...]] = []
+    others: list[tuple[object, ...]] = []
+    for name, value in sorted(
+        run.experiment.items(), key=lambda item: (item[0] in local_keys(), item[0])
+    ):
+        known = known_keys().get(name)
+        meaning = known.declarations[0].help if known else "not known to this fedsuite"
+        default = toml_text(defaults[name]) if name in defaults else None
+        row = (name, toml_text(value), default, meaning)
+        (others if name in defaults and value == defaults[name] else differing).append(row)
+    head = ("key", "value", "default", "meaning")
+    found = [table("Keys that differ from the method's defaults", head, differing)]
+    if not defaults:
+        found[0] = table("Keys; this fedsuite knows no defaults of them", head, differing)
+    return [*found, table("Keys at their defaults", head, others)]
+
+
+def about_table(run: Run) -> Table:
+    """Return how the run stands, when and where it ran, and on what data."""
+    manifest = run.manifest
+    machine = manifest.get("machine")
+    facts = {
+        "status": status(run),
+        "error": manifest.get("error"),
+        "rounds": f"{last_round(run)} of {run.experiment.get('num-rounds', '?')}",
+        "folder": str(run.path),
+        "started": manifest.get("started"),
+        "finished": manifest.get("finished"),
+        "engine": manifest.get("engine"),
+        **(machine if isinstance(machine, dict) else {}),
+        "data fingerprint": manifest.get("data_fingerprint"),
+        "experiment fingerprint": manifest.get("experiment_fingerprint"),
+        "Flower's run": manifest.get("flwr_run_id"),
+    }
+    return pairs("The run", {name: v for name, v in facts.items() if v is not None})
+
+
+def version_table(run: Run) -> Table:
+    """Return the versions that the run used."""
+    versions = run.manifest.get("versions")
+    found = {"fedsuite": run.manifest.get("fedsuite")}
+    return pairs(
+        "Versions",
+        found | (versions if isinstance(versions, dict) else {}),
+        ("package", ""),
+    )
+
+
+def data_table(run: Run) -> Table:
+    """Return the manifest's description of the data."""
+    data = run.manifest.get("data")
+    return pairs("Data", data if isinstance(data, dict) else {})
+
+
+def status(run: Run) -> str:
+    """Return the run's status; a process that was killed has left it at ``running``."""
+    found = str(run.manifest.get("status"))
+    return "running, or killed" if found == "running" else found
+
+
+def last_round(run: Run) -> int:
+    """Return the last recorded round, 0 for none."""
+    return max((int(number(row.get("round")) or 0) for row in run.rounds), default=0)
+
+
+def runs_table(runs: Sequence[Run], labels: Sequence[str]) -> Table:
+    """Return one line per run, with what it cost."""
+    lines = []
+    for run, name in zip(runs, labels, strict=True):
+        cost = totals(run)
+        last: dict[str, Any] = next(
+            (row for row in reversed(run.rounds) if "accuracy_mean" in row), {}
+        )
+        mean, worst = (number(last.get(f"accuracy_{n}")) for n in ("mean", "worst10"))
+        lines.append(
+            (
+                name,
+                run.experiment.get("seed"),
+                status(run),
+                last_round(run),
+                None if mean is None else round(100 * mean, 2),
+                None if worst is None else round(100 * worst, 2),
+                round((cost["total_bytes_down"] + cost["total_bytes_up"]) / 1e6, 2),
+                round(cost["total_seconds"], 2),
+                cost["total_replies_rejected"],
+                str(run.path),
+            )
+        )
+    head = "experiment", "seed", "status", "rounds", "mean accuracy (%)", "worst 10 % (%)"
+    costs = "traffic (MB)", "seconds", "replies not used", "folder"
+    return table("Runs", (*head, *costs), lines)
+
+
+def cost_tables(run: Run) -> dict[str, Table]:
+    """Return the sums of traffic and of time, by section."""
+    cost = totals(run)
+    down, up = cost["total_bytes_down"], cost["total_bytes_up"]
+    rounds = max(len(run.rounds), 1)
+    traffic = {
+        "down, to clients": amount(down),
+        "up, to the server": amount(up),
+        "together": amount(down + up),
+        "per round": amount((down + up) / rounds),
+    }
+    time = {
+        "wall clock": duration(cost["total_seconds"]),
+        "per round": duration(cost["total_seconds"] / rounds),
+        "processor of the server's process": duration(cost["total_cpu_seconds"]),
+    }
+    return {"traffic": pairs("Traffic", traffic), "time": pairs("Time", time)}
+
+
+def reasons_table(runs: Sequence[Run]) -> Table:
+    """Return why replies were not used: each reason with its number, clients and rounds."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    clients: dict[tuple[str, str, str], Counter[str]] = {}
+    rounds: dict[tuple[str, str, str], tuple[float, float]] = {}
+    for event in (event for run in runs for event in run.events()):
+        key = tuple(str(event.get(name, "")) for name in ("kind", "phase", "reason"))
+        assert len(key) == 3
+        counts[key] += 1
+        clients.setdefault(key, Counter())[str(event.get("client"))] += 1
+        when = number(event.get("round")) or 0
+        first, last = rounds.get(key, (when, when))
+        rounds[key] = min(first, when), max(last, when)
+    lines = []
+    for key, count in counts.most_common(MOST_REASONS):
+        kind, phase, reason = key
+        most = ", ".join(f"{c} ({n})" for c, n in clients[key].most_common(5))
+        more = len(clients[key]) - 5
+        whom = most + (f" and {more} more" if more > 0 else "")
+        lines.append((count, kind, phase, reason, whom, *rounds[key]))
+    left = len(counts) - len(lines)
+    note = f"{left:,} rarer reasons are in events.jsonl." if left > 0 else ""
+    head = ("times", "kind", "phase", "reason", "clients (times)", "first round")
+    return table("Reasons", (*head, "last round"), lines, note)
+
+
+def checkpoint_table(run: Run) -> Table:
+    """Return the models and checkpoints in the run's folder, with their sizes."""
+    files = [run.path / layout.MODEL, run.path / "best-model.safetensors"]
+    files += sorted((run.path / "checkpoints").glob("*.safetensors"))
+    lines = []
+    for path in files:
+        try:
+            size = path.stat().st_size
+        except OSError:
+            continue
+        lines.append((str(path.relative_to(run.path)), round(size / 1e6, 3)))
+    note = "" if lines else "There is no checkpoint and no model yet."
+    return table("Checkpoints and models", ("file", "MB"), lines, note)
+
+
+def commands(run: Run) -> dict[str, str]:
+    """Return the shell command that repeats a run, and the one that goes on with it."""
+    file = str(run.path.absolute() / layout.EXPERIMENT)
+    again = ["fedsuite", "run", file, "--set", "run-name=auto"]
+    found = {"Repeat it, in a new folder": shlex.join(again)}
+    if run.manifest.get("status") != "finished":
+        goes_on = ["fedsuite", "resume", str(run.path.absolute())]
+        found["Go on from its last checkpoint"] = shlex.join(goes_on)
+    return found

@@ -1,0 +1,335 @@
+"""Figures of the report, as Plotly's objects in plain dictionaries."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedsuite.results.client_bars import columns_of
+from fedsuite.results.groups import Group
+from fedsuite.results.panels import PANELS, POOLED, Panel, client_curves, pooled_curve
+from fedsuite.results.plots import CLASS_COLOURS, PALETTE, by_seed
+from fedsuite.results.reader import Run
+from fedsuite.results.report.clients import ClientRows, is_weight
+from fedsuite.results.report.thinning import MOST_POINTS, kept, most_points, told
+from fedsuite.results.report.values import label, rounded, words
+
+Data = list[dict[str, Any]]
+
+INK = "ink"
+"""Colour of text, which the page replaces: it depends on light or dark."""
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+MOST_CLIENTS = 400
+"""Most columns of clients in a figure."""
+
+_VALUE = "%{y:.4~g}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the report.
+
+    Parameters
+    ----------
+    section
+        Section of the page.
+    title, note
+        Heading and explanation.
+    data
+        Plotly's traces; of a figure with ``choices`` one choice's.
+    x, y
+        Labels of the axes.
+    layout
+        Further parts of Plotly's layout.
+    choices
+        Name to traces, of which the reader chooses one.
+    """
+
+    section: str
+    title: str
+    data: Data
+    x: str
+    y: str
+    note: str = ""
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, Data] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the page's script draws."""
+        axes = {
+            "xaxis": {"title": {"text": self.x}},
+            "yaxis": {"title": {"text": self.y}},
+        }
+        return {
+            "data": self.data,
+            "layout": {**axes, **self.layout},
+            "choices": list(self.choices.values()),
+        }
+
+
+def curve_figures(groups: Sequence[Group]) -> list[Figure]:
+    """Return losses and accuracies against rounds, one curve per experiment."""
+    figures = []
+    most = most_points(len(groups))
+    once = [[client_curves(run, PANELS) for run in group.runs] for group in groups]
+    pooled = [
+        [
+            {panel.key: pooled_curve(run, panel.key) for panel in POOLED}
+            for run in group.runs
+        ]
+        for group in groups
+    ]
+    for panels, curves, weights in (
+        (PANELS, once, "Mean over clients, each counting once."),
+        (POOLED, pooled, "Mean over rows: clients count by how many they have."),
+    ):
+        for panel in panels:
+            data: Data = []
+            longest = 0
+            for index, (group, found) in enumerate(zip(groups, curves, strict=True)):
+                count = _add_curve(data, group, found, panel, index, most)
+                longest = max(longest, count)
+            if data:
+                note = " ".join(
+                    filter(None, (weights, _spread(groups), told(longest, most)))
+                )
+                title = panel.title.partition(";")[0]
+                figures.append(Figure("curves", title, data, "round", panel.label, note))
+    return figures
+
+
+def _spread(groups: Sequence[Group]) -> str:
+    if max((len(group.runs) for group in groups), default=0) < 2:
+        return ""
+    return (
+        "Line and band: mean and sample standard deviation over seeds, of the rounds that "
+        "all seeds have."
+    )
+
+
+def _add_curve(
+    data: Data, group: Group, found: Sequence[Any], panel: Panel, index: int, most: int
+) -> int:
+    """Add an experiment's traces, and return the number of its rounds."""
+    rounds, values = by_seed(found, panel.key)
+    if not rounds:
+        return 0
+    name = label(group.label)
+    mean = panel.scale * values.mean(axis=0)
+    data.append(line(name, rounds, mean, index, most))
+    if len(values) > 1:
+        std = panel.scale * values.std(axis=0, ddof=1)
+        data.extend(band(name, rounds, mean - std, mean + std, index, most))
+        low, high = values.min(axis=0), values.max(axis=0)
+        places = kept(mean, most)
+        data[-3]["customdata"] = [
+            [rounded(std[i]), rounded(panel.scale * low[i]), rounded(panel.scale * high[i])]
+            for i in places
+        ]
+        data[-3]["hovertemplate"] = (
+            f"{_VALUE} ± %{{customdata[0]:.3~g}} (%{{customdata[1]:.4~g}} to "
+            "%{customdata[2]:.4~g})"
+        )
+    if panel.beside:
+        beside, others = by_seed(found, panel.beside)
+        if beside:
+            trace = line(
+                f"{name}: {panel.beside.replace('_', ' ')}",
+                beside,
+                panel.scale * others.mean(axis=0),
+                index,
+                most,
+            )
+            trace["line"] = {**trace["line"], "dash": "dot", "width": 1.3}
+            data.append(trace)
+    return len(rounds)
+
+
+def colour(index: int) -> str:
+    """Return the colour of an experiment."""
+    found = PALETTE[index % len(PALETTE)]
+    return INK if found == "#000000" else found
+
+
+def line(
+    name: str,
+    rounds: Sequence[int],
+    values: Sequence[float] | Any,
+    index: int,
+    most: int = MOST_POINTS,
+) -> dict[str, Any]:
+    """Return a curve, thinned where it is long."""
+    places = kept(values, most)
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(rounds) <= 30 else "lines",
+        "name": name,
+        "x": [int(rounds[i]) for i in places],
+        "y": [rounded(values[i]) for i in places],
+        "line": {
+            "color": colour(index),
+            "dash": DASHES[index // len(PALETTE) % len(DASHES)],
+            "width": 2,
+        },
+        "hovertemplate": _VALUE,
+    }
+
+
+def band(
+    name: str,
+    rounds: Sequence[int],
+    low: Any,
+    high: Any,
+    index: int,
+    most: int = MOST_POINTS,
+) -> Data:
+    """Return the two edges of a band; the lower one has the upper one's points."""
+    places = sorted({*kept(low, most), *kept(high, most)})
+    shared = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [int(rounds[i]) for i in places],
+        "line": {"width": 0, "color": colour(index)},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    lower = {**shared, "y": [rounded(low[i]) for i in places]}
+    upper = {**shared, "y": [rounded(high[i]) for i in places], "fill": "tonexty"}
+    return [lower, {**upper, "opacity": 0.2, "fillcolor": _faint(colour(index))}]
+
+
+def _faint(found: str) -> str:
+    if found == INK:
+        return "rgba(128,128,128,0.2)"
+    red, green, blue = (int(found[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.2)"
+
+
+def spread_figure(rows: ClientRows) -> list[Figure]:
+    """Return the percentiles of the clients' accuracies against rounds."""
+    if not rows.spreads:
+        return []
+    rounds = sorted(rows.spreads)
+    low, tenth, median, ninetieth, high = np.transpose([rows.spreads[r] for r in rounds])
+    data = [
+        *band("all clients", rounds, low, high, 0),
+        *band("middle 80 %", rounds, tenth, ninetieth, 0),
+        line("median", rounds, median, 0),
+    ]
+    for name, values in (("worst", low), ("best", high)):
+        trace = line(name, rounds, values, 0)
+        data.append({**trace, "mode": "lines", "line": {**trace["line"], "width": 0.8}})
+    return [
+        Figure(
+            "clients",
+            "Spread over clients",
+            data,
+            "round",
+            "accuracy (%)",
+            f"Bands: all clients, and the middle 80 %. {told(len(rounds))}".strip(),
+            {"yaxis": {"title": {"text": "accuracy (%)"}, "range": [-2, 102]}},
+        )
+    ]
+
+
+def holding_figures(run: Run) -> list[Figure]:
+    """Return who holds what: rows by client and class, of each part."""
+    figures = []
+    for part, title in (("train", "Training rows"), ("test", "Test rows")):
+        counts = run.class_counts(part)
+        if counts is None or counts.ndim != 2 or not counts.size:
+            continue
+        columns = columns_of(counts.T, MOST_CLIENTS)
+        num_clients, num_classes = counts.shape
+        firsts = range(0, num_clients, columns.clients_each)
+        data = [
+            {
+                "type": "bar",
+                "name": f"class {index}",
+                "x": list(firsts),
+                "y": [rounded(v) for v in heights],
+                "marker": {
+                    "color": _class_colour(index, num_classes),
+                    "line": {"width": 0},
+                },
+                "hovertemplate": f"client %{{x}}, class {index}: {_VALUE} rows",
+            }
+            for index, heights in enumerate(columns.heights)
+        ]
+        each = columns.clients_each
+        note = "" if each == 1 else f"A column is the mean of {each} neighbouring clients."
+        figures.append(
+            Figure(
+                "data",
+                title,
+                data,
+                "client",
+                "rows",
+                note,
+                {"barmode": "stack", "bargap": 0.05, "hovermode": "closest"},
+            )
+        )
+    return figures
+
+
+def _class_colour(index: int, num_classes: int) -> str:
+    if num_classes <= len(CLASS_COLOURS):
+        return CLASS_COLOURS[index]
+    return f"hsl({round(360 * index / num_classes)},60%,{45 + 15 * (index % 2)}%)"
+
+
+def map_figure(rows: ClientRows) -> list[Figure]:
+    """Return a map of clients and rounds, of each number that clients' rows hold."""
+    if not rows.maps:
+        return []
+    choices = {}
+    for column, found in rows.maps.items():
+        z = [[None if v is None else rounded(v) for v in line] for line in found.means()]
+        height, width = found.shape
+        choices[words(column)] = [
+            {
+                "type": "heatmap",
+                "x": [1 + i * rows.rounds_each for i in range(width)],
+                "y": _client_labels(rows, height),
+                "z": z,
+                "colorscale": "Viridis",
+                "colorbar": {"thickness": 12},
+                "hovertemplate": "round %{x}, client %{y}: %{z:.5~g}<extra></extra>",
+            }
+        ]
+    shared = [
+        f"a cell is the mean of {count} neighbouring {what}"
+        for count, what in ((rows.clients_each, "clients"), (rows.rounds_each, "rounds"))
+        if count > 1
+    ]
+    note = "An empty cell had no good reply."
+    if not any(is_weight(column) for column in rows.maps):
+        note += " This method recorded no weights or norms of single clients."
+    if shared:
+        note += f" Of this many, {', '.join(shared)}."
+    return [
+        Figure(
+            "weights",
+            "Each client in each round",
+            next(iter(choices.values())),
+            "round",
+            "client",
+            note,
+            {"hovermode": "closest", "yaxis": {"type": "category", "title": {"text": ""}}},
+            choices,
+        )
+    ]
+
+
+def _client_labels(rows: ClientRows, height: int) -> list[str]:
+    if rows.clients_each > 1:
+        return [
+            f"{i * rows.clients_each} to {(i + 1) * rows.clients_each - 1}"
+            for i in range(height)
+        ]
+    strings = [client for client in rows.names if isinstance(client, str)]
+    names: list[str] = [label(name) for name in strings] or [str(i) for i in range(height)]
+    return (names + [str(i) for i in range(len(names), height)])[:height]

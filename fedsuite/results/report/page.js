@@ -1,0 +1,123 @@
+"use strict";
+const FIGURES = JSON.parse(document.getElementById("figures").textContent);
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+
+function theme() {
+  const style = getComputedStyle(document.documentElement);
+  const of = (name) => style.getPropertyValue(name).trim();
+  return { ink: of("--ink"), paper: of("--paper"), edge: of("--edge"), card: of("--card"),
+    faint: of("--faint") };
+}
+
+/* The colour "ink" is the one of text, which depends on light or dark. */
+function inked(value, ink) {
+  if (value === "ink") return ink;
+  if (Array.isArray(value)) return value;
+  if (value === null || typeof value !== "object") return value;
+  const pairs = Object.entries(value).map(([name, part]) => [name, inked(part, ink)]);
+  return Object.fromEntries(pairs);
+}
+
+function layoutOf(own, colours, several) {
+  const axis = (name) => ({
+    gridcolor: colours.edge, zerolinecolor: colours.edge, linecolor: colours.edge,
+    automargin: true, ...own[name],
+  });
+  return {
+    hovermode: "x unified", ...own,
+    xaxis: axis("xaxis"), yaxis: axis("yaxis"),
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: colours.ink, size: 12 },
+    hoverlabel: {
+      bgcolor: colours.card, bordercolor: colours.edge, font: { color: colours.ink },
+      namelength: 40,
+    },
+    margin: { l: 55, r: 15, t: 28, b: 45 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colours.faint, activecolor: colours.ink },
+    showlegend: several, legend: { orientation: "h", y: -0.22, yanchor: "top" },
+  };
+}
+
+function draw(place) {
+  const figure = FIGURES[Number(place.dataset.figure)];
+  const colours = theme();
+  const data = figure.choices.length
+    ? figure.choices[Number(place.dataset.choice || 0)] : figure.data;
+  const traces = data.map((trace) => inked(trace, colours.ink));
+  const several = traces.filter((trace) => trace.showlegend !== false).length > 1;
+  const options = {
+    responsive: true, displaylogo: false,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+  };
+  const layout = layoutOf(figure.layout, colours, several);
+  Plotly.react(place, traces, layout, options).then(() => { place.dataset.drawn = "yes"; });
+}
+
+function drawWhenSeen() {
+  const places = [...document.querySelectorAll(".plot")];
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting) {
+        seen.unobserve(entry.target);
+        draw(entry.target);
+      }
+    }
+  }, { rootMargin: "300px" });
+  places.forEach((place) => seen.observe(place));
+  const again = () => places.filter((place) => place.dataset.drawn).forEach(draw);
+  DARK.addEventListener("change", again);
+  addEventListener("beforeprint", () => places.forEach(draw));
+  for (const choice of document.querySelectorAll("select[data-figure]")) {
+    choice.addEventListener("change", () => {
+      const place = places.find((p) => p.dataset.figure === choice.dataset.figure);
+      place.dataset.choice = choice.value;
+      draw(place);
+    });
+  }
+}
+
+function sortBy(heading) {
+  const table = heading.closest("table");
+  const body = table.tBodies[0];
+  const index = heading.cellIndex;
+  const rising = heading.getAttribute("aria-sort") === "ascending";
+  const sign = rising ? -1 : 1;
+  const keyed = [...body.rows].map((row) => {
+    const cell = row.cells[index];
+    const told = cell.dataset.value;
+    return { row, value: told === undefined ? null : Number(told), text: cell.textContent };
+  });
+  keyed.sort((a, b) => {
+    if (a.value !== null && b.value !== null) return sign * (a.value - b.value);
+    /* What has no number stays below, in either direction. */
+    if (a.value !== null || b.value !== null) return a.value === null ? 1 : -1;
+    return sign * a.text.localeCompare(b.text, "en", { numeric: true });
+  });
+  for (const other of heading.parentNode.cells) other.removeAttribute("aria-sort");
+  heading.setAttribute("aria-sort", rising ? "descending" : "ascending");
+  body.append(...keyed.map((entry) => entry.row));
+}
+
+for (const heading of document.querySelectorAll("th")) {
+  heading.querySelector("button").addEventListener("click", () => sortBy(heading));
+}
+
+async function unpacked() {
+  const text = document.getElementById("library").textContent.trim();
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
+unpacked().then((code) => {
+  const script = document.createElement("script");
+  script.textContent = code;
+  document.head.append(script);
+  drawWhenSeen();
+  document.documentElement.dataset.ready = "yes";
+}).catch((error) => {
+  const problem = document.getElementById("problem");
+  problem.textContent = `The figures cannot be drawn in this browser: ${error}. ` +
+    "The tables below are complete.";
+  problem.hidden = false;
+});
