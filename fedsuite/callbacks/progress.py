@@ -69,6 +69,8 @@ def round_line(report: RoundReport, accuracy: str) -> str:
         parts.append(f"training loss {metrics['train_loss']:.4f}")
     if accuracy:
         parts.append(accuracy)
+    if "epsilon" in metrics:
+        parts.append(f"epsilon {metrics['epsilon']:.4g}")
     if metrics["replies_rejected"]:
         parts.append(f"{metrics['replies_rejected']} replies rejected")
     parts.append(f"{report.seconds:.2f} s")

@@ -39,6 +39,8 @@ from fedsuite.experiment.own_defaults import own_defaults, own_note
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.experiment.shipped import find_experiment
 from fedsuite.experiment.site_keys import check_sites, number_of_sites
+from fedsuite.rounds.privacy_rules import PrivacyKeys
+from fedsuite.rounds.privacy_rules import refusal as noise_refusal
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.decomposition.rules import refusal
@@ -53,8 +55,19 @@ ABSENT: Mapping[str, Value] = {
     "attack": "none",
     "attackers": 0.2,
     "attack-strength": AUTO,
+    **{key.name: key.default for key in PrivacyKeys.KEYS},
 }
 """Values that leave an experiment what it is without the key: they identify nothing."""
+
+_FIRST_NAMES: Mapping[str, str] = {
+    "upload-noise-multiplier": "dp-noise-multiplier",
+    "upload-clip": "dp-clip",
+    "dp-noise-multiplier": "central-dp-noise-multiplier",
+}
+"""Keys that identify a run by another name, because older runs have them so."""
+
+_RETIRED = ("dp-clip", 1.0)
+"""A key that every older run's experiment has; now it is ``upload-clip``."""
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
@@ -154,6 +167,7 @@ class Experiment:
             raise ConfigError(f"key {reason}")
         check_sites(self.values)
         check_choices(self.values)
+        self._check_privacy()
         check_networks(self.values)
         name = self.group(RunSettings).run_name
         if not _RUN_NAME.fullmatch(name):
@@ -197,6 +211,11 @@ class Experiment:
             raise ConfigError(
                 "key attack = 'label-flip': rows of data set reddit have no class to flip"
             )
+
+    def _check_privacy(self) -> None:
+        method, values = f"method {self['method']}", self.values
+        if reason := noise_refusal(method, self.strategy.released(), values):
+            raise ConfigError(f"key {reason}")
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]
@@ -248,7 +267,7 @@ class Experiment:
 def identifying(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the values that decide what is computed."""
     return {
-        key: value
+        _FIRST_NAMES.get(key, key): value
         for key, value in values.items()
         if key not in local_keys() and (key not in ABSENT or value != ABSENT[key])
     }
@@ -305,11 +324,12 @@ def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> l
     ConfigError
         If another key does not apply, unless its value is the default.
     """
-    for name in given:
-        if name not in known_keys():
-            raise unknown_key(name)
     foreign = []
     for name, value in given.items():
+        if (name, value) == _RETIRED:
+            continue
+        if name not in known_keys():
+            raise unknown_key(name)
         if is_default(name, value):
             continue
         owners = known_keys()[name].owners

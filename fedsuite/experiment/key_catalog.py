@@ -37,22 +37,25 @@ def shared_groups() -> dict[str, tuple[Key, ...]]:
     """Return the keys of every experiment, by subject."""
     from fedsuite.data import DataSettings
     from fedsuite.models.model_settings import ModelSettings
+    from fedsuite.rounds.privacy_rules import PrivacyKeys
     from fedsuite.rounds.round_settings import RoundSettings
     from fedsuite.training.attack_plan import AttackPlan
     from fedsuite.training.fault_plan import FaultPlan
     from fedsuite.training.loop import TrainingOptions
-    from fedsuite.training.privacy import PrivacyOptions
     from fedsuite.training.scoring import Scoring
     from fedsuite.training.self_regularisation import LSROptions
+    from fedsuite.training.upload_noise import UploadNoise
 
+    of_rounds = (key for key in RoundSettings.KEYS if key not in PrivacyKeys.KEYS)
     return {
-        "run": (*RunSettings.KEYS, *RoundSettings.KEYS, *Scoring.KEYS),
+        "run": (*RunSettings.KEYS, *of_rounds, *Scoring.KEYS),
         "data": DataSettings.KEYS,
         "model": ModelSettings.KEYS,
         "training": TrainingOptions.KEYS,
+        "privacy": PrivacyKeys.KEYS,
         "extras": (
             *LSROptions.KEYS,
-            *PrivacyOptions.KEYS,
+            *UploadNoise.KEYS,
             *FaultPlan.KEYS,
             *AttackPlan.KEYS,
         ),

@@ -11,6 +11,8 @@ file                  contents
 ``rounds.jsonl``      one object per round
 ``clients.jsonl``     one object per client, phase and round
 ``events.jsonl``      rejected replies and warnings
+``privacy.ledger``    one object per noised release, written before it; with noise at the
+                      server
 ``summary.json``      the final fairness report and totals
 ``model.safetensors`` the final model, written last; none where clients keep theirs
 ``plots/``            figures
@@ -39,6 +41,7 @@ EXPERIMENT = "experiment.toml"
 MANIFEST = "manifest.json"
 PARTITION = "partition.json"
 SUMMARY = "summary.json"
+LEDGER = "privacy.ledger"
 MODEL = "model.safetensors"
 PLOTS = "plots"
 

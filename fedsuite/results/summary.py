@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedsuite.core.files import write_error
 from fedsuite.core.metrics import FairnessReport, fairness_report
-from fedsuite.results.layout import PLOTS, SUMMARY
+from fedsuite.results.layout import LEDGER, PLOTS, SUMMARY, read_rows
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import Run, load_run
 from fedsuite.results.writer import RunFolder
@@ -47,10 +47,14 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     if networks:
         by_network = {n.label: 100 * n.accuracy for n in networks}
         summary["accuracy_in_per_cent_by_network"] = by_network
+    releases = list(read_rows(folder.path / LEDGER))
+    privacy = [str(entry["sentence"]) for entry in releases[-1:]]
+    if privacy:
+        summary["privacy"] = privacy[0]
     folder.write_json(SUMMARY, {**summary, **totals(run), "last_round": last})
     lines = render_report(report).splitlines() if report else []
     lines += render_networks(networks, whole).splitlines() if networks else []
-    for line in lines:
+    for line in lines + privacy:
         write(line)
 
 

@@ -19,6 +19,7 @@ from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
 
 
@@ -27,6 +28,11 @@ class GatheredStrategy(FederatedStrategy):
 
     Takes the keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
     """
+
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "weights or steps come of all clients' replies together",
+    )
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         """Return what a client must report: metric to its least and largest value."""
@@ -86,6 +92,11 @@ class GatheredStrategy(FederatedStrategy):
 
 class LossStrategy(GatheredStrategy):
     """Base of methods that need each client's loss under the model that was sent."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "weights or steps come of all clients' losses together",
+    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         metrics=(

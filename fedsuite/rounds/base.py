@@ -23,6 +23,7 @@ from fedsuite.messages.records import (
     to_arrays,
     to_record,
 )
+from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.exchange import (
     Exchange,
     Rejection,
@@ -69,6 +70,8 @@ class FederatedStrategy(RoundLoop):
         """
         if self._grid is None:
             raise RuntimeError("exchange() is for use inside a round")
+        if self.privacy is not None:
+            raise RuntimeError("under noise at the server a round has one exchange")
         exchange = self.layer.outgoing(exchange)
         reader, messages = self._open(exchange, TRAIN)
         report = self.reports[TRAIN]
@@ -118,6 +121,8 @@ class FederatedStrategy(RoundLoop):
             return None, None
         reader, report = self._pending.pop(TRAIN), self.reports[TRAIN]
         counted = self._count(reader.read(replies), report)
+        if self.privacy is not None:
+            return self._noised(self.privacy, reader, counted)
         corrected = self.extras.correct(counted, len(self._members.client_ids))
         try:
             arrays = self.aggregate(self._arrays, self.layer.incoming(corrected))
@@ -133,6 +138,25 @@ class FederatedStrategy(RoundLoop):
         self.judge.failed_rounds = 0
         if arrays is not None:
             arrays = self._counted_step(arrays, report)
+        record = None if arrays is None else to_record(arrays)
+        return record, self._means[TRAIN].record(report)
+
+    def _noised(
+        self, privacy: CentralPrivacy, reader: ReplyReader, counted: Iterator[ClientReply]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the noised model; the method's own aggregation has no part in it."""
+        server_round, report = self.server_round, self.reports[TRAIN]
+        try:
+            privacy.gather(counted, self.log_weights)
+            self._judge_first(reader)
+        finally:
+            report.bytes_up += reader.bytes_up
+        tell_replies("aggregate_train", len(report.rows), report.num_asked)
+        rate = float(getattr(self, "server_learning_rate", 1.0))
+        made = privacy.release(self._arrays, server_round, rate)
+        self.round_metrics |= privacy.metrics
+        arrays = self._counted_step(made, report)
+        self.judge.heard(server_round, report)
         record = None if arrays is None else to_record(arrays)
         return record, self._means[TRAIN].record(report)
 
@@ -203,11 +227,12 @@ class FederatedStrategy(RoundLoop):
 
     def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
         self.reports[phase] = PhaseReport(phase, self._members.names)
-        sampling = self.sampling[phase]
-        client_ids = sampling.draw(self._members.client_ids, self.server_round)
+        client_ids = self._drawn(phase)
         if phase == TRAIN:
             exchange = self.train_exchange(self._arrays, client_ids)
             self.extras.begin(exchange)
+            if self.privacy is not None:
+                self.privacy.begin(exchange)
         else:
             exchange = self.evaluate_exchange(self._arrays, client_ids)
         exchange = replace(exchange, config={**config, **exchange.config})
@@ -217,6 +242,14 @@ class FederatedStrategy(RoundLoop):
         self.reports[phase].num_asked = len(exchange.client_ids)
         tell_sampled(phase, len(exchange.client_ids), self._members)
         return messages
+
+    def _drawn(self, phase: str) -> list[int]:
+        """Return the clients that take part in a phase, sorted."""
+        members, sampling = self._members.client_ids, self.sampling[phase]
+        if phase != TRAIN or self.privacy is None:
+            return sampling.draw(members, self.server_round)
+        self.privacy.open(members, sampling.count(len(members)), self.num_rounds)
+        return self.privacy.draw(members, self.server_round)
 
     def _open(self, exchange: Exchange, phase: str) -> tuple[ReplyReader, list[Message]]:
         """Return the messages of an exchange and the reader for its replies."""

@@ -57,6 +57,8 @@ class Checkpoint:
         What the strategy's layer remembers.
     extra_arrays
         What server momentum and FedVARP remember.
+    privacy
+        What noise at the server must account for.
     client_versions
         Client to the version of its stored state.
     earlier_versions
@@ -74,6 +76,7 @@ class Checkpoint:
     method_scalars: Mapping[str, Any] = field(default_factory=dict)
     layer_scalars: Mapping[str, Any] = field(default_factory=dict)
     extra_arrays: Arrays = field(default_factory=dict)
+    privacy: Mapping[str, Any] = field(default_factory=dict)
     client_versions: Mapping[int, str] = field(default_factory=dict)
     earlier_versions: Sequence[Mapping[int, str]] = ()
     failed_rounds: int = 0
@@ -100,6 +103,7 @@ class Checkpoint:
             method_scalars=method_scalars,
             layer_scalars=layer,
             extra_arrays=extras,
+            privacy=state.strategy.privacy.state() if state.strategy.privacy else {},
             client_versions=dict(state.strategy.client_versions),
             earlier_versions=earlier_versions,
             failed_rounds=state.strategy.judge.failed_rounds,
@@ -118,6 +122,8 @@ class Checkpoint:
         strategy.restore(self.method_arrays, self.method_scalars)
         strategy.layer.restore(self.layer_scalars)
         strategy.extras.restore(self.extra_arrays)
+        if strategy.privacy is not None:
+            strategy.privacy.restore(self.privacy)
         strategy.client_versions = dict(self.client_versions)
         strategy.keep_states_of([*self.earlier_versions, self.client_versions])
         strategy.judge.failed_rounds = self.failed_rounds
@@ -136,6 +142,7 @@ class Checkpoint:
             "method_scalars": dict(self.method_scalars),
             "layer_scalars": dict(self.layer_scalars),
             "extra_arrays": list(self.extra_arrays),
+            "privacy": dict(self.privacy),
             "client_versions": self.client_versions,
             "earlier_versions": list(self.earlier_versions),
             "failed_rounds": self.failed_rounds,
@@ -174,6 +181,7 @@ class Checkpoint:
                 method_scalars=facts["method_scalars"],
                 layer_scalars=facts["layer_scalars"],
                 extra_arrays={n: tensors[f"extra/{n}"] for n in facts["extra_arrays"]},
+                privacy=facts["privacy"],
                 client_versions=_versions(facts["client_versions"]),
                 earlier_versions=[_versions(v) for v in facts["earlier_versions"]],
                 failed_rounds=facts["failed_rounds"],

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedsuite.core.keys import Key, Value
+from fedsuite.rounds.privacy_rules import UNARGUED, Release
 from fedsuite.rounds.round_settings import RoundSettings
 
 Part = Literal["groups", "validation", "networks", "num_classes", "public", "public_rows"]
@@ -149,6 +150,10 @@ class MethodDeclaration:
     """Whether clients correct their gradients by vectors, kept or received, of all that is
     trained. What is trained and then thrown away would be in those vectors."""
 
+    PRIVACY: ClassVar[Release] = UNARGUED
+    """What a round releases under noise at the server. A class says so in its own body,
+    because a subclass may release something else; a refusal is inherited."""
+
     PARTS: ClassVar[frozenset[str]]
     """Keywords that a run fills with what it has, see :data:`Part`."""
 
@@ -162,6 +167,12 @@ class MethodDeclaration:
         """Return the keys that are the method's own."""
         shared = {key.name for key in RoundSettings.KEYS}
         return tuple(key for key in cls.KEYS if key.name not in shared)
+
+    @classmethod
+    def released(cls) -> Release:
+        """Return what a round releases under noise at the server."""
+        inherited = "PRIVACY" not in vars(cls)
+        return UNARGUED if inherited and cls.PRIVACY.kind != "refused" else cls.PRIVACY
 
     @classmethod
     def trains_one_model(cls) -> bool:

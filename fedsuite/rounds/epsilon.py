@@ -84,15 +84,7 @@ class Accounting:
         visits
             All releases where the sample is secret, else those of the client's group.
         """
-        if visits == 0:
-            return 0.0
-        if not self.samples:
-            return gaussian_epsilon(math.sqrt(visits) / self.noise_multiplier, self.delta)
-        check_library()
-        if self.sampling == "poisson":
-            base = _poisson_losses(self.noise_multiplier, self.rate)
-            return float(base.self_compose(visits).get_epsilon_for_delta(self.delta))
-        return _fixed_epsilon(self, visits)
+        return _spent(self, visits) if visits else 0.0
 
     @property
     def words(self) -> str:
@@ -180,6 +172,17 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     while excess(upper) > 0:
         upper *= 2
     return float(brentq(excess, 0.0, upper, xtol=1e-12))
+
+
+@lru_cache(maxsize=64)
+def _spent(plan: Accounting, visits: int) -> float:
+    if not plan.samples:
+        return gaussian_epsilon(math.sqrt(visits) / plan.noise_multiplier, plan.delta)
+    check_library()
+    if plan.sampling == "poisson":
+        base = _poisson_losses(plan.noise_multiplier, plan.rate)
+        return float(base.self_compose(visits).get_epsilon_for_delta(plan.delta))
+    return _fixed_epsilon(plan, visits)
 
 
 @lru_cache(maxsize=8)

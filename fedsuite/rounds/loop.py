@@ -65,6 +65,7 @@ class RoundLoop(StrategyParts):
             if evaluate_fn and resume is None:
                 found = _evaluate_on_server(state, evaluate_fn)
                 tell("Initial global evaluation results: %s", found)
+            state.stop_reason = state.stop_reason or self._spent(state.server_round)
             for server_round in range(state.server_round + 1, num_rounds + 1):
                 if state.stop_reason is not None:
                     break
@@ -73,6 +74,7 @@ class RoundLoop(StrategyParts):
                     report = self._run_round(
                         state, timeout, train_config, evaluate_config, evaluate_fn
                     )
+                    state.stop_reason = self._spent(server_round)
                     for callback in callbacks:
                         callback.on_round_end(state, report)
             tell_end(state, time.monotonic() - began)
@@ -83,6 +85,12 @@ class RoundLoop(StrategyParts):
             for callback in callbacks:
                 callback.on_end(state, error)
         return state.result
+
+    def _spent(self, server_round: int) -> str | None:
+        """Return why noise at the server allows no further round, None if it does."""
+        if self.privacy is None or server_round in (0, self.num_rounds):
+            return None
+        return self.privacy.exhausted(server_round + 1) or None
 
     def _run_round(
         self,

@@ -101,9 +101,12 @@ class Sampling:
 
     def draw(self, client_ids: Sequence[int], server_round: int) -> list[int]:
         """Return the clients of a round, sorted."""
-        count = self.exactly or max(int(len(client_ids) * self.fraction), self.least)
-        purpose = f"sample-{self.phase}"
+        count, purpose = self.count(len(client_ids)), f"sample-{self.phase}"
         return sample_clients(client_ids, count, self.seed, server_round, purpose)
+
+    def count(self, num_clients: int) -> int:
+        """Return how many of so many clients take part."""
+        return self.exactly or max(int(num_clients * self.fraction), self.least)
 
 
 class Directory:

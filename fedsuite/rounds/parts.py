@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedsuite.core.settings import given
+from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
     ARRAYS,
     CONFIG,
@@ -20,6 +21,7 @@ from fedsuite.messages.records import (
     Arrays,
     ConfigValue,
 )
+from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.declaration import MethodDeclaration
 from fedsuite.rounds.exchange import (
     FEDSUITE_KEYS,
@@ -31,6 +33,7 @@ from fedsuite.rounds.exchange import (
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
 from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
+from fedsuite.rounds.privacy_rules import is_noised, refusal
 from fedsuite.rounds.quorum import Quorum
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
@@ -150,6 +153,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         }
         self.witness = Witness()
         self.extras = ServerExtras(momentum=self.server_momentum, fedvarp=self.fedvarp)
+        self.privacy = self._central_privacy()
         self.directory = Directory(
             self.identity,
             self.num_clients,
@@ -190,6 +194,19 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
                 if version not in known:
                     known.append(version)
         self.kept_versions = {k: ",".join(known) for k, known in kept.items()}
+
+    def _central_privacy(self) -> CentralPrivacy | None:
+        """Return the noise at the server that the keywords ask for."""
+        values = {key.name: getattr(self, key.argument) for key in self.KEYS}
+        values["decomposition"] = type(self.layer) is not ExchangeLayer
+        release = self.released()
+        if reason := refusal(type(self).__name__, release, values):
+            for key in self.KEYS:
+                reason = reason.replace(key.name, key.argument)
+            raise ValueError(reason)
+        if not is_noised(values):
+            return None
+        return CentralPrivacy(self, self.seed, weighted=release.kind == "weighted")
 
     def _refuse_legacy(self, hosts_clients: bool) -> None:
         legacy = self.wire == "numpy"
@@ -243,6 +260,14 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             Good replies in client-id order. Taking them one at a time keeps the memory
             of a mean flat; all must be taken before an exchange of the method's own.
         """
+
+    def log_weights(self, replies: Sequence[ClientReply]) -> Vector:
+        """Return the logarithms of the clients' weights under noise, up to a constant.
+
+        For methods whose class declares ``PRIVACY`` of the kind ``weighted``: each number
+        depends on one reply alone.
+        """
+        raise TypeError(f"{type(self).__name__} gives no weights")
 
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Return what is sent to evaluate, and what must come back."""

@@ -44,6 +44,26 @@ class Quorum:
             reason = report.rejections[-1].reason if report.rejections else "no reply came"
             raise QuorumMissed(good, reason)
 
+    def heard(self, server_round: int, report: PhaseReport) -> None:
+        """Judge a round under noise, whose model moves whoever answered.
+
+        Raises
+        ------
+        RunError
+            If nobody who was asked gave a good reply, too many rounds in a row.
+        """
+        if report.rows or not report.num_asked:
+            self.failed_rounds = 0
+            return
+        self.failed_rounds += 1
+        reason = report.rejections[-1].reason if report.rejections else "no reply came"
+        logger.warning("round %d: no good reply, only noise was added", server_round)
+        if self.failed_rounds >= self.max_failed_rounds:
+            raise RunError(
+                f"round {server_round}: {self.failed_rounds} rounds in a row had no good "
+                f"reply; last reason: {reason}"
+            )
+
     def miss(self, server_round: int, missed: QuorumMissed) -> None:
         """Count a round that missed the quorum; the model stays as it was.
 

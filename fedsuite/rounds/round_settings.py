@@ -1,9 +1,10 @@
 """The keys of every round on the server, and one that many methods share."""
 
 from fedsuite.core.settings import Declared, key
+from fedsuite.rounds.privacy_rules import PrivacyKeys
 
 
-class RoundSettings(Declared):
+class RoundSettings(PrivacyKeys):
     """Keys of the rounds, which every strategy takes as keywords too."""
 
     clients_per_round: int = key(

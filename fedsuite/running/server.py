@@ -27,13 +27,14 @@ from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
 from fedsuite.messages.records import to_arrays, to_record
 from fedsuite.models.server_networks import ServerNetworks
-from fedsuite.results.layout import EXPERIMENT, MANIFEST, MODEL, read_manifest
+from fedsuite.results.layout import EXPERIMENT, LEDGER, MANIFEST, MODEL, read_manifest
 from fedsuite.results.summary import draw_plots, finish_folder
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
 from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange_layer import ExchangeLayer
+from fedsuite.rounds.release_ledger import ReleaseLedger
 from fedsuite.running.collusion import with_liars
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.running.worker import experiment_run_name
@@ -151,6 +152,8 @@ def _run_experiment(
         strategy = build_strategy(experiment, parts)
         if run_folder is None:
             run_folder = _new_folder(folder, experiment, data, parts.networks, flwr_run_id)
+        if strategy.privacy is not None:
+            strategy.privacy.ledger = ReleaseLedger(folder / LEDGER)
         callbacks = build_callbacks(experiment, run_folder, checkpoint, write)
         result = strategy.start(
             with_liars(experiment, grid),

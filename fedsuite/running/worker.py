@@ -36,11 +36,11 @@ from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
-from fedsuite.training.privacy import PrivacyOptions
 from fedsuite.training.scoring import Scoring, WholeTest
 from fedsuite.training.self_regularisation import LSROptions, SelfRegularisation
 from fedsuite.training.spill import SpillingMemory
 from fedsuite.training.store import ClientStore, FileStore, MemoryStore
+from fedsuite.training.upload_noise import UploadNoise
 from fedsuite.training.vision_transforms import check_augmentation
 from fedsuite.workarounds.packed import packing_mod
 
@@ -103,7 +103,7 @@ class Worker:
         check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()
         self._public = public.features.to(self._device) if len(public) else None
-        self._privacy = experiment.group(PrivacyOptions)
+        self._privacy = experiment.group(UploadNoise)
         self._faults = experiment.group(FaultPlan, seed=experiment.seed)
         self._attack = experiment.group(
             AttackPlan, seed=experiment.seed, num_clients=experiment.num_clients

@@ -44,10 +44,10 @@ from fedsuite.training.loop import (
     run_steps,
 )
 from fedsuite.training.losses import LossFunction, count_targets
-from fedsuite.training.privacy import PrivacyOptions, privatise
 from fedsuite.training.scoring import Scoring, prefixed, validation_scores
 from fedsuite.training.self_regularisation import SelfRegularisation
 from fedsuite.training.store import ClientStore, MemoryStore
+from fedsuite.training.upload_noise import UploadNoise, privatise
 from fedsuite.training.vision_transforms import image_changes
 
 STORED_STATE = "stored-state"
@@ -109,7 +109,7 @@ class FederatedClient(NumPyClient):
         seed: int = 0,
         store: ClientStore | None = None,
         self_regularisation: SelfRegularisation | None = None,
-        privacy: PrivacyOptions | None = None,
+        privacy: UploadNoise | None = None,
         scoring: Scoring | None = None,
         public: Tensor | None = None,
         standardisation: Standardisation = PIXELS,
@@ -124,7 +124,7 @@ class FederatedClient(NumPyClient):
         self.seed = seed
         self.store = store if store is not None else MemoryStore()
         self.self_regularisation = self_regularisation
-        self.privacy = privacy or PrivacyOptions()
+        self.privacy = privacy or UploadNoise()
         self.scoring = scoring or Scoring()
         self.public = public
         self.standardisation = standardisation
@@ -342,7 +342,7 @@ class FederatedClient(NumPyClient):
 
         Changes are measured from the model in ``request``, as the client got it.
         """
-        if self.privacy.dp_noise_multiplier == 0 or not reply.arrays:
+        if self.privacy.upload_noise_multiplier == 0 or not reply.arrays:
             return reply
         received = request.arrays.get(ARRAYS, {})
         exchange = request.new_version or str(request.server_round)
@@ -360,9 +360,9 @@ class FederatedClient(NumPyClient):
         for name, array in arrays.items():
             if name in buffers or array.dtype.kind != "f":
                 raise RunError(
-                    f"client {self.client_id}: dp-noise-multiplier is above 0, and noise "
-                    f"would make {name} useless, which is counted or measured: choose a "
-                    "model without normalisation layers, such as mlp or cnn"
+                    f"client {self.client_id}: upload-noise-multiplier is above 0, and "
+                    f"noise would make {name} useless, which is counted or measured: "
+                    "choose a model without normalisation layers, such as mlp or cnn"
                 )
 
     @cached_property

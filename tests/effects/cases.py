@@ -59,7 +59,10 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "dirichlet-min-size": (420,),
     "discriminator-widths": ("16",),
     "ditto-local-epochs": (2,),
+    "upload-noise-multiplier": (0.1,),
     "dp-noise-multiplier": (0.1,),
+    "target-epsilon": (50.0,),
+    "dp-epsilon-max": (0.1, 1000.0),
     "early-stop-metric": ("clients_trained",),
     "early-stop-patience": (1,),
     "fedfv-alpha": (1.0,),
@@ -109,6 +112,10 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "coefficient-period": {"num-rounds": 3},
     "decomposition": _CONVOLUTIONS,
     "decomposition-average": {"atoms": 25},
+    "dp-count-noise": {"dp-noise-multiplier": 0.1, "dp-adaptive-clipping": True},
+    "dp-clipping-quantile": {"dp-noise-multiplier": 0.1, "dp-adaptive-clipping": True},
+    "dp-clipping-rate": {"dp-noise-multiplier": 0.1, "dp-adaptive-clipping": True},
+    "dp-sampling": {"dp-noise-multiplier": 0.1, "clients-per-round": 2},
     "early-stop-metric": {"num-rounds": 3},
     "early-stop-patience": {"num-rounds": 3},
     "fedpara-gamma": {"hidden-width": 64},
@@ -134,6 +141,7 @@ NOT_ON_DIGITS = ("natural-id",)
 """Partitioners by owners, which digits do not have."""
 
 ELSEWHERE: Mapping[str, str] = {
+    "dp-max-weight": "of weights by losses: tests/rounds/test_central_privacy.py",
     "preset": "brings other keys' values: tests/experiment/test_presets.py",
     "natural-ids": "digits have no owners: tests/data",
     "natural-min-size": "digits have no owners: tests/data",

@@ -18,8 +18,8 @@ def refusal(**given):
 REFUSED = {
     "key focal-gamma = 3.0 has no effect with loss = 'cross-entropy': set loss = 'focal' "
     "too, or leave focal-gamma out": {"focal_gamma": 3.0},
-    "key dp-clip = 2.0 has no effect with dp-noise-multiplier = 0.0: set another "
-    "dp-noise-multiplier too, or leave dp-clip out": {"dp_clip": 2.0},
+    "key upload-clip = 2.0 has no effect with upload-noise-multiplier = 0.0: set another "
+    "upload-noise-multiplier too, or leave upload-clip out": {"upload_clip": 2.0},
     "key less-forgetting = 'both' has no effect with local-steps = 1 and transfer-steps = "
     "1: set another local-steps or set another transfer-steps too, or leave "
     "less-forgetting out": {
@@ -66,7 +66,7 @@ def test_a_value_is_not_replaced_by_a_default_that_has_an_effect(tmp_path):
 
 
 def test_defaults_are_always_taken():
-    given = {"focal-gamma": 2.0, "dp-clip": 1.0, "server-momentum": 0.0}
+    given = {"focal-gamma": 2.0, "upload-clip": 1.0, "server-momentum": 0.0}
     plain = Experiment.from_values({"method": "standalone"})
     assert Experiment.from_values({"method": "standalone", **given}) == plain
 

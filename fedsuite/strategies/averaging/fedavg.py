@@ -9,11 +9,13 @@ papers, w_{t+1} = w_t + eta (mean - w_t); eta = 1 is FedAvg as published.
 """
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import WeightedMean, step_towards
 from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.round_settings import ServerRate
 from fedsuite.rounds.validation import ClientReply
 
@@ -22,6 +24,11 @@ logger = ServerLogger(__name__)
 
 class FedAvg(ServerRate, FederatedStrategy):
     """Average of the clients' models, weighted by their numbers of examples."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "mean",
+        "each reply is one changed copy of the model, made of one client's data",
+    )
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Step towards the clients' mean; without examples the model stays."""

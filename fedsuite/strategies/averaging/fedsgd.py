@@ -13,11 +13,17 @@ from typing import ClassVar
 
 from fedsuite.core.keys import Value
 from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 class FedSGD(FedAvg):
     """FedAvg of one full-batch step; the client ignores epochs, steps and batch size."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "mean",
+        "each reply is the model after one step over one client's data",
+    )
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
         "momentum": "its one step a round begins with none"

@@ -11,16 +11,22 @@ from fedsuite.messages.records import EVALUATE, TRAIN, Arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL, ClientNeeds
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
 
 
 class Standalone(FederatedStrategy):
     """Lets clients train; no array goes to them or comes back."""
 
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "no model leaves a client, so there is nothing to add noise to",
+    )
+
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
         **NO_COMMON_STEP,
         **NO_WHOLE_MODEL,
-        "dp-noise-multiplier": "its clients upload nothing",
+        "upload-noise-multiplier": "its clients upload nothing",
         "attack": "no client gets anything of another's",
     }
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(

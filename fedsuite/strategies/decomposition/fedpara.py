@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from fedsuite.core.keys import Value
 from fedsuite.models.groups import ParameterGroups
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.personal.partial import PartialAverage
 
@@ -22,12 +23,22 @@ from fedsuite.strategies.personal.partial import PartialAverage
 class FedPara(FedAvg):
     """FedAvg on a network with FedPara's layers."""
 
+    PRIVACY: ClassVar[Release] = Release(
+        "mean",
+        "the factors are the model's arrays, and travel as any model does",
+    )
+
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True}
     FIXED: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": False}
 
 
 class PFedPara(PartialAverage):
     """Averages all but the second factors, weighted by examples."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "mean",
+        "only the shared factors leave a client; the guarantee is for what others see",
+    )
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": True}
     FIXED: ClassVar[Mapping[str, Value]] = DEFAULTS

@@ -31,6 +31,7 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import BadReply, ClientReply, Expected
 from fedsuite.strategies.distillation.public_exchange import COMMON, LARGEST_OUTPUT
 
@@ -40,8 +41,16 @@ Floats = NDArray[np.float64]
 class ClassTables(FederatedStrategy):
     """Base of the methods that exchange one row per class."""
 
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "a client sends tables of outputs or features, which nothing clips",
+    )
+
     DEFAULTS: ClassVar[Mapping[str, Value]] = COMMON
-    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0, "dp-noise-multiplier": 0.0}
+    FIXED: ClassVar[Mapping[str, Value]] = {
+        "lsr-gamma": 0.0,
+        "upload-noise-multiplier": 0.0,
+    }
     FIXED_REASON: ClassVar[str] = (
         "its loss looks at one view of a sample, and its uploads tell which classes a "
         "client has, which noise cannot hide"

@@ -47,6 +47,7 @@ from fedsuite.messages.records import SELECTED, TRAIN, Arrays
 from fedsuite.models.distillation import distillation_loss, select_correct
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import LARGEST_COUNT, ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
@@ -58,6 +59,11 @@ Ablation = Literal["none", "all-data", "single-dist", "correct-agg"]
 
 class FedAKD(FedAvg):
     """FedAvg of copies of the global model, each taught by a client's private model."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "its mean may count samples that private models select",
+    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedAKDClient", "keeps a local model and distils both ways"

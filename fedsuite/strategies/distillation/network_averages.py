@@ -30,7 +30,7 @@ class NetworkAverages(PublicExchange):
 
     FIXED: ClassVar[Mapping[str, Value]] = {
         **PublicExchange.FIXED,
-        "dp-noise-multiplier": 0.0,
+        "upload-noise-multiplier": 0.0,
     }
     FIXED_REASON: ClassVar[str] = (
         "it distils on one view of a sample, and the message that a client answers with "

@@ -32,6 +32,7 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.report import RESERVED
 from fedsuite.rounds.validation import ClientReply, Expected, RecordSpec
 
@@ -66,6 +67,11 @@ class Feedback:
 
 class PublicExchange(FederatedStrategy):
     """Base of the methods that exchange outputs on public data."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "a client sends outputs for public rows in several exchanges, which add up",
+    )
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
     FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}

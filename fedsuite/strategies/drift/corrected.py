@@ -41,16 +41,22 @@ from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.aggregation import WeightedMean, cast_like
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 
 class CorrectedStrategy(FederatedStrategy):
     """Keeps sums of the clients' vectors, by kind and by array."""
 
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "clients' corrections are a second release, beside the model",
+    )
+
     FIXED: ClassVar[Mapping[str, Value]] = {
         "momentum": 0.0,
         "optimizer": "sgd",
-        "dp-noise-multiplier": 0.0,
+        "upload-noise-multiplier": 0.0,
     }
     FIXED_REASON: ClassVar[str] = (
         "its equations are those of plain SGD steps, and of what the clients really did"

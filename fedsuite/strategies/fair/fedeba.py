@@ -71,6 +71,7 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.aggregation import apply_update, update_of, weighted_sum
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.fair.fedeba_equations import (
@@ -95,6 +96,12 @@ class FedEBA(FedAvg):
     Where loss-after is missing, train_loss stands for it, and the log says so once. All
     replies of a round are held in memory.
     """
+
+    PRIVACY: ClassVar[Release] = Release(
+        "weighted",
+        "a weight is exp(F_i / tau) of one client's loss, up to a common factor",
+        needs={"effective-clients": 0.0, "max-loss-ratio": 0.0},
+    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         metrics=(NeededMetric(LOSS_AFTER, "loss_key", "the client's loss after training"),)
@@ -192,6 +199,25 @@ class FedEBA(FedAvg):
         self.round_metrics["update_norm"] = _norm(arrays, update)
         return apply_update(arrays, update, self.server_learning_rate)
 
+    def log_weights(self, replies: Sequence[ClientReply]) -> Vector:
+        """Return F_k / tau, plus log n_k where there is a prior."""
+        before = self.aggregation_losses == "before"
+        after = [reply.metrics[self.loss_key] for reply in replies]
+        losses = self.bounded(self.losses_before(replies) if before else after)
+        with np.errstate(over="ignore"):
+            exponents: Vector = losses / self._temperature_now()
+        sizes = [reply.num_examples for reply in replies]
+        return exponents + (np.log(sizes) if self.size_prior else 0.0)
+
+    def _temperature_now(self) -> float:
+        """Return the temperature of the round by its schedule."""
+        return temperature_at(
+            self.server_round,
+            self.temperature,
+            self.temperature_decay,
+            self.temperature_schedule,
+        )
+
     def combine(
         self, arrays: Arrays, replies: Sequence[ClientReply], weights: Vector
     ) -> Arrays:
@@ -209,12 +235,7 @@ class FedEBA(FedAvg):
         temperature = (
             temperature_for_clients(counted, self.effective_clients * len(counted), prior)
             if self.effective_clients
-            else temperature_at(
-                self.server_round,
-                self.temperature,
-                self.temperature_decay,
-                self.temperature_schedule,
-            )
+            else self._temperature_now()
         )
         self.round_metrics["temperature"] = temperature
         return entropy_weights(counted, temperature, prior)

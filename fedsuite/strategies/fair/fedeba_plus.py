@@ -26,6 +26,7 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.aggregation import update_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies.fair.fedeba import FedEBA, client_updates
@@ -41,6 +42,11 @@ logger = ServerLogger(__name__)
 
 class AlignedFedEBA(FedEBA):
     """Base of FedEBA+ and Prac-FedEBA+: alpha, theta, and the choice of the branch."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "losses of all clients choose the branch, and its alignment is a second sum",
+    )
 
     alpha: float = key(
         default=0.1,

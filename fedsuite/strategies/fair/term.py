@@ -15,6 +15,7 @@ Losses are those before training.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays
 from fedsuite.rounds.all_replies import LossStrategy, examples_of
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
 
 
@@ -40,11 +42,22 @@ def tilted_weights(losses: Vector, tilt: float, prior: Vector) -> Vector:
 class TERM(LossStrategy):
     """FedAvg whose weights grow exponentially with the clients' losses."""
 
+    PRIVACY: ClassVar[Release] = Release(
+        "weighted",
+        "a weight is n_i exp(t F_i) of one client, up to a common factor",
+    )
+
     term_tilt: float = key(
         default=1.0,
         help="tilt t; 0 is FedAvg, large the worst client alone, below 0 the best",
         search=Between(0.01, 10.0),
     )
+
+    def log_weights(self, replies: Sequence[ClientReply]) -> Vector:
+        """Return log n_k + t F_k."""
+        with np.errstate(over="ignore"):
+            tilted: Vector = self.term_tilt * self.losses_of(replies)
+        return tilted + np.log(examples_of(replies))
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the mean of the clients' models with tilted weights."""

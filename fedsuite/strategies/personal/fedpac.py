@@ -44,6 +44,7 @@ from fedsuite.messages.records import TRAIN, Arrays, ConfigValue, grouped, joine
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.simplex import least_form_on_simplex
 from fedsuite.rounds.validation import ClientReply, spec_of
 from fedsuite.strategies.personal.fedper import FedPer
@@ -122,11 +123,16 @@ class _Upload:
 class FedPAC(FedPer):
     """FedPer with aligned features and heads that are combined for each client."""
 
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "clients send statistics of their features, and heads are mixed by them",
+    )
+
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedPACClient", "measures its features"
     )
 
-    FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0}
+    FIXED: ClassVar[Mapping[str, Value]] = {"upload-noise-multiplier": 0.0}
 
     alignment: float = key(
         default=1.0,

@@ -14,17 +14,24 @@ convolutions last and shares these. Clients without examples do not count.
 """
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import Arrays
 from fedsuite.models.groups import ParameterGroups
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.personal.partial import PartialAverage, counted_alike
 
 
 class LGFedAvg(PartialAverage):
     """Averages the upper layers, each client counting alike."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "mean",
+        "only the upper layers leave a client; the guarantee is for what others see",
+    )
 
     shared_layers: int = key(
         default=1, help="from the top; 0 is Standalone", minimum=0, search=OneOf(1, 2)

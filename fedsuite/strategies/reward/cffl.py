@@ -106,7 +106,7 @@ class CFFL(RewardStrategy):
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds("CFFLClient", "keeps its model")
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = VALIDATION_DEFAULTS
-    FIXED: ClassVar[Mapping[str, Value]] = {"dp-noise-multiplier": 0.0}
+    FIXED: ClassVar[Mapping[str, Value]] = {"upload-noise-multiplier": 0.0}
     FIXED_REASON: ClassVar[str] = "noise would undo the choice of what is uploaded"
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
         **RewardStrategy.WITHOUT_EFFECT,

@@ -38,6 +38,7 @@ from fedsuite.rounds.aggregation import cast_like, weighted_mean
 from fedsuite.rounds.all_replies import GatheredStrategy, examples_of
 from fedsuite.rounds.declaration import NO_COMMON_STEP
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.updates import flatten, inner, norm, parameter_names
 from fedsuite.rounds.validation import ClientReply
 
@@ -158,6 +159,11 @@ class CommonUpdateKeys(Declared):
 
 class RewardStrategy(GatheredStrategy):
     """Keeps reputations, and what each client is sent; a method overrides ``combine``."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "each client gets a model of its own, by what it contributed",
+    )
 
     OWN_MODELS: ClassVar[bool] = True
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP

@@ -270,7 +270,7 @@ def test_replies_with_a_part_of_the_model_leave_the_rest_as_it_was(
 @pytest.mark.parametrize("method", ["scaffold", "feddyn", "feddc"])
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("momentum", 0.9), ("optimizer", "adam"), ("dp_noise_multiplier", 1.0)],
+    [("momentum", 0.9), ("optimizer", "adam"), ("upload_noise_multiplier", 1.0)],
 )
 def test_what_the_equations_do_not_hold_for_is_refused(
     method: str, key: str, value: Any

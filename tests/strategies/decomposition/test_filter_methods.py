@@ -14,8 +14,8 @@ from fedsuite.strategies import FedAvg, FilterDecomposition
 from fedsuite.strategies.averaging.standalone import Standalone
 from fedsuite.strategies.drift.fedprox import FedProx
 from fedsuite.strategies.fair.fedeba_plus import FedEBAPlus
-from fedsuite.training.privacy import PrivacyOptions
 from fedsuite.training.store import MemoryStore
+from fedsuite.training.upload_noise import UploadNoise
 from tests.helpers import bits
 from tests.strategies.decomposition.factored import (
     ATOMS,
@@ -114,7 +114,7 @@ class Bold(Told):
 
 def test_privacy_clips_what_leaves() -> None:
     """Of arrays that stay at home no part is clipped: the others keep their change."""
-    privacy = PrivacyOptions(dp_noise_multiplier=1e-12, dp_clip=1.0)
+    privacy = UploadNoise(upload_noise_multiplier=1e-12, upload_clip=1.0)
     grid = Recorder(make_app(Bold, privacy=privacy))
     trace = federate(wrap(coefficient_period=2), grid, 2)
     first, second = (arrays[ATOMS] for arrays in trace.arrays)

@@ -315,8 +315,8 @@ def test_sequences_are_refused() -> None:
 
 
 def test_noise_on_uploads_is_refused() -> None:
-    with pytest.raises(Exception, match="dp-noise-multiplier"):
-        run({**SMALL, "method": "fd", "dp-noise-multiplier": 1.0})
+    with pytest.raises(Exception, match="upload-noise-multiplier"):
+        run({**SMALL, "method": "fd", "upload-noise-multiplier": 1.0})
 
 
 def test_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:

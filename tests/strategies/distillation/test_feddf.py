@@ -238,7 +238,7 @@ def test_a_network_that_nobody_answered_for_stays_as_it_was() -> None:
 @pytest.mark.parametrize("method", ["feddf", "feddf-al"])
 def test_what_does_not_go_together_is_refused(method: str) -> None:
     with pytest.raises(ConfigError, match="noise is measured from"):
-        digits_experiment(method=method, public_size=40, dp_noise_multiplier=0.1)
+        digits_experiment(method=method, public_size=40, upload_noise_multiplier=0.1)
     with pytest.raises(ConfigError, match="one view of a sample"):
         digits_experiment(method=method, public_size=40, lsr_gamma=0.5)
     with pytest.raises(ConfigError, match="start from what the server holds"):

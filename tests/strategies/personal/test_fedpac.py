@@ -159,5 +159,5 @@ def test_a_head_without_a_matrix_is_refused() -> None:
 
 
 def test_noise_on_uploads_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"dp-noise-multiplier = 0\.1: method fedpac"):
-        digits_experiment(method="fedpac", dp_noise_multiplier=0.1)
+    with pytest.raises(ConfigError, match=r"upload-noise-multiplier = 0\.1: method fedpac"):
+        digits_experiment(method="fedpac", upload_noise_multiplier=0.1)

@@ -194,7 +194,7 @@ def test_what_cannot_go_with_own_models_is_refused(method: str) -> None:
 
 def test_cffl_refuses_noise_on_what_it_chose() -> None:
     with pytest.raises(ConfigError, match="noise would undo the choice"):
-        Experiment.from_values({"method": "cffl", "dp-noise-multiplier": 0.1})
+        Experiment.from_values({"method": "cffl", "upload-noise-multiplier": 0.1})
 
 
 @pytest.mark.parametrize("method", ["cffl", "fedave", "fedsac"])

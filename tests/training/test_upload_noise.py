@@ -20,10 +20,10 @@ from fedsuite.models import build_model
 from fedsuite.models.arrays import model_arrays
 from fedsuite.strategies import load_strategy
 from fedsuite.training.base import FederatedClient
-from fedsuite.training.privacy import PrivacyOptions, privatise
+from fedsuite.training.upload_noise import UploadNoise, privatise
 from tests.training.test_client import make, request, some_data
 
-QUIET = PrivacyOptions(dp_noise_multiplier=0.0, dp_clip=1.0)
+QUIET = UploadNoise(upload_noise_multiplier=0.0, upload_clip=1.0)
 
 
 def test_clipping_by_hand() -> None:
@@ -37,7 +37,7 @@ def test_clipping_by_hand() -> None:
     without = privatise(
         arrays,
         {},
-        PrivacyOptions(dp_noise_multiplier=0.0, dp_clip=100.0),
+        UploadNoise(upload_noise_multiplier=0.0, upload_clip=100.0),
         numpy_stream(0, "x"),
     )
     np.testing.assert_array_equal(without["b"], arrays["b"])
@@ -54,7 +54,7 @@ def test_what_leaves_is_never_longer_than_the_clip(
     clipped = privatise(
         update,
         {},
-        PrivacyOptions(dp_noise_multiplier=0.0, dp_clip=clip),
+        UploadNoise(upload_noise_multiplier=0.0, upload_clip=clip),
         numpy_stream(0, "x"),
     )["w"]
     norm = float(np.linalg.norm(values))
@@ -66,7 +66,7 @@ def test_what_leaves_is_never_longer_than_the_clip(
 def test_noise_is_multiplier_times_clip(multiplier: float, clip: float) -> None:
     """Of 40,000 draws the deviation is known to within 2 %: 5 standard errors."""
     still = {"w": np.zeros(40_000)}
-    options = PrivacyOptions(dp_noise_multiplier=multiplier, dp_clip=clip)
+    options = UploadNoise(upload_noise_multiplier=multiplier, upload_clip=clip)
     noise = privatise(still, {}, options, numpy_stream(0, "x"))["w"]
     assert noise.std() == pytest.approx(multiplier * clip, rel=0.02)
     assert abs(noise.mean()) < 0.03 * multiplier * clip
@@ -91,7 +91,7 @@ class Uploads(FedAvgClient):
         return Reply({"gradient": gradient}, {"num-examples": 1, "loss": 0.5})
 
 
-def private(client_class: type[FederatedClient], options: PrivacyOptions) -> Any:
+def private(client_class: type[FederatedClient], options: UploadNoise) -> Any:
     """Return a client on a network of 3 x 4 + 3 parameters."""
     model = build_model("linear", (4,), 3, 0)
     data = some_data(6)
@@ -111,7 +111,7 @@ def flat(arrays: Mapping[str, Any], start: Mapping[str, Any] | None = None) -> A
     )
 
 
-NEARLY_QUIET = PrivacyOptions(dp_noise_multiplier=1e-6, dp_clip=2.0)
+NEARLY_QUIET = UploadNoise(upload_noise_multiplier=1e-6, upload_clip=2.0)
 
 
 def test_every_record_that_leaves_is_clipped_where_it_belongs() -> None:
@@ -131,7 +131,7 @@ def test_every_record_that_leaves_is_clipped_where_it_belongs() -> None:
 
 
 def test_noise_repeats_and_differs_between_uploads() -> None:
-    options = PrivacyOptions(dp_noise_multiplier=1.0, dp_clip=1e-3)
+    options = UploadNoise(upload_noise_multiplier=1.0, upload_clip=1e-3)
     client = private(Uploads, options)
     start = model_arrays(client.model)
     first, again = (client.answer(asked(client, "train")) for _ in range(2))
@@ -148,7 +148,7 @@ def test_noise_repeats_and_differs_between_uploads() -> None:
 
 
 def test_no_noise_leaves_replies_as_they_are() -> None:
-    client = private(Uploads, PrivacyOptions(dp_noise_multiplier=0.0, dp_clip=1e-6))
+    client = private(Uploads, UploadNoise(upload_noise_multiplier=0.0, upload_clip=1e-6))
     reply = client.answer(asked(client, "train"))
     start = model_arrays(client.model)
     np.testing.assert_array_equal(flat(reply.arrays[ARRAYS]), flat(start) + np.float32(10))
@@ -156,7 +156,7 @@ def test_no_noise_leaves_replies_as_they_are() -> None:
 
 def test_statistics_of_normalisation_layers_are_refused() -> None:
     client = make(FedAvgClient)
-    client.privacy = PrivacyOptions(dp_noise_multiplier=1.0, dp_clip=1.0)
+    client.privacy = UploadNoise(upload_noise_multiplier=1.0, upload_clip=1.0)
     with pytest.raises(RunError, match=r"choose a model without normalisation layers"):
         client.answer(request("train"))
 
@@ -175,7 +175,7 @@ DIGITS = {
 NOISY = [
     name
     for name, method in METHODS.items()
-    if "dp-noise-multiplier"
+    if "upload-noise-multiplier"
     not in {**load_strategy(method).FIXED, **load_strategy(method).WITHOUT_EFFECT}
 ]
 
@@ -198,7 +198,7 @@ def test_every_methods_uploads_pass_through(
         return reply
 
     monkeypatch.setattr(FederatedClient, "answer", watch)
-    changes = {"dp-noise-multiplier": 1e-9, "dp-clip": 1e-5}
+    changes = {"upload-noise-multiplier": 1e-9, "upload-clip": 1e-5}
     places = {"output-dir": str(tmp_path), "run-name": "run"}
     public = (
         {"public-size": 64} if load_strategy(METHODS[method]).takes("public_rows") else {}
@@ -211,7 +211,7 @@ def test_every_methods_uploads_pass_through(
 def test_first_steps_of_fedeba_plus_are_clipped_as_models(tmp_path: Path) -> None:
     """In its model branch: clipped to nearly nothing, they leave the model in place."""
     keys = {**DIGITS, "method": "fedeba-plus", "theta": 90.0, "output-dir": str(tmp_path)}
-    quiet = {"dp-noise-multiplier": 1e-9, "dp-clip": 1e-5, "run-name": "run"}
+    quiet = {"upload-noise-multiplier": 1e-9, "upload-clip": 1e-5, "run-name": "run"}
     path = run({**keys, **quiet}).path
     final = load((path / "model.safetensors").read_bytes())
     initial = model_arrays(build_model("mlp", (1, 8, 8), 10, 0))
@@ -225,7 +225,7 @@ def test_keys_change_a_run_and_repeat_it(tmp_path: Path) -> None:
         path = run({**DIGITS, **keys, **places}).path
         return (path / "model.safetensors").read_bytes()
 
-    noise: dict[str, Any] = {"dp_noise_multiplier": 0.5, "dp_clip": 0.1}
+    noise: dict[str, Any] = {"upload_noise_multiplier": 0.5, "upload_clip": 0.1}
     plain = model("plain")
     assert model("first", **noise) == model("second", **noise) != plain
-    assert model("off", dp_noise_multiplier=0.0) == plain
+    assert model("off", upload_noise_multiplier=0.0) == plain

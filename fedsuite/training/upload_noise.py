@@ -8,9 +8,10 @@ logits).
 
 FedEBA+ gives its noise as sigma_2 C_0 / L with L the batch size: z = sigma_2 / L here.
 
-This shows what noise does to a method; it protects nobody. Losses and counts are sent as
-they are, the privacy spent over rounds is not added up, and the noise comes from the
-experiment's own streams, so that a run can be repeated.
+This shows what noise does to a method; it protects nobody, and no epsilon is ever printed
+for it. Losses and counts are sent as they are, the privacy spent over rounds is not added
+up, and the noise comes from the experiment's own streams, so that a run can be repeated.
+Noise at the server, which has an epsilon, is :mod:`fedsuite.rounds.central_privacy`.
 """
 
 import math
@@ -22,25 +23,25 @@ from fedsuite.core.settings import Settings, key
 from fedsuite.messages.records import Arrays
 
 
-class PrivacyOptions(Settings):
-    """Options of clipping and noise."""
+class UploadNoise(Settings):
+    """Options of clipping and noise at the clients."""
 
-    dp_noise_multiplier: float = key(
+    upload_noise_multiplier: float = key(
         default=0.0,
-        help="noise on what clients upload: standard deviation over dp-clip; 0 neither "
+        help="noise on what clients upload: standard deviation over upload-clip; 0 neither "
         "clips nor adds noise",
         minimum=0.0,
     )
-    dp_clip: float = key(
+    upload_clip: float = key(
         default=1.0,
         help="largest norm of an upload that gets noise; a very large one does not clip",
         above=0.0,
-        needs=(Unless("dp-noise-multiplier", 0.0),),
+        needs=(Unless("upload-noise-multiplier", 0.0),),
     )
 
 
 def privatise(
-    arrays: Arrays, start: Arrays, options: PrivacyOptions, rng: np.random.Generator
+    arrays: Arrays, start: Arrays, options: UploadNoise, rng: np.random.Generator
 ) -> Arrays:
     """Return one upload's arrays, their distance from ``start`` clipped, with noise.
 
@@ -52,8 +53,8 @@ def privatise(
         for name, array in arrays.items()
     }
     norm = math.sqrt(sum(float(np.square(array).sum()) for array in change.values()))
-    scale = options.dp_clip / max(norm, options.dp_clip)
-    deviation = options.dp_noise_multiplier * options.dp_clip
+    scale = options.upload_clip / max(norm, options.upload_clip)
+    deviation = options.upload_noise_multiplier * options.upload_clip
     protected: Arrays = {}
     for name, array in arrays.items():
         noise = rng.normal(0.0, deviation, array.shape)
