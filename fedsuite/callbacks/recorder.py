@@ -31,13 +31,17 @@ class Recorder(Callback):
         events = [
             {
                 "round": server_round,
-                "kind": "rejected-reply",
+                "kind": kind,
                 "phase": phase.phase,
                 "client": rejection.client_id,
                 "reason": rejection.reason,
             }
             for phase in report.phases
-            for rejection in sorted(phase.rejections, key=_by_client)
+            for kind, found in (
+                ("rejected-reply", phase.rejections),
+                ("bounded-reply", phase.bounded),
+            )
+            for rejection in sorted(found, key=_by_client)
         ]
         if events:
             self._folder.append("events", events)

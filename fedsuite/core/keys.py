@@ -7,6 +7,7 @@ the declarations, checks experiments, and generates Flower's table in ``pyprojec
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -93,6 +94,9 @@ class Key:
         Values that ``fedsuite tune`` tries; None leaves the key as it is.
     local
         Whether the key says where or how long a run works, not what it computes.
+    words
+        What a key of numbers accepts beside them, such as ``"off"`` or ``"median x 3"``; a
+        number in it stands for any number.
     """
 
     name: str
@@ -107,6 +111,7 @@ class Key:
     value_needs: tuple[tuple[Value, With | Unless], ...] = ()
     search: Search | None = None
     local: bool = False
+    words: tuple[str, ...] = ()
 
     @property
     def type(self) -> type:
@@ -124,8 +129,9 @@ class Key:
         A float key accepts an int, as TOML writers expect. Nothing else is converted. NaN
         and infinities are refused.
         """
-        if value == AUTO and self.default == AUTO:
-            return AUTO
+        if (value == AUTO and self.default == AUTO) or self._is_word(value):
+            assert isinstance(value, str)
+            return value
         if self.type is float and isinstance(value, int) and type(value) is not bool:
             value = float(value)
         if type(value) is not self.type:
@@ -139,8 +145,8 @@ class Key:
 
     def parse_text(self, text: str) -> Value:
         """Return the value of a command line's text (``true``, ``3``, ``0.1``, ``mlp``)."""
-        if text == AUTO and self.default == AUTO:
-            return AUTO
+        if (text == AUTO and self.default == AUTO) or self._is_word(text):
+            return text
         if self.type is bool:
             if text not in ("true", "false"):
                 raise self.error(text)
@@ -173,13 +179,19 @@ class Key:
             if bound is not None
         ]
         words = " ".join([words, " and ".join(bounds)]).strip()
-        return f'{words}, or "auto"' if self.default == AUTO else words
+        others = [*self.words, *([AUTO] if self.default == AUTO else [])]
+        return ", or ".join([words, *(f'"{other}"' for other in others)])
 
     def error(self, value: object) -> ConfigError:
         """Return the error for a forbidden ``value``."""
         near = difflib.get_close_matches(str(value), self.choices, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return ConfigError(f"key {self.name} = {value!r}: {hint}expected {self.allowed()}")
+
+    def _is_word(self, value: object) -> bool:
+        """Return whether a value is one of the words that stand beside numbers."""
+        patterns = (re.sub(r"[0-9]+", r"[0-9]+([.][0-9]+)?", word) for word in self.words)
+        return isinstance(value, str) and any(re.fullmatch(p, value) for p in patterns)
 
     def _check_bounds(self, value: int | float) -> None:
         if (

@@ -50,6 +50,7 @@ def key(
     local: bool = False,
     told: str = "",
     search: Search | None = None,
+    words: tuple[str, ...] = (),
     init: Literal[True] = True,
 ) -> T:
     """Declare a field that experiments may set.
@@ -80,9 +81,11 @@ def key(
         empty tells nobody.
     search
         Values that ``fedsuite tune`` tries; None leaves the key as it is.
+    words
+        What ``float | str`` allows beside numbers; a number in a word is any number.
     """
     said: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
-    said |= {"needs": needs, "value_needs": value_needs, "search": search}
+    said |= {"needs": needs, "value_needs": value_needs, "search": search, "words": words}
     said |= {"local": local} | ({"choices": tuple(choices)} if choices else {})
     made: T = field(default=default, metadata={_KEY: said, _HELP: help, _TOLD: told})
     return made
@@ -184,7 +187,8 @@ def _keys_of(declared: Mapping[str, Field[Any]]) -> tuple[Key, ...]:
 def _kind(hint: Any, default: object) -> dict[str, Any]:
     """Return an annotation's type and choices."""
     if get_origin(hint) in (Union, UnionType):
-        hints = [h for h in get_args(hint) if get_args(h) != (AUTO,)]
+        # The words beside numbers are strings.
+        hints = [h for h in get_args(hint) if get_args(h) != (AUTO,) and h is not str]
         (hint,) = hints
     if get_origin(hint) is Literal:
         choices = tuple(c for c in get_args(hint) if c != AUTO)

@@ -78,7 +78,7 @@ class FederatedStrategy(RoundLoop):
         report.bytes_down += exchange.bytes_down()
         good = 0
         replies = self._grid.send_and_receive(messages, timeout=self.exchange_timeout)
-        for reply in reader.read(replies):
+        for reply in self._guarded(reader, replies, report):
             good += 1
             yield reply
         report.bytes_up += reader.bytes_up
@@ -120,9 +120,11 @@ class FederatedStrategy(RoundLoop):
             self._refuse_foreign(TRAIN, server_round, replies)
             return None, None
         reader, report = self._pending.pop(TRAIN), self.reports[TRAIN]
-        counted = self._count(reader.read(replies), report)
         if self.privacy is not None:
-            return self._noised(self.privacy, reader, counted)
+            # Bounds by the others' replies would change what one client can move.
+            read = self._count(reader.read(replies), report)
+            return self._noised(self.privacy, reader, read)
+        counted = self._count(self._guarded(reader, replies, report), report)
         corrected = self.extras.correct(counted, len(self._members.client_ids))
         try:
             arrays = self.aggregate(self._arrays, self.layer.incoming(corrected))
@@ -180,7 +182,7 @@ class FederatedStrategy(RoundLoop):
             self._refuse_foreign(EVALUATE, server_round, replies)
             return None
         reader, report = self._pending.pop(EVALUATE), self.reports[EVALUATE]
-        for _ in self._count(reader.read(replies), report):
+        for _ in self._count(self._guarded(reader, replies, report), report):
             pass
         report.bytes_up += reader.bytes_up
         self._judge_first(reader)
@@ -321,10 +323,22 @@ class FederatedStrategy(RoundLoop):
         return replace(
             expected,
             weight_key=self.weighted_by_key,
-            max_examples=self.max_examples,
             advice=expected.advice or self.NEEDS_OF_CLIENT.advice,
             advice_of={need.name: need.advice for need in self.NEEDS_OF_CLIENT.metrics},
         )
+
+    def _guarded(
+        self, reader: ReplyReader, replies: Iterable[Message], report: PhaseReport
+    ) -> Iterator[ClientReply]:
+        """Yield the good replies as the guard lets them through."""
+
+        def told(client_id: int, change: str) -> None:
+            report.bounded.append(Rejection(self.server_round, client_id, change))
+            name = self._members.names.get(client_id, client_id)
+            with log_scope(client=name):
+                logger.warning("round %d: client %s: %s", self.server_round, name, change)
+
+        return self.guard.checked(reader.exchange, reader.read(replies), told)
 
     def _count(
         self, replies: Iterator[ClientReply], report: PhaseReport

@@ -25,6 +25,11 @@ NO_COMMON_STEP: Mapping[str, str] = dict.fromkeys(
 )
 """The extras of the server, where it takes no step from one shared model to the next."""
 
+NO_MODEL_BACK: Mapping[str, str] = {
+    "max-update-norm": "no client sends back a model or what it changed"
+}
+"""What needs a model, or a part of one, in the replies."""
+
 NO_WHOLE_MODEL: Mapping[str, str] = {
     "score-training-data": "no client receives a whole model to score"
 }

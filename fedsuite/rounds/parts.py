@@ -31,6 +31,7 @@ from fedsuite.rounds.exchange import (
     Wire,
 )
 from fedsuite.rounds.exchange_layer import ExchangeLayer
+from fedsuite.rounds.guard import Guard, Limit
 from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
 from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
 from fedsuite.rounds.privacy_rules import is_noised, refusal
@@ -65,10 +66,6 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
     )
     num_rounds: int = given(
         default=0, help="number of rounds planned; 0 if not known; start() sets it"
-    )
-    max_examples: float | None = given(
-        default=None,
-        help="cap on the number of examples that a client may claim; None for no cap",
     )
     weighted_by_key: str = given(
         default=NUM_EXAMPLES, help="metric that holds the number of examples"
@@ -152,6 +149,11 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             for phase, function in functions.items()
         }
         self.witness = Witness()
+        self.guard = Guard(
+            Limit.parse("max_examples", self.max_examples),
+            Limit.parse("max_update_norm", self.max_update_norm),
+            self.claims(),
+        )
         self.extras = ServerExtras(momentum=self.server_momentum, fedvarp=self.fedvarp)
         self.privacy = self._central_privacy()
         self.directory = Directory(
@@ -247,6 +249,10 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             config=self.told(TRAIN),
             expected=Expected({ARRAYS: spec_of(arrays)}),
         )
+
+    def claims(self) -> Mapping[str, Limit]:
+        """Return the metrics that clients are weighed by, with what the guard believes."""
+        return {}
 
     @abstractmethod
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:

@@ -201,6 +201,12 @@ def _of_others(values: Mapping[str, Value], said: str) -> str:
                 f"{said}: {name} chooses by the clients' own scores, which get no noise: "
                 "leave it out"
             )
+    for name in ("max-examples", "max-update-norm", "max-loss-ratio"):
+        if values.get(name, "off") not in ("auto", "off"):
+            return (
+                f"{said}: {name} compares clients, so that one would change what another "
+                "counts with: leave it out; dp-clipping-norm bounds each alone"
+            )
     if values.get("decomposition"):
         return (
             f"{said}: nobody has argued what a round with decomposition releases: leave "

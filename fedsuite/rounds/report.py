@@ -42,12 +42,15 @@ class PhaseReport:
         ``train`` or ``evaluate``.
     names
         Client to its registered name, where it has one.
+    rejections, bounded
+        Replies that were not used, and those of which less counted than they said.
     """
 
     phase: str
     names: Mapping[int, str] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
+    bounded: list[Rejection] = field(default_factory=list)
     num_asked: int = 0
     bytes_down: int = 0
     bytes_up: int = 0

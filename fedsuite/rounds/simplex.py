@@ -107,3 +107,34 @@ def least_form_on_simplex(matrix: Vector) -> Vector:
     solution, _ = nnls(np.vstack([rows, sums]), target, maxiter=100 * count)
     point: Vector = solution * sums
     return point / float(point.sum())
+
+
+def capped_shares(weights: Vector, largest: float) -> Vector:
+    """Return weights as shares of 1 of which none is above ``largest``.
+
+    What is cut off goes to the others in proportion, so that the order stays. With fewer
+    than 1 / largest weights above 0 these get equal shares.
+
+    Parameters
+    ----------
+    weights
+        At least one, >= 0, not all 0.
+    largest
+        Above 0; 1 or more only divides by the sum.
+    """
+    shares: Vector = weights / weights.sum()
+    if largest >= 1:
+        return shares
+    positive = shares > 0
+    if largest * positive.sum() <= 1:
+        equal: Vector = positive / positive.sum()
+        return equal
+    fixed = np.zeros(len(shares), dtype=bool)
+    while True:
+        rest = 1.0 - largest * fixed.sum()
+        scaled = np.where(fixed, largest, shares * (rest / shares[~fixed].sum()))
+        over = (scaled > largest) & ~fixed
+        if not over.any():
+            capped: Vector = scaled
+            return capped
+        fixed |= over

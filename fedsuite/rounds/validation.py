@@ -9,7 +9,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
-from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.records import (
     ARRAYS,
     ERROR,
@@ -21,8 +20,6 @@ from fedsuite.messages.records import (
     records_of,
     view_array,
 )
-
-logger = ServerLogger(__name__)
 
 ArraySpec = tuple[tuple[int, ...], str]
 """Shape and dtype of one array."""
@@ -121,8 +118,6 @@ class Expected:
         Metrics that must be there too, each with its least and its largest value.
     weight_key
         Metric that holds the number of examples.
-    max_examples
-        Larger numbers of examples are lowered to this; None for no limit.
     stand_ins
         Metric to the name of another that stands for it where it is missing.
     advice
@@ -139,7 +134,6 @@ class Expected:
     metrics: Sequence[str] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     weight_key: str = "num-examples"
-    max_examples: float | None = None
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
     advice_of: Mapping[str, str] = field(default_factory=dict)
@@ -172,7 +166,7 @@ def check_reply(
         size, converted = size + found.num_bytes, converted or found.converted
     metrics, stand_ins = _check_metrics(content, expected)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
-    num_examples = _check_weight(client_id, metrics.pop(expected.weight_key), expected)
+    num_examples = _check_weight(expected.weight_key, metrics.pop(expected.weight_key))
     reply = ClientReply(
         client_id,
         arrays,
@@ -248,6 +242,7 @@ class _Found:
                 raise BadReply(f"array {name}: holds NaN or infinity")
             if largest is not None and np.abs(array).max(initial=0) > largest:
                 raise BadReply(f"array {name}: holds a number beyond {largest:g}")
+            _check_statistic(name, array)
             self.arrays[name] = array
 
     def _take(
@@ -270,6 +265,17 @@ class _Found:
         return made
 
 
+def _check_statistic(name: str, array: NDArray[Any]) -> None:
+    """Refuse a variance or a counter that no client can have measured."""
+    kind = name.rpartition(".")[2]
+    if kind not in ("running_var", "num_batches_tracked"):
+        return
+    if array.min(initial=0) < 0:
+        raise BadReply(f"array {name}: holds a variance or counter below 0")
+    if kind == "num_batches_tracked" and array.max(initial=0) > LARGEST_COUNT:
+        raise BadReply(f"array {name}: no counter is that large")
+
+
 def all_finite(array: NDArray[Any]) -> bool:
     """Return whether an array holds neither NaN nor infinity."""
     if array.dtype.kind != "f" or array.size == 0:
@@ -282,17 +288,11 @@ def all_finite(array: NDArray[Any]) -> bool:
     return math.isfinite(square) or bool(np.isfinite(flat).all())
 
 
-def _check_weight(client_id: int, num_examples: float, expected: Expected) -> float:
-    key, limit = expected.weight_key, expected.max_examples
+def _check_weight(key: str, num_examples: float) -> float:
     if num_examples < 0:
         raise BadReply(f"{key} is {num_examples:g}: must be >= 0")
     if num_examples > LARGEST_COUNT:
         raise BadReply(f"{key} is {num_examples:g}: no data set is that large")
-    if limit is not None and num_examples > limit:
-        logger.warning(
-            "client %d: %s %g lowered to %g", client_id, key, num_examples, limit
-        )
-        return limit
     return num_examples
 
 

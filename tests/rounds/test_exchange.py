@@ -258,7 +258,10 @@ def test_memory_of_a_mean_does_not_grow_with_clients(layout: str) -> None:
     identity = {"identity": "partition", "num_clients": 8} if layout == "hosted" else {}
     gc.disable()
     try:
-        run(FedAvg(**identity), TamperingGrid(app, 8))
+        run(
+            FedAvg(**identity, max_examples="off", max_update_norm="off"),
+            TamperingGrid(app, 8),
+        )
     finally:
         gc.enable()
     assert len(alive) == 8

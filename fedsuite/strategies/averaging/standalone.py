@@ -9,7 +9,12 @@ from typing import ClassVar
 
 from fedsuite.messages.records import EVALUATE, TRAIN, Arrays
 from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL, ClientNeeds
+from fedsuite.rounds.declaration import (
+    NO_COMMON_STEP,
+    NO_MODEL_BACK,
+    NO_WHOLE_MODEL,
+    ClientNeeds,
+)
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
@@ -25,6 +30,7 @@ class Standalone(FederatedStrategy):
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
         **NO_COMMON_STEP,
+        **NO_MODEL_BACK,
         **NO_WHOLE_MODEL,
         "upload-noise-multiplier": "its clients upload nothing",
         "attack": "no client gets anything of another's",

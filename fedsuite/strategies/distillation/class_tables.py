@@ -29,7 +29,7 @@ from fedsuite.messages.records import (
     ConfigValue,
 )
 from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
+from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_MODEL_BACK, NO_WHOLE_MODEL
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import BadReply, ClientReply, Expected
@@ -55,7 +55,11 @@ class ClassTables(FederatedStrategy):
         "its loss looks at one view of a sample, and its uploads tell which classes a "
         "client has, which noise cannot hide"
     )
-    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**NO_COMMON_STEP, **NO_WHOLE_MODEL}
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **NO_COMMON_STEP,
+        **NO_MODEL_BACK,
+        **NO_WHOLE_MODEL,
+    }
     PRIVATE_MODELS: ClassVar[bool] = True
 
     LARGEST: ClassVar[float] = LARGEST_OUTPUT

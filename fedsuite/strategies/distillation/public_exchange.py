@@ -30,7 +30,7 @@ from fedsuite.messages.records import (
     ConfigValue,
 )
 from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL
+from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_MODEL_BACK, NO_WHOLE_MODEL
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.report import RESERVED
@@ -76,7 +76,11 @@ class PublicExchange(FederatedStrategy):
     DEFAULTS: ClassVar[Mapping[str, Value]] = DEFAULTS
     FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
     FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
-    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**NO_COMMON_STEP, **NO_WHOLE_MODEL}
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **NO_COMMON_STEP,
+        **NO_MODEL_BACK,
+        **NO_WHOLE_MODEL,
+    }
     PRIVATE_MODELS: ClassVar[bool] = True
 
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient exchanges no outputs"

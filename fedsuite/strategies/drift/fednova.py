@@ -22,6 +22,7 @@ from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import NUM_STEPS, Arrays
 from fedsuite.rounds.all_replies import GatheredStrategy, examples_of, metric_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
+from fedsuite.rounds.guard import BELIEVED_COUNT, Limit
 from fedsuite.rounds.round_settings import ServerRate
 from fedsuite.rounds.updates import client_updates, take_step
 from fedsuite.rounds.validation import LARGEST_COUNT, ClientReply
@@ -53,6 +54,10 @@ class FedNova(ServerRate, GatheredStrategy):
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         """Return the number of steps, unless it is known."""
         return {} if self.local_steps else {NUM_STEPS: (1.0, LARGEST_COUNT)}
+
+    def claims(self) -> Mapping[str, Limit]:
+        """Return the number of steps, which all updates are multiplied by."""
+        return {NUM_STEPS: BELIEVED_COUNT}
 
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the model moved by the normalised step."""

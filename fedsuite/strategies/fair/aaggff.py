@@ -37,7 +37,7 @@ from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays, ConfigValue
 from fedsuite.rounds.all_replies import LossStrategy
-from fedsuite.rounds.simplex import minimize_on_simplex
+from fedsuite.rounds.simplex import capped_shares, minimize_on_simplex
 from fedsuite.rounds.validation import ClientReply
 
 Setting = Literal["cross-device", "cross-silo"]
@@ -131,6 +131,8 @@ class AAggFF(LossStrategy):
         self.round_metrics["largest_to_least_weight"] = _ratio(decision)
         # Equal weights are exactly 1; where all are 0, clients count alike.
         weights = decision[answered]
+        if self.loss_ratio < math.inf and weights.any():
+            weights = capped_shares(weights, self.loss_ratio / len(weights))
         largest = weights.max()
         return self.mean_of(replies, weights / largest if largest else weights + 1.0)
 

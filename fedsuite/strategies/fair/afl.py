@@ -17,6 +17,7 @@ their sum s: lambda <- s Pi(lambda / s + gamma F). With all clients this is the 
 step, and gamma means the same at any share of clients.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,7 +27,7 @@ from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays, ConfigValue
 from fedsuite.rounds.all_replies import LossStrategy
-from fedsuite.rounds.simplex import project_to_simplex
+from fedsuite.rounds.simplex import capped_shares, project_to_simplex
 from fedsuite.rounds.validation import ClientReply
 
 
@@ -61,6 +62,9 @@ class AFL(LossStrategy):
         answered = [reply.client_id for reply in replies]
         old = np.array([self._lambda[client_id] for client_id in answered])
         new = ascend(old, self.losses_of(replies), self.afl_step)
+        if self.loss_ratio < math.inf and new.any():
+            # The median lambda may be 0: an equal share takes its place.
+            new = new.sum() * capped_shares(new, self.loss_ratio / len(new))
         self._lambda.update(zip(answered, new.tolist(), strict=True))
         self.round_metrics["largest_lambda"] = max(self._lambda.values())
         # Clients that all lost their weight count alike; equal weights are exactly 1.

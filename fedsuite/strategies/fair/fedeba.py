@@ -71,6 +71,8 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.aggregation import apply_update, update_of, weighted_sum
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.guard import Limit, within_ratio
+from fedsuite.rounds.round_settings import LossRatio
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg
@@ -89,7 +91,7 @@ FLOWERS_LOSS = "train_loss"
 logger = ServerLogger(__name__)
 
 
-class FedEBA(FedAvg):
+class FedEBA(LossRatio, FedAvg):
     """Entropy-based aggregation alone: FedEBA+ with alpha 0.
 
     A client's reply needs the model, its number of examples and its loss after training.
@@ -144,9 +146,6 @@ class FedEBA(FedAvg):
     loss_clip: float = key(
         default=0.0, help="largest loss in the weights; 0 is no limit", minimum=0.0
     )
-    max_loss_ratio: float = key(
-        default=0.0, help="largest loss, in medians, >= 1; 0 is no limit", minimum=0.0
-    )
     loss_key: str = given(
         default=LOSS_AFTER, help="loss after training; train_loss stands in for loss-after"
     )
@@ -163,11 +162,6 @@ class FedEBA(FedAvg):
             raise ValueError(
                 f"temperature = {self.temperature} has no effect with effective_clients = "
                 f"{self.effective_clients}: set effective_clients = 0 too, or leave it out"
-            )
-        if 0 < self.max_loss_ratio < 1:
-            raise ValueError(
-                f"max_loss_ratio = {self.max_loss_ratio}: expected 0 for no limit, or a "
-                "number >= 1"
             )
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
@@ -224,6 +218,10 @@ class FedEBA(FedAvg):
         """Return the round's update: sum_i p_i Delta_i."""
         return weighted_sum(client_updates(arrays, replies), weights)
 
+    def claims(self) -> Mapping[str, Limit]:
+        """Return the losses, which steer the weights."""
+        return dict.fromkeys((self.loss_key, self.loss_before_key), self.loss_limit)
+
     def losses_before(self, replies: Sequence[ClientReply]) -> list[float]:
         """Return the clients' losses before training."""
         return [reply.metrics[self.loss_before_key] for reply in replies]
@@ -238,12 +236,13 @@ class FedEBA(FedAvg):
             else self._temperature_now()
         )
         self.round_metrics["temperature"] = temperature
-        return entropy_weights(counted, temperature, prior)
+        bounded = within_ratio(counted, 1.0 / temperature, self.loss_ratio)
+        return entropy_weights(bounded, temperature, prior)
 
     def bounded(self, losses: Sequence[float]) -> Vector:
         """Return losses as they count: >= 0 and within the limits."""
         counted = np.clip(np.asarray(losses, np.float64), 0.0, self.loss_clip or np.inf)
-        return limit_to_median(counted, self.max_loss_ratio or np.inf)
+        return limit_to_median(counted, self.loss_ratio)
 
     def _tell_stand_ins(self, replies: Sequence[ClientReply]) -> None:
         """Say once that train_loss stands for the loss after training."""

@@ -23,6 +23,7 @@ left out, as in the authors' experiments. Buffers take part in the mean, not in
 ||w_t - w_k||. With momentum or Adam L = 1 / eta is a convention, not a bound.
 """
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -36,6 +37,7 @@ from fedsuite.messages.records import ARRAYS, LEARNING_RATE, Arrays
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.all_replies import LossStrategy, metric_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
+from fedsuite.rounds.guard import within_ratio
 from fedsuite.rounds.updates import client_updates, inner
 from fedsuite.rounds.validation import ClientReply
 
@@ -102,9 +104,13 @@ class QFFL(LossStrategy):
         if rate is None:
             rate = float(np.median(metric_of(replies, LEARNING_RATE)))
         lengths = np.array([inner(g, g) for g in client_updates(arrays, replies)])
-        weights, sent = q_fedavg_weights(
-            self.losses_of(replies), lengths, self.qffl_q, rate
+        logs = np.log(self.losses_of(replies) + LOSS_FLOOR)
+        losses = (
+            np.exp(within_ratio(logs, self.qffl_q, self.loss_ratio)) - LOSS_FLOOR
+            if self.loss_ratio < math.inf
+            else self.losses_of(replies)
         )
+        weights, sent = q_fedavg_weights(losses, lengths, self.qffl_q, rate)
         self.record_weights(replies, weights)
         self.round_metrics["weight_of_old_model"] = sent / (sent + float(weights.sum()))
         models = [*(reply.arrays[ARRAYS] for reply in replies), arrays]

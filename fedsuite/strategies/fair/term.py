@@ -24,6 +24,7 @@ from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays
 from fedsuite.rounds.all_replies import LossStrategy, examples_of
+from fedsuite.rounds.guard import within_ratio
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
 
@@ -62,4 +63,5 @@ class TERM(LossStrategy):
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the mean of the clients' models with tilted weights."""
         losses, prior = self.losses_of(replies), examples_of(replies)
-        return self.mean_of(replies, tilted_weights(losses, self.term_tilt, prior))
+        bounded = within_ratio(losses, self.term_tilt, self.loss_ratio)
+        return self.mean_of(replies, tilted_weights(bounded, self.term_tilt, prior))

@@ -89,7 +89,8 @@ class Bragging(FedEBAPlusClient):
 def test_false_losses_are_survived(strategy_class: Any, false: float) -> None:
     client_class = type("BraggingHere", (Bragging,), {"FALSE": false})
     changes = {} if strategy_class is FedEBA else {"theta": 20.0}
-    strategy = made(strategy_class, effective_clients=0.0, **changes)
+    off = {"effective_clients": 0.0, "max_loss_ratio": "off"}
+    strategy = made(strategy_class, **off, **changes)
     final, _ = run(strategy, client_class, 1)
     assert all(np.isfinite(array).all() for array in final.values())
     weight = strategy.reports["train"].column("weight")[0]
@@ -110,7 +111,9 @@ def test_a_ratio_bounds_what_a_false_loss_can_get(strategy_class: Any) -> None:
     client_class = type("BraggingHere", (Bragging,), {"FALSE": 1e308})
     honest = made(strategy_class, effective_clients=0.0, temperature=1.0)
     run(honest, FedEBAPlusClient, 1)
-    taken = made(strategy_class, effective_clients=0.0, temperature=1.0)
+    taken = made(
+        strategy_class, effective_clients=0.0, temperature=1.0, max_loss_ratio="off"
+    )
     run(taken, client_class, 1)
     bounded = made(
         strategy_class, effective_clients=0.0, temperature=1.0, max_loss_ratio=1.5
