@@ -20,8 +20,8 @@ from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.guard import Limit
-from fedsuite.rounds.round_settings import LossRatio
 from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.round_settings import LossRatio
 from fedsuite.rounds.validation import ClientReply
 
 

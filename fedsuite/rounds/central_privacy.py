@@ -257,7 +257,7 @@ class CentralPrivacy:
             "clip": clip,
             "clipped_share": 1.0 - self._share_whole(),
         }
-        entry = {"round": server_round, **self.metrics}
+        entry: dict[str, Any] = {"round": server_round, **self.metrics}
         entry["sentence"] = self._sentence(spent, self.ledger.releases + 1)
         self.ledger.add(group, entry)
         logger.tell("%s", entry["sentence"])

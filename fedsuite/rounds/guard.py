@@ -34,8 +34,8 @@ from fedsuite.messages.records import (
     UPDATE,
     Arrays,
 )
+from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.server_step import is_statistic
 from fedsuite.rounds.validation import ClientReply
 
 HELD = 8

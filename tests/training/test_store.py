@@ -122,9 +122,7 @@ def test_flipped_bit_is_one_line(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(
-        RunError, match=r"its hash differs\): .*--from-round"
-    ):
+    with pytest.raises(RunError, match=r"its hash differs\): .*--from-round"):
         store.load(0, "1.1")
 
 

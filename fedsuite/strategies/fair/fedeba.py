@@ -72,8 +72,8 @@ from fedsuite.rounds.aggregation import apply_update, update_of, weighted_sum
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.guard import Limit, within_ratio
-from fedsuite.rounds.round_settings import LossRatio
 from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.round_settings import LossRatio
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.fair.fedeba_equations import (
