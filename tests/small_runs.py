@@ -31,9 +31,13 @@ def final_model(folder):
 
 
 def client_states(folder):
-    """Return the bytes of each file that the clients of a run keep."""
-    files = sorted((folder / "state").glob("*/*.safetensors"))
-    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
+    """Return the bytes of each client's newest state, by client and version."""
+    files = sorted(
+        (folder / "state").glob("*/*.safetensors"),
+        key=lambda path: [int(part) for part in path.name.split(".")[:2]],
+    )
+    newest = {path.parent.name: path for path in files}
+    return {f"{k}/{path.name}": path.read_bytes() for k, path in sorted(newest.items())}
 
 
 def copy_repository(folder):

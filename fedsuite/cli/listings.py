@@ -95,7 +95,7 @@ def _other_groups() -> list[tuple[str, Sequence[Key]]]:
 
     shared = shared_groups()
     groups: list[tuple[str, Sequence[Key]]] = []
-    for title in ("training", "extras", "model", "data", "run"):
+    for title in ("training", "privacy", "extras", "model", "data", "run"):
         groups.append((title, shared[title]))
         for selector in SELECTORS_OF.get(title, ()):
             groups += [

@@ -19,9 +19,8 @@ from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.guard import Limit
+from fedsuite.rounds.guard import BELIEVED_LOSS, Limit
 from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.round_settings import LossRatio
 from fedsuite.rounds.validation import ClientReply
 
 
@@ -92,7 +91,7 @@ class GatheredStrategy(FederatedStrategy):
         self.round_metrics["effective_clients"] = 1.0 / squares if squares else 0.0
 
 
-class LossStrategy(LossRatio, GatheredStrategy):
+class LossStrategy(GatheredStrategy):
     """Base of methods that need each client's loss under the model that was sent."""
 
     PRIVACY: ClassVar[Release] = Release(
@@ -119,6 +118,11 @@ class LossStrategy(LossRatio, GatheredStrategy):
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         """Return the loss before training, which is never negative."""
         return {self.loss_before_key: (0.0, math.inf)}
+
+    @property
+    def loss_limit(self) -> Limit:
+        """What the guard believes of a loss."""
+        return BELIEVED_LOSS
 
     def claims(self) -> Mapping[str, Limit]:
         """Return the loss before training, which steers the weights."""

@@ -299,8 +299,8 @@ class CentralPrivacy:
         if spends <= limit:
             return ""
         return (
-            f"one more release would spend epsilon {spends:.4g}, more than the limit of "
-            f"{limit:g}"
+            f"one more release would spend epsilon {spends:.4g}, more than "
+            f"dp-epsilon-max = {limit:g}"
         )
 
     def _sentence(self, spent: float, releases: int) -> str:

@@ -146,7 +146,7 @@ def length(arrays: Mapping[str, NDArray[Any]], origin: Mapping[str, NDArray[Any]
                 continue
             # Without BLAS, whose bits depend on its threads.
             part = np.subtract(array, origin.get(name, 0.0), dtype=np.float64)
-            total += float(np.square(part, out=part).sum())
+            total += float(np.square(part).sum())
     return math.sqrt(total) if math.isfinite(total) else math.inf
 
 

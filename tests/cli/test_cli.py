@@ -66,7 +66,9 @@ def test_run_resume_and_compare(command, small):
     assert "±" in out
     assert out.count("runs end at different rounds, 2 to 3") == 1
     names = {path.name for path in Path("new/folder").iterdir()}
-    assert names == {"by_seed.csv", "comparison.csv", "comparison.md", "curves.png"}
+    assert names == {"by_seed.csv", "comparison.csv", "comparison.md", "curves.png"} | {
+        "report.html"
+    }
 
 
 def test_fairness_makes_standalone_and_uses_it_again(command, small):

@@ -128,7 +128,6 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "local-coefficients": {"num-rounds": 4},
     "local-epochs": {"local-steps": 0},
     "max-failed-rounds": {"drop-out": 1.0},
-    "max-loss-ratio": {"effective-clients": 0.0},
     "loss-clip": {"effective-clients": 0.0},
     "model": {"hidden-width": 200, "hidden-layers": 2, "num-rounds": 3},
     "pool-size": {"rank-every": 1},

@@ -297,6 +297,7 @@ OTHER_VALUES = {
     "connect-timeout": 1.0,
     "round-timeout": 1.0,
     "plots": False,
+    "report": False,
     "tensorboard": True,
     "preset": "paper",
     "site-dirs": "elsewhere",
@@ -336,8 +337,9 @@ def test_fingerprint_changes_with_decisive_keys_alone():
         own = {"method": "fedeba", "effective-clients": 0.5}
         given |= own if name == "preset" else {}
         given |= SITES if name.startswith("site") else {}
-        for need in known_keys()[name].declarations[0].needs:
-            if not need.met(Experiment.from_values({}).values):
+        needs = known_keys()[name].declarations[0].needs
+        for need in needs[:1]:
+            if not any(need.met(Experiment.from_values({}).values) for need in needs):
                 value = need.value
                 met = value if isinstance(need, With) else other_value(need.key, value)
                 given = {need.key: met, **given}

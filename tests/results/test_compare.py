@@ -72,6 +72,7 @@ def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
         "connect_timeout": 1.0,
         "round_timeout": 1.0,
         "plots": False,
+        "report": False,
         "tensorboard": True,
         "site_dirs": "elsewhere",
         "metrics_port": 9400,

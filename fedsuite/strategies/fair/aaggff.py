@@ -37,6 +37,7 @@ from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays, ConfigValue
 from fedsuite.rounds.all_replies import LossStrategy
+from fedsuite.rounds.round_settings import LossRatio
 from fedsuite.rounds.simplex import capped_shares, minimize_on_simplex
 from fedsuite.rounds.validation import ClientReply
 
@@ -105,7 +106,7 @@ def silo_decision(
     )
 
 
-class AAggFF(LossStrategy):
+class AAggFF(LossRatio, LossStrategy):
     """Mean of the models with weights that the server learns online."""
 
     aaggff_setting: Setting = key(

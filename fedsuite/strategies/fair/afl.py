@@ -27,6 +27,7 @@ from fedsuite.core.settings import key, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays, ConfigValue
 from fedsuite.rounds.all_replies import LossStrategy
+from fedsuite.rounds.round_settings import LossRatio
 from fedsuite.rounds.simplex import capped_shares, project_to_simplex
 from fedsuite.rounds.validation import ClientReply
 
@@ -45,7 +46,7 @@ def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
     return total * project_to_simplex(weights / total + raised)
 
 
-class AFL(LossStrategy):
+class AFL(LossRatio, LossStrategy):
     """Mean of the models with weights that chase the worst client."""
 
     afl_step: float = key(

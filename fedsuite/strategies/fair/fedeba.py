@@ -102,7 +102,7 @@ class FedEBA(LossRatio, FedAvg):
     PRIVACY: ClassVar[Release] = Release(
         "weighted",
         "a weight is exp(F_i / tau) of one client's loss, up to a common factor",
-        needs={"effective-clients": 0.0, "max-loss-ratio": 0.0},
+        needs={"effective-clients": 0.0},
     )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(

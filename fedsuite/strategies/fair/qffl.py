@@ -38,6 +38,7 @@ from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.all_replies import LossStrategy, metric_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.guard import within_ratio
+from fedsuite.rounds.round_settings import LossRatio
 from fedsuite.rounds.updates import client_updates, inner
 from fedsuite.rounds.validation import ClientReply
 
@@ -63,7 +64,7 @@ def q_fedavg_weights(
     return clients, float(sent.sum())
 
 
-class QFFL(LossStrategy):
+class QFFL(LossRatio, LossStrategy):
     """q-FedAvg."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(

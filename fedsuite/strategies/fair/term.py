@@ -26,6 +26,7 @@ from fedsuite.messages.records import Arrays
 from fedsuite.rounds.all_replies import LossStrategy, examples_of
 from fedsuite.rounds.guard import within_ratio
 from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.round_settings import LossRatio
 from fedsuite.rounds.validation import ClientReply
 
 
@@ -40,7 +41,7 @@ def tilted_weights(losses: Vector, tilt: float, prior: Vector) -> Vector:
     return weights
 
 
-class TERM(LossStrategy):
+class TERM(LossRatio, LossStrategy):
     """FedAvg whose weights grow exponentially with the clients' losses."""
 
     PRIVACY: ClassVar[Release] = Release(

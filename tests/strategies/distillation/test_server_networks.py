@@ -125,13 +125,13 @@ def test_a_reply_of_another_network_is_not_used() -> None:
 def test_what_a_client_claims_is_limited_whatever_its_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = PerNetworkMean.train_exchange
+    made = PerNetworkMean.__post_init__
 
-    def limited(self: PerNetworkMean, arrays: Arrays, client_ids: list[int]) -> Exchange:
+    def limited(self: PerNetworkMean) -> None:
         self.max_examples = 5.0
-        return plain(self, arrays, client_ids)
+        made(self)
 
-    monkeypatch.setattr(PerNetworkMean, "train_exchange", limited)
+    monkeypatch.setattr(PerNetworkMean, "__post_init__", limited)
     train = play(client_models="linear", num_rounds=1).reports[0].train
     assert [row["num_examples"] for row in train.rows] == [5.0] * 4
 
