@@ -291,16 +291,21 @@ class CentralPrivacy:
 
     def exhausted(self, server_round: int) -> str:
         """Return why a round would pass the limit; empty if it would not."""
-        limits = (self._keys.dp_epsilon_max, self._keys.target_epsilon)
-        limit = min((value for value in limits if value), default=0.0)
-        if not limit or self.plan is None:
+        keys = self._keys
+        limits = {
+            "dp-epsilon-max": keys.dp_epsilon_max,
+            "target-epsilon": keys.target_epsilon,
+        }
+        name = min((n for n in limits if limits[n]), key=limits.__getitem__, default="")
+        if not name or self.plan is None:
             return ""
+        limit = limits[name]
         spends = self.plan.epsilon(self.ledger.visits(self._group(server_round)))
         if spends <= limit:
             return ""
         return (
             f"one more release would spend epsilon {spends:.4g}, more than "
-            f"dp-epsilon-max = {limit:g}"
+            f"{name} = {limit:g}"
         )
 
     def _sentence(self, spent: float, releases: int) -> str:

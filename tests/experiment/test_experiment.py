@@ -336,6 +336,9 @@ def test_fingerprint_changes_with_decisive_keys_alone():
         # A preset decides by the values that it brings alone.
         own = {"method": "fedeba", "effective-clients": 0.5}
         given |= own if name == "preset" else {}
+        noise = name.startswith("dp-") and name != "dp-noise-multiplier"
+        given |= {"dp-noise-multiplier": 1.0} if noise else {}
+        given |= {"method": "term", name: 0.9} if name == "dp-max-weight" else {}
         given |= SITES if name.startswith("site") else {}
         needs = known_keys()[name].declarations[0].needs
         for need in needs[:1]:

@@ -1,0 +1,86 @@
+"""The report: one file that needs no network, of any state that a run can be in."""
+
+import json
+import re
+
+import pytest
+
+import fedsuite
+from fedsuite.core.errors import RunError
+from fedsuite.results.reader import load_run
+from fedsuite.results.report import report_html, write_report
+from fedsuite.results.report.sections import TITLES
+from tests.results.made_runs import make_run
+from tests.small_runs import SMALL
+
+CURVE = ((0.2, 0.4), (0.5, 0.7), (0.6, 0.9))
+
+
+def page_of(*folders):
+    return report_html([load_run(folder) for folder in folders])
+
+
+def test_nothing_is_fetched(tmp_path):
+    """Addresses stand in Plotly's packed script alone."""
+    make_run(tmp_path / "one", accuracies=CURVE)
+    page = page_of(tmp_path / "one")
+    assert not re.findall(r"""(?:src|href)=["']?(?!#)[^"'> ]*//""", page)
+    assert "default-src 'none'" in page
+    assert len(page) < 4_000_000
+
+
+def test_what_a_run_says_is_text_and_no_html(tmp_path):
+    make_run(tmp_path / "one", experiment={"run-name": "<script>alert(1)</script>"})
+    assert "<script>alert(1)" not in page_of(tmp_path / "one")
+
+
+@pytest.mark.parametrize("status", ["finished", "running", "stopped"])
+def test_runs_in_any_state_are_shown(tmp_path, status):
+    make_run(tmp_path / "one", accuracies=CURVE, status=status)
+    page = page_of(tmp_path / "one")
+    assert status in page
+    # By hand: (0.6 + 0.9) / 2.
+    assert "75.0" in page
+
+
+def test_a_run_without_a_round_has_a_page(tmp_path):
+    make_run(tmp_path / "one", accuracies=(), status="running")
+    assert TITLES["what"] in page_of(tmp_path / "one")
+
+
+def test_several_runs_are_compared_pair_by_pair(tmp_path):
+    for seed, gain in ((0, 0.0), (1, 0.02)):
+        make_run(tmp_path / f"a{seed}", accuracies=CURVE, experiment={"seed": seed})
+        better = tuple(tuple(v + 0.05 + gain for v in row) for row in CURVE)
+        make_run(
+            tmp_path / f"b{seed}",
+            accuracies=better,
+            experiment={"seed": seed, "method": "fedprox"},
+        )
+    page = page_of(*(tmp_path / name for name in ("a0", "a1", "b0", "b1")))
+    assert TITLES["compare"] in page
+    # By hand: gains of 5 and 7 points, so 6 on average.
+    assert "+6.00" in page
+
+
+def test_a_damaged_run_is_named(tmp_path):
+    folder = make_run(tmp_path / "one", accuracies=CURVE)
+    (folder.path / "rounds.jsonl").write_text('{"round": 1, "accuracy_mean": "x"}\n')
+    with pytest.raises(RunError, match="one"):
+        write_report([folder.path], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_run_writes_its_report_and_repeats_it_to_the_byte(tmp_path):
+    values = {**SMALL, "output-dir": str(tmp_path), "run-name": "one", "report": True}
+    run = fedsuite.run(values)
+    written = (run.path / "report.html").read_text()
+    assert all(f'id="{name}"' in written for name in ("what", "curves", "clients", "time"))
+    write_report([run.path], tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_text() == written
+    assert json.loads((run.path / "manifest.json").read_text())["machine"]["cores"]
+
+
+def test_the_key_switches_it_off(tmp_path):
+    values = {**SMALL, "output-dir": str(tmp_path), "run-name": "one", "report": False}
+    assert not (fedsuite.run(values).path / "report.html").exists()
