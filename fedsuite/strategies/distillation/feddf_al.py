@@ -16,6 +16,7 @@ temperature (2). Averaging comes last: only before it do clients of one network 
 Less-forgetting is off by default. The discriminator is FedAL's.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from fedsuite.core.keys import Value
@@ -39,5 +40,8 @@ class FedDFAL(NetworkAverages, FedAL):
         "client-initialisation": "shared",
     }
 
+    # Only FedAL's weight was tried.
+    PAPER: ClassVar[Mapping[str, Value]] = {}
+    adversarial_weight: float = 1.0
     transfer_steps: int = 15
     less_forgetting: LessForgetting = "none"
