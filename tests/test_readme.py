@@ -75,6 +75,12 @@ def test_readme_has_commands() -> None:
     assert "make simulate" in README and "make test" in README
 
 
+def test_readme_is_read_in_one_go() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 130
+    assert not [line for line in lines if len(line) > 100]
+
+
 def test_make_targets_exist() -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert {"simulate", "test", "test-all", "setup", "config"} <= set(targets)
