@@ -7,12 +7,19 @@ FLWR ?= 1.41.0
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
+RUNS := runs/simulate-$(shell date +%Y%m%d-%H%M%S)
+TRIAL = $(BIN)/fedsuite run simulations/quickstart.toml --set output-dir=$(RUNS) --set report=false
+
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 .PHONY: simulate test test-all check unit smoke slow nightly grpc faults config docs setup clean
 
-simulate: $(READY)  ## FedAvg on handwritten digits, 10 clients, in Flower's Ray simulation
-	$(BIN)/fedsuite run simulations/quickstart.toml --engine ray --num-supernodes 10
+simulate: $(READY)  ## FedAvg and FedAKD in Flower's Ray simulation, training alone beside them
+	$(TRIAL) --engine ray --num-supernodes 10 --set run-name=fedavg
+	$(TRIAL) --engine ray --num-supernodes 10 --set run-name=fedakd --set method=fedakd
+	$(TRIAL) --set run-name=standalone --set method=standalone
+	$(BIN)/fedsuite compare $(RUNS)/fedavg $(RUNS)/fedakd $(RUNS)/standalone \
+		--evaluations 3 --output $(RUNS)/comparison
 
 test: check unit smoke  ## what CI runs: minutes
 

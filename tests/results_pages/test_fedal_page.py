@@ -1,5 +1,6 @@
 """Every figure of FedAL's results page is what the CSVs beside it give."""
 
+import csv
 from statistics import fmean
 
 import pytest
@@ -80,6 +81,36 @@ def differences(name):
                 continue
             found = "noise" if label.startswith("placebo") else verdict(values, placebo)
             yield row(alpha.removesuffix(".0"), label, difference(values), found)
+
+
+def arms(part):
+    """Rows of the amendment: each arm minus FedMD-LF, on all rows and on the clients' own."""
+    with (FOLDER / "results" / "adversarial_weight_by_seed.csv").open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["part"] == part]
+    columns = ("whole_test_accuracy", "own_accuracy", "worst_client")
+    found = {
+        (line["experiment"], column, line["seed"]): float(line[column])
+        for line in lines
+        for column in columns
+    }
+    seeds = sorted({line["seed"] for line in lines})
+    for name in dict.fromkeys(line["experiment"] for line in lines):
+        if name == "FedMD-LF":
+            continue
+        cells = [
+            difference([found[name, c, s] - found["FedMD-LF", c, s] for s in seeds]).split(
+                " ("
+            )[0]
+            for c in columns
+        ]
+        yield row(name, *cells)
+
+
+@pytest.mark.parametrize("part", ["held-out", "test"])
+def test_arms_of_the_amendment(part):
+    lines = tuple(arms(part))
+    assert len(lines) >= 3
+    assert not absent(PAGE, lines)
 
 
 def answer():
