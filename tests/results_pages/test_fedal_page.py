@@ -84,7 +84,7 @@ def differences(name):
 
 
 def arms(part):
-    """Rows of the amendment: each arm minus FedMD-LF, on all rows and on the clients' own."""
+    """Rows of the amendment: each arm minus FedMD-LF, on all rows and on own ones."""
     with (FOLDER / "results" / "adversarial_weight_by_seed.csv").open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["part"] == part]
     columns = ("whole_test_accuracy", "own_accuracy", "worst_client")
