@@ -179,6 +179,7 @@ def test_the_point_and_the_terms_are_those_of_the_next_round(tmp_path: Path) -> 
     keys = {
         **{"transfer_steps": 1, "public_batch_size": 0, "score_trained": True},
         **{"discriminator_learning_rate": 0.0, "num_clients": 3},
+        "adversarial_weight": 3.0,
     }
     run = fedal_run(tmp_path / "a", **keys)
     longer = fedal_run(tmp_path / "b", num_rounds=3, **keys)
@@ -195,7 +196,7 @@ def test_the_point_and_the_terms_are_those_of_the_next_round(tmp_path: Path) -> 
         assert not asked.model.training
         loss, _ = evaluate_model(asked.model, final.data.test_set())
         assert loss == trained[asked.client_id]
-        both = losses["distillation"] + losses["adversarial"]
+        both = losses["distillation"] + 3 * losses["adversarial"]
         assert both == pytest.approx(transfer[asked.client_id], rel=1e-4)
         discriminator_losses.append(losses["discriminator"])
     recorded = longer.rounds[2]["discriminator_loss"]

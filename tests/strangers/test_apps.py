@@ -1,4 +1,4 @@
-"""Whole apps of strangers, by the number of changed lines that README states."""
+"""Whole apps of strangers, by the number of changed lines that the how-to page states."""
 
 import dataclasses
 import random
@@ -26,13 +26,14 @@ from tests.strangers.apps import (
     write_changed,
 )
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-to" / "flower_apps.md"
 METHODS = ("FedEBA", "PracFedEBAPlus", "FedProx")
 
 
 def stated_lines() -> list[int]:
-    """Return the lines that README counts, without and with an argument more."""
-    text = " ".join(README.read_text().split())
+    """Return the lines that the page counts, without and with an argument more."""
+    text = " ".join(PAGE.read_text().split())
     usual = re.search(r"\*\*One line\*\* of your app changes, the import", text)
     second = re.search(r"your client does not report needs a \*\*second line\*\*", text)
     assert usual and second
@@ -138,12 +139,11 @@ def test_a_missing_extra_skips_and_says_which() -> None:
 
 
 def test_the_full_test_target_has_the_extra() -> None:
-    root = README.parent
-    assert '--editable ".[dev,strangers]"' in (root / "Makefile").read_text()
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert '--editable ".[dev,strangers]"' in (ROOT / "Makefile").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extra = project["optional-dependencies"]["strangers"]
     names = {re.split("[>=<]", requirement)[0] for requirement in extra}
     assert names == set(LORA.needs)
-    for constraints in (root / "constraints").glob("*.txt"):
+    for constraints in (ROOT / "constraints").glob("*.txt"):
         pinned = {line.partition("==")[0] for line in constraints.read_text().splitlines()}
         assert names <= pinned, constraints.name
