@@ -1,4 +1,4 @@
-"""The strangers' apps, changed as their page says, under Flower's own ``flwr run`` and Ray."""
+"""The strangers' apps, changed as their page says, under ``flwr run`` and Ray."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
