@@ -1,14 +1,14 @@
 """What the site adds to Sphinx: generated pages, links into the repository, and MathML."""
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from method_pages import write_methods
 from reference_pages import write_reference
 from repository_pages import GENERATED, relinked, write_pages
+from restructured import plain_line
 from sphinx.application import Sphinx
 
 
@@ -17,6 +17,7 @@ def generate(app: Sphinx, config: Any) -> None:
     folder = Path(app.srcdir) / GENERATED
     write_pages(folder)
     write_reference(folder / "reference")
+    write_methods(folder / "methods")
     pages = sorted((folder / "reference").glob("*.md"))
     config.autosummary_generate = [str(page) for page in pages]
 
@@ -28,26 +29,11 @@ def relink(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = relinked(source[0], path, path)
 
 
-_LITERAL = re.compile(r"(``.+?``|:\w+:`[^`]+`)")
-
-
-def plain_docstring(
-    app: Sphinx, what: str, name: str, thing: object, options: Any, lines: Sequence[str]
+def _plain(
+    app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]
 ) -> None:
-    """Escape what docstrings mean literally and reST would read as markup."""
-    for number, line in enumerate(lines):
-        parts = _LITERAL.split(line)
-        parts[::2] = [_escaped(part) for part in parts[::2]]
-        lines[number] = "".join(parts)  # type: ignore[index]
-
-
-def _escaped(text: str) -> str:
-    if re.fullmatch(r"\s*(\*|\*\*)?\w*", text) and not text.strip(" *"):
-        return text
-    bullet = re.match(r"\s*\* ", text)
-    start = bullet.end() if bullet else 0
-    rest = re.sub(r"(?<!\\)([*|])", r"\\\1", text[start:])
-    return text[:start] + re.sub(r"(?<=\w)_(?!\w)", r"\\_", rest)
+    """Escape a docstring's lines in place, as autodoc's event wants it."""
+    lines[:] = map(plain_line, lines)
 
 
 def _inline(self: Any, node: nodes.math) -> None:
@@ -64,6 +50,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the parts."""
     app.connect("config-inited", generate)
     app.connect("source-read", relink)
-    app.connect("autodoc-process-docstring", plain_docstring, priority=900)
+    app.connect("autodoc-process-docstring", _plain, priority=900)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     return {"parallel_read_safe": False}

@@ -154,7 +154,7 @@ def _introduction(
 
 def _answer(suite: Suite, problem: Problem, rows: list[Row]) -> str:
     """Return the problem's result in one line."""
-    found = _verdicts(suite, problem, rows, "mean")
+    found = verdicts_of(suite, problem, rows, "mean")
     seen = {name: v.difference.mean for name, v in found.items() if v.seen}
     ordered = sorted(seen, key=lambda name: -seen[name])
     better = [f"`{name}` {seen[name]:+.1f}" for name in ordered if seen[name] > 0]
@@ -173,9 +173,10 @@ def _baselines(problem: Problem, rows: list[Row]) -> dict[bool, Row] | None:
     return {False: named[problem.baseline], True: named[problem.own_baseline]}
 
 
-def _verdicts(
+def verdicts_of(
     suite: Suite, problem: Problem, rows: list[Row], measure: str
 ) -> dict[str, Verdict]:
+    """Return the verdict on each row of a problem; none where a baseline has no row."""
     baselines = _baselines(problem, rows)
     if baselines is None:
         return {}
@@ -212,7 +213,7 @@ def _quality(suite: Suite, problem: Problem, rows: list[Row]) -> str:
     header = ["method", "model"]
     for heading in _HEADINGS.values():
         header += [heading, "minus baseline"]
-    found = {measure: _verdicts(suite, problem, rows, measure) for measure in MEASURES}
+    found = {measure: verdicts_of(suite, problem, rows, measure) for measure in MEASURES}
     lines = [header]
     for row in sorted(rows, key=lambda row: -fmean(row.values("mean") or [-1])):
         cells = [row.name, "own" if row.own_model else "shared"]

@@ -62,7 +62,7 @@ def goal_of(page: Path, link: str) -> Path | None:
     generated = DOCS / GENERATED
     if path.is_relative_to(generated):
         name = str(path.relative_to(generated)).removesuffix(".md")
-        if name in [f"methods/{method}" for method in METHODS]:
+        if name in [f"methods/{page}" for page in ("index", *METHODS)]:
             return path
         return next((p for p, at in copied_pages().items() if at == name), None)
     candidates = (

@@ -1,0 +1,359 @@
+"""A page per method: idea, equations, keys, what it sends, what it costs, how it does."""
+
+import inspect
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from statistics import fmean
+
+from method_costs import Sent, measured
+from method_figures import Line, draw
+from repository_pages import ROOT
+from restructured import markdown
+
+from fedsuite.core.keys import Key, Value, toml_text
+from fedsuite.core.registry import METHODS, Method
+from fedsuite.experiment.key_catalog import keys_of
+from fedsuite.results.tables import markdown_table
+from fedsuite.strategies import load_strategy
+from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
+from fedsuite.sweeps.board_page import FINALS, TUNING, read_table, rows_of, verdicts_of
+from fedsuite.sweeps.board_scores import MEASURES, Final, Row, Tried, Verdict
+from fedsuite.sweeps.suite import Problem, Suite, read_suite
+
+BOARD = ROOT / "simulations" / "leaderboard"
+IDEAS = ROOT / "docs" / "ideas.toml"
+
+FAMILIES = {
+    "averaging": "Averages of models",
+    "drift": "Against drift between clients",
+    "fair": "Fair to badly served clients",
+    "personal": "A model for each client",
+    "reward": "Rewards by contribution",
+    "distillation": "Outputs or features travel, not weights",
+    "decomposition": "Factored layers",
+}
+"""Title of each family of strategies."""
+
+REPRODUCED = {
+    "fedeba": "fedeba",
+    "fedeba-plus": "fedeba",
+    "prac-fedeba-plus": "fedeba",
+    "fedal": "fedal",
+    "fedakd": "fedakd",
+    "filter-decomposition": "decomposition",
+}
+"""Page of results of the paper that brought a method."""
+
+_ELSEWHERE = re.compile(r":mod:`(fedsuite\.strategies\.[\w.]+)`")
+_TITLES = {"mean": "mean accuracy", "worst_10": "worst 10 %", "variance": "variance"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page is about.
+
+    Parameters
+    ----------
+    name
+        Name of the method, and of the page.
+    title
+        Heading.
+    values
+        Keys that switch the method on.
+    strategy
+        Class of the server's side, or of the layer around it.
+    client
+        Path of the client's class.
+    paper
+        Citation in one line.
+    keys
+        Keys of its own.
+    """
+
+    name: str
+    title: str
+    values: Mapping[str, Value]
+    strategy: type
+    client: str
+    paper: str
+    keys: Sequence[Key]
+
+
+def _page(method: Method) -> Page:
+    strategy = load_strategy(method)
+    return Page(
+        method.name,
+        strategy.__name__,
+        {"method": method.name},
+        strategy,
+        f"fedsuite.clients.{method.client}",
+        method.paper,
+        strategy.method_keys(),
+    )
+
+
+def _decomposition() -> Page:
+    """Return the page of a layer around methods: its keys are of another kind."""
+    return Page(
+        "filter-decomposition",
+        "FilterDecomposition",
+        {"method": "fedavg", "model": "cnn-fedakd", "decomposition": True},
+        FilterDecomposition,
+        "fedsuite.clients.decomposition.filter_decomposition.DecomposedClient",
+        "Chen & Qiu, ICML 2025, arXiv:2503.08652",
+        keys_of("decomposition", "true"),
+    )
+
+
+def pages_by_family() -> dict[str, list[Page]]:
+    """Return the pages of all methods, by family of strategies."""
+    families: dict[str, list[Page]] = {}
+    for method in METHODS.values():
+        family = method.strategy.partition(".")[0]
+        families.setdefault(family, []).append(_page(method))
+    families["decomposition"].append(_decomposition())
+    return families
+
+
+def write_methods(folder: Path) -> None:
+    """Write a page per method, and one that lists them, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    families = pages_by_family()
+    for page in (page for pages in families.values() for page in pages):
+        (folder / f"{page.name}.md").write_text(written(page, folder))
+    (folder / "index.md").write_text(_listed(families))
+
+
+def _listed(families: Mapping[str, Sequence[Page]]) -> str:
+    """Return the page that lists all methods."""
+    parts = [
+        "# Methods\n\nEach page has an idea, results, equations, keys, traffic and work.\n"
+    ]
+    for family, pages in families.items():
+        lines = [["method", "what it does", "paper"]]
+        lines += [
+            [f"[{p.name}]({p.name}.md)", _summary(p.strategy), p.paper] for p in pages
+        ]
+        parts.append(f"## {FAMILIES[family]}\n\n{markdown_table(lines, (0, 1, 2))}")
+    names = "\n".join(page.name for pages in families.values() for page in pages)
+    parts.append(f"```{{toctree}}\n:hidden:\n\n{names}\n```\n")
+    return "\n".join(parts)
+
+
+def written(page: Page, folder: Path) -> str:
+    """Return the page of a method."""
+    strategy = _role("strategies", page.strategy.__name__)
+    client = _role("clients", page.client.rpartition(".")[2])
+    switched = " ".join(
+        f"--set {name}={_shell(value)}" for name, value in page.values.items()
+    )
+    return "\n".join(
+        [
+            f"# {page.title}",
+            "",
+            _ideas().get(page.name) or _summary(page.strategy),
+            "",
+            f"*{page.paper}.* {strategy} and {client}.",
+            "",
+            f"    fedsuite run simulations/quickstart.toml {switched}",
+            "",
+            "## Results",
+            "",
+            _results(page, folder),
+            "## Equations and deviations",
+            "",
+            _rest(_explained(page.strategy.__module__)),
+            "",
+            "## Keys",
+            "",
+            _keys(page),
+            "## What it needs and what it sends",
+            "",
+            _sent(page),
+        ]
+    )
+
+
+def _role(side: str, name: str) -> str:
+    return f"{{py:class}}`~fedsuite.{side}.{name}`"
+
+
+def _shell(value: Value) -> str:
+    return toml_text(value).strip('"')
+
+
+@cache
+def _ideas() -> dict[str, str]:
+    return tomllib.loads(IDEAS.read_text())
+
+
+def _summary(strategy: type) -> str:
+    return " ".join((strategy.__doc__ or "").partition("\n\n")[0].split())
+
+
+def _explained(module: str) -> str:
+    """Return the docstring of a module, or of the one that it points to."""
+    text = inspect.cleandoc(import_module(module).__doc__ or "")
+    elsewhere = _ELSEWHERE.search(text)
+    if elsewhere and not re.search("Equation|Objective|=", text):
+        return _explained(elsewhere.group(1))
+    return text
+
+
+def _rest(text: str) -> str:
+    """Return a module's docstring without its first line, as Markdown."""
+    return markdown(text.partition("\n\n")[2] or text)
+
+
+def _keys(page: Page) -> str:
+    strategy = page.strategy
+    own = getattr(strategy, "DEFAULTS", {})
+    paper = getattr(strategy, "PAPER", {})
+    lines = [["key", "default", "allowed", "meaning"]]
+    for key in page.keys:
+        published = (
+            f". The paper: `{toml_text(paper[key.name])}`" if key.name in paper else ""
+        )
+        default = toml_text(own.get(key.name, key.default))
+        lines.append(
+            [f"`{key.name}`", f"`{default}`", key.allowed(), f"{key.help}{published}"]
+        )
+    parts = (
+        [markdown_table(lines, (0, 1, 2, 3))]
+        if page.keys
+        else ["It has no key of its own.\n"]
+    )
+    changed = [name for name in own if name not in {key.name for key in page.keys}]
+    if changed:
+        named = ", ".join(f"`{name} = {toml_text(own[name])}`" for name in changed)
+        parts.append(f"Its defaults of shared keys: {named}.\n")
+    if paper:
+        parts.append('`preset = "paper"` brings the values of the paper.\n')
+    return "\n".join(parts)
+
+
+def _sent(page: Page) -> str:
+    """Return needs, traffic and work, the latter two as measured."""
+    cost = measured(page.values)
+    base = measured(
+        {**{k: v for k, v in page.values.items() if k == "model"}, "method": "fedavg"}
+    )
+    needs = getattr(page.strategy, "NEEDS_OF_CLIENT", None)
+    parts = [_needs(needs.words if needs else "DecomposedClient")]
+    lines = [
+        [
+            "message",
+            "per round",
+            "to a client, kB",
+            "from a client, kB",
+            "numbers from a client",
+        ]
+    ]
+    for kind in cost.down:
+        down, up = cost.down[kind], cost.up[kind]
+        numbers = ", ".join(f"`{name}`" for name in sorted(up.numbers))
+        lines.append([f"`{kind}`", str(down.messages), _arrays(down), _arrays(up), numbers])
+    parts.append(markdown_table(lines, (0, 4)))
+    share = [
+        f"{work / base.training:.2g}"
+        for work in (cost.training, cost.evaluation, cost.server)
+    ]
+    parts.append(
+        "Work in multiplications, where a client's training in FedAvg is 1: training "
+        f"{share[0]}, evaluation {share[1]}, the server {share[2]}.\n"
+    )
+    parts.append(_MEASURED.strip())
+    return "\n".join(parts)
+
+
+def _needs(words: str) -> str:
+    if words == "nothing":
+        return "Any client will do that sends its model and `num-examples`.\n"
+    return f"Beside a model and `num-examples` a client must give: {words}.\n"
+
+
+def _arrays(sent: Sent) -> str:
+    cells = [f"`{name}` {size / 1000:.3g}" for name, size in sent.arrays.items() if size]
+    return ", ".join(cells) or "–"
+
+
+@cache
+def _board() -> tuple[Suite, list[tuple[Problem, list[Row]]]]:
+    suite = read_suite(BOARD / "suite.toml")
+    finals = read_table(BOARD / "results" / FINALS, Final)
+    tried = read_table(BOARD / "results" / TUNING, Tried)
+    tables = [(problem, rows_of(problem, finals, tried)) for problem in suite.problems]
+    return suite, [(problem, rows) for problem, rows in tables if rows]
+
+
+def _results(page: Page, folder: Path) -> str:
+    """Return a method's rows of the leaderboard, and draw them."""
+    name = "decomposition" if page.name == "filter-decomposition" else page.name
+    paper = REPRODUCED.get(page.name)
+    link = (
+        f"[The paper's comparisons, run again](../results/{paper}.md).\n" if paper else ""
+    )
+    suite, tables = _board()
+    table = [["problem", "model", "against", *_TITLES.values(), "MB", "CPU s"]]
+    told, drawn = [], []
+    for problem, rows in tables:
+        row = next((row for row in rows if row.name == name and row.finals), None)
+        if row is None:
+            continue
+        against = problem.own_baseline if row.own_model else problem.baseline
+        found = {m: verdicts_of(suite, problem, rows, m).get(name) for m in MEASURES}
+        cells = [problem.title, "own" if row.own_model else "shared", f"`{against}`"]
+        cells += [_cell(row, measure, found[measure]) for measure in MEASURES]
+        cells += [f"{fmean(row.values(m)):.3g}" for m in ("megabytes", "seconds")]
+        table.append(cells)
+        told.append(_told(problem, name, against, found["mean"]))
+        mean, worst = found["mean"], found["worst_10"]
+        if mean and worst:
+            drawn.append(Line(problem.title, against, mean.difference, worst.difference))
+    if not told:
+        return f"The leaderboard has no run of this method.\n\n{link}"
+    parts = ["\n".join(told), ""]
+    if drawn:
+        draw(drawn, folder / f"{page.name}.svg")
+        parts += [f"![Differences from the baselines, with intervals]({page.name}.svg)", ""]
+    command = (
+        f"    fedsuite leaderboard simulations/leaderboard/suite.toml --methods {name}"
+    )
+    parts += [markdown_table(table, (0, 1, 2)), _CELLS.strip(), "", command, "", link]
+    return "\n".join(parts)
+
+
+def _told(problem: Problem, name: str, against: str, verdict: Verdict | None) -> str:
+    """Return the verdict on the mean accuracy in a sentence."""
+    if name == against:
+        return f"- **{problem.title}.** The baseline."
+    if verdict is None or not verdict.seen:
+        return f"- **{problem.title}.** No difference from `{against}` is above the noise."
+    better = "gains" if verdict.difference.mean > 0 else "loses"
+    points = f"{abs(verdict.difference.mean):.1f} points of mean accuracy"
+    return f"- **{problem.title}.** It {better} {points} on `{against}`."
+
+
+def _cell(row: Row, measure: str, verdict: Verdict | None) -> str:
+    mean = f"{fmean(row.values(measure)):.1f}"
+    if verdict is None:
+        return mean
+    difference = str(verdict.difference).rpartition(" (")[0] or str(verdict.difference)
+    return f"{mean}, **{difference}**" if verdict.seen else f"{mean}, {difference}"
+
+
+_CELLS = """
+Each cell has the mean over seeds and the difference from the baseline with its 95 %
+interval. All methods were tuned alike, on validation rows. **Bold** is a difference above
+the noise, see [the leaderboard](../results/leaderboard.md).
+"""
+
+_MEASURED = """
+Measured in the second round on digits, with 4 clients and one local epoch. Names of
+numbers are those of the messages.
+"""

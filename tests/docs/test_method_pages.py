@@ -1,0 +1,70 @@
+"""Pages of the methods: docstrings as Markdown, ideas, and measured costs."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedsuite.core.registry import METHODS
+from tests.docs import pages as _  # noqa: F401 - puts docs/ on the path
+
+
+def test_equations_stay_text() -> None:
+    from restructured import markdown
+
+    text = (
+        "A mean of ``w_k``, :mod:`fedsuite.a`:\n\n    x_{t+1} = x_t * 2\n\nx_t |a| <b>\n- c"
+    )
+    assert markdown(text).split("\n\n") == [
+        "A mean of `w_k`, `fedsuite.a`:",
+        "```text\nx_{t+1} = x_t * 2\n```",
+        "x\\_t \\|a\\| \\<b\\>\n\\- c",
+    ]
+    assert markdown("- a_1\n  + b\n- c") == "- a\\_1\n  \\+ b\n- c"
+
+
+def test_ideas_are_of_methods() -> None:
+    from method_pages import IDEAS
+
+    ideas = tomllib.loads(IDEAS.read_text())
+    assert set(ideas) <= {*METHODS, "filter-decomposition"}
+    assert all(idea.count(". ") == 2 for idea in ideas.values())
+
+
+def test_costs_are_measured() -> None:
+    """The model has 64 x 200 + 200 + 200 x 200 + 200 + 200 x 10 + 10 parameters."""
+    from method_costs import measured
+
+    average = measured({"method": "fedavg"})
+    assert list(average.down) == ["train", "evaluate"]
+    parameters = 4 * (64 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10)
+    sent = average.up["train"].arrays["arrays"]
+    assert parameters < sent < 1.01 * parameters
+    assert average.server == 0
+    ditto = measured({"method": "ditto"})
+    assert ditto.training == 2 * average.training
+    alone = measured({"method": "standalone"})
+    assert alone.training == average.training
+    assert sum(alone.up["train"].arrays.values()) == 0
+
+
+@pytest.mark.parametrize("name", ["fedeba-plus", "filter-decomposition"])
+def test_a_page_has_all_parts(name: str, tmp_path: Path) -> None:
+    from method_pages import pages_by_family, written
+
+    pages = [page for pages in pages_by_family().values() for page in pages]
+    page = next(page for page in pages if page.name == name)
+    text = written(page, tmp_path)
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert headings[1:] == [
+        "## Results",
+        "## Equations and deviations",
+        "## Keys",
+        "## What it needs and what it sends",
+    ]
+    for key in page.keys:
+        assert f"| `{key.name}` |" in text
+    assert "Work in multiplications" in text
+    if name == "fedeba-plus":
+        assert "`gradient`" in text and "p = softmax" in text
+        assert (tmp_path / "fedeba-plus.svg").exists()
