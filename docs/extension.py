@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from diagrams import write_diagrams
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from method_pages import write_methods
@@ -18,6 +19,7 @@ def generate(app: Sphinx, config: Any) -> None:
     write_pages(folder)
     write_reference(folder / "reference")
     write_methods(folder / "methods")
+    write_diagrams(folder / "diagrams")
     pages = sorted((folder / "reference").glob("*.md"))
     config.autosummary_generate = [str(page) for page in pages]
 
