@@ -7,7 +7,7 @@ written again from them without the runs.
 import csv
 import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import fmean
@@ -52,6 +52,25 @@ def write_tables(folder: Path, finals: Sequence[Final], tried: Sequence[Tried]) 
         writer.writeheader()
         writer.writerows({k: _cell(v) for k, v in asdict(line).items()} for line in lines)
         atomic_write(folder / name, text.getvalue().encode())
+
+
+def kept_lines(
+    path: Path, kind: type[Line], replaced: Collection[tuple[str, str]]
+) -> list[Line]:
+    """Return the lines of a table whose problem and method are not replaced.
+
+    No line where there is no table yet.
+    """
+    lines = read_table(path, kind) if path.exists() else []
+    return [line for line in lines if (line.problem, line.method) not in replaced]
+
+
+def in_order(suite: Suite, lines: Sequence[Line]) -> list[Line]:
+    """Return the lines of a suite's problems and methods, in the suite's order."""
+    pairs = [(p.name, c.name) for p in suite.problems for c in p.contenders]
+    places = {pair: place for place, pair in enumerate(pairs)}
+    mine = [line for line in lines if (line.problem, line.method) in places]
+    return sorted(mine, key=lambda line: places[line.problem, line.method])
 
 
 def read_table(path: Path, kind: type[Line]) -> list[Line]:
@@ -128,8 +147,9 @@ validation rows, is trained on fresh seeds. The tables show test rows, mean of t
 A difference is taken seed by seed, with a 95 % t interval, from the baseline that the
 problem names: one for methods that score one shared model, one for those that score
 each client's own. **Bold** is a difference whose p-value is below 0.05 after Holm's
-correction over the problem's rows, and whose mean is above {least} points and above the
-placebo's largest change of one seed.
+correction over the problem's rows, whose mean is above {least} points, and whose interval
+lies outside the placebo's floor. The floor is the end of the placebo's own interval that is
+farther from 0.
 
 Suite `{name}`, content {digest}.
 """
@@ -204,7 +224,7 @@ def _section(suite: Suite, problem: Problem, rows: list[Row]) -> str:
             for m in MEASURES
         ]
         if any(row.name == suite.placebo for row in rows):
-            lines += [f"The placebo changes one seed by up to: {', '.join(noise)}.", ""]
+            lines += [f"The placebo's floor: {', '.join(noise)}.", ""]
     lines += [_quality(suite, problem, rows), _cost(rows)]
     return "\n".join(lines)
 

@@ -143,7 +143,8 @@ class Verdict:
     p_value
         Two-sided, of a paired t test, adjusted by Holm over a problem's rows.
     seen
-        Whether it is below 0.05 and the mean is above the noise.
+        Whether it is below 0.05, the mean is above half a point, and the interval lies
+        outside the noise.
     """
 
     difference: Paired
@@ -272,7 +273,7 @@ def verdicts(
     measure
         One of :data:`MEASURES`.
     noise
-        Largest difference that a placebo makes to one seed.
+        Floor of the placebo, as :func:`noise_floor` returns it.
     """
     found = {}
     for row in rows:
@@ -280,12 +281,13 @@ def verdicts(
         if row.name != baselines[row.own_model].name and len(numbers) > 1:
             found[row.name] = numbers
     adjusted = holm({name: t_test(numbers) for name, numbers in found.items()})
-    least = max(LEAST, noise)
     return {
         name: Verdict(
             difference := paired(numbers),
             adjusted[name],
-            adjusted[name] < LEVEL and abs(difference.mean) > least,
+            adjusted[name] < LEVEL
+            and abs(difference.mean) > LEAST
+            and abs(difference.mean) - (difference.half_width or 0.0) > noise,
         )
         for name, numbers in found.items()
     }
@@ -316,10 +318,15 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 def noise_floor(rows: Sequence[Row], baseline: Row, placebo: str, measure: str) -> float:
-    """Return the placebo's largest absolute difference from the baseline; 0 without one."""
+    """Return the end of the placebo's 95 % interval that is farther from 0.
+
+    0 without a placebo, or where it has fewer than two pairs.
+    """
     for row in rows:
-        if row.name == placebo:
-            return max((abs(d) for d in differences(row, baseline, measure)), default=0.0)
+        numbers = differences(row, baseline, measure) if row.name == placebo else []
+        if len(numbers) > 1:
+            found = paired(numbers)
+            return abs(found.mean) + (found.half_width or 0.0)
     return 0.0
 
 

@@ -15,7 +15,14 @@ from pathlib import Path
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.output import print_line
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.sweeps.board_page import FINALS, read_table, write_page, write_tables
+from fedsuite.sweeps.board_page import (
+    FINALS,
+    in_order,
+    kept_lines,
+    read_table,
+    write_page,
+    write_tables,
+)
 from fedsuite.sweeps.board_page import TUNING as TRIED
 from fedsuite.sweeps.board_scores import Final, Tried, final_name, finals_of, tried_of
 from fedsuite.sweeps.points import Point
@@ -48,7 +55,7 @@ def run_leaderboard(
         Runs at a time; 0 is one per core.
     problems, methods
         Names to restrict the work to; none is all. The baselines and the placebo always
-        take part. The page has what took part.
+        take part. Tables and page keep the lines of what does not take part.
 
     Raises
     ------
@@ -61,13 +68,13 @@ def run_leaderboard(
     chosen = [_restricted(p, suite, methods) for p in _named(suite, problems)]
     folder = Path(os.path.abspath(output))
     command = _command(file, output, workers, problems, methods)
-    finals: list[Final] = []
-    tried: list[Tried] = []
     for problem in chosen:
         print_line(f"{problem.title}: {len(problem.contenders)} methods")
-        ended = run_problem(problem, suite, folder / problem.name, workers, command)
-        finals, tried = finals + ended[0], tried + ended[1]
-        write_tables(folder, finals, tried)
+        finals, tried = run_problem(problem, suite, folder / problem.name, workers, command)
+        replaced = {(problem.name, contender.name) for contender in problem.contenders}
+        finals += kept_lines(folder / FINALS, Final, replaced)
+        tried += kept_lines(folder / TRIED, Tried, replaced)
+        write_tables(folder, in_order(suite, finals), in_order(suite, tried))
         _write_page(suite, folder, command)
     print_line(f"page: {folder / 'README.md'}")
 

@@ -17,6 +17,7 @@ from fedsuite.sweeps.board_scores import (
     at_equal_spending,
     critical_difference,
     holm,
+    noise_floor,
     own_model,
     t_test,
     verdicts,
@@ -78,8 +79,19 @@ def test_a_difference_is_seen_above_noise_and_half_a_point() -> None:
         "scattered": False,
     }
     assert found["small"].p_value < 0.001
-    noisy = verdicts(rows, {False: base, True: base}, "mean", 3.0)
-    assert not noisy["better"].seen
+    for noise, seen in ((1.7, True), (2.0, False)):
+        # The interval of ``better`` begins at 1.92.
+        noisy = verdicts(rows, {False: base, True: base}, "mean", noise)
+        assert noisy["better"].seen is seen
+
+
+def test_the_floor_is_the_far_end_of_the_placebos_interval() -> None:
+    base = row("fedavg", [50.0, 60.0, 70.0, 80.0, 90.0])
+    placebo = row("placebo", [49.2, 58.8, 69.5, 79.0, 88.5])
+    floor = noise_floor([base, placebo], base, "placebo", "mean")
+    assert floor == pytest.approx(1.4728, abs=1e-4)
+    assert noise_floor([base], base, "placebo", "mean") == 0.0
+    assert noise_floor([row("placebo", [1.0])], base, "placebo", "mean") == 0.0
 
 
 def test_clients_own_models_have_a_baseline_of_their_own() -> None:
@@ -183,6 +195,11 @@ def test_a_board_has_failures_as_rows_and_is_a_function_of_its_folder(
     (output / "README.md").unlink()
     rewrite_page(SUITE, output)
     assert (output / "README.md").read_text() == page
+    # A problem that runs alone leaves the lines of the other one where they are.
+    table = (output / FINALS).read_text()
+    run_leaderboard(SUITE, output, problems=["digits"])
+    assert (output / FINALS).read_text() == table
+    assert "## Digits, two classes each" in (output / "README.md").read_text()
 
 
 def test_one_more_method_runs_alone(tmp_path: Path, started: list[str]) -> None:
