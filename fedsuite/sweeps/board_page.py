@@ -281,9 +281,9 @@ def _ranks(tables: Sequence[tuple[Problem, list[Row]]]) -> str:
     ranks: dict[str, list[int]] = {name: [] for name in common}
     for _, rows in tables:
         means = {r.name: fmean(r.values("mean")) for r in rows if r.name in common}
-        for place, name in enumerate(sorted(means, key=lambda n: -means[n]), 1):
+        for place, name in enumerate(sorted(means, key=lambda n: (-means[n], n)), 1):
             ranks[name].append(place)
-    ordered = sorted(common, key=lambda name: fmean(ranks[name]))
+    ordered = sorted(common, key=lambda name: (fmean(ranks[name]), name))
     lines = [["method", "mean rank"]]
     lines += [[name, f"{fmean(ranks[name]):.1f}"] for name in ordered]
     critical = critical_difference(len(common), len(tables))
