@@ -1,0 +1,125 @@
+"""What Flower does wrong, each shown by a script; docs/how-to/flower_defects.md lists them.
+
+A test that fails after an upgrade of Flower says that the defect is gone: then its row on
+the page goes, and what stands in for it.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    FedAvg,
+    FedTrimmedAvg,
+)
+from flwr.serverapp.strategy.multikrum import compute_distances
+
+from fedsuite.workarounds.identity import flower_identity
+
+START = ArrayRecord({"w": Array(np.zeros(4, np.float32))})
+
+
+class Nodes:
+    """A Grid that knows nodes and sends nothing."""
+
+    def __init__(self, seen: Sequence[int]) -> None:
+        self._seen = list(seen)
+
+    def get_node_ids(self) -> list[int]:
+        """Return one node more at each call, as while nodes register."""
+        return list(range(self._seen.pop(0) if len(self._seen) > 1 else self._seen[0]))
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> Iterator[None]:
+    with flower_identity():
+        yield
+
+
+def replies(updates: Sequence[Sequence[float]], num_examples: float = 1.0) -> list[Message]:
+    found = []
+    for node, update in enumerate(updates, 2):
+        request = Message(RecordDict(), dst_node_id=node, message_type="train")
+        content = {
+            "arrays": ArrayRecord({"w": Array(np.asarray(update, np.float32))}),
+            "metrics": MetricRecord({"num-examples": num_examples}),
+        }
+        found.append(Message(RecordDict(content), reply_to=request))
+    return found
+
+
+def averaged(strategy: FedAvg, updates: Sequence[Sequence[float]]) -> np.ndarray:
+    arrays, _ = strategy.aggregate_train(1, replies(updates))
+    return arrays.to_numpy_ndarrays()[0]
+
+
+def test_fedavg_averages_nan_into_the_model() -> None:
+    assert np.isnan(averaged(FedAvg(), [[1.0] * 4, [np.nan] * 4])).all()
+
+
+def test_fedavg_broadcasts_an_array_of_another_shape() -> None:
+    assert averaged(FedAvg(), [[2.0] * 4, [4.0]]).tolist() == [3.0] * 4
+
+
+def test_fedavg_counts_a_reply_that_comes_twice_twice() -> None:
+    once, other = replies([[3.0] * 4, [0.0] * 4])
+    arrays, _ = FedAvg().aggregate_train(1, [once, once, other])
+    np.testing.assert_allclose(arrays.to_numpy_ndarrays()[0], 2.0)
+
+
+def test_fedavg_counts_the_nodes_before_it_waits_for_them() -> None:
+    strategy = FedAvg(min_available_nodes=10)
+    sent = strategy.configure_train(1, START, ConfigRecord(), Nodes([2, 10]))
+    assert len(list(sent)) == 2
+
+
+def test_fedavg_samples_from_a_stream_that_no_seed_of_the_run_reaches() -> None:
+    def drawn() -> list[int]:
+        strategy = FedAvg(fraction_train=0.1, min_train_nodes=5)
+        sent = strategy.configure_train(1, START, ConfigRecord(), Nodes([1000]))
+        return sorted(message.metadata.dst_node_id for message in sent)
+
+    random.seed(0)
+    first = drawn()
+    # Whatever else draws from Python's global stream moves the sample.
+    random.seed(0)
+    random.random()
+    assert drawn() != first
+
+
+def test_trimming_a_fifth_of_four_clients_trims_nobody() -> None:
+    found = averaged(FedTrimmedAvg(beta=0.2), [[0.0] * 4] * 3 + [[1e6] * 4])
+    assert found.tolist() == [2.5e5] * 4
+
+
+def test_krums_squared_distances_are_negative_in_float32() -> None:
+    rng = np.random.default_rng(0)
+    model = rng.normal(size=100_000)
+    near = [model + rng.normal(scale=1e-6, size=model.size) for _ in range(4)]
+    records = [ArrayRecord({"w": Array(vector.astype(np.float32))}) for vector in near]
+    assert compute_distances(records).min() < 0
+
+
+def test_adaptive_clipping_moves_its_bound_away_from_the_median() -> None:
+    def bound_after(start: float, rounds: int) -> float:
+        strategy = DifferentialPrivacyServerSideAdaptiveClipping(
+            FedAvg(), 0.0, 4, initial_clipping_norm=start, clipped_count_stddev=0.0
+        )
+        strategy.current_arrays = START
+        for server_round in range(rounds):
+            strategy.aggregate_train(server_round, replies([[0.5] * 4] * 4))
+        return float(strategy.clipping_norm)
+
+    # All updates have length 1, so that the bound should go to 1 from both sides.
+    assert bound_after(0.1, 20) < 0.05
+    assert bound_after(10.0, 20) > 20.0
+
+
+def test_an_update_of_zero_breaks_clipping() -> None:
+    strategy = DifferentialPrivacyServerSideAdaptiveClipping(FedAvg(), 0.0, 2)
+    strategy.current_arrays = START
+    with pytest.raises(ZeroDivisionError):
+        strategy.aggregate_train(1, replies([[0.0] * 4] * 2))
