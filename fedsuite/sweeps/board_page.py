@@ -139,7 +139,7 @@ def rows_of(problem: Problem, finals: Sequence[Final], tried: Sequence[Tried]) -
 
 
 _RULES = """
-Each method has {trials} trials per problem: its defaults, then values drawn at random,
+All methods have equally many trials per problem: the defaults, then values drawn at random,
 all with full rounds and one seed. The best trial by {objective}, of the clients'
 validation rows, is trained on fresh seeds. The tables show test rows, mean of the last
 {last} evaluations, which no choice has seen.
@@ -160,7 +160,6 @@ def _introduction(
 ) -> str:
     answers = [_answer(suite, problem, rows) for problem, rows in tables]
     rules = _RULES.format(
-        trials=suite.trials,
         objective=MEANINGS[suite.objective],
         last=LAST,
         least=LEAST,
@@ -212,7 +211,7 @@ def _section(suite: Suite, problem: Problem, rows: list[Row]) -> str:
         f"## {problem.title}",
         "",
         textwrap.fill(
-            f"Seeds {seeds}. Baselines `{problem.baseline}` and `{problem.own_baseline}`. "
+            f"{problem.trials} trials per method. Seeds {seeds}. Baselines `{problem.baseline}` and `{problem.own_baseline}`. "
             f"{settings}.",
             _WIDTH,
         ),

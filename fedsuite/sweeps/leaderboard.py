@@ -93,7 +93,7 @@ def run_problem(
     problem: Problem, suite: Suite, folder: Path, workers: int, command: str
 ) -> tuple[list[Final], list[Tried]]:
     """Tune the contenders of a problem, and train them on fresh seeds."""
-    budget = Budget(suite.trials, suite.objective, suite.tuning_seed, workers)
+    budget = Budget(problem.trials, suite.objective, suite.tuning_seed, workers)
     results = tune(problem.base, problem.contenders, budget, folder / TUNING, command)
     for found in results.values():
         tell_divergence(found)

@@ -20,7 +20,7 @@
     [problems.digits]
     title = "Handwritten digits, 10 clients, Dirichlet 0.5"
     methods = ["fedavg", "fedavg-ft"]   # default: all
-    seeds = [1, 2, 3]                   # default: the suite's, as for the baselines
+    seeds = [1, 2, 3]                   # default: the suite's, as for trials, baselines
     [problems.digits.experiment]
     dataset = "digits"
 """
@@ -56,7 +56,9 @@ _SUITE_KEYS = {
     *("trials", "objective", "tuning-seed", "seeds", "baseline", "own-baseline"),
     *("placebo", "methods", "problems"),
 }
-_PROBLEM_KEYS = {"title", "methods", "seeds", "baseline", "own-baseline", "experiment"}
+_PROBLEM_KEYS = {
+    *("title", "methods", "trials", "seeds", "baseline", "own-baseline", "experiment"),
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Problem:
         The experiment that all contenders share.
     contenders
         Who takes part, in the order of the suite.
+    trials
+        Trials of the tuning per contender.
     seeds
         Seeds of the final runs.
     baseline, own_baseline
@@ -81,6 +85,7 @@ class Problem:
     title: str
     base: Mapping[str, Value]
     contenders: tuple[Contender, ...]
+    trials: int
     seeds: tuple[int, ...]
     baseline: str
     own_baseline: str
@@ -96,7 +101,7 @@ class Suite:
         Name of the file.
     problems
         The problems.
-    trials, objective, tuning_seed
+    objective, tuning_seed
         As for :class:`~fedsuite.sweeps.tune.Budget`.
     placebo
         Contender whose differences from the baseline are noise; empty is none.
@@ -106,7 +111,6 @@ class Suite:
 
     name: str
     problems: tuple[Problem, ...]
-    trials: int
     objective: Objective
     tuning_seed: int
     placebo: str
@@ -151,20 +155,17 @@ def _suite(name: str, content: Mapping[str, Any]) -> Suite:
     seeds = _seeds(content.get("seeds", [1, 2, 3, 4, 5]))
     tuning_seed = content.get("tuning-seed", 0)
     shared = {role: content.get(role, default) for role, default in _ROLES.items()}
+    shared["trials"] = content.get("trials", 8)
     problems = tuple(
         _problem(title, {**shared, **table}, contenders, seeds)
         for title, table in _table(content, "problems").items()
     )
     if any(tuning_seed in problem.seeds for problem in problems):
         raise ConfigError(f"tuning-seed = {tuning_seed} is one of seeds: choose another")
-    trials = content.get("trials", 8)
-    if not isinstance(trials, int) or trials < 1:
-        raise ConfigError(f"trials = {trials!r}: expected a whole number above 0")
     text = json.dumps(content, sort_keys=True)
     return Suite(
         name,
         problems,
-        trials,
         objective_of(str(content.get("objective", "mean"))),
         tuning_seed,
         placebo,
@@ -189,6 +190,9 @@ def _problem(
     for role in _ROLES:
         if table[role] not in titles:
             raise ConfigError(f"{where}: {role} = {table[role]!r} does not take part")
+    trials = table["trials"]
+    if not isinstance(trials, int) or trials < 1:
+        raise ConfigError(f"{where}: trials = {trials!r}: expected a whole number above 0")
     base = _values(where, _table(table, "experiment"))
     for key in ("method", *sorted(OWN_KEYS)):
         if key in base:
@@ -200,6 +204,7 @@ def _problem(
         str(table.get("title", name)),
         {"plots": False, **base},
         tuple(contender for title, contender in contenders.items() if title in titles),
+        trials,
         _seeds(table["seeds"]) if "seeds" in table else seeds,
         table["baseline"],
         table["own-baseline"],

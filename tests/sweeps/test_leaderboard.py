@@ -147,6 +147,7 @@ def test_a_suite_fills_in_the_method_and_the_validation_rows() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
+        ('title = "Digits, four clients"', "trials = 0", "problems.digits: trials = 0"),
         ("standalone = {}", "", "standalone must be there"),
         ("trials = 2", "trials = 0", "trials = 0: expected a whole number"),
         ("trials = 2", "trails = 2", "key 'trails': expected"),
