@@ -211,7 +211,8 @@ def _section(suite: Suite, problem: Problem, rows: list[Row]) -> str:
         f"## {problem.title}",
         "",
         textwrap.fill(
-            f"{problem.trials} trials per method. Seeds {seeds}. Baselines `{problem.baseline}` and `{problem.own_baseline}`. "
+            f"{problem.trials} trials per method. Seeds {seeds}. Baselines "
+            f"`{problem.baseline}` and `{problem.own_baseline}`. "
             f"{settings}.",
             _WIDTH,
         ),
