@@ -146,9 +146,17 @@ def resume(
         typer.Option(help="Go on from this round's checkpoint, not from the last."),
     ] = None,
 ) -> None:
-    """Go on with a run from its last checkpoint."""
+    """Go on with a run from its last checkpoint, at its federation if it has one."""
+    from fedsuite.engines.api import federation_of
     from fedsuite.engines.api import resume as go_on
 
+    folder = run.resolve()
+    federation = federation_of(folder)
+    if federation and engine is None:
+        from fedsuite.deploy.rehearsal import resume_there
+
+        resume_there(folder, Path(federation), num_rounds, from_round)
+        return
     go_on(
         run,
         engine=_engine(engine),

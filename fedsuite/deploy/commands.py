@@ -139,8 +139,14 @@ def run(
     """Run an experiment on an existing federation, and show its log."""
     from fedsuite.deploy.folders import SuperLinkFolder
     from fedsuite.deploy.rehearsal import submit
+    from fedsuite.experiment.experiment import Experiment
 
-    submit(SuperLinkFolder.load(folder), _values(file, settings), print, host)
+    experiment = Experiment.load(file, overrides(settings))
+    values = portable(experiment)
+    if experiment["output-dir"] == AUTO:
+        # The server's own place, where `deploy status` looks; this may be another machine.
+        values["output-dir"] = AUTO
+    submit(SuperLinkFolder.load(folder), values, print, host)
 
 
 @app.command()
@@ -190,6 +196,7 @@ def status(
     from rich.console import Console
 
     from fedsuite.deploy.folders import SERVER, SuperLinkFolder
+    from fedsuite.deploy.programs import superlink_environment
     from fedsuite.deploy.status import tables
     from fedsuite.deploy.validity import valid_until
 
@@ -198,7 +205,8 @@ def status(
     console.print(
         f"The certificate holds until {valid_until(loaded.path / SERVER):%Y-%m-%d}"
     )
-    for table in tables(loaded, runs or loaded.path / "runs"):
+    there = runs or Path(superlink_environment(loaded)["FEDSUITE_RUNS"])
+    for table in tables(loaded, there):
         console.print(table)
 
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedsuite.core.errors import Stopped
-from fedsuite.core.keys import Value
-from fedsuite.deploy.folders import NODES, SUPERLINK, SuperLinkFolder
+from fedsuite.core.keys import AUTO, Value
+from fedsuite.deploy.folders import NODES, RUNS, SUPERLINK, SuperLinkFolder
 from fedsuite.engines.api import where_it_stopped
 from fedsuite.engines.flower import CONNECTION
 from fedsuite.results.layout import EXPERIMENT, MANIFEST
@@ -58,9 +58,14 @@ def rehearsal_told(
         raise Stopped(_where_a_rehearsal_stopped(run, num_nodes, kept)) from None
 
 
-def run_folder(run_config: Mapping[str, Value]) -> Path:
-    """Return the run's folder on the ServerApp's machine."""
-    return Path(str(run_config["output-dir"]), str(run_config["run-name"]))
+def run_folder(
+    run_config: Mapping[str, Value], superlink: SuperLinkFolder | None = None
+) -> Path:
+    """Return the run's folder on the ServerApp's machine; by default in the SuperLink's."""
+    output = str(run_config["output-dir"])
+    if output == AUTO and superlink is not None:
+        output = str(superlink.path / RUNS)
+    return Path(output, str(run_config["run-name"]))
 
 
 def _where_a_rehearsal_stopped(run: Path, num_nodes: int, kept: Path | None) -> str:

@@ -41,6 +41,7 @@ SERVER, SERVER_KEY = "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC_KEY = "key", "key.pub"
 SECRET = "superexec.secret"
 DOOR = "nginx.conf"
+RUNS = "runs"
 AUTHORITY_DAYS = 3650
 PORT, FLEET_PORT = 8000, 8443
 

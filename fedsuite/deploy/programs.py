@@ -28,6 +28,7 @@ from fedsuite.deploy.folders import (
     DOOR,
     NODE_KEY,
     NODES,
+    RUNS,
     SECRET,
     SERVER,
     SERVER_KEY,
@@ -39,6 +40,7 @@ from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
 from fedsuite.engines.processes import executable, flower_environment, stop_signals_raise
+from fedsuite.results.layout import FEDERATION_VARIABLE
 
 REGISTERED = "registered.json"
 
@@ -125,10 +127,10 @@ def preloaded_superexec() -> list[str]:
 
 def superlink_environment(folder: SuperLinkFolder) -> dict[str, str]:
     """Return the environment of the SuperLink's programs and commands."""
-    runs = str(folder.path / "runs")
     return flower_environment(with_fedsuite(os.environ)) | {
         "FLWR_HOME": str(folder.path / "flwr"),
-        "FEDSUITE_RUNS": os.environ.get("FEDSUITE_RUNS", runs),
+        "FEDSUITE_RUNS": os.environ.get("FEDSUITE_RUNS", str(folder.path / RUNS)),
+        FEDERATION_VARIABLE: str(folder.path),
         "FEDSUITE_STATE": os.environ.get("FEDSUITE_STATE", str(folder.path / "state")),
     }
 

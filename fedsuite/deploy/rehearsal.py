@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from fedsuite.core.errors import Stopped
+from fedsuite.core.errors import RunError, Stopped
 from fedsuite.core.keys import Value
 from fedsuite.deploy.door import LOOPBACK
 from fedsuite.deploy.endings import left_to_superlink, run_folder
@@ -28,6 +28,7 @@ from fedsuite.deploy.programs import (
     supernode_helper_command,
     write_connection,
 )
+from fedsuite.engines.api import resumable
 from fedsuite.engines.flower import (
     OnLine,
     fleet_is_grpc,
@@ -37,6 +38,7 @@ from fedsuite.engines.flower import (
     started_run,
 )
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
+from fedsuite.results.layout import EXPERIMENT, FEDERATION_VARIABLE
 
 
 def submit(
@@ -76,8 +78,38 @@ def submit(
     try:
         in_world(drive)
     except KeyboardInterrupt:
-        told = left_to_superlink(folder, run_folder(run_config), run_id)
+        told = left_to_superlink(folder, run_folder(run_config, folder), run_id)
         raise Stopped(told) from None
+
+
+def resume_there(
+    run: Path, federation: Path, num_rounds: int | None, from_round: int | None
+) -> None:
+    """Go on with a run at the federation that began it, and print its log.
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    federation
+        The SuperLink's folder.
+    num_rounds, from_round
+        As for :func:`fedsuite.engines.api.resume`.
+
+    Raises
+    ------
+    RunError
+        If the federation's folder is gone, or as for :func:`submit`.
+    """
+    if not federation.is_dir():
+        rest = f"{run / EXPERIMENT} --set resume=true"
+        raise RunError(
+            f"the federation {federation} of this run is not on this machine: go on at "
+            f"another one by `fedsuite deploy run SUPERLINK {rest}`, or rehearse by "
+            f"`fedsuite deploy local {rest}`"
+        )
+    experiment = resumable(run, {"engine": "deployment"}, num_rounds, from_round)
+    submit(SuperLinkFolder.load(federation), experiment.values, print, LOOPBACK)
 
 
 def rehearse(
@@ -176,7 +208,10 @@ def _is_connected(node: Program) -> bool:
 @contextmanager
 def _within(world: World, environment: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables for processes started inside the block."""
-    names = ("FLWR_HOME", "FEDSUITE_RUNS", "FEDSUITE_STATE", "PYTHONPATH")
+    names = (
+        *("FLWR_HOME", "FEDSUITE_RUNS", "FEDSUITE_STATE", "PYTHONPATH"),
+        FEDERATION_VARIABLE,
+    )
     before = dict(world.environment)
     world.environment.update({n: environment[n] for n in names if n in environment})
     try:

@@ -110,11 +110,51 @@ def resume(
     Stopped
         As for :func:`run`.
     """
+    folder = Path(path).resolve()
+    federation = federation_of(folder)
+    if federation and engine is None:
+        raise RunError(
+            f"{folder} is a run of the federation {federation}: go on with it by the "
+            f"command `fedsuite resume {folder}`, or name an engine"
+        )
+    changes: dict[str, Value] = {} if engine is None else {"engine": engine}
+    resumed = at_home(resumable(folder, changes, num_rounds, from_round))
+    return _start(resumed, folder, num_supernodes, 1, 0.0)
+
+
+def federation_of(folder: Path) -> str:
+    """Return the SuperLink's folder that a run was started at; "" for another run."""
+    from fedsuite.results.layout import FEDERATION, read_manifest
+
+    return str(read_manifest(folder).get(FEDERATION, ""))
+
+
+def resumable(
+    folder: Path,
+    changes: Mapping[str, Value],
+    num_rounds: int | None,
+    from_round: int | None,
+) -> "Experiment":
+    """Return the experiment that goes on with a run.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    changes
+        Values that override the run's.
+    num_rounds, from_round
+        As for :func:`resume`.
+
+    Raises
+    ------
+    RunError
+        If the run is finished, or has no such checkpoint.
+    """
     from fedsuite.experiment.experiment import Experiment
     from fedsuite.results.layout import EXPERIMENT, read_manifest
     from fedsuite.results.reader import load_run
 
-    folder = Path(path).resolve()
     manifest = read_manifest(folder)
     if manifest["status"] == "finished" and from_round is None:
         done = load_run(folder).rounds[-1]["round"]
@@ -127,17 +167,11 @@ def resume(
     if from_round is not None:
         _pass_over_later(folder, from_round)
     # The folder may have been moved since.
-    changes: dict[str, Value] = {
-        "output-dir": str(folder.parent),
-        "run-name": folder.name,
-        "resume": True,
-    }
-    if engine is not None:
-        changes["engine"] = engine
+    place = {"output-dir": str(folder.parent), "run-name": folder.name, "resume": True}
+    values = {**experiment.values, **place, **changes}
     if num_rounds is not None:
-        changes["num-rounds"] = num_rounds
-    resumed = at_home(Experiment.from_values({**experiment.values, **changes}))
-    return _start(resumed, folder, num_supernodes, 1, 0.0)
+        values["num-rounds"] = num_rounds
+    return Experiment.from_values(values)
 
 
 def _pass_over_later(folder: Path, server_round: int) -> None:

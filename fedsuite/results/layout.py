@@ -37,6 +37,12 @@ from fedsuite.core.files import read_error
 FORMAT = 1
 """Version of the layout, kept in the manifest."""
 
+FEDERATION = "federation"
+"""Entry of the manifest: folder of the SuperLink that a run was started at, if any."""
+
+FEDERATION_VARIABLE = "FEDSUITE_FEDERATION"
+"""Environment variable by which a SuperLink's programs tell ServerApps that folder."""
+
 EXPERIMENT = "experiment.toml"
 MANIFEST = "manifest.json"
 PARTITION = "partition.json"

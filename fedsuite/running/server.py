@@ -27,7 +27,15 @@ from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
 from fedsuite.messages.records import to_arrays, to_record
 from fedsuite.models.server_networks import ServerNetworks
-from fedsuite.results.layout import EXPERIMENT, LEDGER, MANIFEST, MODEL, read_manifest
+from fedsuite.results.layout import (
+    EXPERIMENT,
+    FEDERATION,
+    FEDERATION_VARIABLE,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    read_manifest,
+)
 from fedsuite.results.summary import draw_plots, finish_folder
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.base import FederatedStrategy
@@ -272,6 +280,8 @@ def _new_folder(
         "experiment_fingerprint": experiment.fingerprint,
         "flwr_run_id": flwr_run_id,
     }
+    if federation := os.environ.get(FEDERATION_VARIABLE):
+        manifest[FEDERATION] = federation
     if networks is not None and experiment["client-models"]:
         manifest["networks"] = networks.networks.labels
         manifest["network_parameters"] = networks.num_parameters

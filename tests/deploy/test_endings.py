@@ -59,8 +59,9 @@ def federation(tmp_path: Path) -> tuple[Path, str]:
 def test_a_run_on_a_federation_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, run = write_experiment(tmp_path / "e.toml", run_name="x"), tmp_path / "runs/x"
+    file = write_experiment(tmp_path / "e.toml", run_name="x")
     folder, home = federation(tmp_path)
+    run = Path(folder) / "runs" / "x"
     interrupted_after(monkeypatch, lambda: None)
     rest = (
         f"`{home} flwr log 77 fedsuite` shows its log, `{home} flwr stop 77 fedsuite` "

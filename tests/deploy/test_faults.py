@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import fedsuite
+from fedsuite.cli import app
 from fedsuite.core.errors import RunError
 from fedsuite.deploy.folders import SUPERLINK
 from fedsuite.deploy.rehearsal import LocalFederation, submit
@@ -158,9 +160,11 @@ def test_what_serves_is_killed_and_the_run_is_resumed(what: str, tmp_path: Path)
         with pytest.raises(RunError):
             federation.run(values(tmp_path), when(lines, "round 2 of 4", accident))
         assert over.wait(120)
-        federation.run(values(tmp_path, resume=True), lines.append)
+        folder = str(tmp_path / "runs" / "run")
+        result = CliRunner().invoke(app, ["resume", folder])
+        assert result.exit_code == 0, result.output
     run = load_run(tmp_path / "runs" / "run")
-    assert any("after round 2" in line for line in lines)
+    assert "after round 2" in result.output
     assert run.manifest["status"] == "finished"
     assert final_bits(run) == final_bits(expected)
 

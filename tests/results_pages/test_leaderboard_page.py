@@ -1,6 +1,5 @@
 """The board's page is what its tables give, and README's advice what the page says."""
 
-import re
 import shutil
 from pathlib import Path
 
