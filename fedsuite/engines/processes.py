@@ -356,10 +356,12 @@ def flower_environment(
         Package of the app; no other package of this name may be on the path.
     """
     kept = ("FLWR_LOG_LEVEL", POLL_INTERVAL)
+    # Jupyter asks for colours, which would stand in the JSON that Flower's commands print.
+    dropped = ("RAY_ADDRESS", "FORCE_COLOR", "CLICOLOR_FORCE")
     environment = {
         key: value
         for key, value in inherited.items()
-        if key in kept or not (key.startswith("FLWR_") or key == "RAY_ADDRESS")
+        if key in kept or not (key.startswith("FLWR_") or key in dropped)
     }
     if python_path := clean_python_path(environment.pop("PYTHONPATH", ""), package):
         environment["PYTHONPATH"] = python_path

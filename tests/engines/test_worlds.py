@@ -36,9 +36,10 @@ def test_world_keeps_foreign_settings_out(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("FLWR_INTERNAL_GRPC_FLEET_API", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.setenv("FORCE_COLOR", "1")
     with World() as world:
         environment = world.environment
-        assert "RAY_ADDRESS" not in environment
+        assert not {"RAY_ADDRESS", "FORCE_COLOR"} & set(environment)
         assert "FLWR_INTERNAL_GRPC_FLEET_API" not in environment
         assert Path(environment["FLWR_HOME"]).is_relative_to(world.folder)
         assert Path(environment["RAY_TMPDIR"]) == world.folder
