@@ -79,7 +79,7 @@ def test_keys_have_the_methods_own_defaults():
 
     found = defaults("fedsgd")
     assert (found["local-steps"], found["batch-size"]) == ("1", "0")
-    assert found["tensorboard"] == "false"
+    assert found["resume"] == "false"
     assert found["dataset"] == '"digits"'
     found = defaults("fedavg")
     assert (found["local-steps"], found["batch-size"]) == ("0", "32")
