@@ -167,7 +167,7 @@ def _run_experiment(
             )
             finish_folder(run_folder, write)
         if run.plots:
-            draw_plots(run_folder)
+            draw_plots(run_folder, write)
         if len(result.arrays):
             run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
         run_folder.finish("finished")

@@ -310,14 +310,10 @@ def test_a_resumed_run_goes_on_in_weights_and_biases(
 def records_of(path: Path) -> dict[str, Any]:
     """Return configuration, rows, summary and exit code of a file of W&B's."""
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
-    store = DataStore()
-    store.open_for_scan(str(path))
     found: dict[str, Any] = {"config": {}, "rows": [], "summary": {}, "exit": None}
-    while (data := store.scan_data()) is not None:
-        record = Record()
-        record.ParseFromString(data)
+    for data in entries(path.read_bytes()):
+        record = Record.FromString(data)
         found["config"] |= {u.key: u.value_json for u in record.run.config.update}
         if record.WhichOneof("record_type") == "history":
             found["rows"].append(
@@ -328,3 +324,18 @@ def records_of(path: Path) -> dict[str, Any]:
         if record.WhichOneof("record_type") == "exit":
             found["exit"] = record.exit.exit_code
     return found
+
+
+def entries(log: bytes) -> Iterator[bytes]:
+    """Yield the entries of a log in LevelDB's format, after W&B's seven bytes."""
+    at, entry, block = 7, b"", 32768
+    while at < len(log):
+        if block - at % block < 7:
+            at += block - at % block
+        length = int.from_bytes(log[at + 4 : at + 6], "little")
+        entry += log[at + 7 : at + 7 + length]
+        # A whole entry, or the last part of one.
+        if log[at + 6] in (1, 4):
+            yield entry
+            entry = b""
+        at += 7 + length
