@@ -69,7 +69,7 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint $(CONSTRAINTS) torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint $(CONSTRAINTS) "flwr[simulation]==$(FLWR)" hatchling editables
+		--constraint $(CONSTRAINTS) "flwr==$(FLWR)" hatchling editables
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
 		--constraint $(CONSTRAINTS) --editable ".[dev,strangers]"
 	touch $@

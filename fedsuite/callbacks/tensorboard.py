@@ -1,41 +1,35 @@
-"""TensorBoard events of each round."""
+"""The tracker TensorBoard: events in the run's folder."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from torch.utils.tensorboard import SummaryWriter
 
-from fedsuite.rounds.events import Callback, RoundReport, RunState
+from fedsuite.callbacks.tracking import Flat, TrackedRun, numbers
+from fedsuite.core.keys import toml_text
+from fedsuite.rounds.events import RoundReport
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+FOLDER = "tensorboard"
 
 
-class TensorBoard(Callback):
+class TensorBoard:
     """Writes scalars, and the distribution of accuracies over clients.
 
-    Parameters
-    ----------
-    folder
-        Folder of the events, for ``tensorboard --logdir``, also while the run goes on.
+    The run's folder ``tensorboard`` is for ``tensorboard --logdir``, also meanwhile.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writer: SummaryWriter | None = None
+    run_id = ""
 
-    def on_start(self, state: RunState) -> None:
-        """Open the writer; a killed run's events after the current round become void."""
-        from torch.utils.tensorboard import SummaryWriter
+    def __init__(self, run: TrackedRun) -> None:
+        # A killed run's events after the current round become void.
+        purge = run.server_round + 1 if run.server_round else None
+        self._writer = SummaryWriter(str(run.folder.path / FOLDER), purge_step=purge)
+        keys = [f"    {key} = {toml_text(value)}" for key, value in run.experiment.items()]
+        self._writer.add_text("experiment", "\n".join(keys), run.server_round)
+        self._last = run.server_round
 
-        purge = state.server_round + 1 if state.server_round else None
-        self._writer = SummaryWriter(str(self._folder), purge_step=purge)
-
-    def on_round_end(self, state: RunState, report: RoundReport) -> None:
+    def log(self, report: RoundReport) -> None:
         """Write the round."""
-        if self._writer is None:
-            return
-        for name, value in report.metrics.items():
-            if name != "round":
-                self._writer.add_scalar(name, value, report.server_round)
+        self._last = report.server_round
+        for name, value in numbers(report).items():
+            self._writer.add_scalar(name, value, report.server_round)
         accuracies = report.evaluate.column("accuracy") if report.evaluate else []
         if accuracies:
             import numpy as np
@@ -46,7 +40,14 @@ class TensorBoard(Callback):
         # The writer queues events and may flush only every two minutes.
         self._writer.flush()
 
-    def on_end(self, state: RunState, error: BaseException | None) -> None:
-        """Close the writer."""
-        if self._writer is not None:
-            self._writer.close()
+    def close(self, *, finished: bool, summary: Flat) -> None:
+        """Write the summary, and close the writer."""
+        for name, value in summary.items():
+            if isinstance(value, str):
+                self._writer.add_text(name, value, self._last)
+            else:
+                self._writer.add_scalar(name, value, self._last)
+        self._writer.close()
+
+
+tracker = TensorBoard

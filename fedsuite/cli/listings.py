@@ -3,11 +3,13 @@
 import os
 from collections.abc import Sequence
 from dataclasses import astuple
+from importlib.util import find_spec
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from fedsuite.core.extras import EXTRA_OF
 from fedsuite.core.keys import Key, toml_text
 from fedsuite.core.registry import METHODS, Method, find_method
 from fedsuite.data import DATASETS, ClientShift, FederatedData, partition_table
@@ -155,7 +157,6 @@ def doctor_report() -> tuple[Table, bool]:
     checks = [
         ("flwr", bool(facts["flwr-supported"]), "install flwr>=1.39,<1.43"),
         ("torch", bool(facts["torch"]), "install torch"),
-        ("ray", bool(facts["ray"]), "install 'flwr[simulation]'"),
         *(
             (f"{name}-path", bool(facts[f"{name}-path"]), "install flwr into this venv")
             for name in PROGRAMS
@@ -167,6 +168,10 @@ def doctor_report() -> tuple[Table, bool]:
         # Escaped, because a console takes 'flwr[simulation]' for markup.
         cells = (name.removesuffix("-path"), found, "" if good else advice)
         table.add_row(*(escape(cell) for cell in cells))
+    for package, extra in EXTRA_OF.items():
+        there = find_spec(package) is not None
+        advice = "" if there else f"for what needs it: pip install 'fedsuite[{extra}]'"
+        table.add_row(package, "installed" if there else "–", escape(advice))
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: cpu"
     table.add_row("SuperNodes speak", str(facts["transport"]))
     table.add_row("processor cores", str(facts["cpus"]))

@@ -8,6 +8,7 @@ libraries are imported when data is loaded. flwr-datasets is imported with a par
 from importlib import import_module
 from typing import Any
 
+from fedsuite.core.extras import naming_extras
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
 from fedsuite.data.covariate_shift import CovariateShift, FirstComponent, PrintedShift
 from fedsuite.data.data_settings import DataSettings
@@ -71,7 +72,8 @@ def __getattr__(name: str) -> Any:
     """Import a flwr-datasets partitioner when it is first used (PEP 562)."""
     if name not in _FLOWER_PARTITIONERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("fedsuite.data.partitioners"), name)
+    with naming_extras(name):
+        return getattr(import_module("fedsuite.data.partitioners"), name)
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsuite.core.errors import DataError, one_line
+from fedsuite.core.extras import naming_extras
 from fedsuite.data.cache import load_or_build
 from fedsuite.data.folders import file_identity, missing_folder
 from fedsuite.data.specs import DatasetSpec, RawData, Source
@@ -172,7 +173,8 @@ def _open(spec: DatasetSpec, file: Path) -> _Table:
 
 def _hub_sources(spec: DatasetSpec, folder: Path | None) -> dict[str, Sequence[_Table]]:
     """Fetch the wanted splits through flwr-datasets."""
-    from flwr_datasets import FederatedDataset
+    with naming_extras(f"data set {spec.name}, from the hub,"):
+        from flwr_datasets import FederatedDataset
 
     splits = spec.train_splits + spec.test_splits
     base = f"{HUB}{spec.hub_id}/{spec.hub_folder}"

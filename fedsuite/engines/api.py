@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fedsuite.core.errors import ConfigError, FedsuiteError, RunError, Stopped, one_line
+from fedsuite.core.extras import naming_extras
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.logs import write_line
 
@@ -257,9 +258,10 @@ def write_report_if_wanted(
         return
     try:
         # Its parts take a second, which no run waits for before it begins.
-        from fedsuite.results.report import NAME, write_report
+        with naming_extras("the page"):
+            from fedsuite.results.report import NAME, write_report
 
-        write_report(runs, folder / NAME)
+            write_report(runs, folder / NAME)
     except (FedsuiteError, ImportError) as error:
         write_line(f"no report: {one_line(error)}")
         return

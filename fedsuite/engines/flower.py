@@ -399,7 +399,6 @@ def flower_facts() -> dict[str, str | int | bool]:
         "flwr": flwr,
         "flwr-supported": SUPPORTED_FROM <= parts < SUPPORTED_BELOW,
         "transport": ("gRPC" if parts < _HTTP_SINCE else "HTTP") if flwr else "",
-        "ray": _version("ray"),
         "torch": _version("torch"),
         "cpus": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")

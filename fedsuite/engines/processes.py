@@ -63,7 +63,7 @@ def executable(name: str) -> str:
     if found is None:
         raise RunError(
             f"{name} is neither in {folders[0]} nor on PATH: run "
-            "pip install 'flwr[simulation]>=1.39,<1.43' in that environment"
+            "pip install 'flwr>=1.39,<1.43' in that environment"
         )
     return found
 

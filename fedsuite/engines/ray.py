@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedsuite.core.extras import require
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
 from fedsuite.engines.flower import (
@@ -55,6 +56,8 @@ def run_ray(
         f"num-supernodes={num_supernodes} client-resources-num-cpus={client_cpus} "
         f"client-resources-num-gpus={float(client_gpus)}"
     )
+
+    require("ray", "the engine ray")
 
     def drive(world: World) -> None:
         world.environment.setdefault(POLL_INTERVAL, _SECONDS_BETWEEN_LOOKS)

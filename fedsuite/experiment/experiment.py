@@ -169,7 +169,9 @@ class Experiment:
         check_choices(self.values)
         self._check_privacy()
         check_networks(self.values)
-        name = self.group(RunSettings).run_name
+        run = self.group(RunSettings)
+        _ = run.tracker_names
+        name = run.run_name
         if not _RUN_NAME.fullmatch(name):
             raise ConfigError(
                 f"key run-name = {name!r}: expected letters, digits, dots, dashes and "

@@ -2,9 +2,13 @@
 
 from typing import Literal
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Unless
 from fedsuite.core.registry import METHODS
 from fedsuite.core.settings import Settings, key
+
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+"""Trackers of experiments, each a module of :mod:`fedsuite.callbacks`."""
 
 
 class RunSettings(Settings):
@@ -72,10 +76,11 @@ class RunSettings(Settings):
         help="write report.html into the run's folder at the end of `fedsuite run`, of a "
         "sweep one page of all its runs; auto as plots",
     )
-    tensorboard: bool = key(
+    trackers: str = key(
         local=True,
-        default=False,
-        help="also write TensorBoard events into the run's folder",
+        default="",
+        help=f"trackers that follow the run, comma-separated: {', '.join(TRACKERS)}; empty "
+        "is none",
     )
     metrics_port: int = key(
         local=True,
@@ -107,3 +112,20 @@ class RunSettings(Settings):
         help="metric of rounds.jsonl whose best model is kept too; auto as of "
         "early-stop-metric; empty keeps none",
     )
+
+    @property
+    def tracker_names(self) -> tuple[str, ...]:
+        """The trackers, each once.
+
+        Raises
+        ------
+        ConfigError
+            If there is no tracker of a name.
+        """
+        names = tuple(name.strip() for name in self.trackers.split(",") if name.strip())
+        for name in names:
+            if name not in TRACKERS:
+                raise ConfigError(
+                    f"key trackers names {name!r}: expected some of {', '.join(TRACKERS)}"
+                )
+        return tuple(dict.fromkeys(names))

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedsuite.core.extras import MissingExtraError, naming_extras
 from fedsuite.core.files import write_error
 from fedsuite.core.metrics import FairnessReport, fairness_report
 from fedsuite.results.layout import LEDGER, PLOTS, SUMMARY, read_rows
@@ -65,13 +66,16 @@ def _over_clients(run: Run, column: str) -> FairnessReport | None:
     return fairness_report(percent) if percent else None
 
 
-def draw_plots(folder: RunFolder) -> None:
-    """Draw the plots of a run with complete JSON-lines files."""
-    # matplotlib takes a third of a second, which no run waits for before it begins.
-    from fedsuite.results.plots import plot_run
-
+def draw_plots(folder: RunFolder, write: Callable[[str], None]) -> None:
+    """Draw the plots of a run with complete JSON-lines files; tell where they cannot be."""
     try:
+        with naming_extras("drawing"):
+            # matplotlib takes a third of a second, which no run waits for before it begins.
+            from fedsuite.results.plots import plot_run
+
         plot_run(folder.path)
+    except MissingExtraError as error:
+        write(f"no plots: {error}")
     except OSError as error:
         raise write_error(folder.path / PLOTS, error) from error
 

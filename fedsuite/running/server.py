@@ -1,7 +1,7 @@
 """The ServerApp of fedsuite, and every engine's work around the rounds."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS, CheckpointWriter
 from fedsuite.callbacks.early_stop import EarlyStop
 from fedsuite.callbacks.progress import Progress
 from fedsuite.callbacks.recorder import Recorder
+from fedsuite.callbacks.tracking import tracking
 from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
@@ -162,18 +163,19 @@ def _run_experiment(
             run_folder = _new_folder(folder, experiment, data, parts.networks, flwr_run_id)
         if strategy.privacy is not None:
             strategy.privacy.ledger = ReleaseLedger(folder / LEDGER)
-        callbacks = build_callbacks(experiment, run_folder, checkpoint, write)
-        result = strategy.start(
-            with_liars(experiment, grid),
-            to_record(initial_arrays(experiment, model, parts)),
-            num_rounds=run.num_rounds,
-            timeout=run.round_timeout,
-            callbacks=callbacks,
-            resume=checkpoint,
-        )
-        finish_folder(run_folder, write)
+        with tracking(run.tracker_names, run_folder, experiment.values) as trackers:
+            callbacks = build_callbacks(experiment, run_folder, checkpoint, write, trackers)
+            result = strategy.start(
+                with_liars(experiment, grid),
+                to_record(initial_arrays(experiment, model, parts)),
+                num_rounds=run.num_rounds,
+                timeout=run.round_timeout,
+                callbacks=callbacks,
+                resume=checkpoint,
+            )
+            finish_folder(run_folder, write)
         if run.plots:
-            draw_plots(run_folder)
+            draw_plots(run_folder, write)
         if len(result.arrays):
             run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
         run_folder.finish("finished")
@@ -219,6 +221,7 @@ def build_callbacks(
     folder: RunFolder,
     checkpoint: Checkpoint | None,
     write: Callable[[str], None],
+    trackers: Sequence[Callback],
 ) -> list[Callback]:
     """Return the experiment's callbacks, in the order of their calls."""
     run = experiment.group(RunSettings)
@@ -228,14 +231,11 @@ def build_callbacks(
         callbacks.append(EarlyStop(stop, run.early_stop_patience))
     if best:
         callbacks.append(BestModel(best, folder))
-    if run.tensorboard:
-        from fedsuite.callbacks.tensorboard import TensorBoard
-
-        callbacks.append(TensorBoard(folder.path / "tensorboard"))
     if run.metrics_port:
         from fedsuite.callbacks.prometheus import Prometheus
 
         callbacks.append(Prometheus(run.metrics_host, run.metrics_port))
+    callbacks += trackers
     # Last but one: others may stop the run, and a round's lines precede its checkpoint.
     writer = CheckpointWriter(
         folder, experiment.fingerprint, every=run.checkpoint_every, others=callbacks

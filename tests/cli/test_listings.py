@@ -79,7 +79,7 @@ def test_keys_have_the_methods_own_defaults():
 
     found = defaults("fedsgd")
     assert (found["local-steps"], found["batch-size"]) == ("1", "0")
-    assert found["tensorboard"] == "false"
+    assert found["resume"] == "false"
     assert found["dataset"] == '"digits"'
     found = defaults("fedavg")
     assert (found["local-steps"], found["batch-size"]) == ("0", "32")
@@ -146,17 +146,27 @@ def test_shifts_are_the_datas():
 
 
 def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):
+    from fedsuite.cli import listings
     from fedsuite.engines import flower
 
     facts = flower.flower_facts()
-    monkeypatch.setattr(flower, "flower_facts", lambda: {**facts, "ray": ""})
+    monkeypatch.setattr(flower, "flower_facts", lambda: {**facts, "torch": ""})
+    monkeypatch.setattr(listings, "find_spec", lambda name: None)
     monkeypatch.setenv("FEDSUITE_DATA", "/data/[red]")
     table, healthy = doctor_report()
     found = {row[0]: row[1:] for row in rows(table)}
-    assert found["ray"] == ["missing", "install 'flwr[simulation]'"]
+    wanted = "for what needs it: pip install 'fedsuite[simulation]'"
+    assert found["ray"] == ["–", wanted]
     assert found["FEDSUITE_DATA"] == ["/data/[red]", ""]
-    assert found["torch"][1] == ""
+    assert found["torch"] == ["missing", "install torch"]
     assert not healthy
+
+
+def test_a_node_without_extras_is_healthy(monkeypatch):
+    from fedsuite.cli import listings
+
+    monkeypatch.setattr(listings, "find_spec", lambda name: None)
+    assert doctor_report()[1]
 
 
 def test_every_partitioner_has_its_keys_listed():

@@ -83,6 +83,7 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "test-fraction": (0.3,),
     "theta": (90.0,),
     "torchvision-augmentation": ("rand-augment",),
+    "trackers": ("tensorboard",),
 }
 """Other values of keys where the next one would say little."""
 

@@ -73,7 +73,7 @@ def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
         "round_timeout": 1.0,
         "plots": False,
         "report": False,
-        "tensorboard": True,
+        "trackers": "tensorboard",
         "site_dirs": "elsewhere",
         "metrics_port": 9400,
         "metrics_host": "elsewhere",

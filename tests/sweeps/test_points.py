@@ -79,8 +79,8 @@ def test_every_point_is_checked():
         ({}, "s3"),
         ({"learning-rate": 0.1}, "learning-rate-0.1_s3"),
         (
-            {"tensorboard": True, "learning-rate": 1e-05},
-            "learning-rate-1e-05_tensorboard-true_s3",
+            {"resume": True, "learning-rate": 1e-05},
+            "learning-rate-1e-05_resume-true_s3",
         ),
     ],
 )

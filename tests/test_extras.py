@@ -1,0 +1,120 @@
+"""The small install: what works without optional packages, and the line that names each."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedsuite.core.extras import EXTRA_OF, MissingExtraError, naming_extras, require
+
+ROOT = Path(__file__).parents[1]
+
+WITHOUT = f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {tuple(EXTRA_OF)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+"""Beginning of a program in which no optional package can be imported."""
+
+
+def without_extras(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT + program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_extras_bring_what_they_are_named_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    brought = {
+        extra: " ".join(extras[extra]).replace("-", "_") for extra in EXTRA_OF.values()
+    }
+    other = {"ray": "flwr[simulation]", "datasets": "flwr_datasets"}
+    for package, extra in EXTRA_OF.items():
+        word = other.get(package, package)
+        assert word in brought[extra]
+        assert not any(line.startswith(word) for line in project["dependencies"])
+
+
+@pytest.mark.parametrize(("package", "extra"), EXTRA_OF.items())
+def test_a_missing_package_names_its_extra(
+    package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsuite.core.extras.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError) as caught:
+        require(package, "the engine")
+    assert str(caught.value) == (
+        f"the engine needs {package}: pip install 'fedsuite[{extra}]'"
+    )
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(ModuleNotFoundError, match="'nowhere'"), naming_extras("it"):
+        import nowhere  # type: ignore[import-not-found] # noqa: F401
+
+
+SMALL_INSTALL = """
+import fedsuite.cli.command as command
+from fedsuite.strategies import *
+from fedsuite.clients import FedAvgClient
+from fedsuite.core.registry import METHODS
+from fedsuite.strategies import load_strategy
+
+for method in METHODS.values():
+    load_strategy(method)
+
+import fedsuite.server_app, fedsuite.client_app, fedsuite.deploy.commands
+import fedsuite.deploy.preloaded.superexec
+
+def say(*words):
+    sys.argv = ["fedsuite", *words]
+    try:
+        command.main()
+    except SystemExit as end:
+        print("code", end.code)
+
+run = ["run", "simulations/quickstart.toml", "--set", "num-rounds=1"]
+say(*run, "--set", "run-name=a")
+say(*run, "--set", "run-name=b", "--set", "learning-rate=0.05")
+say("compare", "runs/a", "runs/b", "--output", "both")
+say("report", "runs/a")
+say("partition", "simulations/quickstart.toml")
+say("run", "simulations/quickstart.toml", "--engine", "ray")
+say("run", "simulations/quickstart.toml", "--set", "dataset=mnist", "--set", "run-name=c")
+say("analyse", "latent-variance", "--output", "latent")
+from fedsuite.data import SuitePartitioner
+"""
+
+
+@pytest.mark.smoke
+@pytest.mark.slow
+def test_the_small_install_runs_compares_and_names_what_it_lacks(tmp_path: Path) -> None:
+    done = without_extras(SMALL_INSTALL, tmp_path)
+    drawing = "needs matplotlib: pip install 'fedsuite[report]'"
+    printed = done.stdout.splitlines()
+    assert printed.count(f"no plots: drawing {drawing}") == 2
+    assert printed.count(f"no report: the page {drawing}") == 3
+    assert printed.count(f"no curves: drawing {drawing}") == 1
+    assert (tmp_path / "runs" / "b" / "model.safetensors").exists()
+    assert (tmp_path / "both" / "comparison.csv").exists()
+    hub = "needs flwr_datasets: pip install 'fedsuite[data]'"
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if line.startswith("fedsuite: error:")] == [
+        f"fedsuite: error: this command {drawing}",
+        f"fedsuite: error: this command {drawing}",
+        "fedsuite: error: the engine ray needs ray: pip install 'fedsuite[simulation]'",
+        f"fedsuite: error: data set mnist, from the hub, {hub}",
+        f"fedsuite: error: this command {drawing}",
+    ]
+    assert lines[-1].endswith(f"SuitePartitioner {hub}")
