@@ -162,9 +162,10 @@ class Key:
     def allowed(self) -> str:
         """Return the allowed values in words."""
         if self.choices:
-            words = "one of " + ", ".join(self.choices)
-            if isinstance(self.choices, Registry) and self.choices.takes_code:
-                words += ", or module:name of your own"
+            registry = self.choices if isinstance(self.choices, Registry) else None
+            # Docstrings say this too, and no import of ours may import a plug-in.
+            words = "one of " + ", ".join(registry.ours if registry else self.choices)
+            words += registry.others if registry else ""
         else:
             words = {
                 bool: "true or false",

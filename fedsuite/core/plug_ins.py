@@ -179,9 +179,20 @@ class Registry(Mapping[str, T], Generic[T]):
     def __bool__(self) -> bool:
         return True
 
+    @property
+    def others(self) -> str:
+        """What names there may be beside fedsuite's own, in words."""
+        of_code = ", or module:name of your own" if self.takes_code else ""
+        return f", or a name that an installed package adds{of_code}"
+
     def addition(self, name: str) -> Addition | None:
         """Return what a package adds by a name; None for fedsuite's own and for code."""
         return next(iter(installed(self._group).get(name, ())), None)
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the packages that add names, by package."""
+        added = (one for several in installed(self._group).values() for one in several)
+        return {addition.package: addition.version for addition in added}
 
     def by_origin(self) -> dict[str, list[str]]:
         """Return the usable names that packages add, by package and version."""

@@ -3,7 +3,7 @@
 import hashlib
 import importlib.util
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
 from pathlib import Path
 
 from fedsuite.core.errors import ConfigError
@@ -51,10 +51,9 @@ def check_installed(plug_ins: object) -> None:
         package, sign, wanted = requirement.partition("==")
         if not sign:
             raise ConfigError(f"key plug-ins = {plug_ins!r}: expected NAME==VERSION, ...")
-        try:
-            found = version(package)
-        except (PackageNotFoundError, ValueError):
-            found = ""
+        # Of other packages no message learns whether they are here.
+        found = METHODS.versions().get(package) or MODELS.versions().get(package)
+        found = found or DATASETS.versions().get(package)
         if found == wanted:
             continue
         held = f"{found} is" if found else "it is not"
@@ -99,18 +98,28 @@ def fingerprint(values: Mapping[str, Value]) -> str:
     code = [*(addition.code for addition in used), *own_code(values)]
     if not code:
         return ""
-    digest = hashlib.sha256()
-    for module in sorted({name.partition(":")[0].partition(".")[0] for name in code}):
-        for name, source in _sources(module):
-            digest.update(name.encode())
-            digest.update(source)
+    modules = {name.partition(":")[0].partition(".")[0] for name in code}
     names = sorted({addition.origin for addition in used} | set(own_code(values)))
-    return f"{', '.join(names)} ({digest.hexdigest()[:12]})"
+    return f"{', '.join(names)} ({_digest(tuple(sorted(modules)))[:12]})"
+
+
+@cache
+def _digest(modules: tuple[str, ...]) -> str:
+    """Return a hash of the Python files of top-level modules."""
+    digest = hashlib.sha256()
+    for name, source in (file for module in modules for file in _sources(module)):
+        digest.update(name.encode())
+        digest.update(source)
+    return digest.hexdigest()
 
 
 def _sources(module: str) -> list[tuple[str, bytes]]:
     """Return names and contents of the Python files of a top-level module."""
-    spec = importlib.util.find_spec(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except ValueError:
+        # A notebook or program of one's own, which no other process imports.
+        spec = None
     if spec is None:
         return []
     if spec.submodule_search_locations:

@@ -9,6 +9,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.plug_ins import import_code, is_code
 from fedsuite.core.registry import METHODS, find_method
 from fedsuite.data import DATASETS
+from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.models import MODELS
 from fedsuite.strategies import load_strategy
 from tests.plug_ins.fakes import example, installed, write_package
@@ -125,6 +126,8 @@ def test_nothing_is_imported_before_it_is_named(tmp_path: Path) -> None:
     write_package(tmp_path, "near", methods(near="near_module:Near"), {"near_module": PROX})
     with installed(tmp_path):
         assert "near" in METHODS and METHODS["fedprox"].name == "fedprox"
+        (method,) = (key for key in RunSettings.KEYS if key.name == "method")
+        assert "or a name that an installed package adds" in method.allowed()
         assert "near_module" not in sys.modules
         assert METHODS["near"].strategy == "near_module:Near"
         assert "near_module" in sys.modules

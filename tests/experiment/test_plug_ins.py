@@ -49,6 +49,9 @@ def test_the_packages_are_recorded_and_asked_for(tmp_path: Path) -> None:
         assert Experiment.from_values({**resolved, "plug-ins": "auto"})
     with pytest.raises(ConfigError, match="plug-ins = 'some': expected NAME==VERSION"):
         Experiment.from_values({"plug-ins": "some"})
+    # A node tells nobody what else is installed on it.
+    with pytest.raises(ConfigError, match="torch==0, and it is not installed here"):
+        Experiment.from_values({"plug-ins": "torch==0"})
 
 
 def test_the_code_of_packages_has_a_fingerprint(tmp_path: Path) -> None:
@@ -64,6 +67,10 @@ def test_the_code_of_packages_has_a_fingerprint(tmp_path: Path) -> None:
         with installed(tmp_path / folder):
             told.add(fingerprint(Experiment.from_values({"method": "near"}).values))
     assert len(told) == 2
+
+
+def test_a_program_of_ones_own_names_its_classes() -> None:
+    assert fingerprint(Experiment.from_values({"model": "__main__:Net"}).values)
 
 
 def whole_table() -> dict[str, object]:

@@ -10,6 +10,7 @@ from fedsuite.core import plug_ins
 from fedsuite.core.registry import METHODS
 from fedsuite.data import DATASETS
 from fedsuite.experiment import key_catalog
+from fedsuite.experiment import plug_ins as experiment_plug_ins
 from fedsuite.models import MODELS
 
 PACKAGE = Path(__file__).parent / "package"
@@ -64,6 +65,7 @@ def _forget() -> None:
     plug_ins.installed.cache_clear()
     for collected in ("known_keys", "our_keys", "ambiguous_keys", "_ambiguous_of_ours"):
         getattr(key_catalog, collected).cache_clear()
+    experiment_plug_ins._digest.cache_clear()
     for registry in (METHODS, MODELS, DATASETS):
         registry._known.clear()
 
