@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from fedsuite.core.errors import ConfigError, one_line
@@ -89,6 +88,9 @@ class Addition:
 @cache
 def installed(group: str) -> Mapping[str, tuple[Addition, ...]]:
     """Return what installed packages add to a group of entry points, by name."""
+    # Its parts take a while, which help and completion need not wait for.
+    from importlib.metadata import entry_points
+
     found: dict[str, tuple[Addition, ...]] = {}
     for entry in entry_points(group=group):
         package = entry.dist.name if entry.dist else "?"

@@ -47,13 +47,13 @@ def check_installed(plug_ins: object) -> None:
     """
     if not isinstance(plug_ins, str) or plug_ins in ("", AUTO):
         return
+    # Of other packages no message learns whether they are here.
+    versions = METHODS.versions() | MODELS.versions() | DATASETS.versions()
     for requirement in (part.strip() for part in plug_ins.split(",")):
         package, sign, wanted = requirement.partition("==")
         if not sign:
             raise ConfigError(f"key plug-ins = {plug_ins!r}: expected NAME==VERSION, ...")
-        # Of other packages no message learns whether they are here.
-        found = METHODS.versions().get(package) or MODELS.versions().get(package)
-        found = found or DATASETS.versions().get(package)
+        found = versions.get(package)
         if found == wanted:
             continue
         held = f"{found} is" if found else "it is not"
