@@ -113,7 +113,7 @@ def _decomposition() -> Page:
 def pages_by_family() -> dict[str, list[Page]]:
     """Return the pages of all methods, by family of strategies."""
     families: dict[str, list[Page]] = {}
-    for method in METHODS.values():
+    for method in METHODS.ours.values():
         family = method.strategy.partition(".")[0]
         families.setdefault(family, []).append(_page(method))
     families["decomposition"].append(_decomposition())

@@ -20,7 +20,7 @@ MODULES: dict[str, tuple[str, Iterable[str]]] = {
     "fedsuite.data.site": ("Data that a site brings.", ("Site", "SiteData")),
     "fedsuite.models": (
         "Networks, and their factored form.",
-        ("decompose", "recompose", "parameter_groups"),
+        ("ModelSpec", "decompose", "recompose", "parameter_groups"),
     ),
     "fedsuite.training.base": ("What a client is made of.", ("FederatedClient",)),
     "fedsuite.training.app": ("A ClientApp of such clients.", ("make_client_app",)),

@@ -117,7 +117,7 @@ MAY_IMPORT = {
     "deploy": "core experiment results engines",
     "analyses": "core messages data models rounds training workarounds strategies clients "
     "experiment results callbacks running engines sweeps",
-    "cli": "core data strategies experiment results engines sweeps deploy analyses",
+    "cli": "core data models strategies experiment results engines sweeps deploy analyses",
 }
 """The rooms, from the ground up, and which others each may import.
 

@@ -182,6 +182,7 @@ def methods(
         return
     print_table(methods_table())
     print_table(needs_table())
+    _print_broken()
 
 
 @app.command()
@@ -190,6 +191,25 @@ def datasets() -> None:
     from fedsuite.cli.listings import datasets_table
 
     print_table(datasets_table())
+    _print_broken()
+
+
+@app.command()
+def models() -> None:
+    """List the networks, with the keys of each."""
+    from fedsuite.cli.listings import models_table
+
+    print_table(models_table())
+    _print_broken()
+
+
+def _print_broken() -> None:
+    """Print what installed packages add and cannot be used, if anything."""
+    from fedsuite.cli.listings import broken_table
+
+    broken = broken_table()
+    if broken is not None:
+        print_table(broken)
 
 
 @app.command()

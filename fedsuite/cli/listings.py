@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import astuple
 from importlib.util import find_spec
+from typing import TypeVar
 
 from rich import box
 from rich.markup import escape
@@ -11,9 +12,13 @@ from rich.table import Table
 
 from fedsuite.core.extras import EXTRA_OF
 from fedsuite.core.keys import Key, toml_text
+from fedsuite.core.plug_ins import Registry
 from fedsuite.core.registry import METHODS, Method, find_method
-from fedsuite.data import DATASETS, ClientShift, FederatedData, partition_table
+from fedsuite.data import DATASETS, ClientShift, DatasetSpec, FederatedData, partition_table
+from fedsuite.models import MODELS
 from fedsuite.strategies import load_strategy
+
+T = TypeVar("T")
 
 MANY_CLASSES = 12
 """Most classes that a table lists one by one."""
@@ -27,16 +32,50 @@ def methods_table() -> Table:
     table = Table("method", "what it does", "own keys", "paper")
     families: dict[str, list[Method]] = {}
     for method in METHODS.values():
-        families.setdefault(method.strategy.partition(".")[0], []).append(method)
+        addition = METHODS.addition(method.name)
+        family = addition.origin if addition else method.strategy.partition(".")[0]
+        families.setdefault(family, []).append(method)
     for family, methods in families.items():
         table.add_section()
-        table.add_row(f"[bold]{family}[/bold]")
+        table.add_row(f"[bold]{escape(family)}[/bold]")
         for method in methods:
             strategy = load_strategy(method)
             what = " ".join((strategy.__doc__ or "").partition("\n\n")[0].split())
             keys = ", ".join(key.name for key in strategy.method_keys())
             table.add_row(*map(escape, (method.name, what, keys, method.paper)))
     return table
+
+
+def models_table() -> Table:
+    """Return the table of networks and their keys."""
+    table = Table("model", "what", "own keys")
+    for origin, names in _by_origin(MODELS):
+        _add_title(table, origin)
+        for name in names:
+            keys = ", ".join(key.name for key in MODELS[name].settings.KEYS)
+            table.add_row(*map(escape, (name, MODELS[name].description, keys)))
+    return table
+
+
+def broken_table() -> Table | None:
+    """Return the table of what installed packages add and cannot be used; None for none."""
+    table = Table("package", "name", "cannot be used, because")
+    for registry in (METHODS, MODELS, DATASETS):
+        for name, (origin, reason) in registry.broken().items():
+            table.add_row(*map(escape, (origin, name, reason)))
+    return table if table.row_count else None
+
+
+def _by_origin(registry: Registry[T]) -> list[tuple[str, list[str]]]:
+    """Return the usable names by where they come from; fedsuite's own without a title."""
+    ours = [name for name in registry if name in registry.ours]
+    return [("", ours), *registry.by_origin().items()]
+
+
+def _add_title(table: Table, title: str) -> None:
+    if title:
+        table.add_section()
+        table.add_row(f"[bold]{escape(title)}[/bold]")
 
 
 def needs_table() -> Table:
@@ -110,14 +149,22 @@ def _other_groups() -> list[tuple[str, Sequence[Key]]]:
 def datasets_table() -> Table:
     """Return the table of data sets and their local files."""
     table = Table("dataset", "classes", "input", "files below data-dir", "hub", "what")
-    for spec in DATASETS.values():
-        shape = " x ".join(str(length) for length in spec.input_shape)
-        files = "none: embedded or generated"
-        if spec.folder:
-            files = ", ".join(f"{spec.folder}/{name}" for name in spec.file_patterns)
-        cells = (spec.name, str(spec.num_classes), shape, files)
-        table.add_row(*cells, spec.hub_id, spec.description)
+    for origin, names in _by_origin(DATASETS):
+        _add_title(table, origin)
+        for name in names:
+            table.add_row(*map(escape, _dataset_cells(DATASETS[name])))
     return table
+
+
+def _dataset_cells(spec: DatasetSpec) -> tuple[str, ...]:
+    if spec.reader:
+        return (spec.name, "?", "as its rows", "its own", "", spec.description)
+    shape = " x ".join(str(length) for length in spec.input_shape)
+    files = "none: embedded or generated"
+    if spec.folder:
+        files = ", ".join(f"{spec.folder}/{name}" for name in spec.file_patterns)
+    classes = str(spec.num_classes)
+    return (spec.name, classes, shape, files, spec.hub_id, spec.description)
 
 
 def partition_listing(data: FederatedData) -> Table:

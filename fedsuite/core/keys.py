@@ -8,10 +8,11 @@ the declarations, checks experiments, and generates Flower's table in ``pyprojec
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.plug_ins import Registry
 from fedsuite.core.search import Search
 
 Value = bool | int | float | str
@@ -102,7 +103,7 @@ class Key:
     name: str
     default: Value
     help: str
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None
@@ -161,7 +162,10 @@ class Key:
     def allowed(self) -> str:
         """Return the allowed values in words."""
         if self.choices:
-            words = "one of " + ", ".join(self.choices)
+            registry = self.choices if isinstance(self.choices, Registry) else None
+            # Docstrings say this too, and no import of ours may import a plug-in.
+            words = "one of " + ", ".join(registry.ours if registry else self.choices)
+            words += registry.others if registry else ""
         else:
             words = {
                 bool: "true or false",

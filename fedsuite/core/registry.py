@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.plug_ins import Registry, import_code, is_code
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Method:
     name
         Value of the key ``method`` in an experiment.
     strategy, client
-        ``family.file.Class`` in ``fedsuite/strategies`` and ``fedsuite/clients``.
+        ``family.file.Class`` in ``fedsuite/strategies`` and ``fedsuite/clients``, or
+        ``module:Class`` of a package that adds the method.
     paper
         Paper of the method.
     """
@@ -163,7 +165,38 @@ def _method(name: str, strategy: str, paper: str, client: str = "") -> Method:
     return Method(name, strategy, client or f"{strategy}Client", paper)
 
 
-METHODS: Mapping[str, Method] = {row[0]: _method(*row) for row in _ROWS}
+_OURS: Mapping[str, Method] = {row[0]: _method(*row) for row in _ROWS}
+
+
+def _added(name: str, code: str, strategy: object) -> Method:
+    """Return the method of a package's strategy."""
+    if not (isinstance(strategy, type) and hasattr(strategy, "method_keys")):
+        raise ConfigError(f"{code} is no strategy: derive a class from one of fedsuite's")
+    return Method(name, code, _client_of(strategy), "-")
+
+
+def _client_of(strategy: type) -> str:
+    """Return the client that a strategy names, or else that of the method it comes from."""
+    clients = {f"fedsuite.strategies.{m.strategy}": m.client for m in _OURS.values()}
+    by_name = {client.rpartition(".")[2]: client for client in clients.values()}
+    for parent in strategy.__mro__:
+        ours = f"{parent.__module__}.{parent.__qualname__}"
+        if ours in clients:
+            return clients[ours]
+        needs = vars(parent).get("NEEDS_OF_CLIENT")
+        if needs is not None and needs.client:
+            client: str = by_name.get(needs.client, needs.client)
+            if client not in by_name.values() and not is_code(client):
+                raise ConfigError(
+                    f"client {client!r} of {ours}: name a class of fedsuite.clients, or "
+                    "module:Class"
+                )
+            return client
+    return _FEDAVG
+
+
+METHODS: Registry[Method] = Registry("method", "fedsuite.methods", _OURS, _added)
+"""The methods by name, those of installed packages too."""
 
 
 def find_method(name: str) -> Method:
@@ -182,7 +215,18 @@ def find_method(name: str) -> Method:
 
 
 def load_class(side: str, path: str) -> type:
-    """Import and return a class of a side, ``strategies`` or ``clients``, by its path."""
+    """Import and return a class of a side, ``strategies`` or ``clients``, by its path.
+
+    Raises
+    ------
+    ConfigError
+        If a package's class cannot be imported.
+    """
+    if is_code(path):
+        found = import_code(path)
+        if not isinstance(found, type):
+            raise ConfigError(f"{path} is no class: name a class of {side}")
+        return found
     module, _, name = path.rpartition(".")
     loaded: type = getattr(import_module(f"fedsuite.{side}.{module}"), name)
     return loaded
@@ -196,8 +240,8 @@ _WRAPPERS = {
 
 
 def exported_classes(side: str) -> dict[str, str]:
-    """Return the modules by class name of one side, ``strategies`` or ``clients``."""
-    paths = [m.strategy if side == "strategies" else m.client for m in METHODS.values()]
+    """Return fedsuite's modules by class name of a side, ``strategies`` or ``clients``."""
+    paths = [m.strategy if side == "strategies" else m.client for m in _OURS.values()]
     files = {path.rpartition(".")[2]: path.rpartition(".")[0] for path in paths}
     files |= _WRAPPERS[side]
     return {name: f"fedsuite.{side}.{file}" for name, file in files.items()}

@@ -6,6 +6,9 @@ clients, or the process.
 """
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,3 +49,25 @@ def torch_stream(
     generator = torch.Generator()
     generator.manual_seed(stream_seed(seed, purpose, server_round, client_id))
     return generator
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the CPU's global generators inside the block, for code that is not fedsuite's.
+
+    The generators of torch, NumPy and Python are then as before. No other thread may draw
+    from them meanwhile.
+    """
+    import torch
+
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would reseed GPUs for good.
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed % (1 << 32))
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)

@@ -29,6 +29,7 @@ from typing import (
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Unless, Value, With
+from fedsuite.core.plug_ins import Registry
 from fedsuite.core.search import Search
 
 T = TypeVar("T")
@@ -86,7 +87,10 @@ def key(
     """
     said: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
     said |= {"needs": needs, "value_needs": value_needs, "search": search, "words": words}
-    said |= {"local": local} | ({"choices": tuple(choices)} if choices else {})
+    if choices:
+        # A registry is not read before a value is.
+        said["choices"] = choices if isinstance(choices, Registry) else tuple(choices)
+    said["local"] = local
     made: T = field(default=default, metadata={_KEY: said, _HELP: help, _TOLD: told})
     return made
 

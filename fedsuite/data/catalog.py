@@ -6,9 +6,12 @@ the published values, not recomputed here.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.plug_ins import Registry
 from fedsuite.data import (
     covariate_shift,
     diabetes130,
@@ -19,6 +22,7 @@ from fedsuite.data import (
 )
 from fedsuite.data.digits import Digits
 from fedsuite.data.division import Division
+from fedsuite.data.own_rows import OwnRows
 from fedsuite.data.own_table import OwnTable
 from fedsuite.data.parquet import Parquet
 from fedsuite.data.specs import DatasetSpec
@@ -198,8 +202,24 @@ _SPECS = (
     ),
 )
 
-DATASETS: Mapping[str, DatasetSpec] = MappingProxyType({s.name: s for s in _SPECS})
-"""Data sets by the value of the key ``dataset``."""
+
+def _added(name: str, code: str, found: object) -> DatasetSpec:
+    """Return the data set of a package or of one's own code."""
+    if isinstance(found, DatasetSpec):
+        return replace(found, name=name)
+    if found is not None and not callable(found):
+        raise ConfigError(
+            f"{code} is a {type(found).__name__}: name a function or a DatasetSpec"
+        )
+    what = (getattr(found, "__doc__", None) or "").partition("\n\n")[0]
+    description = " ".join(what.split())
+    return DatasetSpec(name, description, 0, (), OwnRows, test_splits=(), reader=code)
+
+
+DATASETS: Registry[DatasetSpec] = Registry(
+    "dataset", "fedsuite.datasets", {s.name: s for s in _SPECS}, _added, takes_code=True
+)
+"""Data sets by the value of the key ``dataset``, also of installed packages."""
 
 _DIVISIONS = (
     partition.Iid,

@@ -139,6 +139,11 @@ class FederatedData:
         return self.spec.input_shape
 
     @property
+    def holds_words(self) -> bool:
+        """Whether inputs are numbers of words."""
+        return not self.spec.is_image and self._raw.features.dtype.kind in "iu"
+
+    @property
     def standardisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel that images were scaled with.
 

@@ -3,6 +3,7 @@
 import functools
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.division import Division, Partition, Samples
 from fedsuite.data.federated import FederatedData
 from fedsuite.data.label_noise import flip_labels
+from fedsuite.data.own_rows import OwnRows
 from fedsuite.data.public import PublicOptions, read_public_folder
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
 from fedsuite.data.splits import Parts, split_parts
@@ -52,12 +54,15 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
     """
     settings = DataSettings.of(values)
     spec = DATASETS[settings.dataset]
+    source = spec.source.of(values)
+    if isinstance(source, OwnRows):
+        source = replace(source, test_fraction=settings.test_fraction)
     division = PARTITIONERS[settings.partitioner].of(values)
     _refuse_mixtures(settings, division)
     return _divided(
         settings,
-        spec.source.of(values),
-        _data_folder(settings.data_dir) if spec.folder else None,
+        source,
+        _data_folder(settings.data_dir) if spec.folder or spec.reader else None,
         public_options(settings),
         division,
         seed,
@@ -99,17 +104,18 @@ def _loaded(
     data_dir: Path | None,
     fractions: tuple[float, float, float],
     public_size: int,
-) -> tuple[RawData, Parts]:
-    """Return the prepared rows of a data set, and the division into parts."""
+) -> tuple[DatasetSpec, RawData, Parts]:
+    """Return the prepared rows of a data set, described, and the division into parts."""
     raw = source.load(spec, data_dir)
-    if raw.num_train is not None and fractions[0] != _TEST_FRACTION:
+    published = raw.num_train is not None and not spec.reader
+    if published and fractions[0] != _TEST_FRACTION:
         raise ConfigError(
             f"key test-fraction = {fractions[0]} has no effect with dataset {spec.name}, "
             "which has a published test part: leave it out; client-test-fraction splits "
             "off rows of the training part"
         )
     parts = split_parts(raw, *fractions, public_size)
-    return source.prepare(raw, parts.train), parts
+    return source.described(spec, raw), source.prepare(raw, parts.train), parts
 
 
 @functools.lru_cache(maxsize=4)
@@ -121,13 +127,14 @@ def _divided(
     division: Division,
     seed: int,
 ) -> FederatedData:
-    spec, noise = DATASETS[settings.dataset], settings.label_noise
+    noise = settings.label_noise
     fractions = (
         settings.test_fraction,
         settings.client_test_fraction,
         settings.server_validation_fraction,
     )
-    raw, parts = _loaded(spec, source, data_dir, fractions, public.held_out)
+    spec = DATASETS[settings.dataset]
+    spec, raw, parts = _loaded(spec, source, data_dir, fractions, public.held_out)
     _check_sequences(raw, division, noise)
     held = parts.train, parts.client_test
     samples = Samples(

@@ -44,7 +44,7 @@ def load_site_data(
             f"site {site.name}: adapter {site.adapter or 'parquet'} failed on {site.data} "
             f"({type(error).__name__}: {one_line(error)}): mend it or the data"
         ) from error
-    check_site_data(site, spec, data)
+    check_rows(f"site {site.name}: {site.data}", "adapter", spec, data)
     parts = [data.train, data.test]
     if validation_fraction:
         parts[0], validation = _hold_out(data, validation_fraction, seed)
@@ -66,12 +66,26 @@ def _hold_out(data: SiteData, fraction: float, seed: int) -> tuple[Split, Split]
     return stays, out
 
 
-def check_site_data(site: Site, spec: DatasetSpec, data: object) -> None:
-    """Raise :class:`DataError` on data that no client could train on."""
-    where = f"site {site.name}: {site.data}"
+def check_rows(where: str, reader: str, spec: DatasetSpec, data: object) -> SiteData:
+    """Return rows that clients can train on.
+
+    Parameters
+    ----------
+    where, reader
+        Place of the data, and what read it, for errors.
+    spec
+        The data set that the rows must match.
+    data
+        What the reader returned.
+
+    Raises
+    ------
+    DataError
+        If no client could train on the rows.
+    """
     if not isinstance(data, SiteData):
         raise DataError(
-            f"{where}: the adapter returned a {type(data).__name__}: return a SiteData"
+            f"{where}: the {reader} returned a {type(data).__name__}: return a SiteData"
         )
     for name, part in (("training", data.train), ("test", data.test)):
         _check_part(f"{where}, {name} part", spec, part)
@@ -82,6 +96,7 @@ def check_site_data(site: Site, spec: DatasetSpec, data: object) -> None:
                 f"{where}: {len(common)} ids are in both the training and the test part: "
                 "move all rows of an id to one of them"
             )
+    return data
 
 
 def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:

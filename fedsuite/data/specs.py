@@ -91,6 +91,9 @@ class DatasetSpec:
         Whether images of another size are resized or refused.
     files
         Files below ``folder`` that are needed instead of the splits' Parquet files.
+    reader
+        Function of one's own that reads the rows, as ``module:name``; its rows then say
+        classes and shape. Empty for a source that knows.
     """
 
     name: str
@@ -111,6 +114,7 @@ class DatasetSpec:
     id_column: str = ""
     resize: bool = False
     files: tuple[str, ...] = ()
+    reader: str = ""
 
     @property
     def file_patterns(self) -> tuple[str, ...]:
@@ -154,4 +158,8 @@ class Source(Settings, ABC):
 
     def shaped(self, spec: DatasetSpec) -> DatasetSpec:
         """Return the description with what keys say about the rows' shape."""
+        return spec
+
+    def described(self, spec: DatasetSpec, raw: RawData) -> DatasetSpec:
+        """Return the description with what the rows say about their shape."""
         return spec

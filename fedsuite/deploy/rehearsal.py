@@ -29,6 +29,7 @@ from fedsuite.deploy.programs import (
     write_connection,
 )
 from fedsuite.engines.api import resumable
+from fedsuite.engines.deployment import allowed_by_starter
 from fedsuite.engines.flower import (
     OnLine,
     fleet_is_grpc,
@@ -127,7 +128,8 @@ def rehearse(
     """
 
     def drive(world: World) -> None:
-        federation = LocalFederation(world, folder, num_nodes)
+        allowed = allowed_by_starter(run_config)
+        federation = LocalFederation(world, folder, num_nodes, node_config=allowed)
         federation.start()
         federation.run(run_config, on_line)
 
@@ -137,11 +139,17 @@ def rehearse(
 class LocalFederation:
     """SuperLink and SuperNodes of a federation as processes of this machine.
 
-    ``folder`` is new or empty.
+    ``folder`` is new or empty; ``node_config`` adds to every node's configuration.
     """
 
     def __init__(
-        self, world: World, folder: Path, num_nodes: int, *, preload: bool = True
+        self,
+        world: World,
+        folder: Path,
+        num_nodes: int,
+        *,
+        preload: bool = True,
+        node_config: Mapping[str, Value] | None = None,
     ) -> None:
         names = [f"node-{index}" for index in range(num_nodes)]
         ports = [world.reserve_port() for _ in range(num_nodes + 2)]
@@ -149,7 +157,11 @@ class LocalFederation:
         init_federation(folder, [LOOPBACK], names, port=ports[0], fleet_port=fleet, days=2)
         self.superlink = SuperLinkFolder.load(folder / SUPERLINK)
         loaded = [NodeFolder.load(folder / NODES / name) for name in names]
-        self.nodes = [replace(node, preload=preload) for node in loaded]
+        more = node_config or {}
+        self.nodes = [
+            replace(node, preload=preload, config={**node.config, **more})
+            for node in loaded
+        ]
         self.running: dict[str, list[Program]] = {}
         self._world = world
         self._ports = ports[2:]

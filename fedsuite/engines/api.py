@@ -187,11 +187,15 @@ def _pass_over_later(folder: Path, server_round: int) -> None:
 
 def at_home(experiment: "Experiment") -> "Experiment":
     """Return the experiment with absolute folders, run name and engine."""
+    from fedsuite.experiment.plug_ins import requirements
+
     values = dict(experiment.values)
+    values["plug-ins"] = requirements(values)
     output = str(values["output-dir"])
     values["output-dir"] = os.path.abspath("runs" if output == AUTO else output)
     if values["run-name"] == AUTO:
         stem = f"{values['method']}-{values['dataset']}-s{values['seed']}"
+        stem = stem.replace(":", "-")
         values["run-name"] = _free_name(Path(str(values["output-dir"])), stem)
     if values["state-dir"] != AUTO:
         values["state-dir"] = os.path.abspath(str(values["state-dir"]))

@@ -16,6 +16,7 @@ from fedsuite.engines.flower import (
     start_superlink,
 )
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
+from fedsuite.experiment.plug_ins import ALLOWED_CODE, own_code
 
 
 def run_deployment(
@@ -59,8 +60,9 @@ def run_deployment(
         world.environment.setdefault(POLL_INTERVAL, f"{interval:g}")
         app = stage_app(world.folder / "app", run_config, package=package)
         superlink = start_superlink(world, [])
+        config = {**allowed_by_starter(run_config), **(node_config or {})}
         nodes = [
-            _start_supernode(world, superlink, i, num_supernodes, node_config or {})
+            _start_supernode(world, superlink, i, num_supernodes, config)
             for i in range(num_supernodes)
         ]
 
@@ -69,6 +71,12 @@ def run_deployment(
         run_app(world, app, superlink, [], on_line, partial(_watch, nodes, on_line))
 
     in_world(drive, package=package)
+
+
+def allowed_by_starter(run_config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the node-config by which whoever starts nodes allows a run's own code."""
+    code = own_code(run_config)
+    return {ALLOWED_CODE: ",".join(code)} if code else {}
 
 
 def _is_connected(node: Program) -> bool:

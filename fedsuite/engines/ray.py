@@ -14,6 +14,7 @@ from fedsuite.engines.flower import (
     start_superlink,
 )
 from fedsuite.engines.processes import POLL_INTERVAL, World
+from fedsuite.experiment.plug_ins import ALLOWED_CODE_VARIABLE, own_code
 
 _SECONDS_BETWEEN_LOOKS = "0.5"
 """Seconds between the SuperExec's looks for work. At Flower's 20 looks per second SuperExec
@@ -61,6 +62,8 @@ def run_ray(
 
     def drive(world: World) -> None:
         world.environment.setdefault(POLL_INTERVAL, _SECONDS_BETWEEN_LOOKS)
+        # Whoever starts a simulation is the operator of its nodes.
+        world.environment[ALLOWED_CODE_VARIABLE] = ",".join(own_code(run_config))
         app = stage_app(world.folder / "app", run_config, package=package)
         superlink = start_superlink(world, ["--simulation"])
         options = ["--federation-config", federation]

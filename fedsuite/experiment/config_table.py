@@ -16,7 +16,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.files import atomic_write
 from fedsuite.experiment.key_catalog import (
     KnownKey,
-    known_keys,
+    our_keys,
     shared_groups,
     table_default,
 )
@@ -35,9 +35,9 @@ _OWNERS = {
 
 
 def render() -> str:
-    """Return the table: every known key with its default, in declared order."""
+    """Return the table: every key of fedsuite with its default, in declared order."""
     sections: dict[str, list[str]] = {name: [] for name in (*shared_groups(), "methods")}
-    for name, known in known_keys().items():
+    for name, known in our_keys().items():
         line = tomli_w.dumps({name: table_default(name)}).rstrip("\n")
         sections[_section(name, known)].append(line)
     blocks = [f"\n# {name}\n" + "\n".join(lines) for name, lines in sections.items()]

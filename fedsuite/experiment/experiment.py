@@ -36,6 +36,7 @@ from fedsuite.experiment.key_catalog import (
 )
 from fedsuite.experiment.key_effects import check_value_needs, idle_keys
 from fedsuite.experiment.own_defaults import own_defaults, own_note
+from fedsuite.experiment.plug_ins import check_installed
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.experiment.shipped import find_experiment
 from fedsuite.experiment.site_keys import check_sites, number_of_sites
@@ -122,6 +123,7 @@ class Experiment:
         ConfigError
             Naming the key, the value, and what is allowed.
         """
+        check_installed(given.get("plug-ins"))
         values: dict[str, Value] = {}
         defaults: dict[str, Value] = {}
         keys: list[Key] = []

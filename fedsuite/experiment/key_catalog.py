@@ -5,12 +5,13 @@ new process.
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Value
+from fedsuite.core.plug_ins import Registry
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment.own_defaults import TOGETHER
 from fedsuite.experiment.run_settings import RunSettings
@@ -80,16 +81,26 @@ SELECTORS = ("dataset", "partitioner", "model", "decomposition", "method")
 
 def owners(selector: str) -> tuple[str, ...]:
     """Return the values of a selector that may have keys."""
+    return tuple(_values_of()[selector])
+
+
+def our_owners(selector: str) -> tuple[str, ...]:
+    """Return the same without what other packages add."""
+    found = _values_of()[selector]
+    ours = found.ours if isinstance(found, Registry) else found
+    return tuple(name for name in found if name in ours)
+
+
+def _values_of() -> dict[str, Iterable[str]]:
     from fedsuite import data, models
 
-    found: dict[str, Iterable[str]] = {
+    return {
         "dataset": data.DATASETS,
         "partitioner": data.PARTITIONERS,
         "model": models.MODELS,
         "decomposition": ("true",),
         "method": METHODS,
     }
-    return tuple(found[selector])
 
 
 def keys_of(selector: str, name: str) -> Sequence[Key]:
@@ -112,8 +123,18 @@ def keys_of(selector: str, name: str) -> Sequence[Key]:
 @cache
 def known_keys() -> dict[str, KnownKey]:
     """Return all keys of all experiments, by name."""
+    return _collected(owners)
+
+
+@cache
+def our_keys() -> dict[str, KnownKey]:
+    """Return the same without what other packages add."""
+    return _collected(our_owners)
+
+
+def _collected(values_of: Callable[[str], tuple[str, ...]]) -> dict[str, KnownKey]:
     known = {name: KnownKey((key,), ()) for name, key in shared_keys().items()}
-    for selector, name in ((s, n) for s in SELECTORS for n in owners(s)):
+    for selector, name in ((s, n) for s in SELECTORS for n in values_of(s)):
         for key in keys_of(selector, name):
             old = known.get(key.name, KnownKey((), ()))
             known[key.name] = KnownKey(
@@ -125,20 +146,35 @@ def known_keys() -> dict[str, KnownKey]:
 @cache
 def ambiguous_keys() -> frozenset[str]:
     """Return the keys whose default depends on other keys."""
+    return _ambiguous(known_keys(), owners("method"))
+
+
+@cache
+def _ambiguous_of_ours() -> frozenset[str]:
+    return _ambiguous(our_keys(), our_owners("method"))
+
+
+def _ambiguous(keys: Mapping[str, KnownKey], methods: Iterable[str]) -> frozenset[str]:
     differing = {
         name
-        for name, known in known_keys().items()
+        for name, known in keys.items()
         if len({(type(key.default), key.default) for key in known.declarations}) > 1
     }
-    strategies = [load_strategy(method) for method in METHODS.values()]
+    strategies = [load_strategy(METHODS[method]) for method in methods]
     overridden = {k for s in strategies for k in (*s.DEFAULTS, *s.PAPER)}
     # Naming one of TOGETHER decides on the others.
     return frozenset(differing | overridden).union(*TOGETHER)
 
 
 def table_default(name: str) -> Value:
-    """Return the value of a key in ``[tool.flwr.app.config]``."""
-    return AUTO if name in ambiguous_keys() else known_keys()[name].declarations[0].default
+    """Return the value of a key in ``[tool.flwr.app.config]``.
+
+    Packages that are installed change nothing there.
+    """
+    if name in _ambiguous_of_ours():
+        return AUTO
+    known = our_keys().get(name) or known_keys()[name]
+    return known.declarations[0].default
 
 
 def is_default(name: str, value: object) -> bool:

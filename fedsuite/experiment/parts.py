@@ -63,6 +63,7 @@ def network_model(
         experiment.seed,
         client_id=client_id,
         standardisation=data.standardisation,
+        words=data.holds_words,
         **network.options,
     )
     factored = _factored(model, experiment)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.registry import METHODS
+from fedsuite.data.catalog import DATASETS
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.strategies import load_strategy
 
@@ -57,6 +58,11 @@ def check_sites(values: Mapping[str, Value]) -> None:
     if data.dataset == "reddit":
         raise ConfigError(
             "key dataset = 'reddit' cannot go with sites: its rows have no class"
+        )
+    if DATASETS[data.dataset].reader:
+        raise ConfigError(
+            f"key dataset = {data.dataset!r} cannot go with sites: its rows alone say its "
+            "shape, and sites bring rows of their own; set own-table, or a DatasetSpec"
         )
     if data.public_size and not data.public_dir:
         raise ConfigError(

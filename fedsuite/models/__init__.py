@@ -1,21 +1,22 @@
 """Networks by name.
 
 A network is one class in a file of this package, a builder function beside it, and one
-entry of :data:`MODELS`. Its keys are declared here, so that they can be listed without
-importing torch; for the same reason ``decompose`` and ``recompose`` are imported when they
-are first used.
+entry of :data:`MODELS`, where those of installed packages are found too. Its keys are
+declared here, so that they can be listed without importing torch; for the same reason
+``decompose`` and ``recompose`` are imported when they are first used.
 """
 
 import difflib
-import pkgutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
-from fedsuite.core.rng import stream_seed
+from fedsuite.core.plug_ins import Registry, import_code
+from fedsuite.core.rng import seeded, stream_seed
 from fedsuite.core.settings import Settings, key
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.shapes import PIXELS, Standardisation
@@ -54,12 +55,15 @@ class ModelSpec:
     needs_standardisation
         Whether the function also takes, as ``standardisation``, the mean and standard
         deviation of each channel that inputs were scaled with.
+    own
+        Whether the network is not fedsuite's, so that it is tried before it is used.
     """
 
     description: str
     builder: str
     settings: type[Settings] = Settings
     needs_standardisation: bool = False
+    own: bool = False
 
 
 class HiddenLayers(Settings):
@@ -100,7 +104,7 @@ class Torchvision(Settings):
     )
 
 
-MODELS: dict[str, ModelSpec] = {
+_OURS: dict[str, ModelSpec] = {
     "linear": ModelSpec(
         "Softmax regression: one linear layer on the flattened input.",
         "fedsuite.models.dense:linear",
@@ -220,6 +224,22 @@ MODELS: dict[str, ModelSpec] = {
 }
 
 
+def _added(name: str, code: str, found: object) -> ModelSpec:
+    """Return the network of a package or of one's own code."""
+    if isinstance(found, ModelSpec):
+        return replace(found, own=True)
+    if found is not None and not callable(found):
+        raise ConfigError(f"{code} is a {type(found).__name__}: name a class or function")
+    what = (getattr(found, "__doc__", None) or "").partition("\n\n")[0]
+    return ModelSpec(" ".join(what.split()), code, own=True)
+
+
+MODELS: Registry[ModelSpec] = Registry(
+    "model", "fedsuite.models", _OURS, _added, takes_code=True
+)
+"""The networks by name, those of installed packages and ``module:name`` too."""
+
+
 def __getattr__(name: str) -> Any:
     """Import what needs torch when it is first used (PEP 562)."""
     if name not in ("decompose", "recompose"):
@@ -235,6 +255,7 @@ def build_model(
     *,
     client_id: int = 0,
     standardisation: Standardisation = PIXELS,
+    words: bool = False,
     **options: Value,
 ) -> "torch.nn.Module":
     """Build a network, float32 and on the CPU, with seeded initial parameters.
@@ -259,6 +280,8 @@ def build_model(
     standardisation
         Mean and standard deviation of each channel that images were scaled with; needed
         by networks with pre-trained weights. Unless given, inputs are pixels in 0 to 1.
+    words
+        Whether inputs are numbers of words, on which a network of one's own is then tried.
     **options
         Values of the network's own keys by their argument names, such as
         ``hidden_width``; a key that is left out has its default.
@@ -267,7 +290,8 @@ def build_model(
     ------
     ConfigError
         Where the name is unknown, an option is not one of the network's or has a bad
-        value, or the network cannot take inputs of this shape.
+        value, or the network cannot take inputs of this shape, or one's own network
+        breaks a rule of :mod:`fedsuite.models.own_networks`.
     """
     import torch
 
@@ -280,13 +304,23 @@ def build_model(
     arguments: dict[str, Any] = dict(_arguments(name, spec, options))
     if spec.needs_standardisation:
         arguments["standardisation"] = standardisation
-    build = pkgutil.resolve_name(spec.builder)
-    with torch.random.fork_rng(devices=[]):
-        # Seeds the CPU's generator alone: torch.manual_seed would reseed GPUs for good.
-        torch.default_generator.manual_seed(stream_seed(seed, "model", client_id=client_id))
-        model = build(tuple(input_shape), num_classes, **arguments)
+    shape, drawn = tuple(input_shape), stream_seed(seed, "model", client_id=client_id)
+    if spec.own:
+        from fedsuite.models.own_networks import build_own
+
+        build = partial(_call, spec.builder, shape, num_classes, arguments)
+        return build_own(f"model {name}", build, shape, num_classes, drawn, words=words)
+    with seeded(drawn):
+        model = _call(spec.builder, shape, num_classes, arguments)
     assert isinstance(model, torch.nn.Module)
     return model
+
+
+def _call(
+    builder: str, shape: tuple[int, ...], num_classes: int, arguments: dict[str, Any]
+) -> object:
+    build: Any = import_code(builder)
+    return build(shape, num_classes, **arguments)
 
 
 def model_spec(name: str) -> ModelSpec:

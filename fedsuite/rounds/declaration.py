@@ -71,8 +71,8 @@ class ClientNeeds:
     Parameters
     ----------
     client
-        The class of :mod:`fedsuite.clients` that does it; empty where any client will do.
-        A client of one's own may do the same.
+        The class of :mod:`fedsuite.clients` that does it, or ``module:Class`` of another
+        package; empty where any client will do. A client of one's own may do the same.
     does
         What that class does, to follow "which".
     metrics
@@ -99,7 +99,9 @@ class ClientNeeds:
     def advice(self) -> str:
         """What to do where replies lack something; empty where nothing is needed."""
         if self.client:
-            return f"train with fedsuite.clients.{self.client}, which {self.does}"
+            own = ":" in self.client
+            client = self.client if own else f"fedsuite.clients.{self.client}"
+            return f"train with {client}, which {self.does}"
         return "; ".join(metric.advice for metric in self.metrics)
 
 

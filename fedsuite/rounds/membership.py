@@ -125,6 +125,9 @@ class Directory:
     source_hash
         Hash of the code that this side runs; nodes that run other code end the run.
         None skips the check.
+    plug_ins
+        Fingerprint of code that is not fedsuite's; nodes with other code end the run. None
+        skips the check.
     public_fingerprint
         Fingerprint of the public data that this side has; nodes with other data end the
         run. None skips the check.
@@ -141,6 +144,7 @@ class Directory:
         source_hash: str | None = None,
         public_fingerprint: str | None = None,
         site_names: Sequence[str] = (),
+        plug_ins: str | None = None,
     ) -> None:
         if identity not in ("node", "partition", "registered"):
             raise ValueError(
@@ -151,6 +155,7 @@ class Directory:
         self._timeout = connect_timeout
         self._source_hash = source_hash
         self._public_fingerprint = public_fingerprint
+        self._plug_ins = plug_ins
         self._names = dict(enumerate(site_names))
         self._greeted: set[int] | None = None
         self._partitions: dict[int, int] = {}
@@ -285,7 +290,7 @@ class Directory:
                 "operator finds the cause in its log"
             )
         facts = _facts(reply)
-        self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
+        self._check_code(reply.metadata.src_node_id, facts)
         self._check_public(reply.metadata.src_node_id, str(facts.get("public", "")))
 
     def _hello(self, grid: Grid, nodes: Sequence[int]) -> Iterable[Message]:
@@ -336,7 +341,7 @@ class Directory:
                 self._judge_error(reply)
                 continue
             facts = _facts(reply)
-            self._check_source(reply.metadata.src_node_id, str(facts.get("source", "")))
+            self._check_code(reply.metadata.src_node_id, facts)
             self._check_public(reply.metadata.src_node_id, str(facts.get("public", "")))
             partition, total = facts.get("partition-id"), facts.get("num-partitions")
             if not (isinstance(partition, int) and isinstance(total, int)) or not (
@@ -364,13 +369,20 @@ class Directory:
             )
         logger.warning("a node did not answer the hello: %s", reason)
 
-    def _check_source(self, node_id: int, source: str) -> None:
+    def _check_code(self, node_id: int, facts: Mapping[str, ConfigValue]) -> None:
+        source, plug_ins = (str(facts.get(name, "")) for name in ("source", "plug-ins"))
         ours = self._source_hash
         if ours is not None and source != ours:
             raise RunError(
                 f"node {node_id} runs other fedsuite code than the ServerApp "
                 f"({one_line(source)[:12]} and {ours[:12]}): install the same version "
                 "on both and start SuperLink and SuperNodes from an empty folder"
+            )
+        if self._plug_ins is not None and plug_ins != self._plug_ins:
+            raise RunError(
+                f"node {node_id} runs other code of plug-ins than the ServerApp "
+                f"({one_line(plug_ins) or 'none'} and {self._plug_ins or 'none'}): install "
+                "the same version on both"
             )
 
     def _check_public(self, node_id: int, fingerprint: str) -> None:

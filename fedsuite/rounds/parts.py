@@ -104,6 +104,11 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         default=None,
         help="hash that nodes must report of their fedsuite code; None skips the check",
     )
+    plug_ins: str | None = given(
+        default=None,
+        help="fingerprint that nodes must report of code that is not fedsuite's; None "
+        "skips the check",
+    )
     public_fingerprint: str | None = given(
         default=None,
         help="fingerprint that nodes must report of their public data; None skips it",
@@ -163,6 +168,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             self.source_hash,
             self.public_fingerprint,
             self.site_names,
+            self.plug_ins,
         )
         self.reports: dict[str, PhaseReport] = {}
         self.client_versions: dict[int, str] = {}

@@ -1,7 +1,7 @@
 """The ServerApp of fedsuite, and every engine's work around the rounds."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from fedsuite.data import DataSettings, FederatedData
 from fedsuite.experiment.choices import CHOICES, chosen_metric
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.experiment.plug_ins import additions, fingerprint
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
 from fedsuite.messages.records import to_arrays, to_record
@@ -72,6 +73,7 @@ def main(grid: Grid, context: Context) -> None:
         if experiment.note:
             write_line(experiment.note)
         refuse_relative_paths(experiment)
+        refuse_flowers_table(experiment, context.run_config)
         folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
         run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
@@ -89,6 +91,21 @@ def refuse_relative_paths(experiment: Experiment) -> None:
                 f"key {name} = {path!r}: expected an absolute path under `flwr run`, "
                 "because the ServerApp runs in the SuperLink's folder"
             )
+
+
+def refuse_flowers_table(experiment: Experiment, run_config: Mapping[str, object]) -> None:
+    """Refuse what packages add under a bare ``flwr run .``.
+
+    Flower's table in ``pyproject.toml`` has fedsuite's keys alone, with fedsuite's
+    defaults. ``fedsuite run`` sends the experiment's own keys and no others.
+    """
+    added = additions(experiment.values)
+    if added and not set(run_config) <= set(experiment.values):
+        raise ConfigError(
+            f"{added[0].name!r} is of {added[0].origin}, whose keys and defaults the "
+            "pyproject.toml of this app lacks: use `fedsuite run FILE --engine ray` or "
+            "`fedsuite deploy run` in place of `flwr run`"
+        )
 
 
 def runs_folder(experiment: Experiment) -> Path:
@@ -210,6 +227,7 @@ def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
             identity="registered" if own_nodes else "partition",
             site_names=data.site_names,
             source_hash=source_hash(),
+            plug_ins=fingerprint(experiment.values),
             public_fingerprint=parts.public.fingerprint if parts.public else None,
         )
     except ValueError as error:

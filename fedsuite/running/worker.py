@@ -1,9 +1,7 @@
 """The ClientApp of fedsuite, and the worker that makes an experiment's clients."""
 
-import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,13 +13,13 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fedsuite.clients import load_client
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
-from fedsuite.core.errors import ConfigError, DataError
-from fedsuite.core.keys import AUTO
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.core.logs import configure_logs, json_logs, log_scope
 from fedsuite.core.registry import METHODS
 from fedsuite.data import ClientData, DataSettings, FederatedData, Split
-from fedsuite.data.site import Site, site_from_config
+from fedsuite.data.site import Site
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.run_settings import RunSettings
@@ -31,6 +29,12 @@ from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
 from fedsuite.rounds.round_settings import RoundSettings
+from fedsuite.running.node import (
+    node_experiment,
+    node_site,
+    plug_in_facts,
+    reasons_stay_here,
+)
 from fedsuite.training.app import Answering, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
@@ -51,8 +55,6 @@ CLIENT_CACHE_BYTES = 1 << 30
 
 COPIES = 4
 """Copies of its model that a client may hold: initial, received, and an optimiser's two."""
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,10 @@ class Worker:
         return PlannedClient(client, self._faults) if self._faults else client
 
     def facts(self, context: Context) -> Mapping[str, str]:
-        """Return the fingerprint of the public data, if any, for a node's hello."""
+        """Return fingerprints of public data and plug-ins, if any, for a node's hello."""
         public = self._data.public_set()
-        return {"public": public.fingerprint} if len(public) else {}
+        of_public = {"public": public.fingerprint} if len(public) else {}
+        return plug_in_facts(self._experiment) | of_public
 
     def _initialised(self, client_id: int) -> torch.nn.Module:
         """Return the client's model, with the client's initial arrays if it copies them.
@@ -227,7 +230,8 @@ def experiment_run_name(experiment: Experiment, flwr_run_id: int) -> str:
     run = experiment.group(RunSettings)
     if run.run_name != AUTO:
         return run.run_name
-    return f"{run.method}-{experiment['dataset']}-s{experiment.seed}-{flwr_run_id}"
+    dataset = str(experiment["dataset"]).replace(":", "-")
+    return f"{run.method}-{dataset}-s{experiment.seed}-{flwr_run_id}"
 
 
 def state_folder(experiment: Experiment, run_name: str) -> Path:
@@ -280,55 +284,18 @@ def client_app_for(worker: Worker, failures: Failures | None = None) -> ClientAp
     )
 
 
-Config = frozenset[tuple[str, bool | int | float | str]]
+Config = frozenset[tuple[str, Value]]
 
 
 @cache
 def _worker(run_config: Config, run_id: int, node_config: Config) -> Worker:
-    experiment = Experiment.from_values(dict(run_config))
+    experiment = node_experiment(dict(run_config), dict(node_config))
     site = node_site(experiment, dict(node_config))
     folder = state_folder(experiment, experiment_run_name(experiment, run_id))
     if site is None:
         return Worker(experiment, FileStore(folder))
     with reasons_stay_here():
         return Worker(experiment, FileStore(folder), site=site)
-
-
-def node_site(
-    experiment: Experiment, node_config: Mapping[str, bool | int | float | str]
-) -> Site | None:
-    """Return the data of this node's operator; None where clients divide a data set.
-
-    Raises
-    ------
-    ConfigError
-        If experiment and node do not fit: no run makes a node with data of its own open
-        another folder.
-    """
-    data = experiment.group(DataSettings)
-    if data.site_dirs:
-        raise ConfigError(
-            "key site-dirs rehearses in the local engine: leave it out, and name each "
-            "node's data in its node-config"
-        )
-    if data.sites:
-        return site_from_config(node_config)
-    if "data" in node_config:
-        raise ConfigError(
-            "this node has data of its own (data in its node-config) and serves no other: "
-            "name it in the key sites"
-        )
-    return None
-
-
-@contextmanager
-def reasons_stay_here() -> Iterator[None]:
-    """Keep errors about a site's data, which may quote paths and rows, out of replies."""
-    try:
-        yield
-    except DataError as error:
-        logger.error("%s", error)
-        raise DataError("the site's data cannot be used: its own log says why") from None
 
 
 def client_from_context(context: Context, client_id: int) -> Answering:
@@ -338,11 +305,11 @@ def client_from_context(context: Context, client_id: int) -> Answering:
 
 def facts_from_context(context: Context) -> Mapping[str, str]:
     """Return the facts of a node's hello; load data only for facts or checks."""
-    experiment = Experiment.from_values(context.run_config)
+    experiment = node_experiment(context.run_config, context.node_config)
     data = experiment.group(DataSettings)
     public = data.public_size or data.public_dir
     if node_site(experiment, context.node_config) is None and not public:
-        return {}
+        return plug_in_facts(experiment)
     return _worker_from(context).facts(context)
 
 
@@ -356,7 +323,7 @@ def log_mod(message: Message, context: Context, call_next: ClientAppCallable) ->
     configure_logs()
     if not json_logs():
         return call_next(message, context)
-    experiment = Experiment.from_values(context.run_config)
+    experiment = node_experiment(context.run_config, context.node_config)
     facts = {"run": experiment_run_name(experiment, context.run_id)}
     if "site" in context.node_config:
         facts["site"] = str(context.node_config["site"])
@@ -369,7 +336,7 @@ class ExperimentApp(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer a message."""
-        experiment = Experiment.from_values(context.run_config)
+        experiment = node_experiment(context.run_config, context.node_config)
         return _app_of(str(experiment["method"]))(message, context)
 
 

@@ -8,10 +8,12 @@ from rich import box
 from rich.console import Console
 
 from fedsuite.cli.listings import (
+    broken_table,
     datasets_table,
     doctor_report,
     method_keys_table,
     methods_table,
+    models_table,
     needs_table,
     partition_listing,
     shift_listing,
@@ -22,7 +24,9 @@ from fedsuite.data import DATASETS, PARTITIONERS, ClientShift
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data
 from fedsuite.experiment.run_settings import RunSettings
+from fedsuite.models import MODELS
 from fedsuite.strategies import load_strategy
+from tests.plug_ins.fakes import example, installed, write_package
 
 
 def rows(table):
@@ -119,6 +123,30 @@ def test_datasets_say_which_files_they_need():
     assert set(found) == set(DATASETS)
     assert found["digits"][:3] == ["10", "1 x 8 x 8", "none: embedded or generated"]
     assert found["mnist"][2] == "mnist/train-*.parquet, mnist/test-*.parquet"
+
+
+def test_what_packages_add_stands_under_them(tmp_path):
+    broken = {"fedsuite.models": {"lost": "no_such_module:Net"}}
+    write_package(tmp_path / "broken", "broken", broken)
+    assert broken_table() is None
+    with example(tmp_path / "one"), installed(tmp_path / "broken"):
+        for table, name in (
+            (methods_table, "anchored"),
+            (models_table, "two-layers"),
+            (datasets_table, "stripes"),
+        ):
+            names = [row[0] for row in rows(table())]
+            assert names[-2:] == ["fedsuite-example 0.1.0", name]
+            assert "lost" not in names
+        ((package, name, reason),) = rows(broken_table())
+        assert (package, name) == ("broken 1.0", "lost")
+        assert "there is no module 'no_such_module' here" in reason
+
+
+def test_models_have_their_keys():
+    found = {row[0]: row[1:] for row in rows(models_table())}
+    assert set(found) == set(MODELS)
+    assert found["mlp"][1] == "hidden-width, hidden-layers"
 
 
 def test_partition_rows_are_the_data():

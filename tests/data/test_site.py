@@ -15,7 +15,7 @@ import torch
 from fedsuite.core.errors import ConfigError, DataError, FedsuiteError
 from fedsuite.data import DATASETS, Split, load_federated_data
 from fedsuite.data.site import Site, SiteData, site_from_config
-from fedsuite.data.site_loading import check_site_data, load_site_data
+from fedsuite.data.site_loading import check_rows, load_site_data
 from fedsuite.data.site_parquet import read_site
 from tests.data import parquet_files
 from tests.data.site_files import DIVIDED, PIXELS, digits_columns, write, write_site
@@ -265,9 +265,9 @@ def good(**changes: Any) -> SiteData:
 
 
 def test_good_data_passes() -> None:
-    check_site_data(a_site(Path("/srv")), DIGITS, good())
+    check_rows("site north: /srv", "adapter", DIGITS, good())
     brightness = torch.full((2, 1, 8, 8), 16, dtype=torch.uint8)
-    check_site_data(a_site(Path("/srv")), DIGITS, good(features=brightness))
+    check_rows("site north: /srv", "adapter", DIGITS, good(features=brightness))
 
 
 @pytest.mark.parametrize(
@@ -290,14 +290,14 @@ def test_good_data_passes() -> None:
 )
 def test_data_that_no_client_could_use(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError) as caught:
-        check_site_data(a_site(Path("/srv")), DIGITS, good(**changes))
+        check_rows("site north: /srv", "adapter", DIGITS, good(**changes))
     assert message in str(caught.value)
     assert str(caught.value).startswith("site north: /srv, training part: ")
 
 
 def test_an_adapter_that_returns_something_else() -> None:
     with pytest.raises(DataError, match="the adapter returned a tuple: return a SiteData"):
-        check_site_data(a_site(Path("/srv")), DIGITS, (1, 2))
+        check_rows("site north: /srv", "adapter", DIGITS, (1, 2))
 
 
 # Adapters of the operator's own

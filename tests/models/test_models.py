@@ -313,4 +313,4 @@ def test_keys_hold_the_model_and_every_model_key():
     names = [key.name for key in keys]
     assert names[0] == "model"
     assert len(names) == len(set(names))
-    assert keys[0].choices == tuple(MODELS)
+    assert keys[0].choices is MODELS

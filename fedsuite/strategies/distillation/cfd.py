@@ -200,6 +200,7 @@ class CFD(PublicExchange):
                 self.seed,
                 client_id=0,
                 standardisation=self.networks.standardisation,
+                words=not self.public.features.is_floating_point(),
                 **network.options,
             )
         networks, sizes = self.networks.networks, self.networks.num_parameters

@@ -1,0 +1,90 @@
+"""Rows that a function of one's own reads, for ``dataset = "module:function"``.
+
+The function is called as ``function(data_dir, test_fraction)`` and returns a
+:class:`~fedsuite.data.site.SiteData`, as the adapter of a site does. It must return the
+same rows in every process. Shape and classes are those of the rows: 8-bit inputs
+``[rows, channels, height, width]`` are images, scaled to 0..1; float32 inputs are taken as
+they are.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsuite.core.errors import DataError, FedsuiteError, one_line
+from fedsuite.core.plug_ins import import_code
+from fedsuite.core.rng import seeded
+from fedsuite.core.settings import given
+from fedsuite.data.specs import DatasetSpec, RawData, Source
+
+_SEED = 0  # the same rows for all seeds of an experiment
+
+
+class OwnRows(Source):
+    """The rows of a function of one's own."""
+
+    test_fraction: float = given(default=0.2, help="part of the rows to hold out for tests")
+
+    def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
+        """Call the function, check what it returns, and join the two parts.
+
+        The rows of a subject, if there are any, are a group.
+        """
+        from fedsuite.data.site_loading import check_rows
+
+        where = f"dataset {spec.name}"
+        try:
+            read: Any = import_code(spec.reader)
+            with seeded(_SEED):
+                data = read(data_dir, self.test_fraction)
+        except FedsuiteError as error:
+            raise DataError(f"{where}: {error}") from error
+        except Exception as error:
+            # Somebody else's code may raise anything.
+            raise DataError(
+                f"{where}: reading failed ({type(error).__name__}: {one_line(error)}): "
+                "mend it or the data"
+            ) from error
+        checked = check_rows(where, "function", _of_rows(spec, data), data)
+        parts = checked.train, checked.test
+        return RawData(
+            np.concatenate([part.features.numpy() for part in parts]),
+            np.concatenate([part.labels.numpy() for part in parts]),
+            num_train=len(checked.train),
+            groups=None if checked.ids is None else np.concatenate(checked.ids),
+        )
+
+    def described(self, spec: DatasetSpec, raw: RawData) -> DatasetSpec:
+        """Return the description with classes, shape and scaling of the rows."""
+        return _described(spec, raw.features, int(raw.labels.max()))
+
+
+def _of_rows(spec: DatasetSpec, data: object) -> DatasetSpec:
+    """Return the description by what a function returned, whatever that is."""
+    import torch
+
+    parts = [getattr(data, name, None) for name in ("train", "test")]
+    labels = [getattr(part, "labels", None) for part in parts]
+    largest = [int(y.max()) for y in labels if isinstance(y, torch.Tensor) and y.numel()]
+    features = getattr(parts[0], "features", None)
+    if not isinstance(features, torch.Tensor):
+        return spec
+    return _described(spec, features.numpy(), max(largest, default=0))
+
+
+def _described(
+    spec: DatasetSpec, features: npt.NDArray[Any], largest_label: int
+) -> DatasetSpec:
+    shape = features.shape[1:]
+    is_image = features.dtype == np.uint8 and len(shape) == 3
+    channels = shape[0] if is_image else 0
+    return replace(
+        spec,
+        input_shape=shape,
+        num_classes=largest_label + 1,
+        mean=(0.0,) * channels,
+        std=(1.0,) * channels,
+    )

@@ -1,0 +1,84 @@
+"""What a node makes of an experiment that came with a message.
+
+A message chooses no file, no column and no code of a node. It names what fedsuite and the
+packages on the node know by name, and the node's operator chose these packages.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from fedsuite.core.errors import ConfigError, DataError
+from fedsuite.core.keys import Value
+from fedsuite.data import DataSettings
+from fedsuite.data.site import Site, site_from_config
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.plug_ins import (
+    ALLOWED_CODE,
+    ALLOWED_CODE_VARIABLE,
+    check_allowed,
+    fingerprint,
+)
+
+NodeConfig = Mapping[str, Value]
+
+logger = logging.getLogger(__name__)
+
+
+def node_experiment(run_config: Mapping[str, Value], node_config: NodeConfig) -> Experiment:
+    """Return the experiment that came with a message to this node.
+
+    Nothing that it names is imported before this check, except what packages add that the
+    node's operator installed.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be run, or names code that the node's operator did not allow.
+    """
+    experiment = Experiment.from_values(run_config)
+    allowed = node_config.get(ALLOWED_CODE, os.environ.get(ALLOWED_CODE_VARIABLE, ""))
+    check_allowed(experiment.values, str(allowed))
+    return experiment
+
+
+def plug_in_facts(experiment: Experiment) -> dict[str, str]:
+    """Return the fingerprint of code that is not fedsuite's, if any."""
+    found = fingerprint(experiment.values)
+    return {"plug-ins": found} if found else {}
+
+
+def node_site(experiment: Experiment, node_config: NodeConfig) -> Site | None:
+    """Return the data of this node's operator; None where clients divide a data set.
+
+    Raises
+    ------
+    ConfigError
+        If experiment and node do not fit: no run makes a node with data of its own open
+        another folder.
+    """
+    data = experiment.group(DataSettings)
+    if data.site_dirs:
+        raise ConfigError(
+            "key site-dirs rehearses in the local engine: leave it out, and name each "
+            "node's data in its node-config"
+        )
+    if data.sites:
+        return site_from_config(node_config)
+    if "data" in node_config:
+        raise ConfigError(
+            "this node has data of its own (data in its node-config) and serves no other: "
+            "name it in the key sites"
+        )
+    return None
+
+
+@contextmanager
+def reasons_stay_here() -> Iterator[None]:
+    """Keep errors about a site's data, which may quote paths and rows, out of replies."""
+    try:
+        yield
+    except DataError as error:
+        logger.error("%s", error)
+        raise DataError("the site's data cannot be used: its own log says why") from None

@@ -1,0 +1,1 @@
+"""A method, a network and a data set for fedsuite."""
