@@ -13,6 +13,7 @@ from fedsuite import __version__
 from fedsuite.analyses import command_group
 from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped
 from fedsuite.core.output import outliving_readers
+from fedsuite.core.progress import shown
 from fedsuite.deploy.commands import app as deploy_app
 from fedsuite.engines.api import ENGINES, Engine
 from fedsuite.experiment.command_options import (
@@ -60,7 +61,7 @@ def main() -> None:
     # Threads are a key of the experiment; further OpenMP threads would only contend.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        with outliving_readers():
+        with outliving_readers(), shown():
             app()
     except FedsuiteError as error:
         print(f"fedsuite: error: {error}", file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from fedsuite.core.errors import ConfigError, FedsuiteError, RunError, Stopped, one_line
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.logs import write_line
+from fedsuite.core.progress import Work, shown
 
 if TYPE_CHECKING:
     from fedsuite.experiment.experiment import Experiment
@@ -198,7 +199,8 @@ def _start(
             f"--num-supernodes {num_supernodes}: expected at most the {num_clients} clients"
         )
     try:
-        _drive(experiment, folder, num_supernodes, client_cpus, client_gpus)
+        with shown():
+            _drive(experiment, folder, num_supernodes, client_cpus, client_gpus)
     except (KeyboardInterrupt, SystemExit) as error:
         # The run's other processes, if any, were killed.
         RunFolder.stop(folder)
@@ -225,7 +227,8 @@ def write_report_if_wanted(
         # Its parts take a second, which no run waits for before it begins.
         from fedsuite.results.report import NAME, write_report
 
-        write_report(runs, folder / NAME)
+        with Work("writing the report"):
+            write_report(runs, folder / NAME)
     except (FedsuiteError, ImportError) as error:
         write_line(f"no report: {one_line(error)}")
         return
