@@ -322,7 +322,7 @@ def _show(work: Work, running: Sequence[Task]) -> None:
     if not work.due:
         return
     rounds = {task.name: _rounds(task.log) for task in running}
-    notes = [f"{name} ({r} of {n} rounds)" for name, (r, n) in rounds.items()]
+    notes = [f"{name} {r}/{n}" for name, (r, n) in rounds.items()]
     work.show(work.done, sum(r / n for r, n in rounds.values()), ", ".join(notes))
 
 

@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-import threading
+import termios
 
 import pytest
 from rich.console import Console
@@ -113,14 +113,9 @@ print("end")
 
 
 def on_terminal(program, *arguments, interrupt_at=None, **environment):
-    """Run a program on a terminal of 60 columns, and return all that came there."""
+    """Run a program on a terminal of 100 columns, and return all that came there."""
     parent, child = pty.openpty()
-    # Its width; a new one has none.
-    import fcntl
-    import struct
-    import termios
-
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    termios.tcsetwinsize(child, (24, 100))
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         stdin=child,

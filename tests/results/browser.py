@@ -8,7 +8,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,12 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def wait(self, expression: str) -> None:
-        """Wait until an expression holds."""
+    def wait(self, expression: str, again: Callable[[], None] = lambda: None) -> None:
+        """Wait until an expression holds, and do something again and again meanwhile."""
         deadline = time.monotonic() + _PATIENCE_S
         while not self.ask(expression):
             assert time.monotonic() < deadline, f"not in time: {expression}"
+            again()
             time.sleep(0.05)
 
     def show(self, selector: str) -> tuple[float, float, float, float]:
