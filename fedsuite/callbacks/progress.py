@@ -1,8 +1,10 @@
-"""Progress of a run, one line per round."""
+"""Progress of a run: one line per round, and the time left on a terminal."""
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
+from fedsuite.core.progress import ROUNDS, Work, round_words
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 ALWAYS_BELOW = 50
@@ -25,9 +27,24 @@ class Progress(Callback):
         self._write = write
         self._last = 0.0
         self._accuracy = ""
+        self._rounds = Work(ROUNDS)
+        self._shown = ExitStack()
+
+    def on_start(self, state: RunState) -> None:
+        """Show how many rounds are done."""
+        self._rounds = Work(ROUNDS, state.num_rounds, state.server_round)
+        self._shown.enter_context(self._rounds)
+
+    def on_end(self, state: RunState, error: BaseException | None) -> None:
+        """Show that no longer."""
+        self._shown.close()
 
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         """Print the round, unless one was printed a moment ago."""
+        self._rounds.show(report.server_round)
+        if not self._last:
+            # The first round loads what the others find in memory.
+            self._rounds.settle()
         self._accuracy = accuracy_words(report) or self._accuracy
         due = (
             report.num_rounds <= ALWAYS_BELOW
@@ -63,8 +80,7 @@ def round_line(report: RoundReport, accuracy: str) -> str:
         Words on the last evaluation, perhaps of an earlier round.
     """
     metrics = report.metrics
-    width = len(str(report.num_rounds))
-    parts = [f"round {report.server_round:>{width}} of {report.num_rounds}"]
+    parts = [round_words(report.server_round, report.num_rounds)]
     if "train_loss" in metrics:
         parts.append(f"training loss {metrics['train_loss']:.4f}")
     if accuracy:

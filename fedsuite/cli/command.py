@@ -14,6 +14,7 @@ from fedsuite.analyses import command_group
 from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.output import outliving_readers
+from fedsuite.core.progress import shown
 from fedsuite.deploy.commands import app as deploy_app
 from fedsuite.engines.api import ENGINES, Engine
 from fedsuite.experiment.command_options import (
@@ -61,7 +62,7 @@ def main() -> None:
     # Threads are a key of the experiment; further OpenMP threads would only contend.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        with outliving_readers(), naming_extras("this command"):
+        with outliving_readers(), shown(), naming_extras("this command"):
             app()
     except FedsuiteError as error:
         print(f"fedsuite: error: {error}", file=sys.stderr)

@@ -13,12 +13,15 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock
+from filelock import FileLock, Timeout
+
+from fedsuite.core.progress import Work
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -46,7 +49,7 @@ def load_or_build(
     lock = FileLock(folder.parent / f"{entry}.lock")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        _acquire(lock, entry)
     except OSError as error:
         _log.warning("cache %s cannot be written (%s): decoding here", folder.parent, error)
         return dict(build())
@@ -55,6 +58,18 @@ def load_or_build(
         return arrays if arrays is not None else _store(folder, dict(build()))
     finally:
         lock.release()
+
+
+def _acquire(lock: FileLock, entry: str) -> None:
+    """Take the lock of an entry, however long another process needs to build it."""
+    with suppress(Timeout):
+        lock.acquire(timeout=0)
+        return
+    with Work(f"waiting for another process that decodes {entry.split('-')[0]}") as wait:
+        while not lock.is_locked:
+            with suppress(Timeout):
+                lock.acquire(timeout=1)
+            wait.show(0)
 
 
 def _store(folder: Path, arrays: Arrays) -> Arrays:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fedsuite.core.errors import DataError, one_line
 from fedsuite.core.extras import naming_extras
+from fedsuite.core.progress import Work
 from fedsuite.data.cache import load_or_build
 from fedsuite.data.folders import file_identity, missing_folder
 from fedsuite.data.specs import DatasetSpec, RawData, Source
@@ -222,18 +223,20 @@ def _decode(
     labels = np.empty(total, np.int64)
     ids: list[npt.NDArray[Any]] = []
     row = 0
-    for source in (source for part in sources.values() for source in part):
-        first_row = row
-        for table in source.tables:
-            rows = slice(row, row + table.num_rows)
-            position = (source.where, row - first_row)
-            _decode_images(spec, table, position, features[rows])
-            if spec.label_column:
-                labels[rows] = read_labels(spec, table, position)
-            if spec.id_column:
-                column = read_column(table, spec.id_column, source.where)
-                ids.append(column.to_numpy(zero_copy_only=False))
-            row = rows.stop
+    with Work(f"decoding {spec.name}", total) as decoding:
+        for source in (source for part in sources.values() for source in part):
+            first_row = row
+            for table in source.tables:
+                rows = slice(row, row + table.num_rows)
+                position = (source.where, row - first_row)
+                _decode_images(spec, table, position, features[rows])
+                if spec.label_column:
+                    labels[rows] = read_labels(spec, table, position)
+                if spec.id_column:
+                    column = read_column(table, spec.id_column, source.where)
+                    ids.append(column.to_numpy(zero_copy_only=False))
+                row = rows.stop
+                decoding.show(row)
     arrays: dict[str, npt.NDArray[Any]] = {
         "features": features,
         "num_train": np.array(sum(num_rows[split] for split in spec.train_splits)),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedsuite.core.errors import RunError, Stopped
 from fedsuite.core.keys import Value
+from fedsuite.core.progress import Work
 from fedsuite.deploy.door import LOOPBACK
 from fedsuite.deploy.endings import left_to_superlink, run_folder
 from fedsuite.deploy.folders import (
@@ -174,15 +175,18 @@ class LocalFederation:
         self.start_superlink()
         for index in range(len(self.nodes)):
             self.start_node(index)
-        for node in self.nodes:
-            program = self.running[node.name][0]
-            program.wait_until(partial(_is_connected, program))
+        with Work("waiting for SuperNodes", len(self.nodes)) as joined:
+            for node in self.nodes:
+                program = self.running[node.name][0]
+                program.wait_until(partial(_is_connected, program))
+                joined.advance()
 
     def start_superlink(self) -> None:
         """Start the SuperLink and its SuperExec, and register the nodes' keys."""
         with _within(self._world, superlink_environment(self.superlink)):
             link = self._world.start(SUPERLINK, superlink_command(self.superlink))
-            link.wait_until(partial(is_healthy, self.superlink))
+            with Work("starting the SuperLink"):
+                link.wait_until(partial(is_healthy, self.superlink))
             register_nodes(self.superlink)
             helpers = self.running.get(SUPERLINK, [])[1:]
             if not helpers or helpers[0].process.poll() is not None:

@@ -11,6 +11,7 @@ from fedsuite.core.errors import ConfigError, FedsuiteError, RunError, Stopped, 
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.logs import write_line
+from fedsuite.core.progress import Work, shown
 
 if TYPE_CHECKING:
     from fedsuite.experiment.experiment import Experiment
@@ -237,7 +238,8 @@ def _start(
             f"--num-supernodes {num_supernodes}: expected at most the {num_clients} clients"
         )
     try:
-        _drive(experiment, folder, num_supernodes, client_cpus, client_gpus)
+        with shown():
+            _drive(experiment, folder, num_supernodes, client_cpus, client_gpus)
     except (KeyboardInterrupt, SystemExit) as error:
         # The run's other processes, if any, were killed.
         RunFolder.stop(folder)
@@ -265,6 +267,7 @@ def write_report_if_wanted(
         with naming_extras("the page"):
             from fedsuite.results.report import NAME, write_report
 
+        with Work("writing the report"):
             write_report(runs, folder / NAME)
     except (FedsuiteError, ImportError) as error:
         write_line(f"no report: {one_line(error)}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedsuite.core.errors import RunError
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
+from fedsuite.core.progress import Work
 from fedsuite.engines.flower import (
     OnLine,
     SuperLink,
@@ -65,9 +66,10 @@ def run_deployment(
             _start_supernode(world, superlink, i, num_supernodes, config)
             for i in range(num_supernodes)
         ]
-
-        for node in nodes:
-            node.wait_until(partial(_is_connected, node))
+        with Work("waiting for SuperNodes", num_supernodes) as joined:
+            for node in nodes:
+                node.wait_until(partial(_is_connected, node))
+                joined.advance()
         run_app(world, app, superlink, [], on_line, partial(_watch, nodes, on_line))
 
     in_world(drive, package=package)

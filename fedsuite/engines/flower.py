@@ -21,6 +21,7 @@ from pathlib import Path
 import fedsuite
 from fedsuite.core.errors import RunError
 from fedsuite.core.keys import Value
+from fedsuite.core.progress import ROUNDS, Work, redraw, round_in
 from fedsuite.engines.processes import (
     PortTakenError,
     Program,
@@ -210,12 +211,13 @@ def start_superlink(world: World, options: Sequence[str]) -> SuperLink:
         command += ["--fleet-api-address", fleet]
     program = world.start("superlink", [*command, *options])
     # The log too, because another program that holds the port might be healthy.
-    program.wait_until(
-        lambda: (
-            "running on" in program.text
-            and answers(http.client.HTTPConnection("127.0.0.1", port, timeout=1.0))
+    with Work("starting the SuperLink"):
+        program.wait_until(
+            lambda: (
+                "running on" in program.text
+                and answers(http.client.HTTPConnection("127.0.0.1", port, timeout=1.0))
+            )
         )
-    )
     return SuperLink(program, control, fleet)
 
 
@@ -293,11 +295,24 @@ def follow_run(
     submit = world.start("run", ["flwr", "run", str(app), CONNECTION, "--stream", *options])
     last: deque[str] = deque(maxlen=200)
     run_id = None
-    for line in follow(submit, while_waiting):
-        run_id = run_id or started_run(line)
-        if not _NOISE.search(line):
-            last.append(line)
-            on_line(line)
+
+    def wait() -> None:
+        while_waiting()
+        redraw()
+
+    with contextlib.ExitStack() as shown:
+        rounds = shown.enter_context(Work("waiting for the first round"))
+        for line in follow(submit, wait):
+            run_id = run_id or started_run(line)
+            if not _NOISE.search(line):
+                last.append(line)
+                on_line(line)
+            if (found := round_in(line)) and rounds.total is None:
+                # The time until here says nothing about the pace.
+                shown.close()
+                rounds = shown.enter_context(Work(ROUNDS, found[1], found[0]))
+            elif found:
+                rounds.show(found[0])
     while_waiting()
     outcome = ask_outcome(world, run_id) if run_id else None
     while outcome is not None and not outcome.finished:  # the log's connection broke

@@ -19,6 +19,7 @@ from flwr.supercore.run import Run as FlowerRun
 from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.own_process import cores
+from fedsuite.core.progress import counted
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import failures_in
@@ -113,7 +114,8 @@ class LocalGrid(Grid):
             If the code of all of several clients failed at one place, as it would in each
             round.
         """
-        return _unless_alike(self._answers(list(messages)))
+        sent = list(messages)
+        return _unless_alike(counted(self._answers(sent), len(sent), "replies"))
 
     def persist_clients(self, versions: Mapping[int, str]) -> None:
         """Write the clients' states of a checkpoint."""

@@ -26,6 +26,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.progress import redraw
 
 MARKER = "FEDSUITE_ENGINE_ID"
 """Environment variable that marks the processes of a world."""
@@ -155,6 +156,7 @@ class Program:
             self.check_alive()
             if time.monotonic() > deadline:
                 raise RunError(f"{self.name} was not ready after {_START_PATIENCE_S:g} s")
+            redraw()
             time.sleep(_POLL_S)
 
 

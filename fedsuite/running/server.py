@@ -20,6 +20,7 @@ from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, log_scope, write_line
+from fedsuite.core.progress import Work
 from fedsuite.data import DataSettings, FederatedData
 from fedsuite.experiment.choices import CHOICES, chosen_metric
 from fedsuite.experiment.experiment import Experiment
@@ -192,7 +193,8 @@ def _run_experiment(
             )
             finish_folder(run_folder, write)
         if run.plots:
-            draw_plots(run_folder, write)
+            with Work("drawing plots"):
+                draw_plots(run_folder, write)
         if len(result.arrays):
             run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
         run_folder.finish("finished")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.output import print_line
+from fedsuite.core.progress import Work
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.sweeps.board_page import (
     FINALS,
@@ -68,9 +69,13 @@ def run_leaderboard(
     chosen = [_restricted(p, suite, methods) for p in _named(suite, problems)]
     folder = Path(os.path.abspath(output))
     command = _command(file, output, workers, problems, methods)
+    parts = [len(p.contenders) * (p.trials + len(p.seeds)) for p in chosen]
+    work = Work("runs of the leaderboard", sum(parts))
     for problem in chosen:
         print_line(f"{problem.title}: {len(problem.contenders)} methods")
-        finals, tried = run_problem(problem, suite, folder / problem.name, workers, command)
+        finals, tried = run_problem(
+            problem, suite, folder / problem.name, workers, command, work
+        )
         replaced = {(problem.name, contender.name) for contender in problem.contenders}
         finals += kept_lines(folder / FINALS, Final, replaced)
         tried += kept_lines(folder / TRIED, Tried, replaced)
@@ -90,11 +95,11 @@ def _write_page(suite: Suite, folder: Path, command: str) -> None:
 
 
 def run_problem(
-    problem: Problem, suite: Suite, folder: Path, workers: int, command: str
+    problem: Problem, suite: Suite, folder: Path, workers: int, command: str, work: Work
 ) -> tuple[list[Final], list[Tried]]:
     """Tune the contenders of a problem, and train them on fresh seeds."""
     budget = Budget(problem.trials, suite.objective, suite.tuning_seed, workers)
-    results = tune(problem.base, problem.contenders, budget, folder / TUNING, command)
+    results = tune(problem.base, problem.contenders, budget, folder / TUNING, command, work)
     for found in results.values():
         tell_divergence(found)
     points = [
@@ -102,7 +107,9 @@ def run_problem(
         for contender in problem.contenders
         for point in final_points(problem, contender, results[contender.name])
     ]
-    run_points(folder / TEST, problem.base, points, workers, command, compared=False)
+    # Of a method whose trials all failed there are no final runs.
+    work.leave_out(len(problem.contenders) * len(problem.seeds) - len(points))
+    run_points(folder / TEST, problem.base, points, workers, command, work, compared=False)
     finals = finals_of(
         problem.name, problem.contenders, problem.seeds, folder / TEST, problem.baseline
     )

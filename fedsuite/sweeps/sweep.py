@@ -9,10 +9,10 @@ a sweep.
 import fcntl
 import os
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import tomli_w
@@ -22,6 +22,7 @@ from fedsuite.core.files import TEMPORARY_PATTERN, atomic_write, write_error
 from fedsuite.core.keys import AUTO, Value, plain_text
 from fedsuite.core.output import print_line
 from fedsuite.core.own_process import cores
+from fedsuite.core.progress import Work, duration, round_in
 from fedsuite.engines.api import write_report_if_wanted
 from fedsuite.experiment.experiment import Experiment, naming, read_file
 from fedsuite.experiment.key_catalog import shared_keys
@@ -108,7 +109,8 @@ def run_sweep(
         print_line(f"left out, as they have no effect here: {', '.join(left_out)}")
     command = _command(file, grid, (first_seed, seeds), workers, output, overrides)
     folder = Path(os.path.abspath(output))
-    failures = run_points(folder, base, points, workers, command, compared=True)
+    work = Work("runs", len(points))
+    failures = run_points(folder, base, points, workers, command, work, compared=True)
     runs = [folder / name for name in Record.read(folder).runs]
     if finished := [run for run in runs if is_finished(run)]:
         write_report_if_wanted({**read_file(file), **overrides}, finished, folder)
@@ -126,6 +128,7 @@ def run_points(
     points: Sequence[Point],
     workers: int,
     command: str,
+    work: Work,
     *,
     compared: bool,
 ) -> list[str]:
@@ -143,6 +146,8 @@ def run_points(
         Runs at a time; 0 is one per core.
     command
         Shell command that does what is missing, for the message at Ctrl-C.
+    work
+        What the runs are part of, for the terminal.
     compared
         Whether all finished runs of the folder are compared at the end.
 
@@ -161,7 +166,8 @@ def run_points(
         record.write(folder)
         atomic_write(folder / BASE, tomli_w.dumps(dict(record.base)).encode())
         try:
-            failures = _work(folder, actions, str(base.get("engine", AUTO)), workers, lock)
+            engine = str(base.get("engine", AUTO))
+            failures = _work(folder, actions, engine, workers, lock, work)
             if compared:
                 _compare(folder, record)
         except (KeyboardInterrupt, SystemExit) as error:
@@ -267,7 +273,12 @@ def _leftovers(folder: Path) -> list[Path]:
 
 
 def _work(
-    folder: Path, actions: Mapping[Point, Action], engine: str, workers: int, lock: int
+    folder: Path,
+    actions: Mapping[Point, Action],
+    engine: str,
+    workers: int,
+    lock: int,
+    work: Work,
 ) -> list[str]:
     """Run missing points and return the failures, one line each."""
     counts = [(action, list(actions.values()).count(action)) for action in Action]
@@ -283,32 +294,43 @@ def _work(
                 path.unlink()
         tasks.append(_task(folder, point, actions[point], engine))
     failures: list[str] = []
-    ended = 0
-    began = time.monotonic()
+    these = Work("runs", len(tasks))
+    work.leave_out(len(actions) - len(missing))
 
     def on_end(outcome: Outcome) -> None:
-        nonlocal ended
-        ended += 1
-        left = (time.monotonic() - began) / ended * (len(tasks) - ended)
+        these.advance()
+        work.advance()
         if outcome.error is not None:
             failures.append(f"{outcome.name}: {outcome.error}")
         result = outcome.error or f"finished{_accuracy(folder / outcome.name)}"
         how = "failed: " if outcome.error is not None else ""
         seconds = f"{outcome.seconds:.1f} s"
-        wait = f"  about {_duration(left)} left" if ended < len(tasks) else ""
-        print_line(f"[{ended}/{len(tasks)}] {outcome.name}  {how}{result}  {seconds}{wait}")
+        left = these.seconds_left()
+        wait = f"  about {duration(left)} left" if left else ""
+        place = f"[{these.done:.0f}/{len(tasks)}]"
+        print_line(f"{place} {outcome.name}  {how}{result}  {seconds}{wait}")
 
-    run_tasks(tasks, workers or cores(), on_end, (lock,))
+    with work:
+        run_tasks(tasks, workers or cores(), on_end, (lock,), partial(_show, work))
     for failure in failures:
         print_line(f"failed: {failure}")
     return failures
 
 
-def _duration(seconds: float) -> str:
-    """Return a time in the unit that suits it: ``40 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def _show(work: Work, running: Sequence[Task]) -> None:
+    """Show how far the runs are that are under way, as their logs say."""
+    if not work.due:
+        return
+    rounds = {task.name: _rounds(task.log) for task in running}
+    notes = [f"{name} {r}/{n}" for name, (r, n) in rounds.items()]
+    work.show(work.done, sum(r / n for r, n in rounds.values()), ", ".join(notes))
+
+
+def _rounds(log: Path) -> tuple[int, int]:
+    """Return the last round in a run's log, and the number of rounds; 0 of 1 at first."""
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    found = map(round_in, reversed(lines))
+    return next(filter(None, found), (0, 1))
 
 
 def _task(folder: Path, point: Point, action: Action, engine: str) -> Task:

@@ -16,6 +16,7 @@ from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
+from fedsuite.core.progress import Work
 from fedsuite.experiment.experiment import naming
 from fedsuite.sweeps import proposals
 from fedsuite.sweeps.points import Point
@@ -103,7 +104,8 @@ def tune_file(
         raise ConfigError("--methods: expected at least one method")
     command = _command(file, [c.name for c in contenders], budget, output, overrides)
     folder = Path(os.path.abspath(output))
-    results = tune(base, contenders, budget, folder, command)
+    work = Work("trials", budget.trials * len(contenders))
+    results = tune(base, contenders, budget, folder, command, work)
     write_page(folder, file.name, budget.objective, results, command)
     print_line(f"page: {folder / 'README.md'}")
     for found in results.values():
@@ -133,6 +135,7 @@ def tune(
     budget: Budget,
     folder: Path,
     command: str,
+    work: Work,
 ) -> dict[str, list[Result]]:
     """Run the missing trials of contenders; return all results, in the order of trials.
 
@@ -148,6 +151,8 @@ def tune(
         Folder of the tuning, absolute.
     command
         Shell command that goes on after Ctrl-C.
+    work
+        What the trials are part of, for the terminal.
     """
     spaces = [Space.of(contender, base) for contender in contenders]
     if budget.trials > proposals.RANDOM:
@@ -159,7 +164,7 @@ def tune(
             known = results[space.contender.name]
             for number, drawn in proposals.propose(space, known, budget.trials):
                 trials.append(space.trial(number, budget.seed, drawn))
-        found = run_trials(base, trials, budget, folder, command)
+        found = run_trials(base, trials, budget, folder, command, work)
         for result in found:
             results[result.trial.contender.name].append(result)
     for name, found in results.items():
@@ -174,11 +179,12 @@ def run_trials(
     budget: Budget,
     folder: Path,
     command: str,
+    work: Work,
 ) -> list[Result]:
     """Run the missing ones of some trials, and return the results of all."""
     runs = folder / TRIALS
     points: list[Point] = [trial.point for trial in trials]
-    lines = run_points(runs, base, points, budget.workers, command, compared=False)
+    lines = run_points(runs, base, points, budget.workers, command, work, compared=False)
     failures = dict(line.split(": ", 1) for line in lines)
     return [
         result_of(trial, runs, budget.objective, failures.get(trial.point.name, ""))

@@ -96,11 +96,13 @@ def run_tasks(
     workers: int,
     on_end: Callable[[Outcome], None],
     keep_open: Sequence[int] = (),
+    while_waiting: Callable[[Sequence[Task]], None] = lambda running: None,
 ) -> None:
     """Run tasks in their order, ``workers`` at a time, also after a failure.
 
     No worker outlives this call, even at Ctrl-C or SIGTERM. Workers inherit the file
-    descriptors ``keep_open``, such as a lock's.
+    descriptors ``keep_open``, such as a lock's. ``while_waiting`` is called with the tasks
+    that run, about twenty times a second.
     """
     waiting = list(reversed(tasks))
     idle: list[_Worker] = []
@@ -118,6 +120,7 @@ def run_tasks(
                     if worker.alive:
                         idle.append(worker)
                     on_end(end)
+                while_waiting([worker.task for worker in running])
                 if not ended:
                     time.sleep(_POLL_S)
         finally:

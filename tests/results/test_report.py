@@ -9,6 +9,8 @@ import fedsuite
 from fedsuite.core.errors import RunError
 from fedsuite.results.reader import load_run
 from fedsuite.results.report import report_html, write_report
+from fedsuite.results.report.facts import reasons_table
+from fedsuite.results.report.figures import Figure
 from fedsuite.results.report.sections import TITLES
 from tests.results.made_runs import make_run
 from tests.small_runs import SMALL
@@ -61,6 +63,44 @@ def test_several_runs_are_compared_pair_by_pair(tmp_path):
     assert TITLES["compare"] in page
     # By hand: gains of 5 and 7 points, so 6 on average.
     assert "+6.00" in page
+
+
+def test_reasons_that_differ_in_numbers_are_one(tmp_path):
+    folder = make_run(tmp_path / "one", accuracies=CURVE)
+    shared = {"kind": "bounded-reply", "phase": "train"}
+    events = [
+        {**shared, "round": r, "client": r, "reason": f"length {r}.5e+3 is too long"}
+        for r in (1, 2, 3)
+    ]
+    drop_out = {"kind": "rejected-reply", "phase": "train", "reason": "no reply"}
+    folder.append("events", [*events, {**drop_out, "round": 2, "client": 0}])
+    table = reasons_table([load_run(tmp_path / "one")])
+    rows = [[cell.text for cell in row] for row in table.rows]
+    assert rows == [
+        [
+            *("3", "used, shortened", "train"),
+            "length 1.5e+3 is too long (in others the numbers differ)",
+            *("1 (1), 2 (1), 3 (1)", "1", "3"),
+        ],
+        ["1", "not used", "train", "no reply", "0 (1)", "2", "2"],
+    ]
+
+
+def test_a_run_without_checkpoint_says_so(tmp_path):
+    make_run(tmp_path / "one", accuracies=CURVE)
+    page = page_of(tmp_path / "one")
+    assert "There is no checkpoint and no model yet." in page
+    assert "Checkpoints and models" not in page
+
+
+def test_rounds_have_whole_numbers(tmp_path):
+    """Plotly would write 1.5 at the axis of a few rounds."""
+    few, many = (
+        Figure("time", "", [{"x": [1, last], "y": [0, 0]}], "round", "s")
+        for last in (5, 500)
+    )
+    assert few.as_dict()["layout"]["xaxis"]["dtick"] == 1
+    assert "dtick" not in many.as_dict()["layout"]["xaxis"]
 
 
 def test_a_damaged_run_is_named(tmp_path):

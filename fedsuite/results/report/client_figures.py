@@ -59,6 +59,7 @@ def client_figures(groups: Sequence[Group], rows: Mapping[int, ClientRows]) -> l
     some = "Of many clients some are drawn, evenly from the worst to the best."
     note = some if left_out else ""
     last = f"The last evaluation of each client, of all seeds. {note}".strip()
+    from_zero = {"title": {"text": "training rows"}, "rangemode": "tozero"}
     axis = {"xaxis": {"title": {"text": "clients (%)"}, "range": [-2, 102]}}
     titles = (
         ("Clients, from the worst to the best", "clients (%)", "accuracy (%)"),
@@ -68,7 +69,7 @@ def client_figures(groups: Sequence[Group], rows: Mapping[int, ClientRows]) -> l
     parts: tuple[tuple[Data, str, Mapping[str, Any]], ...] = (
         (ranked, last, {**ACCURACY, **axis, **NEAR}),
         (shares, f"Columns of {_BIN} points.", {"barmode": "group", **NEAR}),
-        (sizes, note, {**ACCURACY, **NEAR}),
+        (sizes, note, {**ACCURACY, **NEAR, "xaxis": from_zero}),
     )
     return [
         Figure("clients", title, data, x, y, text, layout)

@@ -1,5 +1,6 @@
 """What was run: keys, versions, fingerprints, machine, files, and how to repeat it."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,19 @@ from fedsuite.experiment.key_catalog import (
 from fedsuite.experiment.own_defaults import own_defaults
 from fedsuite.results import layout
 from fedsuite.results.reader import Run
-from fedsuite.results.report.values import Table, amount, duration, number, pairs, table
+from fedsuite.results.report.values import (
+    Table,
+    amount,
+    duration,
+    number,
+    pairs,
+    table,
+    words,
+)
 from fedsuite.results.summary import totals
+
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+_KINDS = {"rejected-reply": "not used", "bounded-reply": "used, shortened"}
 
 MOST_REASONS = 100
 """Most lines of the table of reasons."""
@@ -155,28 +167,39 @@ def cost_tables(run: Run) -> dict[str, Table]:
 
 
 def reasons_table(runs: Sequence[Run]) -> Table:
-    """Return why replies were not used: each reason with its number, clients and rounds."""
+    """Return why replies were not used: each reason with its number, clients and rounds.
+
+    Reasons that differ in numbers alone are one, shown by its first.
+    """
     counts: Counter[tuple[str, str, str]] = Counter()
+    firsts: dict[tuple[str, str, str], str] = {}
+    different: set[tuple[str, str, str]] = set()
     clients: dict[tuple[str, str, str], Counter[str]] = {}
     rounds: dict[tuple[str, str, str], tuple[float, float]] = {}
     for event in (event for run in runs for event in run.events()):
-        key = tuple(str(event.get(name, "")) for name in ("kind", "phase", "reason"))
-        assert len(key) == 3
+        kind, phase, reason = (str(event.get(n, "")) for n in ("kind", "phase", "reason"))
+        key = kind, phase, _NUMBER.sub("0", reason)
         counts[key] += 1
+        if firsts.setdefault(key, reason) != reason:
+            different.add(key)
         clients.setdefault(key, Counter())[str(event.get("client"))] += 1
         when = number(event.get("round")) or 0
         first, last = rounds.get(key, (when, when))
         rounds[key] = min(first, when), max(last, when)
     lines = []
     for key, count in counts.most_common(MOST_REASONS):
-        kind, phase, reason = key
+        kind, phase, _ = key
+        reason = words(firsts[key])
+        if key in different:
+            reason += " (in others the numbers differ)"
         most = ", ".join(f"{c} ({n})" for c, n in clients[key].most_common(5))
         more = len(clients[key]) - 5
         whom = most + (f" and {more} more" if more > 0 else "")
-        lines.append((count, kind, phase, reason, whom, *rounds[key]))
+        what = _KINDS.get(kind, kind)
+        lines.append((count, what, phase, reason, whom, *rounds[key]))
     left = len(counts) - len(lines)
     note = f"{left:,} rarer reasons are in events.jsonl." if left > 0 else ""
-    head = ("times", "kind", "phase", "reason", "clients (times)", "first round")
+    head = ("times", "reply", "phase", "reason", "clients (times)", "first round")
     return table("Reasons", (*head, "last round"), lines, note)
 
 
@@ -191,8 +214,7 @@ def checkpoint_table(run: Run) -> Table:
         except OSError:
             continue
         lines.append((str(path.relative_to(run.path)), round(size / 1e6, 3)))
-    note = "" if lines else "There is no checkpoint and no model yet."
-    return table("Checkpoints and models", ("file", "MB"), lines, note)
+    return table("Checkpoints and models", ("file", "MB"), lines)
 
 
 def commands(run: Run) -> dict[str, str]:

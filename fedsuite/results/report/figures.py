@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from fedsuite.results.client_bars import columns_of
 from fedsuite.results.groups import Group
 from fedsuite.results.panels import PANELS, POOLED, Panel, client_curves, pooled_curve
@@ -21,6 +19,9 @@ INK = "ink"
 """Colour of text, which the page replaces: it depends on light or dark."""
 
 DASHES = ("solid", "dash", "dot", "dashdot")
+FEW = 10
+"""Most rounds that each have a number at the axis, which would have fractions else."""
+
 MOST_CLIENTS = 400
 """Most columns of clients in a figure."""
 
@@ -58,15 +59,19 @@ class Figure:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the page's script draws."""
-        axes = {
-            "xaxis": {"title": {"text": self.x}},
-            "yaxis": {"title": {"text": self.y}},
-        }
+        x: dict[str, Any] = {"title": {"text": self.x}}
+        if self.x == "round" and max(_last(trace) for trace in self.data) <= FEW:
+            x["dtick"] = 1
+        axes = {"xaxis": x, "yaxis": {"title": {"text": self.y}}}
         return {
             "data": self.data,
             "layout": {**axes, **self.layout},
             "choices": list(self.choices.values()),
         }
+
+
+def _last(trace: Mapping[str, Any]) -> float:
+    return float(max(trace["x"], default=0))
 
 
 def curve_figures(groups: Sequence[Group]) -> list[Figure]:
@@ -206,33 +211,6 @@ def _faint(found: str) -> str:
         return "rgba(128,128,128,0.2)"
     red, green, blue = (int(found[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.2)"
-
-
-def spread_figure(rows: ClientRows) -> list[Figure]:
-    """Return the percentiles of the clients' accuracies against rounds."""
-    if not rows.spreads:
-        return []
-    rounds = sorted(rows.spreads)
-    low, tenth, median, ninetieth, high = np.transpose([rows.spreads[r] for r in rounds])
-    data = [
-        *band("all clients", rounds, low, high, 0),
-        *band("middle 80 %", rounds, tenth, ninetieth, 0),
-        line("median", rounds, median, 0),
-    ]
-    for name, values in (("worst", low), ("best", high)):
-        trace = line(name, rounds, values, 0)
-        data.append({**trace, "mode": "lines", "line": {**trace["line"], "width": 0.8}})
-    return [
-        Figure(
-            "clients",
-            "Spread over clients",
-            data,
-            "round",
-            "accuracy (%)",
-            f"Bands: all clients, and the middle 80 %. {told(len(rounds))}".strip(),
-            {"yaxis": {"title": {"text": "accuracy (%)"}, "range": [-2, 102]}},
-        )
-    ]
 
 
 def holding_figures(run: Run) -> list[Figure]:

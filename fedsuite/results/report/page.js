@@ -25,7 +25,8 @@ function layoutOf(own, colours, several) {
   });
   return {
     hovermode: "x unified", ...own,
-    xaxis: axis("xaxis"), yaxis: axis("yaxis"),
+    xaxis: { ...axis("xaxis"), title: { ...own.xaxis.title, standoff: 8 } },
+    yaxis: axis("yaxis"),
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: colours.ink, size: 12 },
     hoverlabel: {
@@ -34,7 +35,7 @@ function layoutOf(own, colours, several) {
     },
     margin: { l: 55, r: 15, t: 28, b: 45 },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: colours.faint, activecolor: colours.ink },
-    showlegend: several, legend: { orientation: "h", y: -0.22, yanchor: "top" },
+    showlegend: several, legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
   };
 }
 
@@ -44,10 +45,16 @@ function draw(place) {
   const data = figure.choices.length
     ? figure.choices[Number(place.dataset.choice || 0)] : figure.data;
   const traces = data.map((trace) => inked(trace, colours.ink));
-  const several = traces.filter((trace) => trace.showlegend !== false).length > 1;
+  const named = traces.filter((trace) => trace.showlegend !== false).length;
+  const several = named > 1;
+  const lines = Math.ceil(named / Math.max(Math.floor(place.clientWidth / 110), 1));
+  place.style.height = `${320 + 20 * lines}px`;
   const options = {
     responsive: true, displaylogo: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+    /* The first one would upload the chart to a cloud. */
+    modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d", "zoomIn2d",
+      "zoomOut2d", "autoScale2d"],
+    plotlyServerURL: "",
   };
   const layout = layoutOf(figure.layout, colours, several);
   Plotly.react(place, traces, layout, options).then(() => { place.dataset.drawn = "yes"; });

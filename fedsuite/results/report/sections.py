@@ -166,7 +166,11 @@ def _one(run: Run, rows: ClientRows, sections: Mapping[str, Section]) -> list[Fi
         sections["clients"].tables.append(client_table(rows))
     for name, found in facts.cost_tables(run).items():
         sections[name].tables.append(found)
-    sections["checkpoints"].tables.append(facts.checkpoint_table(run))
+    kept = facts.checkpoint_table(run)
+    if kept.rows:
+        sections["checkpoints"].tables.append(kept)
+    else:
+        sections["checkpoints"].notes.append("There is no checkpoint and no model yet.")
     sections["repeat"].commands.update(facts.commands(run))
     return [
         *spread_figure(rows),
