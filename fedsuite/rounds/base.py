@@ -4,10 +4,11 @@ A method overrides :meth:`FederatedStrategy.train_exchange`, which says what is 
 what must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the replies.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
@@ -85,6 +86,40 @@ class FederatedStrategy(RoundLoop):
         tell_replies(exchange.message_type, good, len(exchange.client_ids))
         self._judge_first(reader)
         self.judge.check(good, report)
+
+    def average(
+        self, replies: Iterable[ClientReply], weights: Iterable[float] | None = None
+    ) -> Arrays | None:
+        """Return the average of the clients' models that the keys ask for.
+
+        None where no client has weight: the old arrays stay. The report gets the weights.
+
+        Parameters
+        ----------
+        replies
+            In client order; taken one at a time where the average is the mean.
+        weights
+            One >= 0 a reply, of any sum; None takes the numbers of examples.
+        """
+        made = self.averaging.of(replies, weights)
+        if made.weights and made.arrays is None:
+            logger.warning("no client has examples: the model stays as it was")
+        self.record_weights(made.weights)
+        return made.arrays
+
+    def record_weights(self, weights: Mapping[int, float]) -> None:
+        """Put the clients' weights, as shares of 1, into the round's report.
+
+        The row of each client gets ``weight``, the round ``effective_clients``,
+        1 / sum of squared shares: m for equal weights, 1 if one client has all.
+        """
+        shares = np.array(list(weights.values()))
+        shares = shares / shares.sum() if shares.any() else shares
+        if TRAIN in self.reports:
+            for client_id, share in zip(weights, shares, strict=True):
+                self.reports[TRAIN].annotate(client_id, weight=float(share))
+        squares = float((shares**2).sum())
+        self.round_metrics["effective_clients"] = 1.0 / squares if squares else 0.0
 
     # ------------------------------------------------------------------- Flower's contract
 

@@ -21,6 +21,9 @@ from fedsuite.messages.records import (
     Arrays,
     ConfigValue,
 )
+from fedsuite.rounds.average import Averaging
+from fedsuite.rounds.average_keys import AVERAGE_KEYS
+from fedsuite.rounds.average_keys import refusal as average_refusal
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.declaration import MethodDeclaration
 from fedsuite.rounds.exchange import (
@@ -154,6 +157,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             Limit.parse("max_update_norm", self.max_update_norm),
             self.claims(),
         )
+        self.averaging = self._average()
         self.extras = ServerExtras(momentum=self.server_momentum, fedvarp=self.fedvarp)
         self.privacy = self._central_privacy()
         self.directory = Directory(
@@ -209,6 +213,20 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         if not is_noised(values):
             return None
         return CentralPrivacy(self, self.seed, weighted=release.kind == "weighted")
+
+    def _average(self) -> Averaging:
+        """Return the average that the keywords ask for."""
+        values = {key.name: getattr(self, key.argument) for key in self.KEYS}
+        for key in self.KEYS:
+            changed = key.name in AVERAGE_KEYS and values[key.name] != key.default
+            if changed and (reason := self.WITHOUT_EFFECT.get(key.name)):
+                raise ValueError(
+                    f"{key.argument} = {values[key.name]!r} has no effect with "
+                    f"{type(self).__name__}: {reason}"
+                )
+        if reason := average_refusal(values, self.clients_per_round):
+            raise ValueError(reason)
+        return Averaging(self)
 
     def _refuse_legacy(self, hosts_clients: bool) -> None:
         legacy = self.wire == "numpy"

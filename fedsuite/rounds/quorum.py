@@ -8,12 +8,23 @@ logger = ServerLogger(__name__)
 
 
 class QuorumMissed(Exception):
-    """An exchange with too few good replies: their number, and why."""
+    """An exchange with too few good replies.
 
-    def __init__(self, good: int, reason: str) -> None:
+    Parameters
+    ----------
+    good
+        Their number.
+    reason
+        Why.
+    needed
+        How many an average needed; 0 where the quorum itself is missed.
+    """
+
+    def __init__(self, good: int, reason: str, needed: int = 0) -> None:
         super().__init__(good, reason)
         self.good = good
         self.reason = reason
+        self.needed = needed
 
 
 class Quorum:
@@ -74,15 +85,20 @@ class Quorum:
             clients fail.
         """
         self.failed_rounds += 1
+        needed = f"quorum {self.needed}"
+        if missed.needed:
+            needed = missed.reason
         logger.warning(
-            "round %d: %d good replies, quorum %d: the model stays as it was",
+            "round %d: %d good replies, %s: the model stays as it was",
             server_round,
             missed.good,
-            self.needed,
+            needed,
         )
         if self.failed_rounds >= self.max_failed_rounds:
+            least = f"the quorum of {self.needed}"
+            if missed.needed:
+                least = f"the {missed.needed} that the aggregator needs"
             raise RunError(
                 f"round {server_round}: {self.failed_rounds} rounds in a row had fewer "
-                f"good replies than the quorum of {self.needed}; last reason: "
-                f"{missed.reason}"
+                f"good replies than {least}; last reason: {missed.reason}"
             )
