@@ -77,9 +77,12 @@ class Averaging:
         A method that remembers something calls this before it changes that.
         """
         reason = too_few(self.aggregator, self._share, num_clients)
-        if self.is_robust and num_clients and reason:
+        if not self.is_robust or not num_clients:
+            return
+        if reason := too_few(self.aggregator, self._share, num_clients):
             needed = fewest_clients(self.aggregator, liars_of(self._share, num_clients))
-            raise QuorumMissed(num_clients, reason, needed)
+            least = f"the {needed} that the aggregator needs"
+            raise QuorumMissed(num_clients, reason, least)
 
     def capped(self, weights: Vector) -> Vector:
         """Return weights of which none is above the largest share; as they are without.

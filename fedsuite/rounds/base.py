@@ -4,11 +4,11 @@ A method overrides :meth:`FederatedStrategy.train_exchange`, which says what is 
 what must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the replies.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
@@ -34,6 +34,7 @@ from fedsuite.rounds.exchange import (
 from fedsuite.rounds.first_exchange import first_refusal
 from fedsuite.rounds.loop import RoundLoop
 from fedsuite.rounds.quorum import QuorumMissed
+from fedsuite.rounds.recovery import NO_TRAINING
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
 from fedsuite.rounds.validation import ClientReply, Expected, all_finite
@@ -87,46 +88,16 @@ class FederatedStrategy(RoundLoop):
         self._judge_first(reader)
         self.judge.check(good, report)
 
-    def average(
-        self, replies: Iterable[ClientReply], weights: Iterable[float] | None = None
-    ) -> Arrays | None:
-        """Return the average of the clients' models that the keys ask for.
-
-        None where no client has weight: the old arrays stay. The report gets the weights.
-
-        Parameters
-        ----------
-        replies
-            In client order; taken one at a time where the average is the mean.
-        weights
-            One >= 0 a reply, of any sum; None takes the numbers of examples.
-        """
-        made = self.averaging.of(replies, weights)
-        if made.weights and made.arrays is None:
-            logger.warning("no client has examples: the model stays as it was")
-        self.record_weights(made.weights)
-        return made.arrays
-
-    def record_weights(self, weights: Mapping[int, float]) -> None:
-        """Put the clients' weights, as shares of 1, into the round's report.
-
-        The row of each client gets ``weight``, the round ``effective_clients``,
-        1 / sum of squared shares: m for equal weights, 1 if one client has all.
-        """
-        shares = np.array(list(weights.values()))
-        shares = shares / shares.sum() if shares.any() else shares
-        if TRAIN in self.reports:
-            for client_id, share in zip(weights, shares, strict=True):
-                self.reports[TRAIN].annotate(client_id, weight=float(share))
-        squares = float((shares**2).sum())
-        self.round_metrics["effective_clients"] = 1.0 / squares if squares else 0.0
-
     # ------------------------------------------------------------------- Flower's contract
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Sample clients and return one message per node."""
+        one_model = self.trains_one_model() and self.privacy is None
+        self.recovery.begin(
+            partial(self._kept, server_round, arrays) if one_model else None
+        )
         travelling = self.layer.before_training(server_round, arrays)
         self._begin_round(server_round, travelling, grid)
         self.reports = {}
@@ -137,7 +108,7 @@ class FederatedStrategy(RoundLoop):
         try:
             return self._configure(TRAIN, config)
         except QuorumMissed as missed:
-            self.judge.miss(server_round, missed)
+            self._miss(missed)
             return []
 
     def aggregate_train(
@@ -145,6 +116,8 @@ class FederatedStrategy(RoundLoop):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, and reduce them in client-id order."""
         arrays, metrics = self._reduced(server_round, replies)
+        if self.recovery.model is not None:
+            return self.recovery.model, None
         return self.layer.after_training(arrays), metrics
 
     def _reduced(
@@ -167,16 +140,37 @@ class FederatedStrategy(RoundLoop):
             tell_replies("aggregate_train", len(report.rows), report.num_asked)
             self.judge.check(len(report.rows), report)
         except QuorumMissed as missed:
-            self.judge.miss(server_round, missed)
+            self._miss(missed)
             return None, None
         finally:
             report.bytes_up += reader.bytes_up
             self.witness.tell(report)
-        self.judge.failed_rounds = 0
+            report.tell_clipped()
+        if self.recovery.must_go_back(report):
+            self._miss(QuorumMissed(0, *NO_TRAINING))
+            return None, None
+        doubtful = False
         if arrays is not None:
             arrays = self._counted_step(arrays, report)
+        if arrays is not None:
+            doubtful = self.recovery.counted(self._arrays, arrays, report)
+        if not doubtful:
+            self.judge.failed_rounds = 0
         record = None if arrays is None else to_record(arrays)
         return record, self._means[TRAIN].record(report)
+
+    def _miss(self, missed: QuorumMissed) -> None:
+        """Count a round that failed; after a poisoned one the last good model comes back."""
+        report = self.reports[TRAIN]
+        if not self.recovery.must_go_back(report):
+            self.judge.miss(self.server_round, missed)
+            return
+        kept, story = self.recovery.go_back(self.server_round, report)
+        logger.warning("round %d: %s", self.server_round, story)
+        self.restore(kept.method, kept.scalars)
+        self.extras.restore(self.guard.restore(kept.extra))
+        self.round_metrics["went_back_to"] = float(kept.server_round)
+        self.judge.miss(self.server_round, missed, "the last good model comes back")
 
     def _noised(
         self, privacy: CentralPrivacy, reader: ReplyReader, counted: Iterator[ClientReply]
@@ -265,6 +259,7 @@ class FederatedStrategy(RoundLoop):
     def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
         self.reports[phase] = PhaseReport(phase, self._members.names)
         client_ids = self._drawn(phase)
+        self.reports[phase].num_asked = len(client_ids)
         if phase == TRAIN:
             exchange = self.train_exchange(self._arrays, client_ids)
             self.extras.begin(exchange)

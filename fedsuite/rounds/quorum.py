@@ -6,6 +6,8 @@ from fedsuite.rounds.report import PhaseReport
 
 logger = ServerLogger(__name__)
 
+STAYS = "the model stays as it was"
+
 
 class QuorumMissed(Exception):
     """An exchange with too few good replies.
@@ -16,15 +18,15 @@ class QuorumMissed(Exception):
         Their number.
     reason
         Why.
-    needed
-        How many an average needed; 0 where the quorum itself is missed.
+    least
+        What there are fewer replies than; empty where that is the quorum.
     """
 
-    def __init__(self, good: int, reason: str, needed: int = 0) -> None:
+    def __init__(self, good: int, reason: str, least: str = "") -> None:
         super().__init__(good, reason)
         self.good = good
         self.reason = reason
-        self.needed = needed
+        self.least = least
 
 
 class Quorum:
@@ -75,8 +77,8 @@ class Quorum:
                 f"reply; last reason: {reason}"
             )
 
-    def miss(self, server_round: int, missed: QuorumMissed) -> None:
-        """Count a round that missed the quorum; the model stays as it was.
+    def miss(self, server_round: int, missed: QuorumMissed, then: str = STAYS) -> None:
+        """Count a round that missed the quorum; ``then`` says what becomes of the model.
 
         Raises
         ------
@@ -85,19 +87,12 @@ class Quorum:
             clients fail.
         """
         self.failed_rounds += 1
-        needed = f"quorum {self.needed}"
-        if missed.needed:
-            needed = missed.reason
+        needed = missed.reason if missed.least else f"quorum {self.needed}"
         logger.warning(
-            "round %d: %d good replies, %s: the model stays as it was",
-            server_round,
-            missed.good,
-            needed,
+            "round %d: %d good replies, %s: %s", server_round, missed.good, needed, then
         )
         if self.failed_rounds >= self.max_failed_rounds:
-            least = f"the quorum of {self.needed}"
-            if missed.needed:
-                least = f"the {missed.needed} that the aggregator needs"
+            least = missed.least or f"the quorum of {self.needed}"
             raise RunError(
                 f"round {server_round}: {self.failed_rounds} rounds in a row had fewer "
                 f"good replies than {least}; last reason: {missed.reason}"

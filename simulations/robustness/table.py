@@ -75,6 +75,7 @@ def run() -> None:
     """Run what is missing."""
     known = read()
     if not known:
+        ROWS.parent.mkdir(exist_ok=True)
         ROWS.write_text(",".join(COLUMNS) + "\n")
     for point in points():
         if point not in known:

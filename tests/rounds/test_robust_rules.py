@@ -117,8 +117,9 @@ def test_order_of_clients_and_origin_do_not_matter(
     order = np.random.default_rng(seed).permutation(7)
     again = RULES[rule](points[order], weights[order], 2)
     np.testing.assert_allclose(again, found, atol=1e-5)
-    moved = RULES[rule](points + [1000.0, -50.0, 3.0], weights, 2)
-    np.testing.assert_allclose(moved - [1000.0, -50.0, 3.0], found, atol=1e-5)
+    origin = np.array([1000.0, -50.0, 3.0])
+    moved = RULES[rule](points + origin, weights, 2)
+    np.testing.assert_allclose(moved - origin, found, atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", RULES)
