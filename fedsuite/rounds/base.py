@@ -32,6 +32,7 @@ from fedsuite.rounds.exchange import (
     build_messages,
 )
 from fedsuite.rounds.first_exchange import first_refusal
+from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
 from fedsuite.rounds.loop import RoundLoop
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.recovery import NO_TRAINING
@@ -94,6 +95,9 @@ class FederatedStrategy(RoundLoop):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Sample clients and return one message per node."""
+        self._clipped_by_flower = CLIPPING_NORM in config
+        if self._clipped_by_flower:
+            check_hello(self.identity)
         one_model = self.trains_one_model() and self.privacy is None
         self.recovery.begin(
             partial(self._kept, server_round, arrays) if one_model else None
@@ -285,6 +289,8 @@ class FederatedStrategy(RoundLoop):
 
     def _open(self, exchange: Exchange, phase: str) -> tuple[ReplyReader, list[Message]]:
         """Return the messages of an exchange and the reader for its replies."""
+        if self._clipped_by_flower and phase == TRAIN:
+            check_exchange(exchange, type(self).__name__)
         self._exchange_index += 1
         group_id = f"{self.server_round}.{self._exchange_index}"
         exchange = replace(

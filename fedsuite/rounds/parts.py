@@ -190,6 +190,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         self._arrays: Arrays = {}
         self._pending: dict[str, ReplyReader] = {}
         self._told_conversion = False
+        self._clipped_by_flower = False
         self.layer.attach(self)
 
     def keep_states_of(self, checkpoints: Sequence[Mapping[int, str]]) -> None:

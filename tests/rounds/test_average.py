@@ -23,7 +23,9 @@ from fedsuite.strategies.fair.term import TERM
 from tests.helpers import TamperingGrid, matrix_app, run
 
 RULES = ("median", "trimmed-mean", "geometric-median", "multi-krum")
-TAKERS = [n for n, m in METHODS.items() if "aggregator" not in load_strategy(m).WITHOUT_EFFECT]
+TAKERS = [
+    n for n, m in METHODS.items() if "aggregator" not in load_strategy(m).WITHOUT_EFFECT
+]
 
 
 def replies(values: Any, counts: Any = None) -> list[ClientReply]:
@@ -148,7 +150,7 @@ def test_what_cannot_work_is_refused_in_one_line(keys: dict[str, Any], reason: s
     with pytest.raises(ConfigError, match=reason) as caught:
         Experiment.from_values({"method": "fedavg", "num-clients": 6, **keys})
     assert "\n" not in str(caught.value)
-    assert next(iter(keys)) in str(caught.value)
+    assert any(key in str(caught.value) for key in keys)
 
 
 def test_a_constructor_refuses_too() -> None:
@@ -214,7 +216,10 @@ def test_rows_have_the_weight_that_counted() -> None:
 def records(points: Any) -> list[RecordDict]:
     return [
         RecordDict(
-            {"arrays": to_record({"w": point}), "metrics": MetricRecord({"num-examples": 1})}
+            {
+                "arrays": to_record({"w": point}),
+                "metrics": MetricRecord({"num-examples": 1}),
+            }
         )
         for point in points
     ]
