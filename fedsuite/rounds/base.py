@@ -164,7 +164,7 @@ class FederatedStrategy(RoundLoop):
         return record, self._means[TRAIN].record(report)
 
     def _miss(self, missed: QuorumMissed) -> None:
-        """Count a round that failed; after a poisoned one the last good model comes back."""
+        """Count a failed round; after a poisoned one the last good model comes back."""
         report = self.reports[TRAIN]
         if not self.recovery.must_go_back(report):
             self.judge.miss(self.server_round, missed)

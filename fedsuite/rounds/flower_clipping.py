@@ -1,8 +1,8 @@
 """Flower's clipping in clients, and what it cannot carry.
 
-Its modifiers ``fixedclipping_mod`` and ``adaptiveclipping_mod`` stand before all messages of
-a ClientApp. They answer every message but one of a clipping norm and one array record with
-an error. Its wrapper then drops the round without a word to the strategy inside, so that a
+Its modifiers ``fixedclipping_mod`` and ``adaptiveclipping_mod`` stand before all messages
+of a ClientApp. They answer with an error, unless a message holds a clipping norm and one
+array record. Its wrapper then drops the round without a word to the strategy inside, so that a
 run ends with no model. The wrapper's mark is its key in the settings for training.
 """
 

@@ -92,7 +92,7 @@ class Recovery:
         self._now = before() if before is not None else None
 
     def who_cannot_train(self, report: PhaseReport) -> int:
-        """Return how many of a round's clients show that the model cannot be trained from."""
+        """Return how many of a round's clients cannot train from the model."""
         failed = {
             r.client_id for r in report.rejections if _NOT_FINITE.search(r.reason)
         } - {None}

@@ -82,7 +82,7 @@ class PhaseReport:
         self._row_of.get(client_id, {}).update(values)
 
     def tell_clipped(self) -> None:
-        """Add ``clipped`` to each row: 1 if less of the reply counts than it said, else 0."""
+        """Add ``clipped`` to each row: 1 if less of the reply counts than it said."""
         bounded = {rejection.client_id for rejection in self.bounded}
         for client_id in self._row_of:
             self.annotate(client_id, clipped=float(client_id in bounded))

@@ -1,4 +1,4 @@
-"""A poisoned round: the server goes back, names the liar, and the run goes on and learns."""
+"""A poisoned round: the server goes back, names the liar, and the run learns."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""FedAvg and FedEBA inside Flower's differential-privacy wrappers, through their own ``start``."""
+"""FedAvg and FedEBA in Flower's differential-privacy wrappers, by their own ``start``."""
 
 from typing import Any
 
