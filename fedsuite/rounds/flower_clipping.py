@@ -2,8 +2,8 @@
 
 Its modifiers ``fixedclipping_mod`` and ``adaptiveclipping_mod`` stand before all messages
 of a ClientApp. They answer with an error, unless a message holds a clipping norm and one
-array record. Its wrapper then drops the round without a word to the strategy inside, and the
-run ends with no model. The wrapper's mark is its key in the settings for training.
+array record. Its wrapper then drops the round without a word to the strategy inside, and
+the run ends with no model. The wrapper's mark is its key in the settings for training.
 """
 
 from fedsuite.core.errors import ConfigError

@@ -156,7 +156,7 @@ def test_what_cannot_work_is_refused_in_one_line(keys: dict[str, Any], reason: s
 def test_a_constructor_refuses_too() -> None:
     with pytest.raises(ValueError, match="needs 7 clients in a round where 2 may lie"):
         FedAvg(aggregator="multi-krum", liars=2, clients_per_round=6)
-    with pytest.raises(ValueError, match="max_client_weight = .* has no effect with QFFL"):
+    with pytest.raises(ValueError, match=r"max_client_weight = .* has no effect with QFFL"):
         QFFL(max_client_weight=0.5)
 
 
