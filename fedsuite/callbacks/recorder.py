@@ -40,6 +40,7 @@ class Recorder(Callback):
             for kind, found in (
                 ("rejected-reply", phase.rejections),
                 ("bounded-reply", phase.bounded),
+                ("suspected-reply", phase.suspected),
             )
             for rejection in sorted(found, key=_by_client)
         ]

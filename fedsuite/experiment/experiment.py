@@ -40,6 +40,7 @@ from fedsuite.experiment.plug_ins import check_installed
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.experiment.shipped import find_experiment
 from fedsuite.experiment.site_keys import check_sites, number_of_sites
+from fedsuite.rounds.average_keys import refusal as average_refusal
 from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.privacy_rules import refusal as noise_refusal
 from fedsuite.rounds.round_settings import RoundSettings
@@ -202,6 +203,8 @@ class Experiment:
                 f"keys drop-out = {self['drop-out']} and straggler = {self['straggler']}: "
                 "expected at most 1 together"
             )
+        if reason := average_refusal(self.values, per_round):
+            raise ConfigError(f"key {reason}")
         self._check_attack()
 
     def _check_attack(self) -> None:

@@ -14,8 +14,7 @@ import numpy as np
 
 from fedsuite.core.settings import given
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import ARRAYS, LOSS_BEFORE, TRAIN, Arrays
-from fedsuite.rounds.aggregation import weighted_mean
+from fedsuite.messages.records import LOSS_BEFORE, Arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
@@ -63,32 +62,8 @@ class GatheredStrategy(FederatedStrategy):
         usable = [reply for reply in taken if reply.num_examples > 0]
         if len(taken) < self.quorum or not usable:
             return None
+        self.averaging.check(len(usable))
         return self.combine(arrays, usable)
-
-    def mean_of(self, replies: Sequence[ClientReply], weights: Vector) -> Arrays | None:
-        """Return the weighted mean of the clients' arrays, and record the weights.
-
-        Parameters
-        ----------
-        replies
-            Clients to average.
-        weights
-            One a client, >= 0; need not sum to 1. All 0 keeps the old arrays.
-        """
-        self.record_weights(replies, weights)
-        return weighted_mean((r.arrays[ARRAYS] for r in replies), weights.tolist())
-
-    def record_weights(self, replies: Sequence[ClientReply], weights: Vector) -> None:
-        """Put the weights, as shares of 1, into the round's report.
-
-        The row of each client gets ``weight``, the round ``effective_clients``,
-        1 / sum of squared shares: m for equal weights, 1 if one client has all.
-        """
-        shares = weights / weights.sum() if weights.any() else weights
-        for reply, share in zip(replies, shares, strict=True):
-            self.reports[TRAIN].annotate(reply.client_id, weight=float(share))
-        squares = float((shares**2).sum())
-        self.round_metrics["effective_clients"] = 1.0 / squares if squares else 0.0
 
 
 class LossStrategy(GatheredStrategy):
@@ -141,3 +116,9 @@ def metric_of(replies: Sequence[ClientReply], name: str) -> Vector:
 def examples_of(replies: Sequence[ClientReply]) -> Vector:
     """Return the numbers of examples n_k of all replies."""
     return np.array([reply.num_examples for reply in replies], dtype=np.float64)
+
+
+def by_client(replies: Sequence[ClientReply], numbers: Vector) -> dict[int, float]:
+    """Return one number of each client."""
+    clients = (reply.client_id for reply in replies)
+    return dict(zip(clients, numbers.tolist(), strict=True))

@@ -6,6 +6,7 @@ what must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -31,8 +32,10 @@ from fedsuite.rounds.exchange import (
     build_messages,
 )
 from fedsuite.rounds.first_exchange import first_refusal
+from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
 from fedsuite.rounds.loop import RoundLoop
 from fedsuite.rounds.quorum import QuorumMissed
+from fedsuite.rounds.recovery import NO_TRAINING
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
 from fedsuite.rounds.validation import ClientReply, Expected, all_finite
@@ -92,6 +95,13 @@ class FederatedStrategy(RoundLoop):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Sample clients and return one message per node."""
+        self._clipped_by_flower = CLIPPING_NORM in config
+        if self._clipped_by_flower:
+            check_hello(self.identity)
+        one_model = self.trains_one_model() and self.privacy is None
+        self.recovery.begin(
+            partial(self._kept, server_round, arrays) if one_model else None
+        )
         travelling = self.layer.before_training(server_round, arrays)
         self._begin_round(server_round, travelling, grid)
         self.reports = {}
@@ -102,7 +112,7 @@ class FederatedStrategy(RoundLoop):
         try:
             return self._configure(TRAIN, config)
         except QuorumMissed as missed:
-            self.judge.miss(server_round, missed)
+            self._miss(missed)
             return []
 
     def aggregate_train(
@@ -110,6 +120,8 @@ class FederatedStrategy(RoundLoop):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, and reduce them in client-id order."""
         arrays, metrics = self._reduced(server_round, replies)
+        if self.recovery.model is not None:
+            return self.recovery.model, None
         return self.layer.after_training(arrays), metrics
 
     def _reduced(
@@ -132,16 +144,37 @@ class FederatedStrategy(RoundLoop):
             tell_replies("aggregate_train", len(report.rows), report.num_asked)
             self.judge.check(len(report.rows), report)
         except QuorumMissed as missed:
-            self.judge.miss(server_round, missed)
+            self._miss(missed)
             return None, None
         finally:
             report.bytes_up += reader.bytes_up
             self.witness.tell(report)
-        self.judge.failed_rounds = 0
+            report.tell_clipped()
+        if self.recovery.must_go_back(report):
+            self._miss(QuorumMissed(0, *NO_TRAINING))
+            return None, None
+        doubtful = False
         if arrays is not None:
             arrays = self._counted_step(arrays, report)
+        if arrays is not None:
+            doubtful = self.recovery.counted(self._arrays, arrays, report)
+        if not doubtful:
+            self.judge.failed_rounds = 0
         record = None if arrays is None else to_record(arrays)
         return record, self._means[TRAIN].record(report)
+
+    def _miss(self, missed: QuorumMissed) -> None:
+        """Count a failed round; after a poisoned one the last good model comes back."""
+        report = self.reports[TRAIN]
+        if not self.recovery.must_go_back(report):
+            self.judge.miss(self.server_round, missed)
+            return
+        kept, story = self.recovery.go_back(self.server_round, report)
+        logger.warning("round %d: %s", self.server_round, story)
+        self.restore(kept.method, kept.scalars)
+        self.extras.restore(self.guard.restore(kept.extra))
+        self.round_metrics["went_back_to"] = float(kept.server_round)
+        self.judge.miss(self.server_round, missed, "the last good model comes back")
 
     def _noised(
         self, privacy: CentralPrivacy, reader: ReplyReader, counted: Iterator[ClientReply]
@@ -230,6 +263,7 @@ class FederatedStrategy(RoundLoop):
     def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
         self.reports[phase] = PhaseReport(phase, self._members.names)
         client_ids = self._drawn(phase)
+        self.reports[phase].num_asked = len(client_ids)
         if phase == TRAIN:
             exchange = self.train_exchange(self._arrays, client_ids)
             self.extras.begin(exchange)
@@ -255,6 +289,8 @@ class FederatedStrategy(RoundLoop):
 
     def _open(self, exchange: Exchange, phase: str) -> tuple[ReplyReader, list[Message]]:
         """Return the messages of an exchange and the reader for its replies."""
+        if self._clipped_by_flower and phase == TRAIN:
+            check_exchange(exchange, type(self).__name__)
         self._exchange_index += 1
         group_id = f"{self.server_round}.{self._exchange_index}"
         exchange = replace(

@@ -94,7 +94,7 @@ class Checkpoint:
         """Return the state of a run between two rounds."""
         method_arrays, method_scalars = state.strategy.state()
         layer = state.strategy.layer.state()
-        extras = {**state.strategy.extras.state(), **state.strategy.guard.state()}
+        extras = state.strategy.extras_state()
         return cls(
             server_round=state.server_round,
             fingerprint=fingerprint,
@@ -121,7 +121,7 @@ class Checkpoint:
         strategy = state.strategy
         strategy.restore(self.method_arrays, self.method_scalars)
         strategy.layer.restore(self.layer_scalars)
-        strategy.extras.restore(strategy.guard.restore(self.extra_arrays))
+        strategy.restore_extras(self.extra_arrays)
         if strategy.privacy is not None:
             strategy.privacy.restore(self.privacy)
         strategy.client_versions = dict(self.client_versions)

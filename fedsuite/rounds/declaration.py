@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedsuite.core.keys import Key, Value
+from fedsuite.rounds.average_keys import own_rule
 from fedsuite.rounds.privacy_rules import UNARGUED, Release
 from fedsuite.rounds.round_settings import RoundSettings
 
@@ -34,6 +35,11 @@ NO_WHOLE_MODEL: Mapping[str, str] = {
     "score-training-data": "no client receives a whole model to score"
 }
 """What needs a whole model in the message."""
+
+
+OWN_RULE: Mapping[str, str] = own_rule("its aggregation is a rule of its own")
+"""What needs an average of models: a class that takes one by ``self.average`` says so by
+leaving it out of its own ``WITHOUT_EFFECT``."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ class MethodDeclaration:
     FIXED_REASON: ClassVar[str] = ""
     """Why other values are refused, for the error; empty says nothing."""
 
-    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = OWN_RULE
     """Keys declared elsewhere that change nothing with the method, and why: other values
     than their defaults are refused."""
 

@@ -1,15 +1,19 @@
-"""Keywords and state of every strategy, and the methods that a method may override.
+"""Keywords and state of every strategy, and what a method may use and override.
 
 What runs the rounds stands above: :mod:`fedsuite.rounds.base`.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
+from fedsuite.core.logs import ServerLogger
 from fedsuite.core.settings import given
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
@@ -21,6 +25,9 @@ from fedsuite.messages.records import (
     Arrays,
     ConfigValue,
 )
+from fedsuite.rounds.average import Averaging
+from fedsuite.rounds.average_keys import AVERAGE_KEYS
+from fedsuite.rounds.average_keys import refusal as average_refusal
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.declaration import MethodDeclaration
 from fedsuite.rounds.exchange import (
@@ -36,11 +43,14 @@ from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
 from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
 from fedsuite.rounds.privacy_rules import is_noised, refusal
 from fedsuite.rounds.quorum import Quorum
+from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.server_step import ServerExtras
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.rounds.witness import Witness
+
+logger = ServerLogger(__name__)
 
 
 class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
@@ -159,7 +169,9 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             Limit.parse("max_update_norm", self.max_update_norm),
             self.claims(),
         )
+        self.averaging = self._average()
         self.extras = ServerExtras(momentum=self.server_momentum, fedvarp=self.fedvarp)
+        self.recovery = Recovery()
         self.privacy = self._central_privacy()
         self.directory = Directory(
             self.identity,
@@ -184,6 +196,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         self._arrays: Arrays = {}
         self._pending: dict[str, ReplyReader] = {}
         self._told_conversion = False
+        self._clipped_by_flower = False
         self.layer.attach(self)
 
     def keep_states_of(self, checkpoints: Sequence[Mapping[int, str]]) -> None:
@@ -203,6 +216,20 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
                     known.append(version)
         self.kept_versions = {k: ",".join(known) for k, known in kept.items()}
 
+    def restore_extras(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what momentum, FedVARP, the guard and the way back remembered."""
+        self.extras.restore(self.guard.restore(self.recovery.restore(state)))
+
+    def extras_state(self) -> Arrays:
+        """Return what :meth:`restore_extras` takes back."""
+        return {**self.extras.state(), **self.guard.state(), **self.recovery.state()}
+
+    def _kept(self, server_round: int, arrays: ArrayRecord) -> Kept:
+        """Return what the server has before a round."""
+        method, scalars = self.state()
+        extra = {**self.extras.state(), **self.guard.state()}
+        return Kept(server_round - 1, arrays, method, scalars, extra, {})
+
     def _central_privacy(self) -> CentralPrivacy | None:
         """Return the noise at the server that the keywords ask for."""
         values = {key.name: getattr(self, key.argument) for key in self.KEYS}
@@ -215,6 +242,20 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         if not is_noised(values):
             return None
         return CentralPrivacy(self, self.seed, weighted=release.kind == "weighted")
+
+    def _average(self) -> Averaging:
+        """Return the average that the keywords ask for."""
+        values = {key.name: getattr(self, key.argument) for key in self.KEYS}
+        for key in self.KEYS:
+            changed = key.name in AVERAGE_KEYS and values[key.name] != key.default
+            if changed and (reason := self.WITHOUT_EFFECT.get(key.name)):
+                raise ValueError(
+                    f"{key.argument} = {values[key.name]!r} has no effect with "
+                    f"{type(self).__name__}: {reason}"
+                )
+        if reason := average_refusal(values, self.clients_per_round):
+            raise ValueError(reason)
+        return Averaging(self)
 
     def _refuse_legacy(self, hosts_clients: bool) -> None:
         legacy = self.wire == "numpy"
@@ -232,6 +273,42 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
                 f"{self.configrecord_key!r}: legacy NumPyClients (wire = 'numpy') and "
                 "fedsuite's clients on shared nodes have names of their own: leave both out"
             )
+
+    # ----------------------------------------------------------------- for methods to use
+
+    def average(
+        self, replies: Iterable[ClientReply], weights: Iterable[float] | None = None
+    ) -> Arrays | None:
+        """Return the average of the clients' models that the keys ask for.
+
+        None where no client has weight: the old arrays stay. The report gets the weights.
+
+        Parameters
+        ----------
+        replies
+            In client order; taken one at a time where the average is the mean.
+        weights
+            One >= 0 a reply, of any sum; None takes the numbers of examples.
+        """
+        made = self.averaging.of(replies, weights)
+        if made.weights and made.arrays is None:
+            logger.warning("no client has examples: the model stays as it was")
+        self.record_weights(made.weights)
+        return made.arrays
+
+    def record_weights(self, weights: Mapping[int, float]) -> None:
+        """Put the clients' weights, as shares of 1, into the round's report.
+
+        The row of each client gets ``weight``, the round ``effective_clients``,
+        1 / sum of squared shares: m for equal weights, 1 if one client has all.
+        """
+        shares = np.array(list(weights.values()))
+        shares = shares / shares.sum() if shares.any() else shares
+        if TRAIN in self.reports:
+            for client_id, share in zip(weights, shares, strict=True):
+                self.reports[TRAIN].annotate(client_id, weight=float(share))
+        squares = float((shares**2).sum())
+        self.round_metrics["effective_clients"] = 1.0 / squares if squares else 0.0
 
     # ------------------------------------------------------------- for methods to override
 

@@ -207,6 +207,16 @@ def _of_others(values: Mapping[str, Value], said: str) -> str:
                 f"{said}: {name} compares clients, so that one would change what another "
                 "counts with: leave it out; dp-clipping-norm bounds each alone"
             )
+    if values.get("aggregator", "mean") != "mean":
+        return (
+            f"{said}: how far one client moves aggregator = {values['aggregator']!r} is "
+            "not known, so no noise is enough: leave one of them out"
+        )
+    if values.get("max-client-weight", "auto") not in ("auto", 1.0):
+        return (
+            f"{said}: max-client-weight divides by what others claim, so that one client "
+            "would change what another counts with: leave it out; dp-max-weight bounds each"
+        )
     if values.get("decomposition"):
         return (
             f"{said}: nobody has argued what a round with decomposition releases: leave "

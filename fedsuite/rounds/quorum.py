@@ -6,14 +6,27 @@ from fedsuite.rounds.report import PhaseReport
 
 logger = ServerLogger(__name__)
 
+STAYS = "the model stays as it was"
+
 
 class QuorumMissed(Exception):
-    """An exchange with too few good replies: their number, and why."""
+    """An exchange with too few good replies.
 
-    def __init__(self, good: int, reason: str) -> None:
+    Parameters
+    ----------
+    good
+        Their number.
+    reason
+        Why.
+    least
+        What there are fewer replies than; empty where that is the quorum.
+    """
+
+    def __init__(self, good: int, reason: str, least: str = "") -> None:
         super().__init__(good, reason)
         self.good = good
         self.reason = reason
+        self.least = least
 
 
 class Quorum:
@@ -64,8 +77,8 @@ class Quorum:
                 f"reply; last reason: {reason}"
             )
 
-    def miss(self, server_round: int, missed: QuorumMissed) -> None:
-        """Count a round that missed the quorum; the model stays as it was.
+    def miss(self, server_round: int, missed: QuorumMissed, then: str = STAYS) -> None:
+        """Count a round that missed the quorum; ``then`` says what becomes of the model.
 
         Raises
         ------
@@ -74,15 +87,13 @@ class Quorum:
             clients fail.
         """
         self.failed_rounds += 1
+        needed = missed.reason if missed.least else f"quorum {self.needed}"
         logger.warning(
-            "round %d: %d good replies, quorum %d: the model stays as it was",
-            server_round,
-            missed.good,
-            self.needed,
+            "round %d: %d good replies, %s: %s", server_round, missed.good, needed, then
         )
         if self.failed_rounds >= self.max_failed_rounds:
+            least = missed.least or f"the quorum of {self.needed}"
             raise RunError(
                 f"round {server_round}: {self.failed_rounds} rounds in a row had fewer "
-                f"good replies than the quorum of {self.needed}; last reason: "
-                f"{missed.reason}"
+                f"good replies than {least}; last reason: {missed.reason}"
             )

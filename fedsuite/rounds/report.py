@@ -9,7 +9,9 @@ from fedsuite.rounds.validation import ClientReply
 
 Row = dict[str, float | int | str]
 
-OF_A_CLIENT = frozenset({"client", "update_norm", "norm_ratio", "cosine"})
+OF_A_CLIENT = frozenset(
+    {"client", "update_norm", "norm_ratio", "cosine", "weight", "clipped", "kept"}
+)
 """Columns that have no mean: they compare a client with the others."""
 
 RESERVED = frozenset({"client", "num_examples", "round", "phase"})
@@ -44,6 +46,8 @@ class PhaseReport:
         Client to its registered name, where it has one.
     rejections, bounded
         Replies that were not used, and those of which less counted than they said.
+    suspected
+        Clients whose replies to an earlier round may have poisoned the model.
     """
 
     phase: str
@@ -51,6 +55,7 @@ class PhaseReport:
     rows: list[Row] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
     bounded: list[Rejection] = field(default_factory=list)
+    suspected: list[Rejection] = field(default_factory=list)
     num_asked: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
@@ -75,6 +80,16 @@ class PhaseReport:
         Nothing happens for a client without a row: one with no good reply.
         """
         self._row_of.get(client_id, {}).update(values)
+
+    def tell_clipped(self) -> None:
+        """Add ``clipped`` to each row: 1 if less of the reply counts than it said."""
+        bounded = {rejection.client_id for rejection in self.bounded}
+        for client_id in self._row_of:
+            self.annotate(client_id, clipped=float(client_id in bounded))
+
+    def of_clients(self, name: str) -> dict[int, float]:
+        """Return one column by client, of those that have it."""
+        return {k: float(row[name]) for k, row in self._row_of.items() if name in row}
 
     def weights(self) -> dict[int, float]:
         """Return each client's weight in the method, or else its number of examples."""

@@ -3,11 +3,12 @@
 import math
 
 from fedsuite.core.settings import Declared, key
+from fedsuite.rounds.average_keys import AverageKeys
 from fedsuite.rounds.guard import BELIEVED_LOSS, NO_LIMIT, Limit
 from fedsuite.rounds.privacy_rules import PrivacyKeys
 
 
-class RoundSettings(PrivacyKeys):
+class RoundSettings(AverageKeys, PrivacyKeys):
     """Keys of the rounds, which every strategy takes as keywords too."""
 
     clients_per_round: int = key(

@@ -119,8 +119,10 @@ class UpdateMemory:
         for client_id, fresh in self._fresh.items():
             known = self.updates.setdefault(client_id, {})
             for name, update in fresh.items():
-                total = self.total.setdefault(name, np.zeros(update.shape))
-                total += np.subtract(update, known.get(name, 0.0), dtype=np.float64)
+                # A new array: someone may hold the old one, to go back to.
+                total = self.total.get(name, np.zeros(update.shape))
+                change = np.subtract(update, known.get(name, 0.0), dtype=np.float64)
+                self.total[name] = total + change
                 known[name] = update
         self._fresh = {}
 

@@ -248,7 +248,8 @@ class FederatedClient(NumPyClient):
         if not math.isfinite(summary.loss):
             raise RunError(
                 f"client {self.client_id}, round {server_round}: the training loss is "
-                f"{summary.loss}: lower learning-rate, or look at the client's data"
+                f"{summary.loss}: lower learning-rate, or look at the client's data; where "
+                "most clients fail, at the model that they got"
             )
         return summary
 

@@ -70,6 +70,8 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "fedpara-gamma": (1.0,),
     "personal-epochs": (2,),
     "fedsac-interval": (1,),
+    "liars": (0.0,),
+    "max-client-weight": (0.2,),
     "max-examples": (1.0,),
     "max-failed-rounds": (1,),
     "max-loss-ratio": (1.0,),

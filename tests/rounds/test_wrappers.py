@@ -1,4 +1,4 @@
-"""FedAvg inside Flower's differential-privacy wrappers, through their own ``start``."""
+"""FedAvg and FedEBA in Flower's differential-privacy wrappers, by their own ``start``."""
 
 from typing import Any
 
@@ -10,8 +10,13 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
 )
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import to_arrays
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.strategies.drift.scaffold import Scaffold
+from fedsuite.strategies.fair.fedeba import FedEBA
+from fedsuite.strategies.fair.fedeba_plus import FedEBAPlus
 from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import MEAN_OF_ALL, matrix_app, strategy_for, zeros
 
@@ -21,10 +26,16 @@ WRAPPERS = {
 }
 
 
-def run_wrapped(side: str, clipping_norm: float, layout: str, num_rounds: int) -> Any:
+def run_wrapped(
+    side: str,
+    clipping_norm: float,
+    layout: str,
+    num_rounds: int,
+    inner: FederatedStrategy | None = None,
+) -> Any:
     wrapper, mods = WRAPPERS[side]
     strategy = wrapper(
-        strategy_for(layout, fraction_evaluate=0.0),
+        inner or strategy_for(layout, fraction_evaluate=0.0),
         noise_multiplier=0.0,
         clipping_norm=clipping_norm,
         num_sampled_clients=3,
@@ -56,3 +67,34 @@ def test_layout_in_which_a_node_hosts_clients(layout: str) -> None:
     """The server-side wrapper clips each array record by itself: one a client."""
     weight, _ = run_wrapped("server", 0.5, layout, 1)
     assert np.linalg.norm(weight) == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("side", WRAPPERS)
+def test_fedeba_trains_inside_both(side: str) -> None:
+    """Its mean at temperature 1e9 is plain: 7 / 3."""
+    keys: dict[str, Any] = {"effective_clients": 0.0, "temperature": 1e9}
+    inner = FedEBA(loss_key="loss", fraction_evaluate=0.0, **keys)
+    weight, inner = run_wrapped(side, 1e9, "single", 2, inner)
+    assert weight == pytest.approx(np.full((2, 2), 7 / 3), rel=1e-6)
+    assert not inner.reports["train"].rejections
+
+
+@pytest.mark.parametrize(
+    ("strategy", "does"),
+    [
+        (FedEBAPlus, "FedEBAPlus also sends query.probe"),
+        (Scaffold, "Scaffold sends arrays, control"),
+    ],
+)
+def test_what_clipping_in_clients_cannot_carry_is_refused_at_once(
+    strategy: Any, does: str
+) -> None:
+    """Flower would drop each round in silence, and end with no model: KeyError 'weight'."""
+    with pytest.raises(ConfigError, match=does) as caught:
+        run_wrapped("client", 1.0, "single", 2, strategy(fraction_evaluate=0.0))
+    assert "\n" not in str(caught.value)
+
+
+def test_clipping_in_clients_refuses_the_hello_and_we_say_so() -> None:
+    with pytest.raises(ConfigError, match="identity = 'partition'"):
+        run_wrapped("client", 1.0, "hosted", 1)

@@ -8,22 +8,21 @@ with n the examples of those that answered. Deviation: a server learning rate et
 papers, w_{t+1} = w_t + eta (mean - w_t); eta = 1 is FedAvg as published.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from fedsuite.core.logs import ServerLogger
-from fedsuite.messages.records import ARRAYS, Arrays
-from fedsuite.rounds.aggregation import WeightedMean, step_towards
+from fedsuite.messages.records import Arrays
+from fedsuite.rounds.aggregation import step_towards
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.round_settings import ServerRate
 from fedsuite.rounds.validation import ClientReply
 
-logger = ServerLogger(__name__)
-
 
 class FedAvg(ServerRate, FederatedStrategy):
     """Average of the clients' models, weighted by their numbers of examples."""
+
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
 
     PRIVACY: ClassVar[Release] = Release(
         "mean",
@@ -32,13 +31,7 @@ class FedAvg(ServerRate, FederatedStrategy):
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Step towards the clients' mean; without examples the model stays."""
-        mean, answered = WeightedMean(), False
-        for reply in replies:
-            answered = True
-            mean.add(reply.arrays[ARRAYS], reply.num_examples)
-        target = mean.result()
+        target = self.average(replies)
         if target is None:
-            if answered:
-                logger.warning("no client has examples: the model stays as it was")
             return None
         return step_towards(arrays, target, self.server_learning_rate)

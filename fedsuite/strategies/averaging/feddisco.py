@@ -62,6 +62,8 @@ class FedDISCO(GatheredStrategy):
         "FedDISCOClient", "measures its labels"
     )
 
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+
     feddisco_a: float = key(
         default=0.5,
         help="weight a of a client's discrepancy; 0 with b = 0 is FedAvg",
@@ -91,4 +93,4 @@ class FedDISCO(GatheredStrategy):
         weights = discrepancy_weights(
             examples, discrepancies, self.feddisco_a, self.feddisco_b
         )
-        return self.mean_of(replies, weights)
+        return self.average(replies, weights)

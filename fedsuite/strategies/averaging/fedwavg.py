@@ -53,6 +53,8 @@ class FedwAvg(GatheredStrategy):
         "FedwAvgClient", "counts forgotten examples"
     )
 
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+
     fedwavg_alpha: float = key(
         default=0.3,
         help="share of the weights by forgotten examples; 0 is FedAvg",
@@ -71,6 +73,6 @@ class FedwAvg(GatheredStrategy):
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the mean of the clients' models."""
         examples, forgotten = examples_of(replies), metric_of(replies, FORGOTTEN)
-        return self.mean_of(
+        return self.average(
             replies, forgetting_weights(examples, forgotten, self.fedwavg_alpha)
         )

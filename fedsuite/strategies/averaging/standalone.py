@@ -13,6 +13,7 @@ from fedsuite.rounds.declaration import (
     NO_COMMON_STEP,
     NO_MODEL_BACK,
     NO_WHOLE_MODEL,
+    OWN_RULE,
     ClientNeeds,
 )
 from fedsuite.rounds.exchange import Exchange
@@ -29,6 +30,7 @@ class Standalone(FederatedStrategy):
     )
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **OWN_RULE,
         **NO_COMMON_STEP,
         **NO_MODEL_BACK,
         **NO_WHOLE_MODEL,

@@ -158,8 +158,8 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         if not _is_plain_mean(strategy) or extras:
             raise ValueError(
                 f"cross terms are defined for the mean by examples: {name} must be FedAvg "
-                "or FedProx, with server-learning-rate 1, without server-momentum and "
-                "fedvarp"
+                "or FedProx, with server-learning-rate 1, without server-momentum, "
+                "fedvarp, another aggregator and max-client-weight"
             )
 
     # ---------------------------------------------------------------------------- a round
@@ -364,6 +364,7 @@ def _is_plain_mean(strategy: FederatedStrategy) -> bool:
         isinstance(strategy, FedAvg)
         and type(strategy).aggregate is FedAvg.aggregate
         and strategy.server_learning_rate == 1.0
+        and strategy.averaging.streams
     )
 
 

@@ -29,7 +29,12 @@ from fedsuite.messages.records import (
     ConfigValue,
 )
 from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_MODEL_BACK, NO_WHOLE_MODEL
+from fedsuite.rounds.declaration import (
+    NO_COMMON_STEP,
+    NO_MODEL_BACK,
+    NO_WHOLE_MODEL,
+    OWN_RULE,
+)
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import BadReply, ClientReply, Expected
@@ -56,6 +61,7 @@ class ClassTables(FederatedStrategy):
         "client has, which noise cannot hide"
     )
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **OWN_RULE,
         **NO_COMMON_STEP,
         **NO_MODEL_BACK,
         **NO_WHOLE_MODEL,

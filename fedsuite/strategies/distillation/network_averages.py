@@ -9,7 +9,7 @@ from fedsuite.core.keys import Value
 from fedsuite.core.settings import key, part
 from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays
 from fedsuite.rounds.aggregation import WeightedMean
-from fedsuite.rounds.declaration import NO_COMMON_STEP
+from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies.distillation.public_exchange import PublicExchange
@@ -36,7 +36,7 @@ class NetworkAverages(PublicExchange):
         "it distils on one view of a sample, and the message that a client answers with "
         "its model does not hold the one that noise is measured from"
     )
-    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_COMMON_STEP}
     PRIVATE_MODELS: ClassVar[bool] = False
 
     networks: "ServerNetworks" = part(help="the clients' networks")

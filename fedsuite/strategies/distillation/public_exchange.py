@@ -30,7 +30,12 @@ from fedsuite.messages.records import (
     ConfigValue,
 )
 from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_MODEL_BACK, NO_WHOLE_MODEL
+from fedsuite.rounds.declaration import (
+    NO_COMMON_STEP,
+    NO_MODEL_BACK,
+    NO_WHOLE_MODEL,
+    OWN_RULE,
+)
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.report import RESERVED
@@ -77,6 +82,7 @@ class PublicExchange(FederatedStrategy):
     FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
     FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **OWN_RULE,
         **NO_COMMON_STEP,
         **NO_MODEL_BACK,
         **NO_WHOLE_MODEL,

@@ -96,7 +96,7 @@ class CorrectedStrategy(FederatedStrategy):
         versions = dict(self.client_versions)
         self._made = {}
         record, metrics = super().aggregate_train(server_round, replies)
-        if record is None:
+        if record is None or self.recovery.model is not None:
             # Clients that answered have stored new vectors: they are not to start there.
             self.client_versions = versions
             return record, metrics

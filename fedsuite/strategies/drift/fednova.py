@@ -20,7 +20,7 @@ from fedsuite.core.keys import Value
 from fedsuite.core.settings import given
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import NUM_STEPS, Arrays
-from fedsuite.rounds.all_replies import GatheredStrategy, examples_of, metric_of
+from fedsuite.rounds.all_replies import GatheredStrategy, by_client, examples_of, metric_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.guard import BELIEVED_COUNT, Limit
 from fedsuite.rounds.round_settings import ServerRate
@@ -62,7 +62,7 @@ class FedNova(ServerRate, GatheredStrategy):
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return the model moved by the normalised step."""
         shares = examples_of(replies) / examples_of(replies).sum()
-        self.record_weights(replies, shares)
+        self.record_weights(by_client(replies, shares))
         known = self.local_steps
         steps = (
             np.full(len(replies), float(known)) if known else metric_of(replies, NUM_STEPS)

@@ -29,7 +29,7 @@ is new takes the mean of the others' sums. n_k never enters.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -109,6 +109,8 @@ def silo_decision(
 class AAggFF(LossRatio, LossStrategy):
     """Mean of the models with weights that the server learns online."""
 
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+
     aaggff_setting: Setting = key(
         default="cross-device", help="for rounds of some clients, or of all"
     )
@@ -135,7 +137,7 @@ class AAggFF(LossRatio, LossStrategy):
         if self.loss_ratio < math.inf and weights.any():
             weights = capped_shares(weights, self.loss_ratio / len(weights))
         largest = weights.max()
-        return self.mean_of(replies, weights / largest if largest else weights + 1.0)
+        return self.average(replies, weights / largest if largest else weights + 1.0)
 
     def _decide_device(self, responses: Vector, answered: Sequence[int]) -> None:
         memory = self._memory

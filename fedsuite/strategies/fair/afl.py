@@ -19,6 +19,7 @@ step, and gamma means the same at any share of clients.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -49,6 +50,8 @@ def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
 class AFL(LossRatio, LossStrategy):
     """Mean of the models with weights that chase the worst client."""
 
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+
     afl_step: float = key(
         default=0.1,
         help="step gamma of lambda; 0 is FedAvg with equal weights",
@@ -70,7 +73,7 @@ class AFL(LossRatio, LossStrategy):
         self.round_metrics["largest_lambda"] = max(self._lambda.values())
         # Clients that all lost their weight count alike; equal weights are exactly 1.
         largest = new.max()
-        return self.mean_of(replies, new / largest if largest else np.ones(len(new)))
+        return self.average(replies, new / largest if largest else np.ones(len(new)))
 
     def _admit(self, client_ids: Sequence[int]) -> None:
         """Give new clients 1 / M each, taken from the others in proportion."""

@@ -186,10 +186,10 @@ class FedEBA(LossRatio, FedAvg):
         before = self.aggregation_losses == "before"
         losses = self.losses_before(used) if before else after
         weights = self.weights_of(losses, [reply.num_examples for reply in used])
-        update = self.combine(arrays, used, weights)
         for reply, weight, loss in zip(used, weights, after, strict=True):
             self.annotate(reply.client_id, weight=float(weight), loss_after=loss)
         self.round_metrics["effective_clients"] = effective_clients(weights)
+        update = self.combine(arrays, used, weights)
         self.round_metrics["update_norm"] = _norm(arrays, update)
         return apply_update(arrays, update, self.server_learning_rate)
 
@@ -215,7 +215,9 @@ class FedEBA(LossRatio, FedAvg):
     def combine(
         self, arrays: Arrays, replies: Sequence[ClientReply], weights: Vector
     ) -> Arrays:
-        """Return the round's update: sum_i p_i Delta_i."""
+        """Return the round's update: sum_i p_i Delta_i, or what a robust rule makes."""
+        if self.averaging.is_robust:
+            return update_of(arrays, self.average(replies, weights) or arrays)
         return weighted_sum(client_updates(arrays, replies), weights)
 
     def claims(self) -> Mapping[str, Limit]:
@@ -237,7 +239,7 @@ class FedEBA(LossRatio, FedAvg):
         )
         self.round_metrics["temperature"] = temperature
         bounded = within_ratio(counted, 1.0 / temperature, self.loss_ratio)
-        return entropy_weights(bounded, temperature, prior)
+        return self.averaging.capped(entropy_weights(bounded, temperature, prior))
 
     def bounded(self, losses: Sequence[float]) -> Vector:
         """Return losses as they count: >= 0 and within the limits."""

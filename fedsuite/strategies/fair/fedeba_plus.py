@@ -48,6 +48,10 @@ class AlignedFedEBA(FedEBA):
         "losses of all clients choose the branch, and its alignment is a second sum",
     )
 
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("aggregator", "liars", "mix"), "its step adds an alignment to the weighted mean"
+    )
+
     alpha: float = key(
         default=0.1,
         help="share of the alignment in an update; 0 is FedEBA, whatever theta",

@@ -23,7 +23,7 @@ from fedsuite.core.search import Between, OneOf
 from fedsuite.core.settings import key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays
-from fedsuite.rounds.all_replies import GatheredStrategy
+from fedsuite.rounds.all_replies import GatheredStrategy, by_client
 from fedsuite.rounds.simplex import minimize_on_simplex
 from fedsuite.rounds.updates import client_updates, inner, norm, take_step
 from fedsuite.rounds.validation import ClientReply
@@ -84,7 +84,7 @@ class FedMGDAPlus(GatheredStrategy):
             common = (weights[moved, np.newaxis] * directions).sum(axis=0)
         else:
             common = np.zeros(updates.shape[1])
-        self.record_weights(replies, weights)
+        self.record_weights(by_client(replies, weights))
         self.round_metrics["common_direction_norm"] = norm(common)
         step = self.fedmgda_step * self.fedmgda_step_decay ** (self.server_round - 1)
         return take_step(arrays, step * common, replies)

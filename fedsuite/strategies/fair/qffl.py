@@ -35,7 +35,7 @@ from fedsuite.core.settings import given, key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, LEARNING_RATE, Arrays
 from fedsuite.rounds.aggregation import weighted_mean
-from fedsuite.rounds.all_replies import LossStrategy, metric_of
+from fedsuite.rounds.all_replies import LossStrategy, by_client, metric_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.guard import within_ratio
 from fedsuite.rounds.round_settings import LossRatio
@@ -112,7 +112,7 @@ class QFFL(LossRatio, LossStrategy):
             else self.losses_of(replies)
         )
         weights, sent = q_fedavg_weights(losses, lengths, self.qffl_q, rate)
-        self.record_weights(replies, weights)
+        self.record_weights(by_client(replies, weights))
         self.round_metrics["weight_of_old_model"] = sent / (sent + float(weights.sum()))
         models = [*(reply.arrays[ARRAYS] for reply in replies), arrays]
         return weighted_mean(models, [*weights.tolist(), sent])

@@ -77,7 +77,7 @@ class RankCoreFed(LossStrategy):
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         """Return FedAvg's model, or the one that is elected."""
         sizes = examples_of(replies)
-        mean = self.mean_of(replies, sizes)
+        mean = self.average(replies, sizes)
         if mean is None or self.server_round % self.rank_every or self.pool_size == 1:
             return mean
         losses = self.losses_of(replies)

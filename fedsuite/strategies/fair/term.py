@@ -14,7 +14,7 @@ one, with local steps for gradients. The tilt is over clients, not over samples 
 Losses are those before training.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -49,6 +49,8 @@ class TERM(LossRatio, LossStrategy):
         "a weight is n_i exp(t F_i) of one client, up to a common factor",
     )
 
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+
     term_tilt: float = key(
         default=1.0,
         help="tilt t; 0 is FedAvg, large the worst client alone, below 0 the best",
@@ -65,4 +67,4 @@ class TERM(LossRatio, LossStrategy):
         """Return the mean of the clients' models with tilted weights."""
         losses, prior = self.losses_of(replies), examples_of(replies)
         bounded = within_ratio(losses, self.term_tilt, self.loss_ratio)
-        return self.mean_of(replies, tilted_weights(bounded, self.term_tilt, prior))
+        return self.average(replies, tilted_weights(bounded, self.term_tilt, prior))

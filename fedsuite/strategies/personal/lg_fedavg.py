@@ -13,7 +13,7 @@ Layers count from the input up, as in the paper; the authors' network for CIFAR-
 convolutions last and shares these. Clients without examples do not count.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from fedsuite.core.search import OneOf
@@ -32,6 +32,11 @@ class LGFedAvg(PartialAverage):
         "mean",
         "only the upper layers leave a client; the guarantee is for what others see",
     )
+
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **PartialAverage.WITHOUT_EFFECT,
+        "max-client-weight": "its clients all count alike",
+    }
 
     shared_layers: int = key(
         default=1, help="from the top; 0 is Standalone", minimum=0, search=OneOf(1, 2)

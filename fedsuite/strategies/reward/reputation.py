@@ -36,7 +36,7 @@ from fedsuite.messages.records import (
 )
 from fedsuite.rounds.aggregation import cast_like, weighted_mean
 from fedsuite.rounds.all_replies import GatheredStrategy, examples_of
-from fedsuite.rounds.declaration import NO_COMMON_STEP
+from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.updates import flatten, inner, norm, parameter_names
@@ -166,7 +166,7 @@ class RewardStrategy(GatheredStrategy):
     )
 
     OWN_MODELS: ClassVar[bool] = True
-    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_COMMON_STEP}
 
     NOT_LEGACY: ClassVar[str] = (
         "each client has a model of its own: use an app of the Message API"

@@ -1,0 +1,99 @@
+"""Keys of the average that a method takes of its clients' models, and who refuses them."""
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from fedsuite.core.keys import AUTO, Unless, Value
+from fedsuite.core.settings import Declared, key
+
+Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "multi-krum"]
+Mix = Literal["none", "nearest"]
+
+AVERAGE_KEYS = ("aggregator", "liars", "mix", "max-client-weight")
+
+_ROBUST = (Unless("aggregator", "mean"),)
+
+
+def own_rule(reason: str) -> dict[str, str]:
+    """Return what ``WITHOUT_EFFECT`` says of a method that takes no such average."""
+    return dict.fromkeys(AVERAGE_KEYS, reason)
+
+
+class AverageKeys(Declared):
+    """Keys of the average of the clients' models."""
+
+    aggregator: Aggregator = key(
+        default="mean",
+        help="what is made of the clients' models: their mean, or a rule that a few liars "
+        "cannot move far, for which the server holds all models of a round",
+    )
+    liars: float = key(
+        default=0.2,
+        help="clients of a round that may lie: a share below 0.5, rounded up, or a whole "
+        "number; 0 trusts all",
+        minimum=0.0,
+        needs=_ROBUST,
+    )
+    mix: Mix = key(
+        default="none",
+        help="what is done to models first: nothing, or each becomes the mean of its "
+        "nearest, which helps where clients' data differ",
+        needs=_ROBUST,
+    )
+    max_client_weight: float | Literal["auto"] = key(
+        default=AUTO,
+        help="largest share of one client in the average, whatever made the weights; 1 is "
+        "no limit; auto is that for the mean, else so much that the liars have less than "
+        "half",
+        above=0.0,
+        maximum=1.0,
+    )
+
+
+def liars_of(liars: float, num_clients: int) -> int:
+    """Return how many of a round's clients may lie."""
+    if liars >= 1:
+        return int(liars)
+    # A share of 0.2 of ten is two, not three for want of a last bit.
+    return math.ceil(liars * num_clients - 1e-9)
+
+
+def fewest_clients(aggregator: str, liars: int) -> int:
+    """Return the fewest clients that a rule works with."""
+    if aggregator == "mean":
+        return 1
+    return 2 * liars + (3 if aggregator == "multi-krum" else 1)
+
+
+def refusal(values: Mapping[str, Value], num_clients: int) -> str:
+    """Return why the keys' values cannot work, however the run goes; empty if they can.
+
+    Parameters
+    ----------
+    values
+        Key to value.
+    num_clients
+        Clients of a round at most; 0 where that is not known.
+    """
+    aggregator, liars = str(values["aggregator"]), float(values["liars"])
+    if aggregator == "mean":
+        return ""
+    if 0.5 <= liars < 1:
+        return f"liars = {liars:g}: no rule withstands half of the clients; expected less"
+    if liars != int(liars) and liars > 1:
+        return f"liars = {liars:g}: expected a share below 0.5, or a whole number"
+    return too_few(aggregator, liars, num_clients) if num_clients else ""
+
+
+def too_few(aggregator: str, liars: float, num_clients: int) -> str:
+    """Return why a round has too few clients for a rule; empty if it has enough."""
+    assumed = liars_of(liars, num_clients)
+    needed = fewest_clients(aggregator, assumed)
+    if num_clients >= needed:
+        return ""
+    return (
+        f"aggregator = {aggregator!r} needs {needed} clients in a round where {assumed} "
+        f"may lie (liars = {liars:g}), and there are {num_clients}: lower liars, or take "
+        "more clients"
+    )

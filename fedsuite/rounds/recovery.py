@@ -1,0 +1,203 @@
+"""The way back from a poisoned round, to the last model that clients could train from.
+
+One reply may move the model so far that nobody can train from it: all losses of the next
+round are infinite, and the clients who say so are the honest ones. A step of the server is
+*doubtful* where it is much longer than any before. Behind a doubtful step the server keeps
+what it had, until the next round shows that clients can train from the new model. If most
+cannot, the old model takes the new one's place, with what the method, momentum, FedVARP and
+the guard remembered then.
+
+What clients keep stays as they have it, because an older version may be gone. A control
+variate's mean on the server is then a round behind the clients' own.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+
+from fedsuite.messages.records import Arrays, to_arrays, to_record
+from fedsuite.rounds.exchange import Rejection
+from fedsuite.rounds.guard import length
+from fedsuite.rounds.report import PhaseReport
+
+FAR = 10.0
+"""Longest steps so far beyond which a step is doubtful, and medians beyond which an update
+is suspected."""
+
+EXPLODED = 100.0
+"""Largest median losses so far beyond which a loss shows that a client cannot train."""
+
+NO_TRAINING = (
+    "most clients cannot train from the model that they got",
+    "half of the clients, who must be able to train from the model",
+)
+"""Why such a round fails, and what it lacks."""
+
+_NOT_FINITE = re.compile(r"\b(nan|inf|infinity)\b|overflow", re.IGNORECASE)
+_LOSSES = ("loss", "train_loss", "loss_after", "loss_before")
+_PREFIX = "recovery/"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the server had before a round.
+
+    Parameters
+    ----------
+    server_round
+        The round after which it had that; 0 is the initial model.
+    model
+        The whole model.
+    method, scalars
+        What the method remembered.
+    extra
+        What momentum, FedVARP and the guard remembered.
+    suspects
+        Client to why its reply of the doubtful round is suspected.
+    """
+
+    server_round: int
+    model: ArrayRecord
+    method: Arrays
+    scalars: Mapping[str, Any]
+    extra: Arrays
+    suspects: Mapping[int, str]
+
+
+class Recovery:
+    """Judges the server's steps, and keeps what it had before a doubtful one."""
+
+    def __init__(self) -> None:
+        self.kept: Kept | None = None
+        self.model: ArrayRecord | None = None
+        self._now: Kept | None = None
+        self._longest = self._doubtful = self._loss = 0.0
+
+    def begin(self, before: Callable[[], Kept] | None) -> None:
+        """Hear that a round begins.
+
+        Parameters
+        ----------
+        before
+            Returns what the server has now, which must not change later; None for a method
+            whose clients do not all train one model.
+        """
+        self.model = None
+        self._now = before() if before is not None else None
+
+    def who_cannot_train(self, report: PhaseReport) -> int:
+        """Return how many of a round's clients cannot train from the model."""
+        failed = {
+            r.client_id for r in report.rejections if _NOT_FINITE.search(r.reason)
+        } - {None}
+        losses = _losses(report)
+        exploded = [loss for loss in losses if self._loss and loss > EXPLODED * self._loss]
+        return len(failed) + len(exploded)
+
+    def must_go_back(self, report: PhaseReport) -> bool:
+        """Return whether most clients cannot train from the model of a doubtful step."""
+        return self.kept is not None and 2 * self.who_cannot_train(report) > max(
+            report.num_asked, 1
+        )
+
+    def counted(self, old: Arrays, new: Arrays, report: PhaseReport) -> bool:
+        """Take note of a step that the model takes; return whether it is doubtful."""
+        if self._now is None:
+            return False
+        losses = _losses(report)
+        if losses:
+            self._loss = max(self._loss, float(np.median(losses)))
+        # Clients trained from where the last step led.
+        self._longest = max(self._longest, self._doubtful)
+        self.kept, self._doubtful = None, 0.0
+        step = length(new, old)
+        if step <= FAR * (self._longest or max(length(old, {}), 1.0)):
+            self._longest = max(self._longest, step)
+            return False
+        self._doubtful = step
+        self.kept = Kept(**{**vars(self._now), "suspects": _suspects(report)})
+        return True
+
+    def go_back(self, server_round: int, report: PhaseReport) -> tuple[Kept, str]:
+        """Return what the server had before the doubtful step, and the story in a line."""
+        assert self.kept is not None
+        kept, self.kept, self._doubtful = self.kept, None, 0.0
+        self.model = kept.model
+        names = {k: report.names.get(k, k) for k in kept.suspects}
+        suspects = "; ".join(
+            f"client {names[k]}: {why}" for k, why in kept.suspects.items()
+        )
+        for client_id, why in kept.suspects.items():
+            report.suspected.append(Rejection(server_round, client_id, why))
+        return kept, (
+            f"{self.who_cannot_train(report)} of {report.num_asked} clients cannot train "
+            f"from the model of round {kept.server_round + 1}: that of round "
+            f"{kept.server_round} takes its place. They are not to blame. Suspected: "
+            f"{suspects or 'nobody, all updates were alike'}"
+        )
+
+    def state(self) -> Arrays:
+        """Return what must survive a restart."""
+        if not self._longest and self.kept is None:
+            return {}
+        numbers = np.array([self._longest, self._doubtful, self._loss])
+        state: Arrays = {f"{_PREFIX}numbers": numbers}
+        if self.kept is None:
+            return state
+        facts = {
+            "round": self.kept.server_round,
+            "scalars": dict(self.kept.scalars),
+            "suspects": {str(k): why for k, why in self.kept.suspects.items()},
+            "model": list(self.kept.model),
+        }
+        state[f"{_PREFIX}facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+        parts = {"model": to_arrays(self.kept.model)}
+        parts |= {"method": self.kept.method, "extra": self.kept.extra}
+        for part, arrays in parts.items():
+            state |= {f"{_PREFIX}{part}/{name}": array for name, array in arrays.items()}
+        return state
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Take back what :meth:`state` returned; return the rest."""
+        mine = {
+            n.removeprefix(_PREFIX): a for n, a in state.items() if n.startswith(_PREFIX)
+        }
+        self.kept = None
+        if "numbers" in mine:
+            self._longest, self._doubtful, self._loss = mine["numbers"].tolist()
+        if "facts" in mine:
+            facts = json.loads(mine["facts"].tobytes())
+            self.kept = Kept(
+                facts["round"],
+                to_record({name: mine[f"model/{name}"] for name in facts["model"]}),
+                _part(mine, "method/"),
+                facts["scalars"],
+                _part(mine, "extra/"),
+                {int(k): why for k, why in facts["suspects"].items()},
+            )
+        return {n: a for n, a in state.items() if not n.startswith(_PREFIX)}
+
+
+def _part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
+def _losses(report: PhaseReport) -> list[float]:
+    """Return the clients' losses, by the first of the usual names that they have."""
+    return next(filter(None, map(report.column, _LOSSES)), [])
+
+
+def _suspects(report: PhaseReport) -> dict[int, str]:
+    """Return the clients whose updates were far longer than the others', or the longest."""
+    ratios = report.of_clients("norm_ratio")
+    far = {k: ratio for k, ratio in ratios.items() if ratio > FAR}
+    if not far and ratios and max(ratios.values()) > min(ratios.values()):
+        longest = max(ratios, key=ratios.__getitem__)
+        far = {longest: ratios[longest]}
+    return {k: f"its update was {ratio:.3g} medians long" for k, ratio in far.items()}

@@ -1,0 +1,109 @@
+"""Runs method x aggregator x attack x seed on digits, and prints the table of scores.
+
+    python simulations/robustness/table.py run       # adds the missing rows to the CSV
+    python simulations/robustness/table.py table     # prints the table of the CSV
+
+The protocol stands in docs/how-to/robustness.md. A row is written after each run, so an
+interrupted script goes on where it stopped.
+"""
+
+import csv
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from statistics import fmean, stdev
+
+from fedsuite.engines.local import run_local
+from fedsuite.experiment.experiment import Experiment
+
+HERE = Path(__file__).parent
+ROWS = HERE / "results" / "by_seed.csv"
+COLUMNS = ("method", "aggregator", "mix", "attack", "seed", "accuracy", "worst10")
+METHODS = ("fedavg", "fedeba")
+RULES = (
+    ("mean", "none"),
+    ("median", "none"),
+    ("trimmed-mean", "none"),
+    ("geometric-median", "none"),
+    ("multi-krum", "none"),
+    ("multi-krum", "nearest"),
+)
+ATTACKS = ("none", "sign-flip", "scale", "alie", "ipm", "label-flip")
+SEEDS = (1, 2, 3, 4, 5)
+
+Point = tuple[str, str, str, str, int]
+
+
+def points() -> Iterator[Point]:
+    """Yield all points, seed by seed, so that a part is a whole table of fewer seeds."""
+    for seed, method, (aggregator, mix), attack in itertools.product(
+        SEEDS, METHODS, RULES, ATTACKS
+    ):
+        yield method, aggregator, mix, attack, seed
+
+
+def scores(point: Point) -> tuple[float, float]:
+    """Run a point; return the last mean accuracy over clients, and that of the worst."""
+    values = dict(zip(COLUMNS, point, strict=False)) | {"workers": 1}
+    experiment = Experiment.load(HERE / "digits.toml", values)
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
+        run_local(experiment, Path(folder) / "run")
+        last = (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()[-1]
+    row = json.loads(last)
+    return row["accuracy_mean"], row["accuracy_worst10"]
+
+
+def read() -> dict[Point, float]:
+    """Return the accuracy of each point in the CSV."""
+    if not ROWS.exists():
+        return {}
+    with ROWS.open() as file:
+        return {
+            (r["method"], r["aggregator"], r["mix"], r["attack"], int(r["seed"])): float(
+                r["accuracy"]
+            )
+            for r in csv.DictReader(file)
+        }
+
+
+def run() -> None:
+    """Run what is missing."""
+    known = read()
+    if not known:
+        ROWS.parent.mkdir(exist_ok=True)
+        ROWS.write_text(",".join(COLUMNS) + "\n")
+    for point in points():
+        if point not in known:
+            accuracy, worst = scores(point)
+            with ROWS.open("a") as file:
+                cells = (*point, f"{accuracy:.6f}", f"{worst:.6f}")
+                file.write(",".join(map(str, cells)) + "\n")
+
+
+def table() -> None:
+    """Print one table a method: per cent, mean and standard deviation over the seeds."""
+    known = read()
+    for method in METHODS:
+        print(f"\n| `{method}` | {' | '.join(ATTACKS)} |")
+        print("| --- " * (1 + len(ATTACKS)) + "|")
+        for aggregator, mix in RULES:
+            cells = []
+            for attack in ATTACKS:
+                found = [
+                    100 * known[method, aggregator, mix, attack, seed]
+                    for seed in SEEDS
+                    if (method, aggregator, mix, attack, seed) in known
+                ]
+                spread = f" ± {stdev(found):.1f}" if len(found) > 1 else ""
+                cells.append(f"{fmean(found):.1f}{spread}" if found else "-")
+            name = f"`{aggregator}`" + (f", mix `{mix}`" if mix != "none" else "")
+            print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    {"run": run, "table": table}[sys.argv[1]]()

@@ -1,0 +1,251 @@
+"""The average that all methods take: identity, cap, refusals, and who refuses the keys."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.registry import METHODS
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.records import ARRAYS, Arrays, to_record
+from fedsuite.rounds.average_keys import AVERAGE_KEYS, liars_of
+from fedsuite.rounds.quorum import QuorumMissed
+from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies import load_strategy
+from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.strategies.fair.fedeba import FedEBA
+from fedsuite.strategies.fair.qffl import QFFL
+from fedsuite.strategies.fair.term import TERM
+from tests.helpers import TamperingGrid, matrix_app, run
+
+RULES = ("median", "trimmed-mean", "geometric-median", "multi-krum")
+TAKERS = [
+    n for n, m in METHODS.items() if "aggregator" not in load_strategy(m).WITHOUT_EFFECT
+]
+
+
+def replies(values: Any, counts: Any = None) -> list[ClientReply]:
+    counts = np.ones(len(values)) if counts is None else counts
+    return [
+        ClientReply(k, {ARRAYS: model(value)}, {}, float(count))
+        for k, (value, count) in enumerate(zip(values, counts, strict=True))
+    ]
+
+
+def model(value: Any) -> Arrays:
+    return {
+        "weight": np.array(value, np.float32),
+        "norm.running_var": np.full(2, abs(np.float32(value).flat[0])),
+        "norm.num_batches_tracked": np.array(7, np.int64),
+    }
+
+
+def averaged(strategy: FedAvg, given: list[ClientReply]) -> Arrays:
+    found = strategy.average(iter(given))
+    assert found is not None
+    return found
+
+
+SEVEN = [(1.0, 0.1), (2.0, 0.2), (1.5, 0.3), (1.7, 0.4), (1.1, 0.7), (1.4, 0.6), (9.0, 9.0)]
+
+
+@given(st.lists(st.floats(-9, 9, width=32), min_size=7, max_size=7), st.integers(0, 9))
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"aggregator": "trimmed-mean"},
+        {"aggregator": "multi-krum"},
+        {"aggregator": "median", "mix": "nearest"},
+        {"max_client_weight": 1.0},
+    ],
+    ids=str,
+)
+def test_without_liars_it_is_the_mean_bit_for_bit(
+    keys: dict[str, Any], values: list[float], seed: int
+) -> None:
+    counts = np.random.default_rng(seed).integers(1, 900, 7)
+    given = replies([(value, 1.0) for value in values], counts)
+    found = averaged(FedAvg(liars=0, **keys), given)
+    mean = averaged(FedAvg(), given)
+    for name, array in mean.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype
+
+
+@pytest.mark.parametrize("aggregator", RULES)
+@pytest.mark.parametrize("mix", ["none", "nearest"])
+def test_a_rule_withstands_a_liar_that_the_mean_follows(aggregator: Any, mix: Any) -> None:
+    given = replies([*SEVEN[:6], (1e38, -1e38)], [10] * 6 + [1000])
+    found = averaged(FedAvg(aggregator=aggregator, mix=mix, liars=1), given)
+    assert (np.abs(found["weight"] - [1.45, 0.4]) < 1).all()
+    # The liar's variance is one of seven numbers, of which the middle one counts.
+    assert 1.0 <= found["norm.running_var"][0] <= 2.0
+    assert found["norm.num_batches_tracked"] == 7
+    assert found["norm.num_batches_tracked"].dtype == np.int64
+    assert np.abs(averaged(FedAvg(), given)["weight"]).max() > 1e37
+
+
+def test_auto_leaves_liars_less_than_half() -> None:
+    """A claim of 1,000 buys one liar of five a third: 1 / (2 x 1 + 1)."""
+    strategy = FedAvg(aggregator="median", liars=1)
+    capped = strategy.averaging.capped(np.array([1.0, 1, 1, 1, 1000]))
+    np.testing.assert_allclose(capped, [1 / 6] * 4 + [1 / 3])
+    weights = np.array([5.0, 3.0, 1.0, 1.0])
+    np.testing.assert_allclose(
+        FedAvg(max_client_weight=0.4).averaging.capped(weights), [0.4, 0.36, 0.12, 0.12]
+    )
+    assert FedAvg().averaging.capped(weights) is weights
+
+
+def test_the_cap_holds_whatever_made_the_weights() -> None:
+    """A loss of 10 beside ones of 1 buys all of FedEBA at temperature 0.1."""
+    losses, sizes = [1.0, 1, 1, 1, 10], [10.0] * 5
+    free = FedEBA(effective_clients=0.0, max_loss_ratio="off")
+    free.server_round = 1
+    assert free.weights_of(losses, sizes)[-1] == pytest.approx(1)
+    bound = FedEBA(effective_clients=0.0, max_loss_ratio="off", max_client_weight=0.4)
+    bound.server_round = 1
+    np.testing.assert_allclose(bound.weights_of(losses, sizes), [0.15] * 4 + [0.4])
+
+
+def test_the_mean_takes_one_model_at_a_time() -> None:
+    strategy, alive = FedAvg(), []
+
+    def stream():
+        for reply in replies(SEVEN):
+            alive.append(reply.client_id)
+            yield reply
+            assert len(strategy.averaging.streams and alive) == reply.client_id + 1
+
+    strategy.average(stream())
+    assert strategy.averaging.streams
+    assert not FedAvg(max_client_weight=0.5).averaging.streams
+
+
+def test_shares_of_liars_are_rounded_up() -> None:
+    assert [liars_of(0.2, n) for n in (1, 4, 5, 10, 11)] == [1, 1, 1, 2, 3]
+    assert liars_of(3.0, 10) == 3 and liars_of(0.0, 10) == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"aggregator": "multi-krum", "liars": 2}, "'multi-krum' needs 7 clients"),
+        ({"aggregator": "median", "liars": 3}, "'median' needs 7 clients"),
+        ({"aggregator": "median", "liars": 0.5}, "no rule withstands half"),
+        ({"aggregator": "median", "liars": 1.5}, "or a whole number"),
+        ({"liars": 0.1}, "has no effect with aggregator = 'mean'"),
+        ({"mix": "nearest"}, "has no effect with aggregator = 'mean'"),
+        ({"max-client-weight": 0.0}, "expected a number > 0"),
+        ({"aggregator": "median", "dp-noise-multiplier": 1.0}, "is not known"),
+        ({"max-client-weight": 0.5, "dp-noise-multiplier": 1.0}, "dp-max-weight bounds"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_in_one_line(keys: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        Experiment.from_values({"method": "fedavg", "num-clients": 6, **keys})
+    assert "\n" not in str(caught.value)
+    assert any(key in str(caught.value) for key in keys)
+
+
+def test_a_constructor_refuses_too() -> None:
+    with pytest.raises(ValueError, match="needs 7 clients in a round where 2 may lie"):
+        FedAvg(aggregator="multi-krum", liars=2, clients_per_round=6)
+    with pytest.raises(ValueError, match=r"max_client_weight = .* has no effect with QFFL"):
+        QFFL(max_client_weight=0.5)
+
+
+def test_methods_of_another_rule_refuse_every_key() -> None:
+    """Who takes an average is listed here, so that a new method must be thought of."""
+    assert set(TAKERS) == {
+        *("fedavg", "fedsgd", "fedprox", "fedavg-ft", "fedprox-ft", "fedntd", "ditto"),
+        *("fedeba", "term", "afl", "propfair", "aaggff", "fedwavg", "feddisco", "fedper"),
+        *("fedrep", "lg-fedavg", "apfl", "per-fedavg", "pfedme", "fedrod", "fedpac"),
+        *("fedakd", "fedpara", "pfedpara"),
+    }
+    for name in METHODS:
+        strategy = load_strategy(METHODS[name])
+        others = {"fedeba-plus", "prac-fedeba-plus"}
+        refused = {key for key in AVERAGE_KEYS if key in strategy.WITHOUT_EFFECT}
+        if name in others:
+            assert refused == {"aggregator", "liars", "mix"}
+        elif name == "lg-fedavg":
+            assert refused == {"max-client-weight"}
+        else:
+            assert refused == (set() if name in TAKERS else set(AVERAGE_KEYS)), name
+
+
+def test_a_round_of_too_few_keeps_the_model_and_says_so(caplog: Any) -> None:
+    def only_two(messages: Any) -> Any:
+        return messages[:2]
+
+    app = matrix_app(values=(1.0, 2.0, 4.0), counts=(1, 1, 1))
+    strategy = FedAvg(fraction_evaluate=0.0, aggregator="median", liars=1)
+    trace = run(strategy, TamperingGrid(app, 3, only_two, rounds=(2,)), 3)
+    assert trace.weights == [2.0, 2.0, 2.0]
+    assert "2 good replies, aggregator = 'median' needs 3 clients" in caplog.text
+    with pytest.raises(QuorumMissed):
+        TERM(aggregator="median", liars=1).aggregate({}, iter(replies(SEVEN[:2])))
+
+
+def test_rows_have_the_weight_that_counted() -> None:
+    """Multi-Krum keeps three of four; 8 / 3 clients' worth of weights 1, 2, 1."""
+    app = matrix_app(values=(1.0, 2.0, 4.0, 100.0), counts=(1, 2, 1, 1))
+    trace = run(FedAvg(fraction_evaluate=0.0), TamperingGrid(app, 4), 1)
+    rows = trace.reports[0].train.rows
+    assert [row["weight"] for row in rows] == [0.2, 0.4, 0.2, 0.2]
+    assert [row["clipped"] for row in rows] == [0, 0, 0, 0]
+    app = matrix_app(values=(1.0, 2.0, 4.0, 3.0, 100.0), counts=(1, 1, 1, 1, 1))
+    strategy = FedAvg(fraction_evaluate=0.0, aggregator="multi-krum", liars=1)
+    trace = run(strategy, TamperingGrid(app, 5), 1)
+    assert [row["weight"] for row in trace.reports[0].train.rows] == [0.25] * 4 + [0.0]
+    assert trace.weights == [2.5]
+    bounded = FedAvg(fraction_evaluate=0.0, max_update_norm="median x 2")
+    trace = run(bounded, TamperingGrid(app, 5), 1)
+    assert [row["clipped"] for row in trace.reports[0].train.rows] == [0, 0, 0, 0, 1]
+
+
+# Flower's own rules
+
+
+def records(points: Any) -> list[RecordDict]:
+    return [
+        RecordDict(
+            {
+                "arrays": to_record({"w": point}),
+                "metrics": MetricRecord({"num-examples": 1}),
+            }
+        )
+        for point in points
+    ]
+
+
+def test_flowers_krum_measures_rounding_where_ours_measures_distance() -> None:
+    """Updates of 1e-4 on 1e5 weights of size 1: squared distances are 0.002."""
+    multikrum = pytest.importorskip("flwr.serverapp.strategy.multikrum")
+    from fedsuite.rounds.robust_rules import squared_distances
+
+    stream = np.random.default_rng(0)
+    sent = stream.normal(size=100_000)
+    points = (sent + 1e-4 * stream.normal(size=(6, 100_000))).astype(np.float32)
+    off = ~np.eye(6, dtype=bool)
+    found = multikrum.compute_distances([ArrayRecord([point]) for point in points])
+    assert found[off].min() < 0
+    ours = squared_distances(points.astype(np.float64))[off]
+    assert 0.0019 < ours.min() <= ours.max() < 0.0021
+
+
+def test_flowers_trimmed_mean_of_four_trims_nobody_where_ours_does() -> None:
+    trimmed = pytest.importorskip("flwr.serverapp.strategy.fedtrimmedavg")
+    four = np.array([[1.0], [2.0], [3.0], [1e6]], np.float32)
+    theirs = trimmed.trim_mean(four, 0.2)
+    np.testing.assert_allclose(theirs, four.mean(axis=0))
+    found = averaged(
+        FedAvg(aggregator="trimmed-mean", liars=0.2), replies([(v[0], 0.0) for v in four])
+    )
+    assert found["weight"][0] == 2.5

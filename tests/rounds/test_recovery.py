@@ -1,0 +1,148 @@
+"""A poisoned round: the server goes back, names the liar, and the run learns."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from fedsuite.core.errors import RunError
+from fedsuite.messages.records import ARRAYS, to_arrays, to_record
+from fedsuite.rounds.exchange import Rejection
+from fedsuite.rounds.recovery import Recovery
+from fedsuite.rounds.report import PhaseReport
+from tests.helpers import Tamper, Trace, bits, digits_experiment, run_digits
+
+LIAR = 2
+
+
+def liar_once(lie: float, server_round: int = 2) -> Tamper:
+    """Have a client send numbers of one size, of both signs, in one round."""
+    rounds = 0
+
+    def tamper(replies: list[Message]) -> list[Message]:
+        nonlocal rounds
+        rounds += 1
+        if rounds == server_round:
+            [name] = [n for n in replies[LIAR].content if n.endswith(ARRAYS)]
+            honest = to_arrays(replies[LIAR].content[name])
+            signs = np.random.default_rng(0)
+            replies[LIAR].content[name] = to_record(
+                {
+                    n: (lie * signs.choice([-1, 1], array.shape)).astype(array.dtype)
+                    for n, array in honest.items()
+                }
+            )
+        return replies
+
+    return tamper
+
+
+def poisoned(tamper: Tamper | None, **changes: Any) -> Trace:
+    given = {"model": "mlp", "hidden_width": 16, "num_rounds": 6, "partitioner": "iid"}
+    given |= {"local_steps": 20, "learning_rate": 0.1, "max_update_norm": "off"}
+    return run_digits(digits_experiment(**given | changes), tamper=tamper)
+
+
+def gained(trace: Trace) -> float:
+    """Return by how much the last round's accuracy is above the first one's."""
+    first, last = trace.reports[0].metrics, trace.reports[-1].metrics
+    return last["accuracy_mean"] - first["accuracy_mean"]
+
+
+@pytest.mark.parametrize("lie", [1e38, 1e6])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"server_momentum": 0.5, "fedvarp": True}, {"method": "scaffold"}],
+    ids=["fedavg", "extras", "scaffold"],
+)
+def test_the_run_goes_back_names_the_liar_and_learns(
+    lie: float, keys: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        trace = poisoned(liar_once(lie), **keys)
+    [story] = [
+        r.getMessage() for r in caplog.records if "takes its place" in r.getMessage()
+    ]
+    assert story.startswith(
+        "round 3: 4 of 4 clients cannot train from the model of round 2"
+    )
+    assert "that of round 1 takes its place. They are not to blame." in story
+    assert f"client {LIAR}: its update was" in story and story.count("client ") == 1
+    assert "\n" not in story
+    assert trace.reports[2].metrics["went_back_to"] == 1
+    assert [r.client_id for r in trace.reports[2].train.suspected] == [LIAR]
+    assert bits(trace.arrays[2]) == bits(trace.arrays[0])
+    assert gained(trace) > 0.05
+
+
+def test_what_was_remembered_comes_back_too() -> None:
+    """A velocity or an update of 1e37 would throw the model away once more."""
+    trace = poisoned(liar_once(1e38), server_momentum=0.9, fedvarp=True)
+    assert max(float(np.abs(a).max()) for a in trace.arrays[-1].values()) < 100
+
+
+def test_an_honest_run_keeps_nothing_and_its_bits() -> None:
+    trace = poisoned(None)
+    assert not any("went_back_to" in report.metrics for report in trace.reports)
+    assert not any(report.train.suspected for report in trace.reports)
+
+
+def test_a_learning_rate_that_is_too_large_still_ends_the_run() -> None:
+    with pytest.raises(RunError, match="in a row") as caught:
+        poisoned(None, learning_rate=1e30, num_rounds=30)
+    assert "lower learning-rate" in str(caught.value)
+
+
+def report_of(failed: int, losses: list[float], asked: int = 4) -> PhaseReport:
+    report = PhaseReport("train", num_asked=asked)
+    report.rows = [{"client": 9 - k, "loss": loss} for k, loss in enumerate(losses)]
+    reason = "client failed: the training loss is nan"
+    report.rejections = [Rejection(3, k, reason) for k in range(failed)]
+    return report
+
+
+@pytest.mark.parametrize(
+    ("report", "back"),
+    [
+        (report_of(3, [1.0]), True),
+        (report_of(2, [1.0, 1.0]), False),
+        (report_of(1, [1.0, 1e9, 1e9]), True),
+        (report_of(0, [1.0, 2.0, 90.0, 90.0]), False),
+        (report_of(0, [1e9] * 4), True),
+    ],
+)
+def test_most_must_fail(report: PhaseReport, back: bool, kept: Callable[..., Any]) -> None:
+    """A minority that claims to fail undoes no round."""
+    recovery = kept(step=1e6)
+    assert recovery.must_go_back(report) == back
+
+
+@pytest.fixture
+def kept() -> Callable[..., Recovery]:
+    from fedsuite.rounds.recovery import Kept
+
+    def made(step: float) -> Recovery:
+        recovery = Recovery()
+        recovery.begin(lambda: Kept(1, to_record({}), {}, {}, {}, {}))
+        old = {"w": np.zeros(4)}
+        recovery.counted(old, {"w": np.ones(4)}, report_of(0, [1.0] * 4))
+        recovery.counted(old, {"w": np.full(4, step)}, report_of(0, [1.0] * 4))
+        return recovery
+
+    return made
+
+
+def test_a_usual_step_keeps_nothing(kept: Callable[..., Recovery]) -> None:
+    assert kept(step=9.0).kept is None
+    assert not kept(step=9.0).must_go_back(report_of(4, []))
+
+
+def test_it_survives_a_restart(kept: Callable[..., Recovery]) -> None:
+    recovery, other = kept(step=1e6), Recovery()
+    state = recovery.state()
+    assert other.restore({**state, "velocity/w": np.zeros(1)}).keys() == {"velocity/w"}
+    assert bits(other.state()) == bits(state)
+    assert other.must_go_back(report_of(4, []))
