@@ -118,6 +118,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("pfedme", "personal.pfedme.PFedMe", "Dinh et al., NeurIPS 2020, arXiv:2006.08848"),
     ("fedrod", "personal.fedrod.FedRoD", "Chen & Chao, ICLR 2022, arXiv:2107.00778"),
+    ("fedbn", "personal.fedbn.FedBN", "Li et al., ICLR 2021, arXiv:2102.07623", _PARTIAL),
     (
         "pfedck",
         "personal.pfedck.PFedCK",

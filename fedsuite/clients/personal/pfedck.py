@@ -19,7 +19,7 @@ class PFedCKClient(PersonalModelClient):
 
     pfedck_logit_weight = Told(float)
     pfedck_feature_weight = Told(float)
-    distillation_temperature = Told(float)
+    pfedck_temperature = Told(float)
     _own: nn.Module | None = None
 
     def on_train(self, request: Request) -> Reply:
@@ -60,7 +60,7 @@ class PFedCKClient(PersonalModelClient):
             loss = loss + self.pfedck_logit_weight * distillation_loss(
                 logits.flatten(0, -2),
                 target_logits.flatten(0, -2),
-                self.distillation_temperature,
+                self.pfedck_temperature,
             )
         if self.pfedck_feature_weight > 0:
             distance = functional.mse_loss(found, target.detach())

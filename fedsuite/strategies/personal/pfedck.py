@@ -118,7 +118,7 @@ class PFedCK(GatheredStrategy):
         minimum=0.0,
         told=TRAIN,
     )
-    distillation_temperature: float = key(
+    pfedck_temperature: float = key(
         default=1.0, help="softmax temperature of distillation", above=0.0, told=TRAIN
     )
     models: dict[int, Arrays] = state(default_factory=dict)

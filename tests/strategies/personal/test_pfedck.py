@@ -112,7 +112,7 @@ def test_golden_losses() -> None:
     client.heard = {
         "pfedck-logit-weight": 1.0,
         "pfedck-feature-weight": 1.0,
-        "distillation-temperature": 1.0,
+        "pfedck-temperature": 1.0,
     }
     theta = torch.tensor([[1.0, 0.0, 2.0]]), torch.tensor([[2.0, 0.0]])
     w = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[1.0, 0.0]])
@@ -159,7 +159,7 @@ def test_a_teacher_gets_no_gradient(logit: float, feature: float) -> None:
     client.heard = {
         "pfedck-logit-weight": 1.0,
         "pfedck-feature-weight": 1.0,
-        "distillation-temperature": 2.0,
+        "pfedck-temperature": 2.0,
     }
     teacher = [torch.full((1, 2), x, requires_grad=True) for x in (feature, logit)]
     student = [torch.zeros(1, 2, requires_grad=True) for _ in range(2)]
