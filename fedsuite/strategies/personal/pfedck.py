@@ -151,20 +151,15 @@ class PFedCK(GatheredStrategy):
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return the clusters' means, each once, and who has which."""
-        owners = sorted(self.models)
-        distinct = {id(self.models[k]): self.models[k] for k in owners}
+        distinct = {id(self.models[k]): self.models[k] for k in sorted(self.models)}
         order = list(distinct)
-        numbers = [order.index(id(self.models[k])) for k in owners]
-        arrays = joined(dict(enumerate(distinct.values())))
-        return arrays, {"owners": owners, "numbers": numbers} if owners else {}
+        numbers = {str(k): order.index(id(model)) for k, model in self.models.items()}
+        return joined(dict(enumerate(distinct.values()))), dict(sorted(numbers.items()))
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
         means = grouped(arrays)
-        owners, numbers = scalars.get("owners", []), scalars.get("numbers", [])
-        assert isinstance(owners, list) and isinstance(numbers, list)
-        pairs = zip(owners, numbers, strict=True)
-        self.models = {int(k): means[str(number)] for k, number in pairs}
+        self.models = {int(k): means[str(number)] for k, number in scalars.items()}
 
     def _own(
         self, arrays: Arrays, client_ids: Sequence[int]
