@@ -43,6 +43,10 @@ def test_clusters_merge_by_mean_distance_and_ties_by_the_lowest_pair() -> None:
     distances = np.array([[0, 1, 4, 9], [1, 0, 6, 9], [4, 6, 0, 4.5], [9, 9, 4.5, 0.0]])
     assert average_linkage(distances, 2) == [[0, 1], [2, 3]]
     assert average_linkage(1 - np.eye(4), 2) == [[0, 1, 2], [3]]
+    # {0, 1, 2} is at (3 + 3 + 12) / 3 = 6 from 3, and 4 is at 7.
+    rows = [[0, 1, 2, 3, 20], [1, 0, 2, 3, 20], [2, 2, 0, 12, 20], [3, 3, 12, 0, 7]]
+    uneven = np.array([*rows, [20.0, 20, 20, 7, 0]])
+    assert average_linkage(uneven, 2) == [[0, 1, 2, 3], [4]]
 
 
 def test_a_client_that_did_not_move_is_like_nobody() -> None:
