@@ -58,6 +58,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
         _FEDAVG,
     ),
     ("fedntd", "drift.fedntd.FedNTD", "Lee et al., NeurIPS 2022, arXiv:2106.03097"),
+    ("fedmpr", "drift.fedmpr.FedMPR", "Goksu & Pugeault, arXiv:2412.15010 (our reading)"),
     (
         "scaffold",
         "drift.scaffold.Scaffold",
@@ -91,6 +92,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
         "fair.rank_core_fed.RankCoreFed",
         "Ray Chaudhury et al., ICML 2024 (our reading)",
     ),
+    ("focus", "fair.focus.FOCUS", "Chu et al., arXiv:2207.10265"),
     (
         "fedwavg",
         "averaging.fedwavg.FedwAvg",
@@ -118,6 +120,14 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("pfedme", "personal.pfedme.PFedMe", "Dinh et al., NeurIPS 2020, arXiv:2006.08848"),
     ("fedrod", "personal.fedrod.FedRoD", "Chen & Chao, ICLR 2022, arXiv:2107.00778"),
+    ("fedbn", "personal.fedbn.FedBN", "Li et al., ICLR 2021, arXiv:2102.07623", _PARTIAL),
+    (
+        "pfedck",
+        "personal.pfedck.PFedCK",
+        "Zhang & Shi, Electronics 13(5):857, 2024 (our reading)",
+    ),
+    ("lp-proj", "personal.lp_proj.LpProj", "Lin et al., NeurIPS 2022"),
+    ("fedas", "personal.fedas.FedAS", "Yang et al., CVPR 2024"),
     ("fedpac", "personal.fedpac.FedPAC", "Xu et al., ICLR 2023, arXiv:2306.11867"),
     ("fedakd", "distillation.fedakd.FedAKD", "Yu et al., KDD 2025, arXiv:2507.08617"),
     (

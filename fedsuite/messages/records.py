@@ -71,6 +71,8 @@ LOGITS = "logits"
 FEATURES = "features"
 CLASS_TABLE = "class-table"
 RANKING = "ranking"
+REFERENCE = "reference"
+SHARES = "shares"
 ROWS = "rows"
 COUNTS = "counts"
 CLASSES = "classes"
@@ -92,6 +94,16 @@ COUNT_EXAMPLES = "query.count_examples"
 ALONE = "train.alone"
 LOCAL_PHASE = "train.local_phase"
 TRANSFER = "train.transfer"
+
+
+def model_record(number: int) -> str:
+    """Return the record's name of one of several models."""
+    return f"model-{number}"
+
+
+def is_model_record(name: str) -> bool:
+    """Return whether a record's name is that of one of several models."""
+    return re.fullmatch("model-[0-9]+", name) is not None
 
 
 class RecordError(FedsuiteError):

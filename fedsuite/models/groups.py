@@ -35,6 +35,8 @@ class ParameterGroups:
     layers
         All names by layer, from the input up. A layer is a module with a matrix or kernel,
         together with the modules up to the next layer, such as a normalisation.
+    normalisation
+        Names of the arrays of batch normalisation, which stand in another group too.
     """
 
     head: tuple[str, ...]
@@ -43,6 +45,7 @@ class ParameterGroups:
     coefficients: tuple[str, ...] = ()
     personal: tuple[str, ...] = ()
     layers: tuple[tuple[str, ...], ...] = ()
+    normalisation: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = self.names
@@ -86,6 +89,7 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
     from fedsuite.models.fedpara import second_factors
 
     state = list(model.state_dict())
+    normalisation = _normalisation(model)
     in_head = head_names(model, head)
     modules = model.named_modules(remove_duplicate=False)
     factored = [name for name, m in modules if isinstance(m, DecomposedConv2d)]
@@ -100,6 +104,7 @@ def parameter_groups(model: "nn.Module", head: str | None = None) -> ParameterGr
         coefficients=tuple(name for name in state if name in coefficients),
         personal=tuple(name for name in state if name in personal),
         layers=_layers(model),
+        normalisation=tuple(name for name in state if name in normalisation),
     )
 
 
@@ -149,6 +154,16 @@ def head_module(model: "nn.Module", groups: ParameterGroups) -> "nn.Module":
     if not groups.head or not fitting:
         raise ConfigError("the model's head is no module of its own: name another")
     return fitting[-1]
+
+
+def _normalisation(model: "nn.Module") -> frozenset[str]:
+    """Return the names of the arrays of batch normalisation, known by their modules."""
+    # The common base of all of torch's, which is not exported.
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    named = model.named_modules(remove_duplicate=False)
+    found = (names_of(m, name) for name, m in named if isinstance(m, _BatchNorm))
+    return frozenset(name for names in found for name in names)
 
 
 def _layers(model: "nn.Module") -> tuple[tuple[str, ...], ...]:

@@ -153,7 +153,8 @@ class MethodDeclaration:
     it starts with no arrays."""
 
     OWN_MODELS: ClassVar[bool] = False
-    """Whether the server has a model for each client, in place of one for all."""
+    """Whether the server has several models, such as one for each client, in place of one
+    for all."""
 
     SCORED_MODEL: ClassVar[ScoredModel] = "shared"
     """Which model clients are scored with where they train a shared one: that, a copy tuned

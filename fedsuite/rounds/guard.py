@@ -33,6 +33,7 @@ from fedsuite.messages.records import (
     GRADIENT,
     UPDATE,
     Arrays,
+    is_model_record,
 )
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.exchange import Exchange
@@ -58,6 +59,9 @@ _VECTORS = (CONTROL_CHANGE, GRADIENT, UPDATE, "head")
 
 Amounts = dict[str, float]
 """What a reply says, by kind of amount."""
+
+Origins = Mapping[str, Arrays]
+"""What each model of a reply was before training, by its record."""
 
 Told = Callable[[int, str], None]
 """Hears of a client and of what was changed in its reply."""
@@ -185,19 +189,21 @@ class Guard:
         models = {k: own[ARRAYS] for k, own in exchange.own.items() if ARRAYS in own}
         # Some methods send models in one exchange and get them back in the next.
         self._models |= models
+        others = {n: a for n, a in exchange.shared.items() if is_model_record(n)}
         limits = [self.max_examples, self.max_update_norm, *self.steered_by.values()]
         if all(limit == NO_LIMIT for limit in limits):
             yield from replies
             return
         said: dict[str, list[float]] = {}
-        held: deque[tuple[ClientReply, Amounts, Arrays]] = deque()
+        held: deque[tuple[ClientReply, Amounts, Origins]] = deque()
         whole = any(limit.medians < math.inf for limit in limits)
         for reply in replies:
             model = exchange.shared.get(ARRAYS) or self._models.get(reply.client_id, {})
-            amounts = self._measured(reply, model)
+            origins = {**dict.fromkeys(_MODELS, model), **others}
+            amounts = self._measured(reply, origins)
             for kind, amount in amounts.items():
                 said.setdefault(kind, []).append(amount)
-            held.append((reply, amounts, model))
+            held.append((reply, amounts, origins))
             if len(held) > HELD and not whole:
                 yield self._bounded(*held.popleft(), said, told)
         while held:
@@ -218,15 +224,16 @@ class Guard:
         self.largest_median = {n.removeprefix(_KEPT): float(a) for n, a in kept.items()}
         return {n: array for n, array in state.items() if n not in kept}
 
-    def _measured(self, reply: ClientReply, model: Arrays) -> Amounts:
+    def _measured(self, reply: ClientReply, origins: Origins) -> Amounts:
         amounts = {EXAMPLES: reply.num_examples}
         amounts |= {n: reply.metrics[n] for n in self.steered_by if n in reply.metrics}
         if self.max_update_norm == NO_LIMIT:
             return amounts
         for record, arrays in reply.arrays.items():
-            if record in _MODELS:
-                amounts[record] = length(_trained(arrays), model)
-                amounts[f"{record} {STATISTICS}"] = length(_statistics(arrays), model)
+            if record in origins:
+                origin = origins[record]
+                amounts[record] = length(_trained(arrays), origin)
+                amounts[f"{record} {STATISTICS}"] = length(_statistics(arrays), origin)
             elif record in _VECTORS:
                 amounts[record] = length(arrays, {})
         return amounts
@@ -235,7 +242,7 @@ class Guard:
         self,
         reply: ClientReply,
         amounts: Amounts,
-        model: Arrays,
+        origins: Origins,
         said: Mapping[str, Sequence[float]],
         told: Told,
     ) -> ClientReply:
@@ -246,7 +253,7 @@ class Guard:
             counts = self._limit_of(kind).of(amount, median, largest)
             if counts >= amount:
                 continue
-            reply = self._with(reply, kind, counts, amount, model)
+            reply = self._with(reply, kind, counts, amount, origins)
             of_round = "" if median == math.inf else f": the round's median is {median:g}"
             told(
                 reply.client_id,
@@ -260,7 +267,7 @@ class Guard:
         return self.steered_by.get(kind, self.max_update_norm)
 
     def _with(
-        self, reply: ClientReply, kind: str, counts: float, said: float, model: Arrays
+        self, reply: ClientReply, kind: str, counts: float, said: float, origins: Origins
     ) -> ClientReply:
         """Return a reply in which one kind of amount is lowered."""
         if kind == EXAMPLES:
@@ -268,7 +275,7 @@ class Guard:
         if kind in self.steered_by:
             return replace(reply, metrics={**reply.metrics, kind: counts})
         record, _, part = kind.partition(" ")
-        origin = model if record in _MODELS else {}
+        origin = origins.get(record, {})
         arrays = reply.arrays[record]
         chosen = _statistics(arrays) if part else _trained(arrays)
         scaled = {n: shortened(a, origin.get(n), counts / said) for n, a in chosen.items()}
@@ -301,5 +308,5 @@ def _named(kind: str) -> str:
     if part:
         return "length of its statistics"
     names = {ARRAYS: "length of its update", EXAMPLES: EXAMPLES}
-    is_vector = record in (*_MODELS, *_VECTORS)
+    is_vector = record in (*_MODELS, *_VECTORS) or is_model_record(record)
     return names.get(kind, f"length of its {record}" if is_vector else kind)

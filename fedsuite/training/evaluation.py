@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedsuite.data import Split
 from fedsuite.messages.records import Arrays
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
+from fedsuite.models.features import feature_width, with_features
 from fedsuite.training.dense_gradients import dense_gradients
 from fedsuite.training.losses import (
     LossFunction,
@@ -49,6 +50,14 @@ def outputs_over(model: nn.Module, data: Split) -> Iterator[tuple[Tensor, Tensor
     with evaluation_mode(model):
         for features, labels in _parts(data):
             yield model(features), labels
+
+
+@torch.no_grad()
+def features_over(model: nn.Module, data: Split) -> Tensor:
+    """Return what enters the classifier for each row of ``data``, ``[rows, width]``."""
+    with evaluation_mode(model):
+        found = [with_features(model, features)[0] for features, _ in _parts(data)]
+    return torch.cat(found) if found else torch.zeros(0, feature_width(model))
 
 
 def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:

@@ -143,6 +143,15 @@ def make_optimizer(
     return PlainSGD(parameters, lr=rate, momentum=momentum, weight_decay=decay, fused=True)
 
 
+def take_step(optimizer: torch.optim.Optimizer, clip_gradient_norm: float = 0.0) -> None:
+    """Take a step, with gradients clipped to a norm above 0, and forget the gradients."""
+    if clip_gradient_norm > 0:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        nn.utils.clip_grad_norm_(parameters, clip_gradient_norm)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def mini_batches(
     num_examples: int, options: TrainingOptions, generator: torch.Generator
 ) -> Iterator[Tensor]:

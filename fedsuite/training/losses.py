@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.data.specs import IGNORED
 
 LossFunction = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -72,6 +73,21 @@ def right_rows(outputs: Tensor, labels: Tensor, never_right: int | None = None) 
     """Return whether all targets of each row that count are predicted, ``[rows]``."""
     right = right_targets(outputs, labels, never_right)
     return right if labels.ndim == 1 else (right | (labels == IGNORED)).all(dim=-1)
+
+
+def refuse_sequences(labels: Tensor, needs: str) -> None:
+    """Refuse labels of sequences, for methods that need one class per row.
+
+    Raises
+    ------
+    ConfigError
+        With ``needs``, which says what does, and that it does.
+    """
+    if labels.ndim > 1:
+        raise ConfigError(
+            f"{needs} one class per row, which this data set of sequences does not "
+            "have: choose another method or data set"
+        )
 
 
 def _mean(total: Tensor, labels: Tensor) -> Tensor:

@@ -37,6 +37,14 @@ EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
         "transfer-steps": 2,
     },
     "fedakd": {**_COMMON, "method": "fedakd", "clients-per-round": 2},
+    "lp-proj": {**_COMMON, "method": "lp-proj", "lp-proj-inner-steps": 1},
+    "pfedck": {
+        **_COMMON,
+        "method": "pfedck",
+        "pfedck-clusters": 2,
+        "pfedck-feature-weight": 0.0,
+        "clients-per-round": 2,
+    },
     "personal-atoms": {
         **_COMMON,
         "method": "fedavg",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedsuite.clients.distillation.private_model import PrivateModelClient
-from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.errors import RunError
 from fedsuite.messages.records import (
     CLASS_TABLE,
     CLASSES,
@@ -17,6 +17,7 @@ from fedsuite.messages.records import (
     Reply,
     Request,
 )
+from fedsuite.training.losses import refuse_sequences
 from fedsuite.training.told import Told
 
 
@@ -49,11 +50,7 @@ class ClassTableClient(PrivateModelClient):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        if self.train_data.labels.ndim > 1:
-            raise ConfigError(
-                "this method's tables need one class per row, which this data set of "
-                "sequences does not have; choose another method or data set"
-            )
+        refuse_sequences(self.train_data.labels, "this method's tables need")
         self.gathered = ClassMeans(0, 0)
         self.targets: tuple[Tensor, Tensor] | None = None
 

@@ -6,7 +6,14 @@ from typing import ClassVar
 import numpy as np
 
 from fedsuite.clients.fair.probed import ProbedClient
-from fedsuite.messages.records import NUM_EXAMPLES, RANK, RANKING, Reply, Request
+from fedsuite.messages.records import (
+    NUM_EXAMPLES,
+    RANK,
+    RANKING,
+    Reply,
+    Request,
+    model_record,
+)
 from fedsuite.models.arrays import load_arrays
 from fedsuite.training.evaluation import mean_loss
 
@@ -26,7 +33,7 @@ class RankCoreFedClient(ProbedClient):
         losses = []
         with self.layer_stream("rank", request.server_round):
             for number in range(len(request.arrays)):
-                load_arrays(self.model, request.arrays[f"model-{number}"])
+                load_arrays(self.model, request.arrays[model_record(number)])
                 losses.append(mean_loss(self.model, rows))
         ranking = np.argsort(losses, kind="stable").astype(np.int64)
         return Reply({RANKING: {RANKING: ranking}}, {NUM_EXAMPLES: len(self.train_data)})

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from fedsuite.clients.personal.own_model import PersonalModelClient
 from fedsuite.messages.records import ARRAYS, Reply, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.loop import make_optimizer
+from fedsuite.training.loop import make_optimizer, take_step
 from fedsuite.training.told import Told
 
 SHARE = "apfl-share"
@@ -65,12 +65,7 @@ class APFLClient(PersonalModelClient):
         """Step the own model, and at the first step of a round its share."""
         if self._own is None or not any(p.grad is not None for p in self._own.parameters()):
             return
-        if self.training.clip_gradient_norm > 0:
-            nn.utils.clip_grad_norm_(
-                self._own.parameters(), self.training.clip_gradient_norm
-            )
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        take_step(self._optimizer, self.training.clip_gradient_norm)
         if self._share.requires_grad:
             self._share_optimizer.step()
             self._share = self._share.detach().clamp(0.0, 1.0)

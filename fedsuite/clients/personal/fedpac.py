@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsuite.clients.personal.own_model import OwnModelClient
-from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.errors import RunError
 from fedsuite.messages.records import ARRAYS, Reply, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.models.groups import head_module, parameter_groups
+from fedsuite.training.evaluation import features_over
 from fedsuite.training.loop import TrainingSummary
+from fedsuite.training.losses import refuse_sequences
 from fedsuite.training.told import Told
 
 Floats = NDArray[np.float64]
@@ -67,11 +68,7 @@ class FedPACClient(OwnModelClient):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        if self.train_data.labels.ndim > 1:
-            raise ConfigError(
-                "method fedpac: its prototypes need one class per row, which this data set "
-                "of sequences does not have; choose another method or data set"
-            )
+        refuse_sequences(self.train_data.labels, "method fedpac: its prototypes need")
         groups = parameter_groups(self.model)
         self._body = groups.body
         self._head = frozenset(groups.head)
@@ -118,17 +115,10 @@ class FedPACClient(OwnModelClient):
         gaps = (self._features - prototypes[labels]) * present[labels].unsqueeze(1)
         return mean + self.alignment * gaps.square().mean()
 
-    @torch.no_grad()
     def features(self) -> Floats:
         """Return what enters the head for each training sample, ``[n, features]``."""
-        found = [np.zeros((0, self._weight().shape[1]))]
-        with evaluation_mode(self.model), self._watched():
-            for start in range(0, len(self.train_data), EVALUATION_BATCH):
-                self._features = None
-                self.model(self.train_data.features[start : start + EVALUATION_BATCH])
-                assert self._features is not None
-                found.append(self._features.cpu().numpy().astype(np.float64))
-        return np.concatenate(found)
+        found = features_over(self.model, self.train_data)
+        return found.cpu().numpy().astype(np.float64)
 
     def _train_in_turns(self, request: Request) -> TrainingSummary:
         options = replace(

@@ -13,7 +13,7 @@ from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.features import with_features
 from fedsuite.models.head import find_head
 from fedsuite.training.base import FederatedClient
-from fedsuite.training.loop import make_optimizer
+from fedsuite.training.loop import make_optimizer, take_step
 from fedsuite.training.scoring import prefixed
 
 
@@ -52,12 +52,7 @@ class FedRoDClient(FederatedClient):
     def before_step(self, model: nn.Module) -> None:
         """Step the personal head."""
         if self._head is not None:
-            if self.training.clip_gradient_norm > 0:
-                nn.utils.clip_grad_norm_(
-                    self._head.parameters(), self.training.clip_gradient_norm
-                )
-            self._optimizer.step()
-            self._optimizer.zero_grad()
+            take_step(self._optimizer, self.training.clip_gradient_norm)
 
     def on_evaluate(self, request: Request) -> Reply:
         """Score the sum of logits; report the shared model's scores with ``global-``."""

@@ -9,6 +9,7 @@ papers, w_{t+1} = w_t + eta (mean - w_t); eta = 1 is FedAvg as published.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from fedsuite.messages.records import Arrays
@@ -35,3 +36,9 @@ class FedAvg(ServerRate, FederatedStrategy):
         if target is None:
             return None
         return step_towards(arrays, target, self.server_learning_rate)
+
+
+def counted_alike(replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
+    """Yield the replies with one example each, for a plain mean; none stays none."""
+    for reply in replies:
+        yield replace(reply, num_examples=float(reply.num_examples > 0))

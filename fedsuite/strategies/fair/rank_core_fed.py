@@ -30,7 +30,7 @@ import numpy as np
 from fedsuite.core.keys import Value
 from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
-from fedsuite.messages.records import ARRAYS, RANK, RANKING, Arrays
+from fedsuite.messages.records import ARRAYS, RANK, RANKING, Arrays, model_record
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.all_replies import LossStrategy, examples_of
 from fedsuite.rounds.declaration import ClientNeeds
@@ -98,7 +98,7 @@ class RankCoreFed(LossStrategy):
         ballots = Exchange(
             RANK,
             client_ids,
-            {f"model-{number}": model for number, model in enumerate(pool)},
+            {model_record(number): model for number, model in enumerate(pool)},
             expected=Expected(
                 {RANKING: {RANKING: ((len(pool),), "int64")}},
                 advice=self.NEEDS_OF_CLIENT.advice,

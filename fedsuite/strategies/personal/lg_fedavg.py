@@ -22,7 +22,8 @@ from fedsuite.messages.records import Arrays
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
-from fedsuite.strategies.personal.partial import PartialAverage, counted_alike
+from fedsuite.strategies.averaging.fedavg import counted_alike
+from fedsuite.strategies.personal.partial import PartialAverage
 
 
 class LGFedAvg(PartialAverage):

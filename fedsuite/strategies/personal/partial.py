@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from fedsuite.core.settings import part
@@ -63,9 +62,3 @@ class PartialAverage(FedAvg):
         """Average the shared part, weighted by examples."""
         averaged = super().aggregate(self.shared(arrays), replies)
         return None if averaged is None else {**arrays, **averaged}
-
-
-def counted_alike(replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-    """Yield the replies with one example each, for a plain mean; none stays none."""
-    for reply in replies:
-        yield replace(reply, num_examples=float(reply.num_examples > 0))

@@ -114,7 +114,7 @@ def test_the_personal_part_survives_rounds_without_its_client(method: str) -> No
         assert bits(kept.store.load(client, version)) == bits(store.load(client, version))
 
 
-@pytest.mark.parametrize("method", [*METHODS, "fedpac"])
+@pytest.mark.parametrize("method", [*METHODS, "fedpac", "fedas", "pfedck"])
 def test_resumed_is_uninterrupted(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

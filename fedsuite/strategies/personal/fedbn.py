@@ -1,0 +1,31 @@
+"""FedBN: each client keeps its batch normalisation.
+
+X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou, "FedBN: Federated Learning on Non-IID Features
+via Local Batch Normalization", ICLR 2021, arXiv:2102.07623.
+
+Client k trains the whole model; of it the server averages, weighted by n_k, all arrays but
+those of batch normalisation: its scale, shift and statistics. A layer is known by its type,
+not by its name.
+
+Known to hold: a model without batch normalisation makes this FedAvg, bit for bit.
+Deviation: a client that never took part is scored with the initial normalisation.
+"""
+
+from typing import ClassVar
+
+from fedsuite.models.groups import ParameterGroups
+from fedsuite.rounds.privacy_rules import Release
+from fedsuite.strategies.personal.partial import PartialAverage
+
+
+class FedBN(PartialAverage):
+    """Averages all but batch normalisation, weighted by examples."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "mean",
+        "only the shared part leaves a client; the guarantee is for what others see",
+    )
+
+    def shares(self, groups: ParameterGroups) -> frozenset[str]:
+        """Return what belongs to no batch normalisation."""
+        return frozenset(groups.names) - frozenset(groups.normalisation)

@@ -1,0 +1,139 @@
+"""lp-proj: clients' own models, held together in a random subspace of few dimensions.
+
+S. Lin, Y. Han, X. Li, Z. Zhang, "Personalized Federated Learning towards Communication
+Efficiency, Robustness and Fairness", NeurIPS 2022; authors' code desternylin/perfed.
+
+Equations used. P is a fixed matrix of standard normal numbers, ``[dimensions,
+parameters]``, each row scaled to length 1. Client k keeps theta_k, begins with u_k = u,
+and with psi(r) = sign(r) for p = 1 and r for p = 2 takes
+
+    theta_k <- theta_k - eta (grad F_k(theta_k) - lambda P' psi(u_k - P theta_k))
+
+on each mini-batch, the gradient of F_k clipped to a length of 60. After every J
+mini-batches and after the last one, u_k <- u_k - eta_u lambda psi(u_k - P theta_k). The
+server takes u <- u + s (mean of u_k - u), each client counting alike; u is 0 at first.
+Clients are scored with theta_k. Eta is the experiment's learning rate.
+
+Known to hold: lambda = 0 trains theta_k as Standalone does, bit for bit, and u stays 0.
+What travels is as long as u, whatever the model.
+
+Deviations. The authors' code trains all clients in each round and averages the sampled
+ones; here the sampled ones train. Its class ``lp_proj`` divides the step of u by the
+residual's length at p = 2; the method that is published as lp-proj-2 does not, and this one
+does not. It applies weight decay at p = 2 alone; here at both, if the experiment sets any.
+Its robust means, and P with orthogonal rows, are left out. Each client makes P from the
+experiment's seed. Statistics of normalisation layers are not projected.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from fedsuite.core.keys import Value
+from fedsuite.core.search import Between, OneOf
+from fedsuite.core.settings import key, state
+from fedsuite.messages.records import (
+    EVALUATE,
+    REFERENCE,
+    TRAIN,
+    UPDATE,
+    Arrays,
+    ConfigValue,
+)
+from fedsuite.rounds.aggregation import WeightedMean, apply_update
+from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL, ClientNeeds
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.round_settings import ServerRate
+from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+
+
+class LpProj(ServerRate, FederatedStrategy):
+    """Averages projections of the clients' models, to which clients hold on."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "refused", "projections travel, and no change of one shared model"
+    )
+    PRIVATE_MODELS: ClassVar[bool] = True
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**NO_COMMON_STEP, **NO_WHOLE_MODEL}
+    FIXED: ClassVar[Mapping[str, Value]] = {"client-models": ""}
+    FIXED_REASON: ClassVar[str] = "it projects all clients' models by one matrix"
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {"local-steps": 100}
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "LpProjClient", "keeps its model and sends its projection", stores=True
+    )
+    NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
+
+    lp_proj_p: int = key(
+        default=1,
+        help="1 pulls by signs of differences, 2 by differences",
+        minimum=1,
+        maximum=2,
+        told=TRAIN,
+    )
+    lp_proj_lambda: float = key(
+        default=15.0,
+        help="pull of models to the common projection; 0 trains them alone",
+        minimum=0.0,
+        told=TRAIN,
+        search=Between(0.01, 15.0),
+    )
+    lp_proj_dimensions: int = key(
+        default=10,
+        help="dimensions of the subspace: the numbers that travel",
+        minimum=1,
+        search=OneOf(10, 30, 60),
+    )
+    lp_proj_inner_steps: int = key(
+        default=20, help="mini-batches J to a step of the projection", minimum=1, told=TRAIN
+    )
+    lp_proj_learning_rate: float = key(
+        default=0.1, help="step size of the projection", minimum=0.0, told=TRAIN
+    )
+    reference: Arrays = state(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pull = self.lp_proj_lambda * self.lp_proj_learning_rate
+        if self.lp_proj_p == 2 and pull >= 2:
+            raise ValueError(
+                "lp_proj_lambda times lp_proj_learning_rate must be below 2 with "
+                f"lp_proj_p = 2, got {pull:g}: lower one of them"
+            )
+        self.reference = {REFERENCE: np.zeros(self.lp_proj_dimensions, np.float32)}
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send u; expect what a client added to it."""
+        return Exchange(
+            TRAIN,
+            client_ids,
+            shared={REFERENCE: self.reference},
+            config=self.told(TRAIN),
+            expected=Expected({UPDATE: spec_of(self.reference)}),
+        )
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send no arrays: each client scores its own model."""
+        return Exchange(EVALUATE, client_ids)
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Move u by the clients' mean; the server has no model."""
+        mean, num_taken = WeightedMean(), 0
+        for reply in replies:
+            num_taken += 1
+            mean.add(reply.arrays[UPDATE], float(reply.num_examples > 0))
+        update = mean.result()
+        if update is not None and num_taken >= self.quorum:
+            rate = self.server_learning_rate
+            self.reference = apply_update(self.reference, update, rate)
+        return None
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return u."""
+        return self.reference, {}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take it back."""
+        self.reference = dict(arrays)
