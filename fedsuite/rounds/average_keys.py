@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
-from fedsuite.core.keys import AUTO, Unless, Value
+from fedsuite.core.keys import Unless, Value
 from fedsuite.core.settings import Declared, key
 
 Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "multi-krum"]
