@@ -31,7 +31,10 @@ FAR = 10.0
 is suspected."""
 
 EXPLODED = 100.0
-"""Largest median losses so far beyond which a loss shows that a client cannot train."""
+"""Largest median losses so far, of at least 1, beyond which a client cannot train.
+
+A loss that was tiny grows a hundredfold in honest runs too.
+"""
 
 NO_TRAINING = (
     "most clients cannot train from the model that they got",
@@ -97,7 +100,8 @@ class Recovery:
             r.client_id for r in report.rejections if _NOT_FINITE.search(r.reason)
         } - {None}
         losses = _losses(report)
-        exploded = [loss for loss in losses if self._loss and loss > EXPLODED * self._loss]
+        limit = EXPLODED * max(self._loss, 1.0)
+        exploded = [loss for loss in losses if self._loss and loss > limit]
         return len(failed) + len(exploded)
 
     def must_go_back(self, report: PhaseReport) -> bool:

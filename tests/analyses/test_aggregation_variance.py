@@ -105,12 +105,13 @@ def test_the_run_keeps_its_bits(keys):
 def test_without_chance_only_sampling_varies(keys):
     """With full batches a repeat differs from the run by whatever is restored wrongly.
 
-    And by the order of sums, since full batches are permuted too.
+    And by the order of sums, since full batches are permuted too: by how much depends on
+    the processor.
     """
     _, rows = measured(digits_experiment(**FULL_BATCH, **keys))
     for row in rows:
         if row.clients == "same":
-            assert row.relative_to_update < 1e-9
+            assert row.relative_to_update < 1e-6
         else:
             assert row.relative_to_update > 1e-3
     assert [row.server_round for row in rows] == [1, 1, 2, 2, 3, 3]

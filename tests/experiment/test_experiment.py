@@ -300,6 +300,7 @@ OTHER_VALUES = {
     "report": False,
     "trackers": "tensorboard",
     "preset": "paper",
+    "plug-ins": "",
     "site-dirs": "elsewhere",
     "metrics-port": 9400,
     "metrics-host": "0.0.0.0",
@@ -373,9 +374,11 @@ def experiments(draw):
     values = {
         "method": method,
         "partitioner": draw(
-            st.sampled_from(known_keys()["partitioner"].declarations[0].choices)
+            st.sampled_from(sorted(known_keys()["partitioner"].declarations[0].choices))
         ),
-        "model": draw(st.sampled_from(known_keys()["model"].declarations[0].choices)),
+        "model": draw(
+            st.sampled_from(sorted(known_keys()["model"].declarations[0].choices))
+        ),
         "num-clients": num_clients,
         "clients-per-round": per_round,
         "quorum": draw(st.integers(1, per_round or num_clients)),
@@ -389,7 +392,7 @@ def experiments(draw):
         "early-stop-metric": draw(PATHS),
         **load_strategy(METHODS[method]).FIXED,
     }
-    if load_strategy(METHODS[method]).PRIVATE_MODELS:
+    if load_strategy(METHODS[method]).PRIVATE_MODELS and "client-models" not in values:
         values["client-models"] = draw(st.sampled_from(["", "mlp:hidden-width=3, linear"]))
     return Experiment.from_values(values)
 

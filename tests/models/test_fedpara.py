@@ -156,7 +156,8 @@ def test_stride_padding_and_dilation_are_kept() -> None:
     features = torch.randn(2, 16, 9, 9, generator=torch.Generator().manual_seed(1))
     found = layer(features)
     assert found.shape == convolution(features).shape
-    assert layer.dense()(features).equal(found)
+    # Processors with other kernels add up in another order.
+    torch.testing.assert_close(layer.dense()(features), found, rtol=1e-5, atol=1e-5)
     assert convolution.bias is not None
     with torch.no_grad():
         convolution.weight.copy_(layer.weight())

@@ -11,7 +11,7 @@ from flwr.app import Message
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import ARRAYS, to_arrays, to_record
 from fedsuite.rounds.exchange import Rejection
-from fedsuite.rounds.recovery import Recovery
+from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.report import PhaseReport
 from tests.helpers import Tamper, Trace, bits, digits_experiment, run_digits
 
@@ -120,10 +120,18 @@ def test_most_must_fail(report: PhaseReport, back: bool, kept: Callable[..., Any
     assert recovery.must_go_back(report) == back
 
 
+def test_a_tiny_loss_that_grows_is_no_poison() -> None:
+    """As where the first clients drawn know all of their rows already."""
+    recovery, old = Recovery(), {"w": np.zeros(4)}
+    recovery.begin(lambda: Kept(1, to_record({}), {}, {}, {}, {}))
+    recovery.counted(old, {"w": np.full(4, 1e-3)}, report_of(0, [1e-5] * 4))
+    recovery.counted(old, {"w": np.full(4, 9.0)}, report_of(0, [1e-5] * 4))
+    assert recovery.kept is not None
+    assert not recovery.must_go_back(report_of(0, [0.3] * 4))
+
+
 @pytest.fixture
 def kept() -> Callable[..., Recovery]:
-    from fedsuite.rounds.recovery import Kept
-
     def made(step: float) -> Recovery:
         recovery = Recovery()
         recovery.begin(lambda: Kept(1, to_record({}), {}, {}, {}, {}))

@@ -16,7 +16,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     names: list[str] = []
 
-    def run_here(tasks: Any, workers: int, on_end: Any, keep_open: Any = ()) -> None:
+    def run_here(tasks: Any, workers: int, on_end: Any, *others: Any) -> None:
         for task in tasks:
             names.append(task.name)
             error = None

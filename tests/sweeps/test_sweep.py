@@ -31,7 +31,7 @@ def sweep(tmp_path, monkeypatch):
     file = write_experiment(tmp_path / "small.toml")
     started = []
 
-    def run_here(tasks, workers, on_end, keep_open=()):
+    def run_here(tasks, workers, on_end, *others):
         for task in tasks:
             started.append((task.arguments[0], task.name))
             error = None

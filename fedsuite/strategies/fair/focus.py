@@ -49,7 +49,7 @@ from fedsuite.messages.records import (
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.all_replies import GatheredStrategy, examples_of
-from fedsuite.rounds.declaration import NO_COMMON_STEP, ClientNeeds, ScoredModel
+from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE, ClientNeeds, ScoredModel
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import BadReply, ClientReply, spec_of
@@ -77,6 +77,7 @@ class FOCUS(GatheredStrategy):
     )
     OWN_MODELS: ClassVar[bool] = True
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **OWN_RULE,
         **NO_COMMON_STEP,
         "score-training-data": "its clients receive several models",
     }

@@ -43,7 +43,12 @@ from fedsuite.messages.records import (
 )
 from fedsuite.rounds.aggregation import WeightedMean, apply_update
 from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import NO_COMMON_STEP, NO_WHOLE_MODEL, ClientNeeds
+from fedsuite.rounds.declaration import (
+    NO_COMMON_STEP,
+    NO_WHOLE_MODEL,
+    OWN_RULE,
+    ClientNeeds,
+)
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.round_settings import ServerRate
@@ -57,7 +62,11 @@ class LpProj(ServerRate, FederatedStrategy):
         "refused", "projections travel, and no change of one shared model"
     )
     PRIVATE_MODELS: ClassVar[bool] = True
-    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**NO_COMMON_STEP, **NO_WHOLE_MODEL}
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **OWN_RULE,
+        **NO_COMMON_STEP,
+        **NO_WHOLE_MODEL,
+    }
     FIXED: ClassVar[Mapping[str, Value]] = {"client-models": ""}
     FIXED_REASON: ClassVar[str] = "it projects all clients' models by one matrix"
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"local-steps": 100}

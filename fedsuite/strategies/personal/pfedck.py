@@ -48,7 +48,7 @@ from fedsuite.messages.records import (
 )
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.all_replies import GatheredStrategy, examples_of
-from fedsuite.rounds.declaration import NO_COMMON_STEP, ClientNeeds, ScoredModel
+from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE, ClientNeeds, ScoredModel
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.updates import flatten, parameter_names
@@ -89,7 +89,7 @@ class PFedCK(GatheredStrategy):
         "refused", "each client gets the mean of clients that are like it"
     )
     OWN_MODELS: ClassVar[bool] = True
-    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_COMMON_STEP
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_COMMON_STEP}
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "PFedCKClient", "keeps a personal model and distils both ways", stores=True
     )
