@@ -42,7 +42,7 @@ html_math_renderer = "mathml"
 
 nb_execution_mode = "force"
 nb_execution_in_temp = True
-nb_execution_timeout = 600
+nb_execution_timeout = 3600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 # For the commands in notebooks: as in an activated environment, without colours.

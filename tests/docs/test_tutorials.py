@@ -126,7 +126,7 @@ def execute(sources: list[str], folder: Path) -> None:
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(source) for source in sources]
     where = {"metadata": {"path": str(folder)}}
-    nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()
+    nbclient.NotebookClient(notebook, timeout=3600, resources=where).execute()
 
 
 @pytest.mark.slow
