@@ -70,8 +70,9 @@ def test_cells_are_python_or_commands(page: Path) -> None:
         first, _, rest = source.partition("\n")
         if first.startswith("%%") and not first.endswith(".py"):
             continue
-        whole = re.sub(r"\\\n", " ", rest if first.startswith("%%") else source)
-        ast.parse(re.sub(r"^!.*$", "pass", whole, flags=re.M))
+        text = rest if first.startswith("%%") else source
+        # A command that goes on in a second line is none for the highlighter.
+        ast.parse(re.sub(r"^!.*$", "pass", text, flags=re.M))
 
 
 def test_the_network_page_works() -> None:
