@@ -42,12 +42,12 @@ html_math_renderer = "mathml"
 
 nb_execution_mode = "force"
 nb_execution_in_temp = True
-nb_execution_timeout = 600
+nb_execution_timeout = 3600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 # For the commands in notebooks: as in an activated environment, without colours.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-os.environ |= {"COLUMNS": "84", "NO_COLOR": "1"}
+os.environ |= {"COLUMNS": "132", "NO_COLOR": "1"}
 
 templates_path = ["_templates"]
 autodoc_typehints = "none"

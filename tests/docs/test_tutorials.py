@@ -70,8 +70,9 @@ def test_cells_are_python_or_commands(page: Path) -> None:
         first, _, rest = source.partition("\n")
         if first.startswith("%%") and not first.endswith(".py"):
             continue
-        whole = re.sub(r"\\\n", " ", rest if first.startswith("%%") else source)
-        ast.parse(re.sub(r"^!.*$", "pass", whole, flags=re.M))
+        text = rest if first.startswith("%%") else source
+        # A command that goes on in a second line is none for the highlighter.
+        ast.parse(re.sub(r"^!.*$", "pass", text, flags=re.M))
 
 
 def test_the_network_page_works() -> None:
@@ -126,7 +127,7 @@ def execute(sources: list[str], folder: Path) -> None:
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(source) for source in sources]
     where = {"metadata": {"path": str(folder)}}
-    nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()
+    nbclient.NotebookClient(notebook, timeout=3600, resources=where).execute()
 
 
 @pytest.mark.slow
