@@ -6,6 +6,7 @@ project.
 
 import os
 import secrets
+from typing import Any
 
 from fedsuite.callbacks.tracking import Flat, TrackedRun, numbers
 from fedsuite.rounds.events import RoundReport
@@ -26,7 +27,7 @@ class WeightsAndBiases:
     """
 
     def __init__(self, run: TrackedRun) -> None:
-        mode = os.environ.get("WANDB_MODE", MODE)
+        mode: Any = os.environ.get("WANDB_MODE", MODE)
         self.run_id = run.run_id or secrets.token_hex(4)
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -34,7 +35,7 @@ class WeightsAndBiases:
             name=run.folder.path.name,
             dir=str(run.folder.path),
             config=dict(run.experiment),
-            mode=mode,  # type: ignore[arg-type]
+            mode=mode,
             # Offline there is nothing to look up: the upload joins what has one id.
             resume="allow" if mode == "online" else None,
             reinit="create_new",
