@@ -24,7 +24,8 @@ function layoutOf(own, colours, several) {
     automargin: true, ...own[name],
   });
   return {
-    hovermode: "x unified", ...own,
+    /* Between two rounds the pointer shows the nearer one, however far away. */
+    hovermode: "x unified", hoverdistance: own.hovermode ? 20 : -1, ...own,
     xaxis: { ...axis("xaxis"), title: { ...own.xaxis.title, standoff: 8 } },
     yaxis: axis("yaxis"),
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
@@ -48,7 +49,7 @@ function draw(place) {
   const named = traces.filter((trace) => trace.showlegend !== false).length;
   const several = named > 1;
   const lines = Math.ceil(named / Math.max(Math.floor(place.clientWidth / 110), 1));
-  place.style.height = `${320 + 20 * lines}px`;
+  place.style.height = `${320 + 20 * Math.max(lines, 1)}px`;
   const options = {
     responsive: true, displaylogo: false,
     /* The first one would upload the chart to a cloud. */
