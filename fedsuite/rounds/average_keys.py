@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
-from fedsuite.core.keys import AUTO, Unless, Value
+from fedsuite.core.keys import Unless, Value
 from fedsuite.core.settings import Declared, key
 
 Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "multi-krum"]
@@ -42,7 +42,7 @@ class AverageKeys(Declared):
         needs=_ROBUST,
     )
     max_client_weight: float | Literal["auto"] = key(
-        default=AUTO,
+        default="auto",
         help="largest share of one client in the average, whatever made the weights; 1 is "
         "no limit; auto is that for the mean, else so much that the liars have less than "
         "half",
