@@ -144,8 +144,8 @@ class Recovery:
             report.suspected.append(Rejection(server_round, client_id, why))
         return kept, (
             f"{self.who_cannot_train(report)} of {report.num_asked} clients cannot train "
-            f"from the model of round {kept.server_round + 1}: {kept.name} takes its place. "
-            f"They are not to blame. Suspected: "
+            f"from the model of round {kept.server_round + 1}: {kept.name} takes its "
+            "place. They are not to blame. Suspected: "
             f"{suspects or 'nobody, all updates were alike'}"
         )
 

@@ -11,7 +11,7 @@ from flwr.app import Message
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import ARRAYS, to_arrays, to_record
 from fedsuite.rounds.exchange import Rejection
-from fedsuite.rounds.recovery import Recovery
+from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.report import PhaseReport
 from tests.helpers import Tamper, Trace, bits, digits_experiment, run_digits
 
@@ -122,11 +122,9 @@ def test_most_must_fail(report: PhaseReport, back: bool, kept: Callable[..., Any
 
 @pytest.fixture
 def kept() -> Callable[..., Recovery]:
-    from fedsuite.rounds.recovery import Kept
-
     def made(step: float) -> Recovery:
         recovery = Recovery()
-        recovery.begin(lambda: Kept(1, to_record({}), {}, {}, {}, {}))
+        recovery.begin(Kept(1, to_record({}), {}, {}, {}, {}))
         old = {"w": np.zeros(4)}
         recovery.counted(old, {"w": np.ones(4)}, report_of(0, [1.0] * 4))
         recovery.counted(old, {"w": np.full(4, step)}, report_of(0, [1.0] * 4))
