@@ -6,7 +6,6 @@ what must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -99,9 +98,7 @@ class FederatedStrategy(RoundLoop):
         if self._clipped_by_flower:
             check_hello(self.identity)
         one_model = self.trains_one_model() and self.privacy is None
-        self.recovery.begin(
-            partial(self._kept, server_round, arrays) if one_model else None
-        )
+        self.recovery.begin(self._kept(server_round, arrays) if one_model else None)
         travelling = self.layer.before_training(server_round, arrays)
         self._begin_round(server_round, travelling, grid)
         self.reports = {}

@@ -13,7 +13,7 @@ variate's mean on the server is then a round behind the clients' own.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,13 @@ class Kept:
     extra: Arrays
     suspects: Mapping[int, str]
 
+    @property
+    def name(self) -> str:
+        """The model, in words."""
+        return (
+            f"that of round {self.server_round}" if self.server_round else "the first one"
+        )
+
 
 class Recovery:
     """Judges the server's steps, and keeps what it had before a doubtful one."""
@@ -82,17 +89,17 @@ class Recovery:
         self._now: Kept | None = None
         self._longest = self._doubtful = self._loss = 0.0
 
-    def begin(self, before: Callable[[], Kept] | None) -> None:
+    def begin(self, now: Kept | None) -> None:
         """Hear that a round begins.
 
         Parameters
         ----------
-        before
-            Returns what the server has now, which must not change later; None for a method
-            whose clients do not all train one model.
+        now
+            What the server has now, which must not change later; None for a method whose
+            clients do not all train one model.
         """
         self.model = None
-        self._now = before() if before is not None else None
+        self._now = now
 
     def who_cannot_train(self, report: PhaseReport) -> int:
         """Return how many of a round's clients cannot train from the model."""
@@ -141,8 +148,8 @@ class Recovery:
             report.suspected.append(Rejection(server_round, client_id, why))
         return kept, (
             f"{self.who_cannot_train(report)} of {report.num_asked} clients cannot train "
-            f"from the model of round {kept.server_round + 1}: that of round "
-            f"{kept.server_round} takes its place. They are not to blame. Suspected: "
+            f"from the model of round {kept.server_round + 1}: {kept.name} takes its "
+            "place. They are not to blame. Suspected: "
             f"{suspects or 'nobody, all updates were alike'}"
         )
 

@@ -134,7 +134,7 @@ def test_a_tiny_loss_that_grows_is_no_poison() -> None:
 def kept() -> Callable[..., Recovery]:
     def made(step: float) -> Recovery:
         recovery = Recovery()
-        recovery.begin(lambda: Kept(1, to_record({}), {}, {}, {}, {}))
+        recovery.begin(Kept(1, to_record({}), {}, {}, {}, {}))
         old = {"w": np.zeros(4)}
         recovery.counted(old, {"w": np.ones(4)}, report_of(0, [1.0] * 4))
         recovery.counted(old, {"w": np.full(4, step)}, report_of(0, [1.0] * 4))
