@@ -83,16 +83,16 @@ def test_golden_round() -> None:
     own = strategy.train_exchange(mean, [1, 2, 7]).own
     assert [own[k][ARRAYS]["w"].tolist() for k in (1, 2)] == [sent[1], sent[2]]
     assert own[7][ARRAYS] is mean
-    # The next changes count from what each was sent: both now move alike.
+    # Changes count from what each was sent: 0 and 2 move to the right, 1 to the left.
     strategy.combine(
         mean,
         [
             ClientReply(0, {ARRAYS: {"w": np.array([1.95, 0.05])}}, {}, 3.0),
-            ClientReply(1, {ARRAYS: {"w": np.array([0.95, 1.05])}}, {}, 1.0),
-            ClientReply(2, {ARRAYS: {"w": np.array([9.0, 0.2])}}, {}, 1.0),
+            ClientReply(1, {ARRAYS: {"w": np.array([-0.05, 0.05])}}, {}, 1.0),
+            ClientReply(2, {ARRAYS: {"w": np.array([0.0, 0.2])}}, {}, 1.0),
         ],
     )
-    expected = (3 * 1.95 + 9.0) / 4
+    expected = (3 * 1.95 + 0.0) / 4
     assert strategy.models[2]["w"][0] == strategy.models[0]["w"][0] == expected
 
 
