@@ -1,12 +1,16 @@
 """The board's page is what its tables give, and README's advice what the page says."""
 
+import re
 import shutil
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
+from fedsuite.sweeps.board_page import read_table
+from fedsuite.sweeps.board_scores import Final
 from fedsuite.sweeps.leaderboard import rewrite_page
-from tests.results_pages.recomputed import SIMULATIONS
+from tests.results_pages.recomputed import SIMULATIONS, interval
 
 SUITE = Path("simulations/leaderboard/suite.toml")
 RESULTS = Path("simulations/leaderboard/results")
@@ -22,3 +26,31 @@ def test_the_page_follows_from_its_tables(
     assert (tmp_path / RESULTS / "README.md").read_text() == (
         ROOT / RESULTS / "README.md"
     ).read_text()
+
+
+def finals(problem: str, method: str) -> dict[int, float]:
+    lines = read_table(ROOT / RESULTS / "finals.csv", Final)
+    return {f.seed: f.mean for f in lines if (f.problem, f.method) == (problem, method)}
+
+
+CLAIMS = {
+    "docs/how-to/choosing.md": [
+        ("digits", "cgsv", "fedavg"),
+        ("hospitals", "fedrep", "fedavg-ft"),
+        ("hospitals", "fedrep", "standalone"),
+        ("hospitals", "scaffold", "fedavg"),
+        ("specialties", "fedavg-ft", "fedavg"),
+    ],
+    "simulations/fedakd/README.md": [("specialties", "fedakd", "standalone")],
+}
+
+
+@pytest.mark.parametrize("page", CLAIMS)
+def test_what_pages_say_of_the_board_is_what_it_has(page: str) -> None:
+    text = re.sub(r"\s+", " ", (ROOT / page).read_text())
+    for problem, method, other in CLAIMS[page]:
+        ours, theirs = finals(problem, method), finals(problem, other)
+        values = [ours[seed] - theirs[seed] for seed in sorted(ours)]
+        low, high = interval(values)
+        assert f"{fmean(values):+.2f}" in text
+        assert f"[{low:+.2f}, {high:+.2f}]" in text
