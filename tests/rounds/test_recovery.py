@@ -123,7 +123,7 @@ def test_most_must_fail(report: PhaseReport, back: bool, kept: Callable[..., Any
 def test_a_tiny_loss_that_grows_is_no_poison() -> None:
     """As where the first clients drawn know all of their rows already."""
     recovery, old = Recovery(), {"w": np.zeros(4)}
-    recovery.begin(lambda: Kept(1, to_record({}), {}, {}, {}, {}))
+    recovery.begin(Kept(1, to_record({}), {}, {}, {}, {}))
     recovery.counted(old, {"w": np.full(4, 1e-3)}, report_of(0, [1e-5] * 4))
     recovery.counted(old, {"w": np.full(4, 9.0)}, report_of(0, [1e-5] * 4))
     assert recovery.kept is not None
