@@ -40,6 +40,8 @@ CLAIMS = {
         ("hospitals", "fedrep", "standalone"),
         ("hospitals", "scaffold", "fedavg"),
         ("specialties", "fedavg-ft", "fedavg"),
+        ("networks", "fedmd-lf", "standalone"),
+        ("networks", "fd", "standalone"),
     ],
     "simulations/fedakd/README.md": [("specialties", "fedakd", "standalone")],
 }
