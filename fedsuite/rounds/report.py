@@ -10,7 +10,7 @@ from fedsuite.rounds.validation import ClientReply
 Row = dict[str, float | int | str]
 
 OF_A_CLIENT = frozenset(
-    {"client", "update_norm", "norm_ratio", "cosine", "weight", "clipped", "kept"}
+    {"client", "update_norm", "norm_ratio", "cosine", "weight", "clipped"}
 )
 """Columns that have no mean: they compare a client with the others."""
 
