@@ -1,10 +1,10 @@
-"""Runs method x aggregator x attack x seed on digits, and prints the table of scores.
+"""Runs method x aggregator x attack x seed on a data set, and prints the table of scores.
 
-    python simulations/robustness/table.py run       # adds the missing rows to the CSV
-    python simulations/robustness/table.py table     # prints the table of the CSV
+    python simulations/robustness/table.py digits run      # adds the missing rows to the CSV
+    python simulations/robustness/table.py digits table    # prints the table of the CSV
 
-The protocol stands in docs/how-to/robustness.md. A row is written after each run, so an
-interrupted script goes on where it stopped.
+`fashion_mnist` is the other data set. The protocol stands in docs/how-to/robustness.md. A
+row is written after each run, so an interrupted script goes on where it stopped.
 """
 
 import csv
@@ -22,7 +22,6 @@ from fedsuite.engines.local import run_local
 from fedsuite.experiment.experiment import Experiment
 
 HERE = Path(__file__).parent
-ROWS = HERE / "results" / "by_seed.csv"
 COLUMNS = ("method", "aggregator", "mix", "attack", "seed", "accuracy", "worst10")
 METHODS = ("fedavg", "fedeba")
 RULES = (
@@ -47,10 +46,15 @@ def points() -> Iterator[Point]:
         yield method, aggregator, mix, attack, seed
 
 
-def scores(point: Point) -> tuple[float, float]:
+def rows_of(name: str) -> Path:
+    """Return the CSV of a data set."""
+    return HERE / "results" / f"{name}_by_seed.csv"
+
+
+def scores(name: str, point: Point) -> tuple[float, float]:
     """Run a point; return the last mean accuracy over clients, and that of the worst."""
     values = dict(zip(COLUMNS, point, strict=False)) | {"workers": 1}
-    experiment = Experiment.load(HERE / "digits.toml", values)
+    experiment = Experiment.load(HERE / f"{name}.toml", values)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         run_local(experiment, Path(folder) / "run")
         last = (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()[-1]
@@ -58,11 +62,11 @@ def scores(point: Point) -> tuple[float, float]:
     return row["accuracy_mean"], row["accuracy_worst10"]
 
 
-def read() -> dict[Point, float]:
+def read(name: str) -> dict[Point, float]:
     """Return the accuracy of each point in the CSV."""
-    if not ROWS.exists():
+    if not rows_of(name).exists():
         return {}
-    with ROWS.open() as file:
+    with rows_of(name).open() as file:
         return {
             (r["method"], r["aggregator"], r["mix"], r["attack"], int(r["seed"])): float(
                 r["accuracy"]
@@ -71,26 +75,26 @@ def read() -> dict[Point, float]:
         }
 
 
-def run() -> None:
+def run(name: str) -> None:
     """Run what is missing."""
-    known = read()
+    known, rows = read(name), rows_of(name)
     if not known:
-        ROWS.parent.mkdir(exist_ok=True)
-        ROWS.write_text(",".join(COLUMNS) + "\n")
+        rows.parent.mkdir(exist_ok=True)
+        rows.write_text(",".join(COLUMNS) + "\n")
     for point in points():
         if point not in known:
-            accuracy, worst = scores(point)
-            with ROWS.open("a") as file:
+            accuracy, worst = scores(name, point)
+            with rows.open("a") as file:
                 cells = (*point, f"{accuracy:.6f}", f"{worst:.6f}")
                 file.write(",".join(map(str, cells)) + "\n")
 
 
-def table() -> None:
-    """Print one table a method: per cent, mean and standard deviation over the seeds."""
-    known = read()
+def lines(name: str) -> Iterator[str]:
+    """Yield one table a method: per cent, mean and standard deviation over the seeds."""
+    known = read(name)
     for method in METHODS:
-        print(f"\n| `{method}` | {' | '.join(ATTACKS)} |")
-        print("| --- " * (1 + len(ATTACKS)) + "|")
+        yield from ("", f"| `{method}` | {' | '.join(ATTACKS)} |")
+        yield "| --- |" + " ---: |" * len(ATTACKS)
         for aggregator, mix in RULES:
             cells = []
             for attack in ATTACKS:
@@ -101,9 +105,13 @@ def table() -> None:
                 ]
                 spread = f" ± {stdev(found):.1f}" if len(found) > 1 else ""
                 cells.append(f"{fmean(found):.1f}{spread}" if found else "-")
-            name = f"`{aggregator}`" + (f", mix `{mix}`" if mix != "none" else "")
-            print(f"| {name} | {' | '.join(cells)} |")
+            rule = f"`{aggregator}`" + (f", mix `{mix}`" if mix != "none" else "")
+            yield f"| {rule} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
-    {"run": run, "table": table}[sys.argv[1]]()
+    data, action = sys.argv[1:]
+    if action == "run":
+        run(data)
+    else:
+        print("\n".join(lines(data)))
