@@ -1,7 +1,7 @@
 """Runs method x aggregator x attack x seed on a data set, and prints the table of scores.
 
-    python simulations/robustness/table.py digits run      # adds the missing rows to the CSV
-    python simulations/robustness/table.py digits table    # prints the table of the CSV
+    python simulations/robustness/table.py digits run      # adds missing rows to the CSV
+    python simulations/robustness/table.py digits table    # prints the CSV as tables
 
 `fashion_mnist` is the other data set. The protocol stands in docs/how-to/robustness.md. A
 row is written after each run, so an interrupted script goes on where it stopped.
