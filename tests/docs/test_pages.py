@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 import typer
+from docutils.utils.math.latex2mathml import tex2mathml
 
 from fedsuite.cli import app
 from fedsuite.core.registry import METHODS
@@ -150,3 +151,23 @@ def test_reference_names_exist() -> None:
     for module, (_, names) in MODULES.items():
         for name in names:
             assert hasattr(import_module(module), name), f"{module}.{name}"
+
+
+BLOCK = re.compile(r"^\$\$\n(.*?)^\$\$$", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"(?<![$`\w])\$(?!\$)([^$\n]+)\$(?![$\w])")
+ROLE = re.compile(r":math:`([^`]+)`")
+
+
+def formulas() -> list[str]:
+    """Return the formulas of the pages and of the docstrings."""
+    pages = [without_code(page.read_text()) for page in written_pages()]
+    found = [f for text in pages for kind in (BLOCK, INLINE) for f in kind.findall(text)]
+    modules = [path.read_text() for path in (ROOT / "fedsuite").rglob("*.py")]
+    return found + [f for text in modules for f in ROLE.findall(text)]
+
+
+def test_a_browser_can_show_every_formula() -> None:
+    """The site's converter has no command such as \\Big, and would end the build."""
+    assert len(formulas()) > 20
+    for formula in formulas():
+        tex2mathml(" ".join(formula.split()), as_block=True)
