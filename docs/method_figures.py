@@ -1,5 +1,6 @@
 """Figures of the methods' pages: differences from the baselines with their intervals."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ class Line:
 
 def draw(lines: Sequence[Line], path: Path) -> None:
     """Write one row per problem: a dot and its 95 % interval, for mean and worst 10 %."""
-    figure = Figure(figsize=(7, 0.9 + 0.62 * len(lines)), layout="constrained")
+    figure = Figure(figsize=(7, 1.2 + 0.62 * len(lines)), layout="constrained")
     axes = figure.add_subplot()
     for place, line in enumerate(lines):
         for shift, paired, colour, label in (
@@ -49,12 +50,13 @@ def draw(lines: Sequence[Line], path: Path) -> None:
                 label=label if place == 0 else None,
             )
     axes.axvline(0, color=GREY, linewidth=1)
-    axes.set_yticks(range(len(lines)), [f"{x.problem}\nagainst {x.against}" for x in lines])
+    names = [textwrap.fill(f"{x.problem}, against {x.against}", 36) for x in lines]
+    axes.set_yticks(range(len(lines)), names, fontsize="small")
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_xlabel("points of accuracy, difference from the baseline")
+    axes.set_xlabel("difference from the baseline, points")
     axes.tick_params(colors=GREY, which="both")
     axes.xaxis.label.set_color(GREY)
     for spine in axes.spines.values():
         spine.set_color(GREY)
-    axes.legend(frameon=False, labelcolor=GREY, fontsize="small")
+    figure.legend(loc="outside upper right", ncols=2, frameon=False, labelcolor=GREY)
     figure.savefig(path, transparent=True, metadata={"Date": None})

@@ -282,6 +282,10 @@ def _arrays(sent: Sent) -> str:
     return ", ".join(cells) or "–"
 
 
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 @cache
 def _board() -> tuple[Suite, list[tuple[Problem, list[Row]]]]:
     suite = read_suite(BOARD / "suite.toml")
@@ -309,7 +313,7 @@ def _results(page: Page, folder: Path) -> str:
         found = {m: verdicts_of(suite, problem, rows, m).get(name) for m in MEASURES}
         cells = [problem.title, "own" if row.own_model else "shared", f"`{against}`"]
         cells += [_cell(row, measure, found[measure]) for measure in MEASURES]
-        cells += [f"{fmean(row.values(m)):.3g}" for m in ("megabytes", "seconds")]
+        cells += [_three_digits(fmean(row.values(m))) for m in ("megabytes", "seconds")]
         table.append(cells)
         told.append(_told(problem, name, against, found["mean"]))
         mean, worst = found["mean"], found["worst_10"]
