@@ -28,12 +28,15 @@ def arm_of(run: Run) -> str:
     return f"{values['atoms']} personal atoms" if values["personal-atoms"] else "factored"
 
 
-def scores_of(run: Run, evaluations: int) -> tuple[float, float, float]:
+def scores_of(run: Run, evaluations: int) -> list[str]:
     """Return validation mean, test mean and test mean of the worst tenth, in per cent."""
     names = ("validation_accuracy_mean", "accuracy_mean", "accuracy_worst10")
     rows = [row for row in run.rounds if "accuracy_mean" in row][-evaluations:]
-    first, *rest = (100 * fmean(row.get(name, 0.0) for row in rows) for name in names)
-    return first, rest[0], rest[1]
+    known = [name in rows[-1] for name in names]
+    means = [fmean(row.get(name, 0.0) for row in rows) for name in names]
+    return [
+        f"{100 * x:.4f}" if there else "" for x, there in zip(means, known, strict=True)
+    ]
 
 
 def collect(table: Path, evaluations: int, folders: list[Path]) -> None:
@@ -41,9 +44,8 @@ def collect(table: Path, evaluations: int, folders: list[Path]) -> None:
     found = [load_run(path.parent) for f in folders for path in f.rglob("summary.json")]
     lines = []
     for run in found:
-        scores = (f"{score:.4f}" for score in scores_of(run, evaluations))
         rate, seed = run.experiment["learning-rate"], run.experiment["seed"]
-        lines.append((arm_of(run), rate, seed, *scores))
+        lines.append((arm_of(run), rate, seed, *scores_of(run, evaluations)))
     with table.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)

@@ -43,9 +43,15 @@ CLAIMS = {
         ("fashion-mlp", "fedavg-ft", "fedavg"),
         ("fashion-mlp", "standalone", "fedavg-ft"),
         ("fashion-mlp", "feddyn", "fedavg"),
+        ("fashion-shards-cnn", "fedrep", "fedavg-ft"),
+        ("fashion-shards-cnn", "fedavg-ft", "fedavg"),
+        ("fashion-shards-cnn", "standalone", "fedavg-ft"),
+        ("fashion-shards-cnn", "fedeba", "fedavg"),
+        ("fashion-shards-cnn", "decomposition", "fedavg"),
         ("networks", "fedmd-lf", "standalone"),
         ("networks", "fd", "standalone"),
     ],
+    "simulations/fedeba/README.md": [("fashion-shards-cnn", "fedeba", "fedavg")],
     "simulations/fedakd/README.md": [("specialties", "fedakd", "standalone")],
 }
 
