@@ -16,6 +16,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 
+from fedsuite.messages.replies import Replies
+
 SHORTEST_PAUSE_S = 0.1
 """Shortest pause between machines, where a look is a request."""
 
@@ -85,7 +87,7 @@ class PromptGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Send messages now; yield each reply when it is there.
+        """Send messages now; return each reply when it is there.
 
         Parameters
         ----------
@@ -97,7 +99,7 @@ class PromptGrid(Grid):
         sent = time.monotonic()
         # Flower returns None for a message that it could not send, and logs why.
         waiting = {key for key in self.push_messages(messages) if key is not None}
-        return self._replies(waiting, sent, timeout)
+        return Replies(self._replies(waiting, sent, timeout))
 
     def _replies(
         self, waiting: set[str], sent: float, timeout: float | None

@@ -210,6 +210,16 @@ def test_rows_have_the_weight_that_counted() -> None:
     assert [row["clipped"] for row in trace.reports[0].train.rows] == [0, 0, 0, 0, 1]
 
 
+def test_rows_have_the_claim_where_less_of_it_counted() -> None:
+    app = matrix_app(values=(1.0, 2.0, 4.0, 3.0, 5.0), counts=(1, 1, 1, 1, 500))
+    trace = run(FedAvg(), TamperingGrid(app, 5), 1)
+    for phase in (trace.reports[0].train, trace.reports[0].evaluate):
+        assert [row["num_examples"] for row in phase.rows] == [1] * 5
+        claims = [row.get("claimed_examples") for row in phase.rows]
+        assert claims == [None] * 4 + [500]
+        assert "claimed_examples" not in phase.means()
+
+
 # Flower's own rules
 
 

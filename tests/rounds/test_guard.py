@@ -53,6 +53,7 @@ def test_a_liar_counts_as_the_median_and_is_named(liar: int, lie: dict[str, Any]
     found, named = passed(guard, replies)
     assert named == [liar]
     assert found[liar].num_examples == 10.0
+    assert found[liar].claimed_examples == lie.get("examples")
     assert found[liar].metrics["loss"] == 2.0
     assert np.linalg.norm(found[liar].arrays[ARRAYS]["w"]) == pytest.approx(1.0)
     assert all(found[r.client_id] is r for r in others)
