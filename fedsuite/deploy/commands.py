@@ -160,8 +160,6 @@ def local(
     ] = None,
 ) -> None:
     """Rehearse a whole federation as processes of this machine."""
-    import tempfile
-
     from fedsuite.deploy.endings import rehearsal_told
     from fedsuite.deploy.rehearsal import rehearse
 
@@ -171,18 +169,11 @@ def local(
             "key sites: nodes that this command starts bring no data; rehearse with "
             "`fedsuite run` and site-dirs, or start them with `fedsuite deploy supernode`"
         )
-    if output is not None:
-        with rehearsal_told(values, nodes, output):
-            rehearse(values, nodes, output, print)
-        return
-    if values["state-dir"] == AUTO:
+    if output is None and values["state-dir"] == AUTO:
         # The nodes' folders go, and a resumed run needs what clients kept.
         values["state-dir"] = str(Path(str(values["output-dir"])) / ".state")
-    with (
-        rehearsal_told(values, nodes, None),
-        tempfile.TemporaryDirectory(prefix="fed-") as folder,
-    ):
-        rehearse(values, nodes, Path(folder) / "federation", print)
+    with rehearsal_told(values, nodes, output):
+        rehearse(values, nodes, output, print)
 
 
 @app.command()

@@ -16,6 +16,7 @@ import ssl
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
 from fedsuite.engines.processes import executable, flower_environment, stop_signals_raise
+from fedsuite.engines.watchdog import Watchdog, mark
 from fedsuite.results.layout import FEDERATION_VARIABLE
 
 REGISTERED = "registered.json"
@@ -281,8 +283,11 @@ class _Programs:
     """Programs that end together; each leads a process group."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        identity = uuid.uuid4().hex
         self._folder = neutral_folder(folder)
-        self._environment = dict(environment)
+        self._environment = {**environment, **mark(identity)}
+        # A program that goes on after its watcher would keep the port from the next one.
+        self._watchdog = Watchdog(identity)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._commands: dict[str, Sequence[str]] = {}
         self._restarts: dict[str, int] = {}
@@ -300,6 +305,7 @@ class _Programs:
         self._running[name] = process
         self._commands[name] = command
         self._started[name] = time.monotonic()
+        self._watchdog.tell(running.pid for running in self._running.values())
 
     def wait_until(self, ready: Callable[[], bool], name: str) -> None:
         """Wait until ``ready()``; raise if a program ends before, or after a long wait."""
@@ -341,6 +347,7 @@ class _Programs:
             for process in self._running.values():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, deadline - time.monotonic()))
+        self._watchdog.dismiss()
 
     def _ended(self) -> list[str]:
         return [n for n, process in self._running.items() if process.poll() is not None]
