@@ -151,3 +151,5 @@ def test_capped_shares_by_hand() -> None:
     capped = capped_shares(np.array([5.0, 3.0, 1.0, 1.0]), 0.4)
     np.testing.assert_allclose(capped, [0.4, 0.36, 0.12, 0.12])
     np.testing.assert_array_equal(capped_shares(np.array([9.0, 1.0]), 0.1), [0.5, 0.5])
+    some = capped_shares(np.array([9.0, 0.0, 1.0]), 0.1)
+    np.testing.assert_array_equal(some, [0.5, 0.0, 0.5])
