@@ -47,11 +47,12 @@ def init(
     days: DaysOption = 365,
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
-    from fedsuite.deploy.folders import DOOR, NODES, SUPERLINK, init_federation
+    from fedsuite.deploy.folders import DOOR, KEEPER, NODES, SUPERLINK, init_federation
 
     names = [name.strip() for name in nodes.split(",")]
     hosts = [host.strip() for host in superlink.split(",")]
     init_federation(output, hosts, names, port=port, fleet_port=fleet_port, days=days)
+    print(f"{output / KEEPER}: for a safe, off the server, until `deploy renew` needs it")
     print(f"{output / SUPERLINK}: for the server; keep its keys there")
     if (output / SUPERLINK / DOOR).exists():
         print(f"{output / SUPERLINK / DOOR}: for nginx before it, on port {fleet_port}")
@@ -60,12 +61,19 @@ def init(
 
 
 @app.command()
-def renew(folder: SuperLinkArgument, days: DaysOption = 365) -> None:
+def renew(
+    folder: SuperLinkArgument,
+    days: DaysOption = 365,
+    authority: Annotated[
+        Path | None,
+        typer.Option(help="Folder with ca.key; default: the one beside the SuperLink's."),
+    ] = None,
+) -> None:
     """Renew the SuperLink's certificate; nodes need nothing new."""
     from fedsuite.deploy.folders import SERVER, SuperLinkFolder
     from fedsuite.deploy.validity import renew as renew_certificate
 
-    end = renew_certificate(SuperLinkFolder.load(folder), days)
+    end = renew_certificate(SuperLinkFolder.load(folder), days, authority)
     print(f"{folder / SERVER} holds until {end:%Y-%m-%d}: start the SuperLink again")
 
 
