@@ -10,7 +10,7 @@ from fedsuite.core.errors import RunError, Stopped
 from fedsuite.core.keys import Value
 from fedsuite.core.progress import Work
 from fedsuite.deploy.door import LOOPBACK
-from fedsuite.deploy.endings import left_to_superlink, run_folder
+from fedsuite.deploy.endings import failed_there, left_to_superlink, run_folder
 from fedsuite.deploy.folders import (
     NODES,
     SUPERLINK,
@@ -82,6 +82,9 @@ def submit(
     except KeyboardInterrupt:
         told = left_to_superlink(folder, run_folder(run_config, folder), run_id)
         raise Stopped(told) from None
+    except RunError as error:
+        told = failed_there(error, folder, run_folder(run_config, folder))
+        raise RunError(told) from error
 
 
 def resume_there(
