@@ -31,6 +31,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_push_object_fn_protobuf,
 )
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
@@ -79,7 +80,7 @@ class OnTheWire:
             folder.superlink, False, self.authority, interceptors=[signer, self]
         )
         self.client.__enter__()
-        public = (folder.path / "key.pub").read_bytes().rsplit(b" ", 1)[0]
+        public = public_key_to_bytes(key.public_key())
         request = fleet_pb2.ActivateNodeRequest(public_key=public, heartbeat_interval=30)
         self.node = Node(node_id=self.client.ActivateNode(request).node_id)
 
