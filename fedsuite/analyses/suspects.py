@@ -37,6 +37,7 @@ COLUMNS = (
     "cosine, least",
     "weight, mean",
     "examples, largest",
+    "claim cut, largest",
 )
 
 
@@ -52,6 +53,7 @@ class Suspect:
     cosines: tuple[float, ...]
     weights: tuple[float, ...]
     examples: float
+    claimed: float | None
 
     @property
     def oddness(self) -> tuple[float, float, str]:
@@ -70,6 +72,7 @@ class Suspect:
             *_ends(self.cosines, min),
             float(np.mean(self.weights)) if self.weights else None,
             self.examples,
+            self.claimed,
         )
 
 
@@ -111,6 +114,7 @@ def suspects(run: Run) -> list[Suspect]:
                 _numbers(own, "cosine"),
                 _numbers(own, "weight"),
                 max(_numbers(own, "num_examples"), default=0.0),
+                max(_numbers(own, "claimed_examples"), default=None),
             )
         )
     return sorted(found, key=lambda suspect: suspect.oddness)

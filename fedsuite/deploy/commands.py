@@ -47,11 +47,12 @@ def init(
     days: DaysOption = 365,
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
-    from fedsuite.deploy.folders import DOOR, NODES, SUPERLINK, init_federation
+    from fedsuite.deploy.folders import DOOR, KEEPER, NODES, SUPERLINK, init_federation
 
     names = [name.strip() for name in nodes.split(",")]
     hosts = [host.strip() for host in superlink.split(",")]
     init_federation(output, hosts, names, port=port, fleet_port=fleet_port, days=days)
+    print(f"{output / KEEPER}: for a safe, off the server, until `deploy renew` needs it")
     print(f"{output / SUPERLINK}: for the server; keep its keys there")
     if (output / SUPERLINK / DOOR).exists():
         print(f"{output / SUPERLINK / DOOR}: for nginx before it, on port {fleet_port}")
@@ -60,12 +61,19 @@ def init(
 
 
 @app.command()
-def renew(folder: SuperLinkArgument, days: DaysOption = 365) -> None:
+def renew(
+    folder: SuperLinkArgument,
+    days: DaysOption = 365,
+    authority: Annotated[
+        Path | None,
+        typer.Option(help="Folder with ca.key; default: the one beside the SuperLink's."),
+    ] = None,
+) -> None:
     """Renew the SuperLink's certificate; nodes need nothing new."""
     from fedsuite.deploy.folders import SERVER, SuperLinkFolder
     from fedsuite.deploy.validity import renew as renew_certificate
 
-    end = renew_certificate(SuperLinkFolder.load(folder), days)
+    end = renew_certificate(SuperLinkFolder.load(folder), days, authority)
     print(f"{folder / SERVER} holds until {end:%Y-%m-%d}: start the SuperLink again")
 
 
@@ -160,8 +168,6 @@ def local(
     ] = None,
 ) -> None:
     """Rehearse a whole federation as processes of this machine."""
-    import tempfile
-
     from fedsuite.deploy.endings import rehearsal_told
     from fedsuite.deploy.rehearsal import rehearse
 
@@ -171,18 +177,11 @@ def local(
             "key sites: nodes that this command starts bring no data; rehearse with "
             "`fedsuite run` and site-dirs, or start them with `fedsuite deploy supernode`"
         )
-    if output is not None:
-        with rehearsal_told(values, nodes, output):
-            rehearse(values, nodes, output, print)
-        return
-    if values["state-dir"] == AUTO:
+    if output is None and values["state-dir"] == AUTO:
         # The nodes' folders go, and a resumed run needs what clients kept.
         values["state-dir"] = str(Path(str(values["output-dir"])) / ".state")
-    with (
-        rehearsal_told(values, nodes, None),
-        tempfile.TemporaryDirectory(prefix="fed-") as folder,
-    ):
-        rehearse(values, nodes, Path(folder) / "federation", print)
+    with rehearsal_told(values, nodes, output):
+        rehearse(values, nodes, output, print)
 
 
 @app.command()

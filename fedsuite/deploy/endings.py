@@ -1,18 +1,22 @@
 """Messages after Ctrl-C of a run on a federation, with the commands to go on."""
 
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedsuite.core.errors import Stopped
+from fedsuite.core.errors import RunError, Stopped
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.deploy.folders import NODES, RUNS, SUPERLINK, SuperLinkFolder
 from fedsuite.engines.api import where_it_stopped
-from fedsuite.engines.flower import CONNECTION
+from fedsuite.engines.flower import CONNECTION, NoAnswerError
 from fedsuite.results.layout import EXPERIMENT, MANIFEST
 from fedsuite.results.reader import load_run
 from fedsuite.results.writer import RunFolder
+
+FULL_BYTES = 20 * 2**20
+"""Free space of a disk below which it is full: SQLite and a model need more."""
 
 
 def left_to_superlink(folder: SuperLinkFolder, run: Path, run_id: str | None) -> str:
@@ -36,6 +40,29 @@ def left_to_superlink(folder: SuperLinkFolder, run: Path, run_id: str | None) ->
         f"run {run_id} goes on at the SuperLink, {where}: `{home} flwr log {run_id} "
         f"{CONNECTION}` shows its log, `{home} flwr stop {run_id} {CONNECTION}` stops it"
     )
+
+
+def failed_there(error: RunError, folder: SuperLinkFolder, run: Path) -> str:
+    """Return what to do about a run that failed at a federation's SuperLink.
+
+    Flower tells a SuperLink that was killed, and a disk that is full, in its own words.
+    """
+    again = shlex.join(["fedsuite", "resume", str(run)])
+    for place in (folder.path, run):
+        there = next(p for p in (place, *place.parents) if p.exists())
+        free = shutil.disk_usage(there).free
+        if free < FULL_BYTES:
+            return (
+                f"the disk of {place} is full ({free / 2**20:.1f} MB left): free some, "
+                f"then `{again}` goes on; Flower's words: {error}"
+            )
+    if isinstance(error, NoAnswerError):
+        start = shlex.join(["fedsuite", "deploy", "superlink", str(folder.path)])
+        return (
+            f"the SuperLink stopped answering: `{start}` starts it again, unless it runs; "
+            f"the run then goes on there, or else by `{again}`"
+        )
+    return str(error)
 
 
 @contextmanager

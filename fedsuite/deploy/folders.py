@@ -1,7 +1,8 @@
 """Folders of a federation, one for the SuperLink and one per site.
 
+    FEDERATION/authority/ca.key              signs certificates; needed for renewals alone
     FEDERATION/superlink/superlink.toml      addresses and the names of the nodes
-    FEDERATION/superlink/ca.crt ca.key       the federation's certificate authority
+    FEDERATION/superlink/ca.crt              the authority's certificate
     FEDERATION/superlink/server.pem server.key
     FEDERATION/superlink/nodes/NAME.pub      the keys that may join
     FEDERATION/superlink/superexec.secret    between the SuperLink and its helper
@@ -34,7 +35,7 @@ from fedsuite.deploy.certificates import (
 from fedsuite.deploy.door import nginx_config
 from fedsuite.engines.flower import fleet_is_grpc
 
-SUPERLINK, NODES = "superlink", "nodes"
+SUPERLINK, NODES, KEEPER = "superlink", "nodes", "authority"
 SUPERLINK_FILE, NODE_FILE = "superlink.toml", "node.toml"
 AUTHORITY, AUTHORITY_KEY = "ca.crt", "ca.key"
 SERVER, SERVER_KEY = "server.pem", "server.key"
@@ -167,7 +168,8 @@ def init_federation(
     server = make_server_certificate(authority, hosts, days)
     superlink = folder / SUPERLINK
     _write(superlink / AUTHORITY, authority.certificate)
-    _write(superlink / AUTHORITY_KEY, authority.key)
+    # Not the server's: whoever takes the server over could make certificates for others.
+    _write(folder / KEEPER / AUTHORITY_KEY, authority.key)
     _write(superlink / SERVER, server.certificate)
     _write(superlink / SERVER_KEY, server.key)
     _write(superlink / SECRET, secrets.token_hex(32).encode())

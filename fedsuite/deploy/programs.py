@@ -16,12 +16,14 @@ import ssl
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.own_process import with_fedsuite
+from fedsuite.deploy.clocks import clock_trouble
 from fedsuite.deploy.door import LOOPBACK, check_listening, door_command
 from fedsuite.deploy.folders import (
     AUTHORITY,
@@ -40,6 +42,7 @@ from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
 from fedsuite.engines.processes import executable, flower_environment, stop_signals_raise
+from fedsuite.engines.watchdog import Watchdog, mark
 from fedsuite.results.layout import FEDERATION_VARIABLE
 
 REGISTERED = "registered.json"
@@ -262,9 +265,13 @@ def run_supernode(
     folder: NodeFolder, runtime_port: int, write: Callable[[str], None]
 ) -> None:
     """Run a SuperNode and its SuperExec until a signal comes; see :func:`run_superlink`."""
-    if warning := check_node(folder):
+    for warning in filter(None, (check_node(folder), clock_trouble(folder))):
         write(warning)
-    with _supervised(folder.path, supernode_environment(folder)) as programs:
+
+    def why() -> str:
+        return clock_trouble(folder) or "its last lines say why, or the SuperLink's"
+
+    with _supervised(folder.path, supernode_environment(folder), why) as programs:
         programs.start("SuperNode", supernode_command(folder, runtime_port))
         programs.start("SuperExec", supernode_helper_command(folder, runtime_port))
         programs.watch(write)
@@ -278,11 +285,20 @@ def neutral_folder(path: Path) -> Path:
 
 
 class _Programs:
-    """Programs that end together; each leads a process group."""
+    """Programs that end together; each leads a process group.
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    ``why`` tells why one ended.
+    """
+
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], why: Callable[[], str]
+    ) -> None:
+        identity = uuid.uuid4().hex
         self._folder = neutral_folder(folder)
-        self._environment = dict(environment)
+        self._environment = {**environment, **mark(identity)}
+        self._why = why
+        # A program that goes on after its watcher would keep the port from the next one.
+        self._watchdog = Watchdog(identity)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._commands: dict[str, Sequence[str]] = {}
         self._restarts: dict[str, int] = {}
@@ -300,6 +316,7 @@ class _Programs:
         self._running[name] = process
         self._commands[name] = command
         self._started[name] = time.monotonic()
+        self._watchdog.tell(running.pid for running in self._running.values())
 
     def wait_until(self, ready: Callable[[], bool], name: str) -> None:
         """Wait until ``ready()``; raise if a program ends before, or after a long wait."""
@@ -341,6 +358,7 @@ class _Programs:
             for process in self._running.values():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, deadline - time.monotonic()))
+        self._watchdog.dismiss()
 
     def _ended(self) -> list[str]:
         return [n for n, process in self._running.items() if process.poll() is not None]
@@ -348,12 +366,16 @@ class _Programs:
     def _epitaph(self, name: str) -> str:
         code = self._running[name].wait()
         how = signal.Signals(-code).name if code < 0 else f"code {code}"
-        return f"{name} ended ({how}), its last lines say why"
+        return f"{name} ended ({how}): {self._why()}"
 
 
 @contextlib.contextmanager
-def _supervised(folder: Path, environment: Mapping[str, str]) -> Iterator[_Programs]:
-    programs = _Programs(folder, environment)
+def _supervised(
+    folder: Path,
+    environment: Mapping[str, str],
+    why: Callable[[], str] = lambda: "its last lines say why",
+) -> Iterator[_Programs]:
+    programs = _Programs(folder, environment, why)
     with stop_signals_raise():
         try:
             yield programs

@@ -10,7 +10,7 @@ from fedsuite.core.errors import RunError, Stopped
 from fedsuite.core.keys import Value
 from fedsuite.core.progress import Work
 from fedsuite.deploy.door import LOOPBACK
-from fedsuite.deploy.endings import left_to_superlink, run_folder
+from fedsuite.deploy.endings import failed_there, left_to_superlink, run_folder
 from fedsuite.deploy.folders import (
     NODES,
     SUPERLINK,
@@ -82,6 +82,9 @@ def submit(
     except KeyboardInterrupt:
         told = left_to_superlink(folder, run_folder(run_config, folder), run_id)
         raise Stopped(told) from None
+    except RunError as error:
+        told = failed_there(error, folder, run_folder(run_config, folder))
+        raise RunError(told) from error
 
 
 def resume_there(
@@ -115,12 +118,13 @@ def resume_there(
 
 
 def rehearse(
-    run_config: Mapping[str, Value], num_nodes: int, folder: Path, on_line: OnLine
+    run_config: Mapping[str, Value], num_nodes: int, folder: Path | None, on_line: OnLine
 ) -> None:
     """Run an experiment on a new federation of processes on this machine.
 
     Certificates, keys, database and process isolation are as between machines. The
-    experiment's values have absolute paths, and ``folder`` is new or empty.
+    experiment's values have absolute paths. ``folder`` is new or empty, or None for one
+    that goes with the processes.
 
     Raises
     ------
@@ -130,7 +134,8 @@ def rehearse(
 
     def drive(world: World) -> None:
         allowed = allowed_by_starter(run_config)
-        federation = LocalFederation(world, folder, num_nodes, node_config=allowed)
+        place = folder or world.folder / "federation"
+        federation = LocalFederation(world, place, num_nodes, node_config=allowed)
         federation.start()
         federation.run(run_config, on_line)
 

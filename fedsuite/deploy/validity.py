@@ -12,6 +12,7 @@ from fedsuite.deploy.certificates import Certified, make_server_certificate
 from fedsuite.deploy.folders import (
     AUTHORITY,
     AUTHORITY_KEY,
+    KEEPER,
     SERVER,
     SERVER_KEY,
     NodeFolder,
@@ -49,21 +50,30 @@ def check_node(folder: NodeFolder, now: datetime | None = None) -> str:
     return _check(folder.path / AUTHORITY, now, _NEW_FEDERATION)
 
 
-def renew(folder: SuperLinkFolder, days: int) -> datetime:
+def renew(folder: SuperLinkFolder, days: int, keeper: Path | None = None) -> datetime:
     """Renew the SuperLink's certificate for the same key and names; return its new end.
 
     Nodes trust the authority and need nothing new.
+
+    Parameters
+    ----------
+    folder
+        The SuperLink's folder.
+    days
+        Days of the new certificate.
+    keeper
+        Folder of the authority's key; None is the one beside the SuperLink's.
 
     Raises
     ------
     ConfigError
         If the authority's key is missing, or the authority's certificate ends before.
     """
-    key = folder.path / AUTHORITY_KEY
+    key = (keeper or folder.path.parent / KEEPER) / AUTHORITY_KEY
     if not key.is_file():
         raise ConfigError(
-            f"{folder.path} lacks {AUTHORITY_KEY}: put the authority's key back for the "
-            "renewal"
+            f"{key.parent} lacks {AUTHORITY_KEY}: fetch the authority's key for the "
+            "renewal, and name its folder by --authority"
         )
     end = valid_until(folder.path / AUTHORITY)
     left = (end - datetime.now(UTC)) // timedelta(days=1)

@@ -52,6 +52,7 @@ CONNECTION = "fedsuite"
 """Name by which Flower's commands know the SuperLink."""
 
 _ATTEMPTS = 3
+_RETURN_PATIENCE_S = 30.0
 _NOISE = re.compile(
     r"Since flwr 1\.32|To change federation size|flwr federation simulation-config"
     r"|FutureWarning: Tip: In future versions of Ray|^\s*warnings\.warn\($"
@@ -60,6 +61,10 @@ _NOISE = re.compile(
 """Useless lines that Flower and Ray always print."""
 
 _STARTED = re.compile(r"Successfully started run (\d+)")
+
+
+class NoAnswerError(RunError):
+    """A SuperLink that answers no command."""
 
 
 @dataclass(frozen=True)
@@ -314,11 +319,11 @@ def follow_run(
             elif found:
                 rounds.show(found[0])
     while_waiting()
-    outcome = ask_outcome(world, run_id) if run_id else None
+    outcome = _ask_patiently(world, run_id, while_waiting) if run_id else None
     while outcome is not None and not outcome.finished:  # the log's connection broke
         while_waiting()
         time.sleep(1.0)
-        outcome = ask_outcome(world, run_id)
+        outcome = _ask_patiently(world, run_id, while_waiting)
     if outcome is None or not outcome.completed:
         raise RunError(describe_failure(outcome, last))
 
@@ -338,6 +343,21 @@ def connect(world: World, superlink: SuperLink) -> None:
         f'address = "{superlink.control_address}"\ninsecure = true\n',
         encoding="utf-8",
     )
+
+
+def _ask_patiently(
+    world: World, run_id: str | None, while_waiting: Callable[[], None]
+) -> Outcome | None:
+    """Return a run's status; a SuperLink that was killed has some time to come back."""
+    deadline = time.monotonic() + _RETURN_PATIENCE_S
+    while True:
+        try:
+            return ask_outcome(world, run_id)
+        except NoAnswerError:
+            if time.monotonic() > deadline:
+                raise
+        while_waiting()
+        time.sleep(1.0)
 
 
 def ask_outcome(world: World, run_id: str | None = None) -> Outcome | None:
@@ -368,8 +388,12 @@ def parse_outcome(text: str, run_id: str | None = None) -> Outcome | None:
         Number of the run; None takes the newest.
     """
     try:
-        runs = json.loads(text)["runs"]
-    except (json.JSONDecodeError, KeyError, TypeError):
+        answer = json.loads(text)
+        if words := answer.get("error-message"):
+            last = [line for line in words.splitlines() if line.strip()][-1]
+            raise NoAnswerError(f"flwr ls failed: {last.strip()}")
+        runs = answer["runs"]
+    except (json.JSONDecodeError, LookupError, TypeError, AttributeError):
         raise RunError(
             f"cannot read the answer of flwr ls: {text.strip()[:200]!r}"
         ) from None

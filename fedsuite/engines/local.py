@@ -23,6 +23,7 @@ from fedsuite.core.progress import counted
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import failures_in
+from fedsuite.messages.replies import Replies
 from fedsuite.running.server import FinishedRun, run_experiment
 from fedsuite.running.worker import Worker, client_app_for, memory_store
 from fedsuite.training.app import Failures
@@ -105,8 +106,8 @@ class LocalGrid(Grid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterator[Message]:
-        """Yield replies one at a time; a client works when its reply is taken.
+    ) -> Replies:
+        """Return replies one at a time; a client works when its reply is taken.
 
         Raises
         ------
@@ -115,7 +116,8 @@ class LocalGrid(Grid):
             round.
         """
         sent = list(messages)
-        return _unless_alike(counted(self._answers(sent), len(sent), "replies"))
+        answers = counted(self._answers(sent), len(sent), "replies")
+        return Replies(_unless_alike(answers))
 
     def persist_clients(self, versions: Mapping[int, str]) -> None:
         """Write the clients' states of a checkpoint."""

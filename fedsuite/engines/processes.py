@@ -3,7 +3,7 @@
 Flower's runtimes start processes that start more processes. Some of these processes leave
 their process group (SuperExec, Ray's daemons). A :class:`World` marks its processes by an
 inherited environment variable and an inherited working folder, so that no process outlives
-the world.
+the world. A watchdog ends the world if this process is killed.
 """
 
 import contextlib
@@ -27,9 +27,7 @@ from typing import Self
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.progress import redraw
-
-MARKER = "FEDSUITE_ENGINE_ID"
-"""Environment variable that marks the processes of a world."""
+from fedsuite.engines.watchdog import Watchdog, mark, marked
 
 POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 """Environment variable of the seconds between a SuperExec's looks for work."""
@@ -177,12 +175,13 @@ class World:
         self.neutral.mkdir()
         self._id = uuid.uuid4().hex
         self.environment = flower_environment(os.environ, package) | {
-            MARKER: self._id,
+            **mark(self._id),
             "FLWR_HOME": str(self.folder / "flwr"),
             "RAY_TMPDIR": str(self.folder),
         }
         self._programs: list[Program] = []
         self._reserved: list[socket.socket] = []
+        self._watchdog = Watchdog(self._id, self.folder)
 
     def __enter__(self) -> Self:
         return self
@@ -229,26 +228,16 @@ class World:
             )
         program = Program(name, process, log)
         self._programs.append(program)
+        self._watchdog.tell(p.process.pid for p in self._programs)
         return program
 
     def members(self) -> set[int]:
         """Ids of all living processes of this world.
 
-        The marker in the environment identifies a process, or else the working folder,
-        because Ray's workers overwrite their environment. Outside Linux the set holds only
-        processes that this world started itself.
+        Outside Linux the set holds only processes that this world started itself.
         """
-        found = {p.process.pid for p in self._programs if p.process.poll() is None}
-        marker = f"{MARKER}={self._id}".encode()
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                folder = os.readlink(entry / "cwd")
-                environment = (entry / "environ").read_bytes()
-            except OSError:  # another user's, a zombie, or gone
-                continue
-            if marker in environment or Path(folder).is_relative_to(self.folder):
-                found.add(int(entry.name))
-        return found - {os.getpid()}
+        own = {p.process.pid for p in self._programs if p.process.poll() is None}
+        return own | marked(self._id, self.folder)
 
     def close(self, grace_s: float) -> None:
         """End every process of this world, then delete its folder.
@@ -267,6 +256,7 @@ class World:
             for reserved in self._reserved:
                 reserved.close()
             shutil.rmtree(self.folder, ignore_errors=True)
+            self._watchdog.dismiss()
 
     def _end(self, number: signal.Signals, patience_s: float) -> None:
         """Signal all members, also new ones, until none is left."""

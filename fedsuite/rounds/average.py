@@ -76,7 +76,6 @@ class Averaging:
 
         A method that remembers something calls this before it changes that.
         """
-        reason = too_few(self.aggregator, self._share, num_clients)
         if not self.is_robust or not num_clients:
             return
         if reason := too_few(self.aggregator, self._share, num_clients):

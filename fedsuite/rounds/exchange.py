@@ -25,6 +25,7 @@ from fedsuite.messages.records import (
     split_replies,
     to_record,
 )
+from fedsuite.messages.replies import once
 from fedsuite.rounds.membership import Members
 from fedsuite.rounds.validation import (
     BadReply,
@@ -261,7 +262,7 @@ class ReplyReader:
 
     def read(self, replies: Iterable[Message]) -> Iterator[ClientReply]:
         """Yield the good replies in client-id order."""
-        for message in replies:
+        for message in once(replies):
             self._take(message)
             yield from self._ready()
         for client_id in self._waiting:

@@ -271,7 +271,7 @@ class Guard:
     ) -> ClientReply:
         """Return a reply in which one kind of amount is lowered."""
         if kind == EXAMPLES:
-            return replace(reply, num_examples=counts)
+            return replace(reply, num_examples=counts, claimed_examples=said)
         if kind in self.steered_by:
             return replace(reply, metrics={**reply.metrics, kind: counts})
         record, _, part = kind.partition(" ")

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
-from fedsuite.messages.records import HELLO, ConfigValue, records_of
+from fedsuite.messages.records import HELLO
+from fedsuite.rounds.greeting import OwnSide, facts_of, names_of
 from fedsuite.rounds.validation import one_line
 
 Identity = Literal["node", "partition", "registered"]
@@ -153,9 +154,7 @@ class Directory:
         self._identity = identity
         self._num_clients = num_clients
         self._timeout = connect_timeout
-        self._source_hash = source_hash
-        self._public_fingerprint = public_fingerprint
-        self._plug_ins = plug_ins
+        self._ours = OwnSide(source_hash, plug_ins, public_fingerprint)
         self._names = dict(enumerate(site_names))
         self._greeted: set[int] | None = None
         self._partitions: dict[int, int] = {}
@@ -289,9 +288,8 @@ class Directory:
                 f"site {name} failed the hello ({one_line(reply.error.reason)}): its "
                 "operator finds the cause in its log"
             )
-        facts = _facts(reply)
-        self._check_code(reply.metadata.src_node_id, facts)
-        self._check_public(reply.metadata.src_node_id, str(facts.get("public", "")))
+        if reason := self._ours.refusal(facts_of(reply)):
+            raise RunError(f"site {name} {reason}")
 
     def _hello(self, grid: Grid, nodes: Sequence[int]) -> Iterable[Message]:
         if not nodes:
@@ -336,65 +334,37 @@ class Directory:
         # In the order in which they came: the newest node of a partition wins.
         self._partitions = {n: p for n, p in self._partitions.items() if n in present}
         strangers = [node for node in connected if node not in self._partitions]
+        called = names_of(grid)
         for reply in self._hello(grid, strangers):
+            node_id = reply.metadata.src_node_id
             if reply.has_error():
-                self._judge_error(reply)
+                self._judge_error(called(node_id), reply)
                 continue
-            facts = _facts(reply)
-            self._check_code(reply.metadata.src_node_id, facts)
-            self._check_public(reply.metadata.src_node_id, str(facts.get("public", "")))
+            facts = facts_of(reply)
+            if reason := self._ours.refusal(facts):
+                raise RunError(f"{called(node_id)} {reason}")
             partition, total = facts.get("partition-id"), facts.get("num-partitions")
             if not (isinstance(partition, int) and isinstance(total, int)) or not (
                 0 <= partition < total
             ):
                 raise RunError(
-                    f"node {reply.metadata.src_node_id} names no partition: start it with "
+                    f"{called(node_id)} names no partition: start it with "
                     "--node-config 'partition-id=... num-partitions=...'"
                 )
             if self._partitions and total != self._num_partitions:
                 raise RunError(
-                    f"node {reply.metadata.src_node_id} says {total} partitions, others "
+                    f"{called(node_id)} says {total} partitions, others "
                     f"say {self._num_partitions}: start all with the same num-partitions"
                 )
             self._num_partitions = total
-            self._partitions[reply.metadata.src_node_id] = partition
+            self._partitions[node_id] = partition
 
     @staticmethod
-    def _judge_error(reply: Message) -> None:
+    def _judge_error(who: str, reply: Message) -> None:
         reason = one_line(reply.error.reason)
         if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
             raise RunError(
-                f"node {reply.metadata.src_node_id} failed the hello ({reason}): fix that "
+                f"{who} failed the hello ({reason}): fix that "
                 "node, or use identity='node' where its app is not fedsuite's"
             )
-        logger.warning("a node did not answer the hello: %s", reason)
-
-    def _check_code(self, node_id: int, facts: Mapping[str, ConfigValue]) -> None:
-        source, plug_ins = (str(facts.get(name, "")) for name in ("source", "plug-ins"))
-        ours = self._source_hash
-        if ours is not None and source != ours:
-            raise RunError(
-                f"node {node_id} runs other fedsuite code than the ServerApp "
-                f"({one_line(source)[:12]} and {ours[:12]}): install the same version "
-                "on both and start SuperLink and SuperNodes from an empty folder"
-            )
-        if self._plug_ins is not None and plug_ins != self._plug_ins:
-            raise RunError(
-                f"node {node_id} runs other code of plug-ins than the ServerApp "
-                f"({one_line(plug_ins) or 'none'} and {self._plug_ins or 'none'}): install "
-                "the same version on both"
-            )
-
-    def _check_public(self, node_id: int, fingerprint: str) -> None:
-        ours = self._public_fingerprint
-        if ours is not None and fingerprint != ours:
-            raise RunError(
-                f"node {node_id} has other public data than the ServerApp "
-                f"({one_line(fingerprint)[:12] or 'none'} and {ours[:12]}): give both the "
-                "same data set, or the same files in public-dir"
-            )
-
-
-def _facts(reply: Message) -> Mapping[str, ConfigValue]:
-    """Return what a node tells of itself."""
-    return records_of(reply.content, ConfigRecord).get("hello", {})
+        logger.warning("%s did not answer the hello: %s", who, reason)

@@ -9,12 +9,14 @@ from fedsuite.rounds.validation import ClientReply
 
 Row = dict[str, float | int | str]
 
+CLAIMED = "claimed_examples"
+
 OF_A_CLIENT = frozenset(
-    {"client", "update_norm", "norm_ratio", "cosine", "weight", "clipped"}
+    {"client", "update_norm", "norm_ratio", "cosine", "weight", "clipped", CLAIMED}
 )
 """Columns that have no mean: they compare a client with the others."""
 
-RESERVED = frozenset({"client", "num_examples", "round", "phase"})
+RESERVED = frozenset({"client", "num_examples", CLAIMED, "round", "phase"})
 """Columns that the server fills; metrics of these names are left out."""
 
 OTHER_WEIGHTS = {
@@ -67,6 +69,8 @@ class PhaseReport:
             "client": self.names.get(reply.client_id, reply.client_id),
             "num_examples": reply.num_examples,
         }
+        if reply.claimed_examples is not None:
+            row[CLAIMED] = reply.claimed_examples
         for key, value in reply.metrics.items():
             name = key.replace("-", "_")
             if name not in RESERVED:

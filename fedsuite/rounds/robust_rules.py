@@ -104,9 +104,8 @@ def krum_scores(points: Vector, liars: int) -> Vector:
     count = len(points)
     if count < 2 * liars + 3:
         raise ValueError(f"{count} clients: expected at least 2 x {liars} + 3")
-    distances = squared_distances(points)
-    np.fill_diagonal(distances, -1.0)
-    nearest = np.sort(distances, axis=1)[:, 1 : count - liars - 1]
+    # The first of each row is the client itself, at 0.
+    nearest = np.sort(squared_distances(points), axis=1)[:, 1 : count - liars - 1]
     scores: Vector = nearest.sum(axis=1)
     return scores
 
@@ -121,7 +120,6 @@ def krum_selection(points: Vector, liars: int) -> Vector:
 def nearest_mixture(points: Vector, weights: Vector, liars: int) -> Vector:
     """Return for each client the mean of its n - f nearest, itself among them."""
     distances = squared_distances(points)
-    np.fill_diagonal(distances, -1.0)
     kept = np.argsort(distances, axis=1, kind="stable")[:, : len(points) - liars]
     mixed = np.empty(points.shape)
     for client, chosen in enumerate(np.sort(kept, axis=1)):

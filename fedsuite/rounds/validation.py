@@ -91,6 +91,8 @@ class ClientReply:
         turned to it; empty of none.
     stand_ins
         Metric to the name of the one that stands for it, as :class:`Expected` allows.
+    claimed_examples
+        What the client said, where the guard lets fewer examples count.
     """
 
     client_id: int
@@ -102,6 +104,7 @@ class ClientReply:
     num_bytes: int = 0
     converted: str = ""
     stand_ins: Mapping[str, str] = field(default_factory=dict)
+    claimed_examples: float | None = None
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from fedsuite.messages.records import (
     to_record,
     unpack_requests,
 )
+from fedsuite.messages.replies import once
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.training.attack_plan import COLLUSION, AttackPlan, cast
 from fedsuite.workarounds.prompt_grid import PromptGrid
@@ -81,8 +82,8 @@ class ColludingGrid(PromptGrid):
         replies = self._grid.send_and_receive(sent, timeout=timeout)
         kind = sent[0].metadata.message_type if sent else HELLO
         if kind == HELLO or kind.partition(".")[0] == EVALUATE:
-            return iter(replies)
-        return iter(self._forged(sent, list(replies)))
+            return iter(once(replies))
+        return iter(self._forged(sent, list(once(replies))))
 
     def _forged(self, sent: Sequence[Message], replies: list[Message]) -> list[Message]:
         received = _received(sent)

@@ -2,7 +2,8 @@
 
 Between machines Flower's own Grid looks for replies every three seconds and keeps all
 replies until the last is there. The pauses cost a fifth of a round with six exchanges. The
-replies cost memory.
+replies cost memory. An error that the SuperLink sends for a dead node does not name the
+node.
 
 Seen in flwr 1.39.0 and 1.41.0. To delete when Flower's ``send_and_receive`` has a settable
 pause and yields replies as they come.
@@ -15,6 +16,8 @@ from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
+
+from fedsuite.messages.replies import Replies
 
 SHORTEST_PAUSE_S = 0.1
 """Shortest pause between machines, where a look is a request."""
@@ -85,7 +88,7 @@ class PromptGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Send messages now; yield each reply when it is there.
+        """Send messages now; return each reply when it is there.
 
         Parameters
         ----------
@@ -94,13 +97,14 @@ class PromptGrid(Grid):
         timeout
             Seconds to wait for replies; None waits for all of them.
         """
-        sent = time.monotonic()
+        sent, messages = time.monotonic(), list(messages)
+        pushed = zip(self.push_messages(messages), messages, strict=False)
         # Flower returns None for a message that it could not send, and logs why.
-        waiting = {key for key in self.push_messages(messages) if key is not None}
-        return self._replies(waiting, sent, timeout)
+        waiting = {k: m.metadata.dst_node_id for k, m in pushed if k is not None}
+        return Replies(self._replies(waiting, sent, timeout))
 
     def _replies(
-        self, waiting: set[str], sent: float, timeout: float | None
+        self, waiting: dict[str, int], sent: float, timeout: float | None
     ) -> Iterator[Message]:
         while waiting:
             # The last look is after the deadline, so that all timely replies are taken.
@@ -109,7 +113,10 @@ class PromptGrid(Grid):
             # A list, because a Grid may iterate over it while replies are yielded.
             for reply in self.pull_messages(list(waiting)):
                 found = True
-                waiting.discard(reply.metadata.reply_to_message_id)
+                node_id = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if reply.has_error() and node_id is not None:
+                    # Where a node is gone, the SuperLink answers, in its own name.
+                    reply.metadata.__dict__["_src_node_id"] = node_id
                 yield reply
             if late or not waiting:
                 return

@@ -24,6 +24,7 @@ def told(path: Path, **experiment: Any) -> None:
             }
             for k, ratio in enumerate(ratios)
         ]
+        rows[1]["claimed_examples"] = 900.0 * server_round
         folder.append("clients", rows)
     events = [
         {"round": 1, "kind": "bounded-reply", "phase": "train", "client": 1, "reason": ""},
@@ -50,6 +51,7 @@ def test_table(analyse: Any, tmp_path: Path) -> None:
     assert (bounded["length, median"], bounded["length, largest"]) == ("3.0", "4.0")
     assert (bounded["cosine, median"], bounded["cosine, least"]) == ("0.7", "0.6")
     assert (fine["weight, mean"], fine["examples, largest"]) == ("", "5.0")
+    assert (fine["claim cut, largest"], bounded["claim cut, largest"]) == ("", "1800.0")
     assert NOTE in (tmp_path / "analysis/suspects.md").read_text()
     assert "is not dishonest" in out
 

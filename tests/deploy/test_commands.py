@@ -64,7 +64,7 @@ def test_a_rehearsal_keeps_client_states_for_a_resumed_run(
     if kept:
         assert folder == tmp_path / "fed" and values["state-dir"] == "auto"
     else:
-        assert not folder.exists()
+        assert folder is None
         assert values["state-dir"] == str(tmp_path / "runs" / ".state")
 
 

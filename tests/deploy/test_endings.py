@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsuite.cli import app
+from fedsuite.core.errors import RunError
 from fedsuite.deploy.folders import init_federation
 from fedsuite.deploy.rehearsal import LocalFederation
+from fedsuite.engines.flower import NoAnswerError
 from fedsuite.engines.processes import World
 from fedsuite.results.layout import read_manifest
 from fedsuite.results.reader import load_run
@@ -176,3 +179,29 @@ def test_the_command_stops_a_run_that_went_on(tmp_path: Path) -> None:
             assert time.monotonic() < deadline + 60, "the run was not stopped"
             time.sleep(0.1)
     assert read_manifest(run)["status"] == "stopped"
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_run_whose_superlink_is_gone_or_full(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = federation(tmp_path)
+    write_experiment(tmp_path / "e.toml")
+
+    def lost(*_: object) -> None:
+        raise (RunError("Task stopped by user") if full else NoAnswerError("no connection"))
+
+    monkeypatch.setattr("fedsuite.deploy.rehearsal.follow_run", lost)
+    usage = shutil.disk_usage(tmp_path)
+    free = 3 * 2**20 if full else 2**40
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+    words = ["deploy", "run", str(folder), str(tmp_path / "e.toml"), "--set=run-name=r"]
+    result = RUNNER.invoke(app, words)
+    error = str(result.exception)
+    assert "\n" not in error and f"fedsuite resume '{folder}/runs/r'" in error
+    if full:
+        assert error.startswith(f"the disk of {folder} is full (3.0 MB left): free some")
+        assert error.endswith("Task stopped by user")
+    else:
+        start = shlex.join(["fedsuite", "deploy", "superlink", str(folder)])
+        assert error.startswith(f"the SuperLink stopped answering: `{start}` starts it")

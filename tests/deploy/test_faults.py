@@ -6,11 +6,13 @@ All of it takes minutes, since Flower notices a death by missing heartbeats.
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +24,16 @@ from fedsuite.deploy.folders import SUPERLINK
 from fedsuite.deploy.rehearsal import LocalFederation, submit
 from fedsuite.engines.processes import Program, World
 from fedsuite.results.reader import load_run
-from tests.deploy.accidents import descendants, final_bits, kill, undisturbed, values, when
+from tests.deploy.accidents import (
+    FEDAKD,
+    descendants,
+    final_bits,
+    kill,
+    undisturbed,
+    values,
+    when,
+)
+from tests.engines.tiny_app import processes_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,14 +63,19 @@ def with_a_watched_node(folder: Path) -> Iterator[tuple[LocalFederation, Program
         federation = LocalFederation(world, folder / "federation", 2)
         federation.start_superlink()
         federation.start_node(0)
-        words = [sys.executable, "-m", "fedsuite", "deploy", "supernode"]
-        words += [str(federation.nodes[1].path), "--runtime-port"]
-        # The command itself is no app that was sent: it may come from here.
-        world.environment["PYTHONPATH"] = str(Path(fedsuite.__file__).parents[1])
-        watcher = world.start("watched", [*words, str(world.reserve_port())])
-        del world.environment["PYTHONPATH"]
-        watcher.wait_until(lambda: "SuperNode ID" in watcher.text)
-        yield federation, watcher
+        yield federation, watched_node(world, federation, world.reserve_port())
+
+
+def watched_node(world: World, federation: LocalFederation, port: int) -> Program:
+    """Start the command of the second node; return it once the node has joined."""
+    words = [sys.executable, "-m", "fedsuite", "deploy", "supernode"]
+    words += [str(federation.nodes[1].path), "--runtime-port", str(port)]
+    # The command itself is no app that was sent: it may come from here.
+    world.environment["PYTHONPATH"] = str(Path(fedsuite.__file__).parents[1])
+    watcher = world.start("watched", words)
+    del world.environment["PYTHONPATH"]
+    watcher.wait_until(lambda: "SuperNode ID" in watcher.text)
+    return watcher
 
 
 @pytest.mark.parametrize("after", [0.0, 1.5, 3.0])
@@ -93,6 +109,54 @@ def test_a_node_is_killed_and_comes_back_with_its_models(
     assert last == {0, 1, 2, 3}
     states = tmp_path / "federation" / "nodes" / "node-1" / "state" / "run"
     assert {p.name for p in states.iterdir()} == {"1", "3"}
+
+
+def test_a_watcher_is_killed_and_started_again(tmp_path: Path) -> None:
+    """Its node does not go on without it, and so does not hold the port."""
+    with World("fedsuite") as world:
+        federation = LocalFederation(world, tmp_path / "federation", 2)
+        federation.start_superlink()
+        federation.start_node(0)
+        port = world.reserve_port()
+        first = watched_node(world, federation, port)
+        below = descendants(first.process.pid)
+        first.process.kill()
+        first.process.wait()
+        watched_node(world, federation, port)
+        assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+        federation.run(values(tmp_path), print)
+    assert load_run(tmp_path / "runs" / "run").manifest["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["run", "--engine=ray"], ["run", "--engine=deployment"], ["deploy", "local"]],
+    ids=" ".join,
+)
+def test_a_killed_driver_leaves_nothing_but_its_run(
+    words: list[str], tmp_path: Path
+) -> None:
+    if "--engine=ray" in words:
+        pytest.importorskip("ray")
+    (tmp_path / "tmp").mkdir()
+    lines = [f"{key} = {value!r}" for key, value in FEDAKD.items()]
+    (tmp_path / "e.toml").write_text("\n".join([*lines, "plots = false"]).lower())
+    command = [sys.executable, "-m", "fedsuite", *words, str(tmp_path / "e.toml")]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    environment["PYTHONPATH"] = str(Path(fedsuite.__file__).parents[1])
+    options: dict[str, Any] = {
+        "cwd": tmp_path,
+        "env": environment,
+        "start_new_session": True,
+    }
+    driver = subprocess.Popen([*command, "--set=num-rounds=500"], **options)
+    rounds = tmp_path / "runs" / "run" / "rounds.jsonl"
+    wait_until(rounds.exists)
+    assert len(processes_of(str(tmp_path))) > 5
+    driver.kill()
+    driver.wait()
+    wait_until(lambda: not processes_of(str(tmp_path)))
+    wait_until(lambda: not list((tmp_path / "tmp").glob("fed-*")))
 
 
 def test_the_superlink_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -170,7 +234,11 @@ def test_what_serves_is_killed_and_the_run_is_resumed(what: str, tmp_path: Path)
 
 
 def wait_for(folder: Path, status: str) -> None:
+    wait_until(lambda: load_run(folder).manifest["status"] == status)
+
+
+def wait_until(ready: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 300
-    while load_run(folder).manifest["status"] != status:
-        assert time.monotonic() < deadline, load_run(folder).manifest
-        time.sleep(2)
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)

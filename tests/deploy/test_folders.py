@@ -44,7 +44,7 @@ def test_a_private_key_lies_in_one_folder_alone(made: Path) -> None:
     files = [path for path in made.rglob("*") if path.is_file()]
     private = [path for path in files if b"PRIVATE KEY" in path.read_bytes()]
     assert {path.relative_to(made).as_posix() for path in private} == {
-        "superlink/ca.key",
+        "authority/ca.key",
         "superlink/server.key",
         "nodes/hospital-a/key",
         "nodes/hospital-b/key",

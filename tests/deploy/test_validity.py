@@ -114,8 +114,9 @@ def test_a_node_refuses_a_certificate_that_has_ended(
     federation: tuple[SuperLinkFolder, NodeFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     superlink, node = federation
-    names = ("ca.crt", "ca.key")
-    authority = Certified(*((superlink.path / name).read_bytes() for name in names))
+    keeper = superlink.path.parent / "authority"
+    parts = (superlink.path / "ca.crt", keeper / "ca.key")
+    authority = Certified(*(part.read_bytes() for part in parts))
     monkeypatch.setattr(certificates, "_CLOCKS_DIFFER", timedelta(days=3))
     ended = certificates.make_server_certificate(authority, superlink.hosts, -1)
     pem, key = superlink.path / "server.pem", superlink.path / "server.key"
@@ -130,10 +131,13 @@ def test_what_a_renewal_needs(federation: tuple[SuperLinkFolder, NodeFolder]) ->
     before = (superlink.path / "server.pem").read_bytes()
     with pytest.raises(ConfigError, match="authority's own certificate ends on"):
         renew(superlink, 3651)
-    (superlink.path / "ca.key").unlink()
-    with pytest.raises(ConfigError, match=r"lacks ca\.key"):
+    keeper = superlink.path.parent / "authority"
+    safe = keeper.rename(keeper.with_name("safe"))
+    with pytest.raises(ConfigError, match=r"lacks ca\.key.*--authority"):
         renew(superlink, 10)
     assert (superlink.path / "server.pem").read_bytes() == before
+    renew(superlink, 10, safe)
+    assert (superlink.path / "server.pem").read_bytes() != before
     (superlink.path / "server.pem").write_text("no")
     with pytest.raises(ConfigError, match="holds no certificate"):
         check_superlink(superlink)

@@ -20,6 +20,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.engines import flower
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import (
+    NoAnswerError,
     Outcome,
     describe_failure,
     parse_outcome,
@@ -173,6 +174,30 @@ def test_an_app_that_was_refused_is_not_asked_for(monkeypatch: pytest.MonkeyPatc
 def test_unreadable_outcome_is_a_run_error(text: str) -> None:
     with pytest.raises(RunError, match="flwr ls"):
         parse_outcome(text)
+
+
+REFUSED = {"success": False, "error-message": "Using SuperLink: fedsuite\n\nNo connection."}
+
+
+def test_flowers_own_error_is_told_in_its_last_line() -> None:
+    with pytest.raises(NoAnswerError, match=r"^flwr ls failed: No connection\.$"):
+        parse_outcome(json.dumps(REFUSED))
+
+
+def test_a_superlink_that_comes_back_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [json.dumps(REFUSED), json.dumps(REFUSED), answer("running")]
+    monkeypatch.setattr(flower, "ask_outcome", lambda *_: parse_outcome(answers.pop(0)))
+    monkeypatch.setattr(flower.time, "sleep", lambda seconds: None)
+    looks: list[None] = []
+    with World("fedsuite") as world:
+        found = flower._ask_patiently(world, None, lambda: looks.append(None))
+        assert found is not None and found.status == "running" and len(looks) == 2
+        monkeypatch.setattr(flower, "_RETURN_PATIENCE_S", -1.0)
+        answers.append(json.dumps(REFUSED))
+        with pytest.raises(NoAnswerError):
+            flower._ask_patiently(world, "1", lambda: None)
 
 
 def test_failure_is_described_by_its_cause() -> None:

@@ -15,7 +15,6 @@ from fedsuite.core.errors import RunError
 from fedsuite.engines import processes
 from fedsuite.engines.flower import flower_facts, in_world
 from fedsuite.engines.processes import (
-    MARKER,
     PortTakenError,
     World,
     clean_python_path,
@@ -23,6 +22,7 @@ from fedsuite.engines.processes import (
     follow,
     stop_signals_raise,
 )
+from fedsuite.engines.watchdog import MARKER
 from tests.engines.tiny_app import processes_of
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -101,6 +101,31 @@ def test_auto_leaves_liars_less_than_half() -> None:
     assert FedAvg().averaging.capped(weights) is weights
 
 
+def test_who_has_no_weight_counts_nowhere() -> None:
+    """Not even among the clients of whom a share may lie."""
+    capped = FedAvg(aggregator="median").averaging.capped
+    found = capped(np.array([9.0, 1, 1, 1, 1, 0, 0, 0, 0, 0]))
+    np.testing.assert_allclose(found, [1 / 3] + [1 / 6] * 4 + [0] * 5)
+    given = replies([*SEVEN[:3], *[(1e38, -1e38)] * 4], [1, 1, 1, 0, 0, 0, 0])
+    trimmed = averaged(FedAvg(aggregator="trimmed-mean", liars=0.3), given)
+    np.testing.assert_allclose(trimmed["weight"], [1.5, 0.2])
+
+
+def test_mixing_comes_before_the_rule() -> None:
+    """The mixed are 2.5, four times, and 4.5; the median of the points is 3."""
+    given = replies([(1.0, 0), (2.0, 0), (3.0, 0), (4.0, 0), (9.0, 0)])
+    plain = averaged(FedAvg(aggregator="median", liars=1), given)["weight"][0]
+    mixed = averaged(FedAvg(aggregator="median", liars=1, mix="nearest"), given)
+    assert plain == 3.0
+    assert mixed["weight"][0] == 2.5
+
+
+def test_multi_krum_keeps_weights() -> None:
+    averaging = FedAvg(aggregator="multi-krum", liars=1, max_client_weight=1.0).averaging
+    given = replies([(1.0, 0), (2.0, 0), (3.0, 0), (4.0, 0), (99.0, 0)], [1, 2, 1, 1, 1])
+    assert averaging.of(given).weights == {0: 1, 1: 2, 2: 1, 3: 1, 4: 0}
+
+
 def test_the_cap_holds_whatever_made_the_weights() -> None:
     """A loss of 10 beside ones of 1 buys all of FedEBA at temperature 0.1."""
     losses, sizes = [1.0, 1, 1, 1, 10], [10.0] * 5
@@ -208,6 +233,16 @@ def test_rows_have_the_weight_that_counted() -> None:
     bounded = FedAvg(fraction_evaluate=0.0, max_update_norm="median x 2")
     trace = run(bounded, TamperingGrid(app, 5), 1)
     assert [row["clipped"] for row in trace.reports[0].train.rows] == [0, 0, 0, 0, 1]
+
+
+def test_rows_have_the_claim_where_less_of_it_counted() -> None:
+    app = matrix_app(values=(1.0, 2.0, 4.0, 3.0, 5.0), counts=(1, 1, 1, 1, 500))
+    trace = run(FedAvg(), TamperingGrid(app, 5), 1)
+    for phase in (trace.reports[0].train, trace.reports[0].evaluate):
+        assert [row["num_examples"] for row in phase.rows] == [1] * 5
+        claims = [row.get("claimed_examples") for row in phase.rows]
+        assert claims == [None] * 4 + [500]
+        assert "claimed_examples" not in phase.means()
 
 
 # Flower's own rules

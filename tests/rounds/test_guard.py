@@ -53,6 +53,7 @@ def test_a_liar_counts_as_the_median_and_is_named(liar: int, lie: dict[str, Any]
     found, named = passed(guard, replies)
     assert named == [liar]
     assert found[liar].num_examples == 10.0
+    assert found[liar].claimed_examples == lie.get("examples")
     assert found[liar].metrics["loss"] == 2.0
     assert np.linalg.norm(found[liar].arrays[ARRAYS]["w"]) == pytest.approx(1.0)
     assert all(found[r.client_id] is r for r in others)
@@ -150,3 +151,5 @@ def test_capped_shares_by_hand() -> None:
     capped = capped_shares(np.array([5.0, 3.0, 1.0, 1.0]), 0.4)
     np.testing.assert_allclose(capped, [0.4, 0.36, 0.12, 0.12])
     np.testing.assert_array_equal(capped_shares(np.array([9.0, 1.0]), 0.1), [0.5, 0.5])
+    some = capped_shares(np.array([9.0, 0.0, 1.0]), 0.1)
+    np.testing.assert_array_equal(some, [0.5, 0.0, 0.5])

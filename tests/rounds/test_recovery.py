@@ -2,17 +2,22 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Message
 
+import fedsuite
 from fedsuite.core.errors import RunError
-from fedsuite.messages.records import ARRAYS, to_arrays, to_record
+from fedsuite.engines.local import LocalGrid
+from fedsuite.messages.records import ARRAYS, TRAIN, to_arrays, to_record
 from fedsuite.rounds.exchange import Rejection
-from fedsuite.rounds.recovery import Kept, Recovery
+from fedsuite.rounds.recovery import Kept, Recovery, _suspects
 from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.validation import ClientReply
+from tests.deploy.accidents import final_bits
 from tests.helpers import Tamper, Trace, bits, digits_experiment, run_digits
 
 LIAR = 2
@@ -26,18 +31,20 @@ def liar_once(lie: float, server_round: int = 2) -> Tamper:
         nonlocal rounds
         rounds += 1
         if rounds == server_round:
-            [name] = [n for n in replies[LIAR].content if n.endswith(ARRAYS)]
-            honest = to_arrays(replies[LIAR].content[name])
-            signs = np.random.default_rng(0)
-            replies[LIAR].content[name] = to_record(
-                {
-                    n: (lie * signs.choice([-1, 1], array.shape)).astype(array.dtype)
-                    for n, array in honest.items()
-                }
-            )
+            forge(replies[LIAR], lie)
         return replies
 
     return tamper
+
+
+def forge(reply: Message, lie: float) -> None:
+    [name] = [n for n in reply.content if n.endswith(ARRAYS)]
+    signs = np.random.default_rng(0)
+    lies = {
+        n: (lie * signs.choice([-1, 1], array.shape)).astype(array.dtype)
+        for n, array in to_arrays(reply.content[name]).items()
+    }
+    reply.content[name] = to_record(lies)
 
 
 def poisoned(tamper: Tamper | None, **changes: Any) -> Trace:
@@ -154,3 +161,85 @@ def test_it_survives_a_restart(kept: Callable[..., Recovery]) -> None:
     assert other.restore({**state, "velocity/w": np.zeros(1)}).keys() == {"velocity/w"}
     assert bits(other.state()) == bits(state)
     assert other.must_go_back(report_of(4, []))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"server-momentum": 0.5, "fedvarp": True}, {"method": "scaffold"}],
+    ids=["extras", "scaffold"],
+)
+def test_a_run_that_stops_behind_a_doubtful_step_ends_with_the_same_bits(
+    keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round 2 is poisoned. What came before it is in the checkpoint alone."""
+    honest = LocalGrid.send_and_receive
+
+    def lying(grid: LocalGrid, messages: Any, **options: Any) -> list[Message]:
+        replies = list(honest(grid, messages, **options))
+        asked = {(r.metadata.message_type, r.metadata.group_id[:2]) for r in replies}
+        if asked == {(TRAIN, "2.")}:
+            forge(replies[LIAR], 1e6)
+        return replies
+
+    monkeypatch.setattr(LocalGrid, "send_and_receive", lying)
+    values = {"model": "mlp", "hidden-width": 16, "partitioner": "iid", "num-clients": 4}
+    values |= {"local-steps": 20, "learning-rate": 0.1, "max-update-norm": "off"}
+    values |= {"output-dir": str(tmp_path), "workers": 1, "plots": False, **keys}
+    whole = fedsuite.run({**values, "num-rounds": 5, "run-name": "whole"})
+    assert [row.get("went_back_to") for row in whole.rounds] == [None, None, 1, None, None]
+    fedsuite.run({**values, "num-rounds": 2, "run-name": "stopped"})
+    resumed = fedsuite.resume(tmp_path / "stopped", num_rounds=5)
+    assert final_bits(resumed) == final_bits(whole)
+    suspected = [
+        [event for event in run.events() if event["kind"] == "suspected-reply"]
+        for run in (resumed, whole)
+    ]
+    assert suspected[0] == suspected[1] != []
+
+
+def test_who_was_suspected_needs_no_tenfold_length() -> None:
+    """Then it is the longest; of updates that are all alike it is nobody."""
+    report = PhaseReport("train")
+    for client, ratio in enumerate((1.0, 3.0, 0.5)):
+        report.add(ClientReply(client, {}, {}, 1.0))
+        report.annotate(client, norm_ratio=ratio)
+    assert _suspects(report) == {1: "its update was 3 medians long"}
+    for client in range(3):
+        report.annotate(client, norm_ratio=1.0)
+    assert _suspects(report) == {}
+
+
+def test_what_was_kept_is_let_go_once_clients_trained_from_the_step(
+    kept: Callable[..., Recovery],
+) -> None:
+    """The step is then a usual one: no later step of its length is doubtful."""
+    recovery, old = kept(step=1e6), {"w": np.zeros(4)}
+    assert not recovery.counted(old, {"w": np.ones(4)}, report_of(0, [1.0] * 4))
+    assert recovery.kept is None
+    recovery.begin(Kept(3, to_record({}), {}, {}, {}, {}))
+    assert not recovery.counted(old, {"w": np.full(4, 9e6)}, report_of(0, [1.0] * 4))
+    assert recovery.counted(old, {"w": np.full(4, 1e9)}, report_of(0, [1.0] * 4))
+
+
+def test_after_the_way_back_nothing_is_kept(kept: Callable[..., Recovery]) -> None:
+    recovery = kept(step=1e6)
+    recovery.go_back(3, report_of(4, []))
+    assert recovery.kept is None and not recovery.must_go_back(report_of(4, []))
+
+
+def test_a_loss_is_compared_with_the_largest_so_far() -> None:
+    """A loss of 5,000 beside 100 of the first round is none that exploded."""
+    recovery, old = Recovery(), {"w": np.zeros(4)}
+    recovery.begin(Kept(1, to_record({}), {}, {}, {}, {}))
+    recovery.counted(old, {"w": np.ones(4)}, report_of(0, [100.0] * 4))
+    recovery.counted(old, {"w": np.full(4, 1e6)}, report_of(0, [2.0] * 4))
+    assert not recovery.must_go_back(report_of(0, [5e3] * 4))
+    assert recovery.must_go_back(report_of(0, [2e4] * 4))
+
+
+def test_a_first_step_is_compared_with_the_model() -> None:
+    for size, doubtful in [(1.0, False), (100.0, True)]:
+        recovery, old = Recovery(), {"w": np.full(4, 10.0)}
+        recovery.begin(Kept(0, to_record({}), {}, {}, {}, {}))
+        new = {"w": old["w"] + 10 * size}
+        assert recovery.counted(old, new, report_of(0, [1.0] * 4)) == doubtful

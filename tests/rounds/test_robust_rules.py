@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsuite.core.vectors import Vector
+from fedsuite.rounds import robust_rules
 from fedsuite.rounds.robust_rules import (
     geometric_median,
     krum_scores,
@@ -88,6 +89,18 @@ def test_weights_enter() -> None:
     np.testing.assert_allclose(trimmed_mean(POINTS, claimed, 0), mean_of(POINTS, claimed))
     line = np.array([[0.0], [1.0], [5.0]])
     assert weighted_median(line, np.array([0.1, 0.4, 0.5])) == 3.0
+    # Five times 0.1 is half of ten times 0.1, but for rounding.
+    tens = np.arange(10.0).reshape(10, 1)
+    assert weighted_median(tens, np.full(10, 0.1)) == 4.5
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
+def test_columns_are_taken_by_parts(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.random.default_rng(0).normal(size=(7, 11))
+    # Backwards, so that memory of this result is no right answer to the next question.
+    whole = RULES[rule](points[:, ::-1], np.ones(7), 2)[::-1]
+    monkeypatch.setattr(robust_rules, "_COLUMNS", 4)
+    np.testing.assert_array_equal(RULES[rule](points, np.ones(7), 2), whole)
 
 
 @pytest.mark.parametrize("liars", [2, 3])

@@ -109,8 +109,17 @@ def test_a_site_with_other_code_ends_the_start() -> None:
     grid = Greeted(matrix_app(), SITE_NODES)
     with flower_identity():
         site_directory(source_hash=source_hash()).wait(grid, 1)
-        with pytest.raises(RunError, match="runs other fedsuite code"):
+        with pytest.raises(RunError, match=r"^site (north|south) runs other fedsuite code"):
             site_directory(source_hash="f" * 64).wait(grid, 1)
+
+
+def test_a_registered_node_is_called_by_its_name() -> None:
+    grid = Greeted(matrix_app(), SITE_NODES)
+    with (
+        flower_identity(),
+        pytest.raises(RunError, match=r"^node (north|south) runs other"),
+    ):
+        Directory("partition", None, 1.0, "f" * 64).wait(grid, 1)
 
 
 def test_rounds_of_sites_report_their_names() -> None:

@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.clientapp.mod import fixedclipping_mod
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
 )
 
@@ -18,6 +20,7 @@ from fedsuite.strategies.drift.scaffold import Scaffold
 from fedsuite.strategies.fair.fedeba import FedEBA
 from fedsuite.strategies.fair.fedeba_plus import FedEBAPlus
 from fedsuite.workarounds.identity import flower_identity
+from fedsuite.workarounds.prompt_grid import PromptGrid
 from tests.helpers import MEAN_OF_ALL, matrix_app, strategy_for, zeros
 
 WRAPPERS = {
@@ -77,6 +80,29 @@ def test_fedeba_trains_inside_both(side: str) -> None:
     weight, inner = run_wrapped(side, 1e9, "single", 2, inner)
     assert weight == pytest.approx(np.full((2, 2), 7 / 3), rel=1e-6)
     assert not inner.reports["train"].rejections
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "mods"),
+    [
+        (DifferentialPrivacyServerSideAdaptiveClipping, None),
+        (DifferentialPrivacyClientSideAdaptiveClipping, [adaptiveclipping_mod]),
+    ],
+)
+@pytest.mark.parametrize("prompt", [False, True])
+def test_adaptive_clipping_goes_through_the_replies_twice(
+    wrapper: Any, mods: Any, prompt: bool
+) -> None:
+    """Nobody is clipped at a norm of 1e9, and Flower lowers the norm by what it should."""
+    inner = strategy_for("single", fraction_evaluate=0.0)
+    settings = {"num_sampled_clients": 3, "clipped_count_stddev": 0.0}
+    strategy = wrapper(inner, 0.0, initial_clipping_norm=1e9, **settings)
+    with flower_identity():
+        grid: Any = LocalGrid(matrix_app(mods=mods), 3)
+        result = strategy.start(PromptGrid(grid) if prompt else grid, zeros(), 2)
+    weight = to_arrays(result.arrays)["weight"]
+    assert weight == pytest.approx(np.full((2, 2), MEAN_OF_ALL), rel=1e-6)
+    assert strategy.clipping_norm != 1e9
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsuite.engines.local import LocalGrid
@@ -143,6 +143,24 @@ def test_no_time_at_all_is_one_look(clock: Clock) -> None:
     replies = PromptGrid(slow).send_and_receive(hellos(1000, 1001), timeout=0.0)
     assert sources(replies) == [1000]
     assert slow.looks == 1 and clock.pauses == []
+
+
+def test_the_error_of_a_dead_node_names_the_node(clock: Clock) -> None:
+    """The SuperLink is node 1, and answers for the dead."""
+
+    class Deadly(SlowGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            replies = super().pull_messages(message_ids)
+            for k, reply in enumerate(replies):
+                if reply.metadata.src_node_id == 1001:
+                    replies[k] = Message(Error(5, "gone"), reply_to=asked[1])
+                    replies[k].metadata.__dict__["_src_node_id"] = 1
+            return replies
+
+    asked = hellos(1000, 1001)
+    replies = list(PromptGrid(Deadly(clock, {})).send_and_receive(asked))
+    assert sorted(sources(replies)) == [1000, 1001]
+    assert [r.metadata.src_node_id for r in replies if r.has_error()] == [1001]
 
 
 def test_nobody_waits_for_a_message_that_was_not_sent(clock: Clock) -> None:
