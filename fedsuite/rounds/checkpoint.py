@@ -56,7 +56,7 @@ class Checkpoint:
     layer_scalars
         What the strategy's layer remembers.
     extra_arrays
-        What server momentum, FedVARP and the guard remember.
+        What the server's optimiser, FedVARP and the guard remember.
     privacy
         What noise at the server must account for.
     client_versions

@@ -21,7 +21,7 @@ need. public: the public data itself.
 ScoredModel = Literal["shared", "tuned", "private"]
 
 NO_COMMON_STEP: Mapping[str, str] = dict.fromkeys(
-    ("server-momentum", "fedvarp"),
+    ("server-momentum", "server-optimizer", "fedvarp"),
     "its clients do not all train one shared model and send it back",
 )
 """The extras of the server, where it takes no step from one shared model to the next."""

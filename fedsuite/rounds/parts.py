@@ -170,7 +170,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             self.claims(),
         )
         self.averaging = self._average()
-        self.extras = ServerExtras(momentum=self.server_momentum, fedvarp=self.fedvarp)
+        self.extras = ServerExtras(optimizer=self, fedvarp=self.fedvarp)
         self.recovery = Recovery()
         self.privacy = self._central_privacy()
         self.directory = Directory(
@@ -217,7 +217,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         self.kept_versions = {k: ",".join(known) for k, known in kept.items()}
 
     def restore_extras(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what momentum, FedVARP, the guard and the way back remembered."""
+        """Take back what the optimiser, FedVARP, the guard and the way back remembered."""
         self.extras.restore(self.guard.restore(self.recovery.restore(state)))
 
     def extras_state(self) -> Arrays:

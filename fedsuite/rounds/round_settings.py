@@ -6,9 +6,10 @@ from fedsuite.core.settings import Declared, key
 from fedsuite.rounds.average_keys import AverageKeys
 from fedsuite.rounds.guard import BELIEVED_LOSS, NO_LIMIT, Limit
 from fedsuite.rounds.privacy_rules import PrivacyKeys
+from fedsuite.rounds.server_optimizer import WITH_MOMENTUM, ServerOptimizerKeys
 
 
-class RoundSettings(AverageKeys, PrivacyKeys):
+class RoundSettings(AverageKeys, ServerOptimizerKeys, PrivacyKeys):
     """Keys of the rounds, which every strategy takes as keywords too."""
 
     clients_per_round: int = key(
@@ -27,13 +28,6 @@ class RoundSettings(AverageKeys, PrivacyKeys):
         local=True, default=600.0, help="seconds to wait for SuperNodes", above=0.0
     )
     seed: int = key(default=0, help="seed of all random streams", minimum=0)
-    server_momentum: float = key(
-        default=0.0,
-        help="share of the server's last step that is added to the next; 0 is none, 1 "
-        "never forgets",
-        minimum=0.0,
-        maximum=1.0,
-    )
     fedvarp: bool = key(
         default=False,
         help="correct clients' updates by FedVARP's memory of their last ones; the server "
@@ -63,6 +57,7 @@ class ServerRate(Declared):
         default=1.0,
         help="step of the server towards what it aggregated; 1 takes it whole",
         above=0.0,
+        needs=WITH_MOMENTUM,
     )
 
 

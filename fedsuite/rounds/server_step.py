@@ -1,9 +1,4 @@
-"""Extras on the server that any method can take: server momentum and FedVARP.
-
-Server momentum (FedAvgM): T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of
-Non-Identical Data Distribution for Federated Visual Classification", arXiv:1909.06335.
-Equation used: v <- beta v + s, x_{t+1} = x_t + v, where s = x_{t+1} - x_t is the step that
-the method itself would take, whatever weights and server rate made it.
+"""Extras on the server that any method can take: an optimiser of its own, and FedVARP.
 
 FedVARP: D. Jhunjhunwala, P. Sharma, A. Nagarkatti, G. Joshi, "FedVARP: Tackling the
 Variance Due to Partial Client Participation in Federated Learning", UAI 2022,
@@ -13,8 +8,8 @@ the clients of the round; y is 0 before a client's first. With p_i = 1/n it is t
 Here each client's update is corrected to Delta_i - y_i + mean(y) before the method sees it,
 so that any weights p that sum to 1 give the equation.
 
-Both leave statistics alone (:func:`is_statistic`): extrapolated, a variance may turn
-negative.
+Statistics are left alone (:func:`is_statistic`): extrapolated, a variance may turn
+negative. The optimiser is in :mod:`fedsuite.rounds.server_optimizer`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,52 +23,8 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.messages.records import ARRAYS, Arrays, num_bytes
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.server_optimizer import ServerOptimizer, ServerOptimizerKeys
 from fedsuite.rounds.validation import ClientReply
-
-
-class ServerMomentum:
-    """Heavy-ball momentum on the server's step.
-
-    Parameters
-    ----------
-    factor
-        Beta, 0 to 1; 0 returns what the method made, untouched.
-    """
-
-    def __init__(self, factor: float) -> None:
-        if not 0.0 <= factor <= 1.0:
-            raise ValueError(f"server_momentum = {factor}: expected 0 to 1")
-        self.factor = factor
-        self.velocity: Arrays = {}
-        self._next: Arrays = {}
-
-    def step(self, old: Arrays, new: Arrays) -> Arrays:
-        """Return the arrays after a step with momentum; :meth:`commit` makes it count.
-
-        Parameters
-        ----------
-        old, new
-            Global arrays before the round, and as the method would have them after it.
-        """
-        if self.factor == 0.0:
-            return new
-        moved: Arrays = {}
-        self._next = {}
-        for name, array in new.items():
-            if name not in old or is_statistic(name, array):
-                moved[name] = array
-                continue
-            velocity = np.subtract(array, old[name], dtype=np.float64)
-            if name in self.velocity:
-                velocity += self.factor * self.velocity[name]
-            self._next[name] = velocity
-            moved[name] = (old[name] + velocity).astype(array.dtype)
-        return moved
-
-    def commit(self) -> None:
-        """Remember the last step: the model took it."""
-        self.velocity |= self._next
-        self._next = {}
 
 
 class UpdateMemory:
@@ -136,16 +87,23 @@ class ServerExtras:
 
     Parameters
     ----------
-    momentum
-        Beta of :class:`ServerMomentum`; 0 is off.
+    optimizer
+        What becomes of the method's step; none leaves it as it is.
     fedvarp
         Whether clients' updates are corrected by an :class:`UpdateMemory`.
     """
 
-    def __init__(self, *, momentum: float = 0.0, fedvarp: bool = False) -> None:
-        self.momentum = ServerMomentum(momentum)
+    def __init__(
+        self, *, optimizer: ServerOptimizerKeys | None = None, fedvarp: bool = False
+    ) -> None:
+        self.optimizer = ServerOptimizer(optimizer or ServerOptimizerKeys())
         self.memory = UpdateMemory() if fedvarp else None
         self._sent: Arrays = {}
+
+    @property
+    def are_on(self) -> bool:
+        """Whether any extra is on."""
+        return self.memory is not None or self.optimizer.is_on
 
     def begin(self, exchange: Exchange) -> None:
         """Note what is sent to train.
@@ -158,11 +116,11 @@ class ServerExtras:
         self._sent = exchange.shared.get(ARRAYS, {})
         one_model = ARRAYS in exchange.shared and ARRAYS in exchange.expected.arrays
         own_models = any(ARRAYS in records for records in exchange.own.values())
-        wanted = self.memory is not None or self.momentum.factor > 0
-        if wanted and (own_models or not one_model):
+        if self.are_on and (own_models or not one_model):
             raise ConfigError(
-                "server-momentum and fedvarp need a method whose clients train a shared "
-                "model and send it back: leave them off, or choose another method"
+                "server-momentum, server-optimizer and fedvarp need a method whose clients "
+                "train a shared model and send it back: leave them off, or choose another "
+                "method"
             )
 
     def correct(
@@ -175,17 +133,17 @@ class ServerExtras:
 
     def step(self, old: Arrays, new: Arrays) -> Arrays:
         """Return the model after the server's step from ``old`` towards ``new``."""
-        return self.momentum.step(old, new)
+        return self.optimizer.step(old, new)
 
     def commit(self) -> None:
         """Remember the round: it counted."""
-        self.momentum.commit()
+        self.optimizer.commit()
         if self.memory is not None:
             self.memory.commit()
 
     def state(self) -> Arrays:
         """Return what must survive a restart."""
-        state = {f"velocity/{name}": a for name, a in self.momentum.velocity.items()}
+        state = self.optimizer.state()
         if self.memory is not None:
             state |= {f"total/{name}": a for name, a in self.memory.total.items()}
             for client_id, update in self.memory.updates.items():
@@ -194,14 +152,13 @@ class ServerExtras:
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`state` returned."""
-        self.momentum = ServerMomentum(self.momentum.factor)
-        if self.memory is not None:
-            self.memory = UpdateMemory()
+        self.optimizer.restore(state)
+        if self.memory is None:
+            return
+        self.memory = UpdateMemory()
         for key, array in state.items():
             kind, _, name = key.partition("/")
-            if kind == "velocity":
-                self.momentum.velocity[name] = array.copy()
-            elif self.memory is not None and kind == "total":
+            if kind == "total":
                 self.memory.total[name] = array.copy()
-            elif self.memory is not None:
+            elif kind.isdecimal():
                 self.memory.updates.setdefault(int(kind), {})[name] = array

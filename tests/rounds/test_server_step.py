@@ -1,4 +1,4 @@
-"""Server momentum and FedVARP, alone and around methods."""
+"""Extras of the server around methods; FedVARP alone."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,14 +14,10 @@ from fedsuite.core.registry import METHODS
 from fedsuite.engines.api import resume, run
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS, Arrays
-from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.server_step import (
-    ServerExtras,
-    ServerMomentum,
-    UpdateMemory,
-)
+from fedsuite.rounds.server_optimizer import ServerOptimizerKeys
+from fedsuite.rounds.server_step import ServerExtras, UpdateMemory
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import ServerParts
@@ -46,12 +42,6 @@ def scalar(value: float) -> Arrays:
     return {"w": np.array([value], np.float32)}
 
 
-def moved(momentum: ServerMomentum, old: Arrays, new: Arrays) -> Arrays:
-    arrays = momentum.step(old, new)
-    momentum.commit()
-    return arrays
-
-
 def replies(sent: Arrays, updates: dict[int, float]) -> list[ClientReply]:
     return [
         ClientReply(k, {ARRAYS: {"w": sent["w"] + np.float32(u)}}, {}, 1.0)
@@ -69,79 +59,6 @@ def fedvarp_round(
     mean = weighted_mean((r.arrays[ARRAYS] for r in taken), (1.0 for _ in taken))
     assert mean is not None
     return float(mean["w"][0])
-
-
-# ---- momentum
-
-
-def test_momentum_by_hand() -> None:
-    """Steps 1, 1, -2 at beta 0.5 make velocities 1, 1.5, -1.25."""
-    momentum = ServerMomentum(0.5)
-    x = scalar(10.0)
-    seen = []
-    for step in (1.0, 1.0, -2.0):
-        x = moved(momentum, x, {"w": x["w"] + np.float32(step)})
-        seen.append(float(x["w"][0]))
-    assert seen == [11.0, 12.5, 11.25]
-
-
-def test_momentum_zero_hands_on_what_the_method_made() -> None:
-    new = scalar(2.0)
-    momentum = ServerMomentum(0.0)
-    assert momentum.step(scalar(1.0), new) is new
-    momentum.commit()
-    assert momentum.velocity == {}
-
-
-def test_a_step_that_does_not_count_leaves_no_velocity() -> None:
-    momentum = ServerMomentum(0.5)
-    momentum.step(scalar(0.0), scalar(np.inf))
-    assert momentum.velocity == {}
-    moved(momentum, scalar(0.0), scalar(1.0))
-    np.testing.assert_array_equal(momentum.velocity["w"], [1.0])
-
-
-@given(
-    st.lists(st.floats(-4, 4, width=16), min_size=1, max_size=8),
-    st.floats(0, 1),
-)
-def test_momentum_sums_geometrically(steps: list[float], factor: float) -> None:
-    momentum = ServerMomentum(factor)
-    x = {"w": np.zeros(1)}
-    for step in steps:
-        x = moved(momentum, x, {"w": x["w"] + step})
-    age = range(len(steps))
-    expected = sum(
-        s * sum(factor**k for k in range(len(steps) - t))
-        for t, s in zip(age, steps, strict=True)
-    )
-    np.testing.assert_allclose(x["w"][0], expected, atol=1e-9)
-
-
-def test_momentum_leaves_statistics_to_the_method() -> None:
-    momentum = ServerMomentum(0.9)
-    old = {
-        "norm.weight": np.ones(2, np.float32),
-        "norm.running_var": np.ones(2, np.float32),
-        "norm.num_batches_tracked": np.array(3),
-    }
-    new = {name: array * 2 for name, array in old.items()}
-    once = moved(momentum, old, new)
-    twice = moved(momentum, once, {name: array * 2 for name, array in once.items()})
-    np.testing.assert_array_equal(twice["norm.running_var"], [4, 4])
-    assert twice["norm.num_batches_tracked"] == 12
-    assert twice["norm.num_batches_tracked"].dtype == old["norm.num_batches_tracked"].dtype
-    # 2 + (2 + 0.9 * 1)
-    np.testing.assert_allclose(twice["norm.weight"], [4.9, 4.9], rtol=1e-6)
-    assert is_statistic("0.running_mean", np.zeros(1)) and not is_statistic(
-        "running", np.zeros(1)
-    )
-
-
-@pytest.mark.parametrize("factor", [-0.1, 1.1, float("nan")])
-def test_momentum_outside_its_range_is_refused(factor: float) -> None:
-    with pytest.raises(ValueError, match="expected 0 to 1"):
-        ServerMomentum(factor)
 
 
 # ---- FedVARP
@@ -255,7 +172,14 @@ def exchange_of(shared: Sequence[str], back: Sequence[str], own: Any = None) -> 
     )
 
 
-@pytest.mark.parametrize("extras", [ServerExtras(momentum=0.5), ServerExtras(fedvarp=True)])
+@pytest.mark.parametrize(
+    "extras",
+    [
+        ServerExtras(optimizer=ServerOptimizerKeys(server_momentum=0.5)),
+        ServerExtras(optimizer=ServerOptimizerKeys(server_optimizer="adam")),
+        ServerExtras(fedvarp=True),
+    ],
+)
 def test_methods_without_a_shared_model_are_refused(extras: ServerExtras) -> None:
     extras.begin(exchange_of([ARRAYS], [ARRAYS]))
     for exchange in (
@@ -280,11 +204,10 @@ def model_of(path: Path) -> bytes:
 
 def test_keys_reach_the_strategy() -> None:
     plain = build_strategy(Experiment.from_values(DIGITS), ServerParts(SOME_GROUPS))
-    assert plain.extras.momentum.factor == 0.0
-    assert plain.extras.memory is None
+    assert not plain.extras.are_on
     given_keys = {**DIGITS, "server-momentum": 0.9, "fedvarp": True}
     strategy = build_strategy(Experiment.from_values(given_keys), ServerParts(SOME_GROUPS))
-    assert strategy.extras.momentum.factor == 0.9
+    assert strategy.extras.optimizer.keys.server_momentum == 0.9
     assert strategy.extras.memory is not None
     with pytest.raises(ConfigError, match="key server-momentum"):
         Experiment.from_values({**DIGITS, "server-momentum": 1.5})
@@ -292,10 +215,16 @@ def test_keys_reach_the_strategy() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"server_momentum": 0.9}, {"fedvarp": True}, {"method": "fedprox", "fedvarp": True}],
+    [
+        {"server_momentum": 0.9},
+        {"server_momentum": 0.9, "server_optimizer": "nesterov"},
+        {"server_optimizer": "yogi"},
+        {"fedvarp": True},
+        {"method": "fedprox", "fedvarp": True},
+    ],
 )
 def test_extras_change_a_run_and_repeat_it(tmp_path: Path, changes: dict[str, Any]) -> None:
-    off = {"server_momentum": 0.0, "fedvarp": False}
+    off = {"server_momentum": 0.0, "server_optimizer": "sgd", "fedvarp": False}
     method = {"method": changes.get("method", "fedavg")}
     plain = digits_run(tmp_path, "plain", **{**off, **method})
     first = digits_run(tmp_path, "first", **changes)
@@ -304,17 +233,31 @@ def test_extras_change_a_run_and_repeat_it(tmp_path: Path, changes: dict[str, An
     assert model_of(first.path) != model_of(plain.path)
 
 
-def test_a_run_resumed_goes_on_with_velocity_and_memory(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"server_momentum": 0.5, "fedvarp": True}
+@pytest.mark.parametrize(
+    "optimizer", [{"server_momentum": 0.5}, {"server_optimizer": "adam"}]
+)
+def test_a_run_resumed_goes_on_with_what_the_server_remembers(
+    tmp_path: Path, optimizer: dict[str, Any]
+) -> None:
+    changes: dict[str, Any] = {**optimizer, "fedvarp": True}
     whole = digits_run(tmp_path, "whole", **changes)
     part = digits_run(tmp_path, "part", num_rounds=2, **changes)
     resume(part.path, num_rounds=4)
     assert model_of(part.path) == model_of(whole.path)
 
 
-def test_state_is_whole_and_restoring_replaces_it() -> None:
+@pytest.mark.parametrize(
+    ("keys", "moments"),
+    [
+        (ServerOptimizerKeys(server_momentum=0.5), {"velocity/w"}),
+        (ServerOptimizerKeys(server_optimizer="yogi"), {"velocity/w", "square/w"}),
+    ],
+)
+def test_state_is_whole_and_restoring_replaces_it(
+    keys: ServerOptimizerKeys, moments: set[str]
+) -> None:
     def used(value: float) -> ServerExtras:
-        extras = ServerExtras(momentum=0.5, fedvarp=True)
+        extras = ServerExtras(optimizer=keys, fedvarp=True)
         extras.begin(exchange_of([ARRAYS], [ARRAYS]))
         list(extras.correct(iter(replies(scalar(0.0), {7: value})), 2))
         extras.step(scalar(0.0), scalar(value))
@@ -322,7 +265,7 @@ def test_state_is_whole_and_restoring_replaces_it() -> None:
         return extras
 
     state = used(3.0).state()
-    assert set(state) == {"velocity/w", "total/w", "7/w"}
+    assert set(state) == {*moments, "total/w", "7/w"}
     other = used(5.0)
     other.restore(state)
     np.testing.assert_equal(other.state(), state)
@@ -343,6 +286,10 @@ def test_methods_without_one_shared_model_are_refused_before_anything_starts(
     if strategy.trains_one_model():
         Experiment.from_values({"method": method, "server-momentum": 0.5})
         return
-    for key, value in (("server-momentum", 0.5), ("fedvarp", True)):
-        with pytest.raises(ConfigError, match=f"key {key} = {value} .*one shared model"):
+    for key, value in (
+        ("server-momentum", 0.5),
+        ("server-optimizer", "adam"),
+        ("fedvarp", True),
+    ):
+        with pytest.raises(ConfigError, match=f"key {key} = {value!r} .*one shared model"):
             Experiment.from_values({"method": method, key: value})

@@ -154,12 +154,12 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
             raise ValueError(f"wire = {strategy.wire!r}: legacy clients know no fast set")
         if self.decomposition_average == "factors" and not self.measure_cross_terms:
             return
-        extras = strategy.extras.momentum.factor > 0 or strategy.extras.memory is not None
-        if not _is_plain_mean(strategy) or extras:
+        if not _is_plain_mean(strategy) or strategy.extras.are_on:
             raise ValueError(
                 f"cross terms are defined for the mean by examples: {name} must be FedAvg "
                 "or FedProx, with server-learning-rate 1, without server-momentum, "
-                "fedvarp, another aggregator and max-client-weight"
+                "another server-optimizer, fedvarp, another aggregator and "
+                "max-client-weight"
             )
 
     # ---------------------------------------------------------------------------- a round

@@ -1,0 +1,222 @@
+"""What the server makes of a round's step: momentum, or a step of each parameter's own.
+
+FedAvgM: T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of Non-Identical Data
+Distribution for Federated Visual Classification", arXiv:1909.06335.
+
+FedAdam, FedYogi, FedAdagrad: S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush,
+J. Konecny, S. Kumar, H. B. McMahan, "Adaptive Federated Optimization", ICLR 2021,
+arXiv:2003.00295.
+
+Equations used, where s = x_{t+1} - x_t is the step that the method itself would take:
+
+    sgd:      v <- beta v + s,    x_{t+1} = x_t + v
+    nesterov: v <- beta v + s,    x_{t+1} = x_t + s + beta v
+    adam:     u <- beta_2 u + (1 - beta_2) s^2,
+    yogi:     u <- u - (1 - beta_2) s^2 sign(u - s^2),
+    adagrad:  u <- u + s^2, and for all three
+              m <- beta_1 m + (1 - beta_1) s,    x_{t+1} = x_t + eta m / (sqrt(u) + tau)
+
+v, m and u are 0 at first, and beta_1 is 0 for adagrad.
+
+Known to hold: sgd with beta = 0 is what the method makes, bit for bit. With beta_1 = 0 and
+tau far above |s|, a step eta = tau of adam is the method's.
+
+Deviations: m and u are not corrected for their start, and u starts at 0, where the paper
+starts it at tau^2 or above. Statistics (:func:`is_statistic`) are left to the method:
+extrapolated, a variance may turn negative.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedsuite.core.keys import Unless, With
+from fedsuite.core.settings import Declared, key
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import Arrays
+from fedsuite.messages.statistics import is_statistic
+
+OPTIMIZER = "server-optimizer"
+
+WITH_MOMENTUM = (With(OPTIMIZER, "sgd"), With(OPTIMIZER, "nesterov"))
+"""Needs of keys that scale a step, which the adaptive rules would scale back."""
+_WITH_MEANS = (With(OPTIMIZER, "adam"), With(OPTIMIZER, "yogi"))
+_ADAPTIVE = (*_WITH_MEANS, With(OPTIMIZER, "adagrad"))
+
+
+class ServerOptimizerKeys(Declared):
+    """Keys of the server's step, for methods whose clients train one shared model."""
+
+    server_optimizer: Literal["sgd", "nesterov", "adam", "yogi", "adagrad"] = key(
+        default="sgd",
+        help="what the server makes of the step that the method would take; sgd takes it "
+        "as it is, with server-momentum if that is given",
+        value_needs=(("nesterov", Unless("server-momentum", 0.0)),),
+    )
+    server_momentum: float = key(
+        default=0.0,
+        help="share of the server's last step that is added to the next; 0 is none, 1 "
+        "never forgets",
+        minimum=0.0,
+        maximum=1.0,
+        needs=WITH_MOMENTUM,
+    )
+    server_adaptive_rate: float = key(
+        default=0.1,
+        help="step eta of adam, yogi and adagrad: about how far a parameter moves in a "
+        "round",
+        above=0.0,
+        needs=_ADAPTIVE,
+    )
+    server_beta1: float = key(
+        default=0.9,
+        help="share of the old mean of steps in adam's and yogi's new one; 0 takes the "
+        "last step alone",
+        minimum=0.0,
+        maximum=1.0,
+        needs=_WITH_MEANS,
+    )
+    server_beta2: float = key(
+        default=0.99,
+        help="the same for the mean of squared steps; 0 takes the last square alone",
+        minimum=0.0,
+        maximum=1.0,
+        needs=_WITH_MEANS,
+    )
+    server_tau: float = key(
+        default=0.001,
+        help="number beside the root of the squares; far above it steps lose their length, "
+        "far below it they keep it",
+        above=0.0,
+        needs=_ADAPTIVE,
+    )
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the optimiser remembers of one array, in its shape and in float64.
+
+    Parameters
+    ----------
+    mean
+        v of momentum, m of the adaptive rules.
+    square
+        u of the adaptive rules; stays as it is with momentum.
+    """
+
+    mean: Vector
+    square: Vector
+
+
+def squares(keys: ServerOptimizerKeys, old: Vector, step: Vector) -> Vector:
+    """Return the new u of an adaptive rule, which is never negative if the old one is not.
+
+    Parameters
+    ----------
+    keys
+        The rule and beta_2.
+    old, step
+        u and s, of one shape.
+    """
+    fresh: Vector = step * step
+    if keys.server_optimizer == "adagrad":
+        return old + fresh
+    share = 1.0 - keys.server_beta2
+    if keys.server_optimizer == "yogi":
+        found: Vector = old - share * fresh * np.sign(old - fresh)
+        return found
+    return keys.server_beta2 * old + share * fresh
+
+
+def server_step(
+    keys: ServerOptimizerKeys, step: Vector, known: Moments
+) -> tuple[Vector, Moments]:
+    """Return what the model moves by, and what the optimiser is to remember.
+
+    Parameters
+    ----------
+    keys
+        The rule and its numbers.
+    step
+        s, the step that the method itself would take, in float64.
+    known
+        What is remembered; zeros before the first step.
+    """
+    if keys.server_optimizer in ("sgd", "nesterov"):
+        beta = keys.server_momentum
+        mean = beta * known.mean + step
+        move = mean if keys.server_optimizer == "sgd" else step + beta * mean
+        return move, Moments(mean, known.square)
+    beta = 0.0 if keys.server_optimizer == "adagrad" else keys.server_beta1
+    mean = beta * known.mean + (1.0 - beta) * step
+    square = squares(keys, known.square, step)
+    move = keys.server_adaptive_rate * mean / (np.sqrt(square) + keys.server_tau)
+    return move, Moments(mean, square)
+
+
+class ServerOptimizer:
+    """The optimiser that the keys name, with what it remembers of each array.
+
+    Parameters
+    ----------
+    keys
+        A strategy, or the keys alone.
+    """
+
+    def __init__(self, keys: ServerOptimizerKeys) -> None:
+        self.keys = keys
+        self.moments: dict[str, Moments] = {}
+        self._next: dict[str, Moments] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the model moves by anything else than the method's own step."""
+        return self.keys.server_optimizer != "sgd" or self.keys.server_momentum > 0
+
+    def step(self, old: Arrays, new: Arrays) -> Arrays:
+        """Return the arrays after the server's step; :meth:`commit` makes it count.
+
+        Parameters
+        ----------
+        old, new
+            Global arrays before the round, and as the method would have them after it.
+        """
+        if not self.is_on:
+            return new
+        moved: Arrays = {}
+        self._next = {}
+        for name, array in new.items():
+            if name not in old or is_statistic(name, array):
+                moved[name] = array
+                continue
+            step = np.subtract(array, old[name], dtype=np.float64)
+            zeros = np.zeros(step.shape)
+            known = self.moments.get(name, Moments(zeros, zeros))
+            move, self._next[name] = server_step(self.keys, step, known)
+            moved[name] = (old[name] + move).astype(array.dtype)
+        return moved
+
+    def commit(self) -> None:
+        """Remember the last step: the model took it."""
+        self.moments |= self._next
+        self._next = {}
+
+    def state(self) -> Arrays:
+        """Return what must survive a restart."""
+        state: Arrays = {}
+        for name, known in self.moments.items():
+            state[f"velocity/{name}"] = known.mean
+            if known.square.any():
+                state[f"square/{name}"] = known.square
+        return state
+
+    def restore(self, state: Mapping[str, Vector]) -> None:
+        """Take back what :meth:`state` returned; other names are ignored."""
+        self.moments, self._next = {}, {}
+        for key_name, array in state.items():
+            kind, _, name = key_name.partition("/")
+            if kind == "velocity":
+                square = state.get(f"square/{name}", np.zeros(array.shape))
+                self.moments[name] = Moments(array.copy(), square.copy())
