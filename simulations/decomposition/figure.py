@@ -22,6 +22,12 @@ FACTORS = "fedavg, decomposition-average=factors-regauged"
 PRODUCTS = "fedavg, decomposition-average=products-regauged"
 FACTORS_PLACEBO = "fedprox, decomposition-average=factors-regauged"
 PRODUCTS_PLACEBO = "fedprox, decomposition-average=products-regauged"
+FIRST_TUNING_SEED = 100
+FINALS = HERE.parent / "leaderboard" / "results" / "finals.csv"
+BOARD = {
+    "fashion-shards-cnn": "Fashion-MNIST, 12,000 rows, LeNet",
+    "cifar10-cnn": "CIFAR-10, 10,000 rows, LeNet",
+}
 Seeds = dict[int, dict[str, float]]
 
 
@@ -39,6 +45,36 @@ def paired(first: Seeds, second: Seeds, column: str = "mean") -> list[float]:
     """Return first minus second over the seeds that both have."""
     seeds = sorted(first.keys() & second.keys())
     return [first[seed][column] - second[seed][column] for seed in seeds]
+
+
+def at_best_rates() -> dict[str, tuple[Seeds, Seeds, Seeds]]:
+    """Return dense, factored and placebo by problem, each arm at a rate tuned for it."""
+    arms: dict[str, Seeds] = {}
+    with (HERE / "results" / "rates_by_seed.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if int(row["seed"]) < FIRST_TUNING_SEED:
+                scores = {name: float(row[name]) for name in ("mean", "worst_10")}
+                arms.setdefault(row["arm"], {})[int(row["seed"])] = scores
+    found = {
+        "Fashion-MNIST, 6,000 rows": (arms["dense"], arms["factored"], arms["placebo"])
+    }
+    for problem, title in BOARD.items():
+        columns = [board(problem, name) for name in ("fedavg", "decomposition", "placebo")]
+        found[title] = (columns[0], columns[1], columns[2])
+    return found
+
+
+def board(problem: str, method: str) -> Seeds:
+    """Return a method's rows of the leaderboard's finals."""
+    with FINALS.open(newline="") as file:
+        return {
+            int(row["seed"]): {
+                "mean": float(row["mean"]),
+                "worst_10": float(row["worst_10"]),
+            }
+            for row in csv.DictReader(file)
+            if (row["problem"], row["method"]) == (problem, method)
+        }
 
 
 def draw(axes: Axes, place: int, values: Sequence[float], colour: str) -> None:
@@ -68,8 +104,13 @@ def main() -> None:
         name: (paired(rows[f"{key}, {FACTORED}"], rows[f"{key}, {DENSE}"]), BLUE)
         for name, key in METHODS.items()
     }
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(14, 4), layout="constrained")
+    first, left, right = figure.subplots(1, 3)
+    tuned = {
+        title.replace(", ", ",\n"): (paired(factored, dense), BLUE)
+        for title, (dense, factored, _) in at_best_rates().items()
+    }
+    column(first, tuned, "Factored minus dense, each at a learning rate tuned for it")
     column(left, gains, "Factored minus dense, at one learning rate (100 rounds)")
     column(
         right,

@@ -33,8 +33,26 @@ KEYS = {
 }
 NAMES = {key: name for name, key in FIGURE.METHODS.items()} | {"fedprox": "FedProx"}
 PUBLISHED = {"fedavg": "+2.10", "scaffold": "+2.15", "feddyn": "+0.84", "feddc": "+0.69"}
+RATES_TITLE = "Fashion-MNIST, 6,000 rows"
+PERSONAL_ARMS = {
+    "3 personal atoms": "FedAvg, 3 personal atoms",
+    "6 personal atoms": "FedAvg, 6 personal atoms",
+    "9 personal atoms": "FedAvg, 9 personal atoms",
+    "fedper": "FedPer",
+    "fedavg-ft": "FedAvg with fine-tuning",
+    "ditto": "Ditto",
+    "standalone": "Standalone",
+}
 COUNTED = tuple(PUBLISHED)
 """FedProx at mu = 0.0001 is FedAvg again: it is a placebo, and counts once."""
+
+
+def rows_of(name):
+    with (FOLDER / "results" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+RATE_ROWS, PERSONAL = rows_of("rates_by_seed"), rows_of("personal_by_seed")
 
 
 def seeds(runs, column="mean"):
@@ -183,8 +201,52 @@ def sent():
         )
 
 
+def tuned():
+    for title, (dense, factored, placebo_runs) in FIGURE.at_best_rates().items():
+        # The board's placebo is of the dense arm, this page's of the factored one.
+        changed = factored if title == RATES_TITLE else dense
+        noise = FIGURE.paired(placebo_runs, changed)
+        gained = FIGURE.paired(factored, dense)
+        yield row(
+            title,
+            spread(seeds(dense)),
+            spread(seeds(factored)),
+            difference(gained),
+            verdict(gained, noise),
+            difference(FIGURE.paired(factored, dense, "worst_10"), 1),
+            f"{max(map(abs, noise)):.2f}",
+        )
+
+
+def chosen():
+    """The rates and their validation accuracy, of which each arm took the highest."""
+    for arm in ("dense", "factored"):
+        found = [
+            fmean(
+                float(e["validation"])
+                for e in RATE_ROWS
+                if (e["arm"], e["learning_rate"]) == (arm, rate)
+                and int(e["seed"]) >= FIGURE.FIRST_TUNING_SEED
+            )
+            for rate in ("0.05", "0.1", "0.2")
+        ]
+        assert max(found) == found[-1]
+        yield row(arm, *(f"{value:.2f}" for value in found))
+
+
+def personal():
+    for arm in PERSONAL_ARMS:
+        values = [float(e["mean"]) for e in PERSONAL if e["arm"] == arm]
+        worst = [float(e["worst_10"]) for e in PERSONAL if e["arm"] == arm]
+        assert len(values) == 5
+        yield row(PERSONAL_ARMS[arm], spread(values), spread(worst, 1))
+
+
 TABLES = (
     accuracies,
+    tuned,
+    chosen,
+    personal,
     gains,
     chaos,
     pair_accuracies,
