@@ -292,6 +292,32 @@ def sentences():
     yield f"moves C1 by up to {moved:.2f} points, and the other two arms by {still:.2f}"
 
 
+def answers():
+    for dense, factored, _ in FIGURE.at_best_rates().values():
+        yield FIGURE.paired(factored, dense)
+    for arm in ("fedper", "standalone"):
+        yield [
+            float(ours["mean"]) - float(theirs["mean"])
+            for ours, theirs in zip(
+                [e for e in PERSONAL if e["arm"] == "9 personal atoms"],
+                [e for e in PERSONAL if e["arm"] == arm],
+                strict=True,
+            )
+        ]
+
+
+def test_tuned_arms_and_personal_atoms_are_told_as_they_came_out():
+    assert not absent(
+        PAGE,
+        (
+            f"{fmean(v):+.2f}{unit} [{interval(v)[0]:+.2f}, {interval(v)[1]:+.2f}]"
+            for v, unit in zip(
+                answers(), (" points", "", "", " points", " points"), strict=True
+            )
+        ),
+    )
+
+
 def test_the_answer_is_what_the_csvs_give():
     assert not absent(PAGE, sentences())
 
