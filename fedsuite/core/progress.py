@@ -152,6 +152,8 @@ def round_in(line: str) -> tuple[int, int] | None:
 def shown() -> Iterator[None]:
     """Draw the progress of work inside the block, if standard output is a terminal."""
     capable = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    # A notebook runs `!command` on a terminal, and shows all that was drawn, line by line.
+    capable = capable and "JPY_PARENT_PID" not in os.environ
     if _current.get() is not None or not capable or json_logs():
         yield
         return

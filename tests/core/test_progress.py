@@ -176,7 +176,9 @@ def test_ctrl_c_leaves_a_clean_terminal():
     assert screen(text)[-1] == "KeyboardInterrupt"
 
 
-@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"FEDSUITE_LOG": "json"}])
+@pytest.mark.parametrize(
+    "environment", [{"TERM": "dumb"}, {"FEDSUITE_LOG": "json"}, {"JPY_PARENT_PID": "1"}]
+)
 def test_some_terminals_get_plain_lines(environment):
     text = on_terminal(PROGRAM, "0", **environment)
     assert "rounds" not in text
