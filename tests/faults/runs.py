@@ -26,7 +26,10 @@ _COMMON: Mapping[str, Value] = {
     "device": "cpu",
     "plots": False,
 }
-EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
+ALL = os.environ.get("FEDSUITE_FAULTS") == "all"
+"""Whether every fault is tried, not only a sample: ``make faults``."""
+
+_EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
     "fedeba-plus": {**_COMMON, "method": "fedeba-plus", "server-momentum": 0.5},
     "fedal": {
         **_COMMON,
@@ -55,10 +58,10 @@ EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
     },
     "scaffold": {**_COMMON, "method": "scaffold", "clients-per-round": 2},
 }
-"""One small run of each kind of state: on the server, at the clients, in both."""
+_SAMPLE = ("fedeba-plus", "fedal", "personal-atoms", "scaffold")
 
-ALL = os.environ.get("FEDSUITE_FAULTS") == "all"
-"""Whether every fault is tried, not only a sample: ``make faults``."""
+EXPERIMENTS = {name: _EXPERIMENTS[name] for name in (_EXPERIMENTS if ALL else _SAMPLE)}
+"""One small run of each kind of state: on the server, at the clients, in both."""
 
 KILLED = 77
 """Exit code of a process that a fault ended."""
