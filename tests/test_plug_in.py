@@ -55,6 +55,7 @@ def accuracies(printed: str) -> list[float]:
     return [float(x) for x in re.findall(r"round \d+: accuracy ([\d.]+)", printed)]
 
 
+@pytest.mark.slow
 def test_the_example_app_learns_with_prac_fedeba_plus(
     config: dict[str, Any],
     capsys: pytest.CaptureFixture[str],

@@ -341,6 +341,7 @@ def test_fingerprint_changes_with_decisive_keys_alone():
         given |= {"dp-noise-multiplier": 1.0} if noise else {}
         given |= {"method": "term", name: 0.9} if name == "dp-max-weight" else {}
         given |= SITES if name.startswith("site") else {}
+        given |= {"server-momentum": 0.5} if name == "server-optimizer" else {}
         needs = known_keys()[name].declarations[0].needs
         for need in needs[:1]:
             if not any(need.met(Experiment.from_values({}).values) for need in needs):

@@ -131,6 +131,7 @@ def test_a_worker_that_dies_while_this_process_trains_ends_the_run(tmp_path, mon
     assert here and children() == before
 
 
+@pytest.mark.slow
 def test_there_is_one_process_less_beside_this_one(tmp_path, monkeypatch):
     before, seen = children(), []
     on_round_end = Progress.on_round_end
