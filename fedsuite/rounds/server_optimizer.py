@@ -163,9 +163,20 @@ class ServerOptimizer:
     ----------
     keys
         A strategy, or the keys alone.
+
+    Raises
+    ------
+    ValueError
+        If an adaptive rule is given a momentum, which it would leave without effect.
     """
 
     def __init__(self, keys: ServerOptimizerKeys) -> None:
+        rule = keys.server_optimizer
+        if keys.server_momentum and rule not in ("sgd", "nesterov"):
+            raise ValueError(
+                f"server_momentum = {keys.server_momentum} has no effect with "
+                f"server_optimizer = {rule!r}: leave it off, or take 'sgd' or 'nesterov'"
+            )
         self.keys = keys
         self.moments: dict[str, Moments] = {}
         self._next: dict[str, Moments] = {}

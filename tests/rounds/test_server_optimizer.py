@@ -260,3 +260,8 @@ def test_adaptive_rules_leave_statistics_to_the_method() -> None:
 def test_keys_without_effect_are_refused(keys: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         Experiment.from_values({"method": "fedavg", **keys})
+
+
+def test_a_constructor_refuses_a_momentum_that_adam_would_ignore() -> None:
+    with pytest.raises(ValueError, match="has no effect with server_optimizer"):
+        FedAvg(server_optimizer="adam", server_momentum=0.9)
