@@ -58,7 +58,7 @@ _EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
     },
     "scaffold": {**_COMMON, "method": "scaffold", "clients-per-round": 2},
 }
-_SAMPLE = ("fedeba-plus", "fedal", "personal-atoms", "scaffold")
+_SAMPLE = ("fedeba-plus", "fedal", "fedakd", "personal-atoms", "scaffold")
 
 EXPERIMENTS = {name: _EXPERIMENTS[name] for name in (_EXPERIMENTS if ALL else _SAMPLE)}
 """One small run of each kind of state: on the server, at the clients, in both."""
