@@ -58,6 +58,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
         _FEDAVG,
     ),
     ("fedntd", "drift.fedntd.FedNTD", "Lee et al., NeurIPS 2022, arXiv:2106.03097"),
+    ("moon", "drift.moon.MOON", "Li et al., CVPR 2021, arXiv:2103.16257"),
     ("fedmpr", "drift.fedmpr.FedMPR", "Goksu & Pugeault, arXiv:2412.15010 (our reading)"),
     (
         "scaffold",

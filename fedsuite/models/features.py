@@ -37,7 +37,7 @@ def with_features(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
     def note(_: nn.Module, received: tuple[Any, ...]) -> None:
         seen.append(received[0])
 
-    name, head = _linear_head(model)
+    name, head = linear_head(model)
     hook = head.register_forward_pre_hook(note)
     try:
         logits = model(inputs)
@@ -60,7 +60,7 @@ def feature_width(model: nn.Module) -> int:
     ConfigError
         If the model's classifier is no linear layer.
     """
-    return _linear_head(model)[1].in_features
+    return linear_head(model)[1].in_features
 
 
 def features_are_inputs(model: nn.Module) -> bool:
@@ -79,7 +79,7 @@ def check_trained(model: nn.Module) -> None:
     ConfigError
         If nothing before the model's classifier has parameters.
     """
-    name, _ = _linear_head(model)
+    name, _ = linear_head(model)
     if features_are_inputs(model):
         raise ConfigError(
             f"the model has nothing to train before its classifier, {name or 'itself'}, so "
@@ -87,7 +87,8 @@ def check_trained(model: nn.Module) -> None:
         )
 
 
-def _linear_head(model: nn.Module) -> tuple[str, nn.Linear]:
+def linear_head(model: nn.Module) -> tuple[str, nn.Linear]:
+    """Return a model's classifier and its name; ConfigError where it is not linear."""
     name, head = find_head(model)
     if not isinstance(head, nn.Linear):
         raise ConfigError(

@@ -90,8 +90,9 @@ def _check_feature_term(
     experiment: Experiment, data: FederatedData, model: nn.Module
 ) -> None:
     """Refuse a term on features that no client's training moves."""
-    key = experiment.strategy.FEATURE_WEIGHT
-    if not key or experiment[key] == 0:
+    terms = (experiment.strategy.FEATURE_WEIGHT, "decorrelation-weight")
+    key = next((term for term in terms if term and experiment[term] != 0), None)
+    if key is None:
         return
     models = [model]
     if experiment["client-models"]:

@@ -254,11 +254,15 @@ def _self_regularisation(
             f"key lsr-gamma = {options.lsr_gamma}: dataset {data.spec.name} has no images, "
             "which it takes random views of; set 0"
         )
-    if training.loss != "cross-entropy":
-        raise ConfigError(
-            f"key loss = {training.loss!r}: local self-regularisation, which "
-            "lsr-gamma above 0 turns on, has a loss of its own; leave one of them out"
-        )
+    for key, value, default in (
+        ("loss", training.loss, "cross-entropy"),
+        ("logit-calibration", training.logit_calibration, 0.0),
+    ):
+        if value != default:
+            raise ConfigError(
+                f"key {key} = {value!r}: local self-regularisation, which lsr-gamma above "
+                "0 turns on, has a loss of its own; leave one of them out"
+            )
     return SelfRegularisation(options, *data.standardisation)
 
 

@@ -35,6 +35,7 @@ from fedsuite.messages.records import (
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.shapes import PIXELS, Standardisation
 from fedsuite.training.evaluation import evaluate_model, mean_loss
+from fedsuite.training.extra_losses import decorrelated, loss_on
 from fedsuite.training.loop import (
     TrainingOptions,
     TrainingSummary,
@@ -119,7 +120,7 @@ class FederatedClient(NumPyClient):
         self.test_data = test
         self.validation_data = validation
         self.training = training or TrainingOptions()
-        self._plain_loss = self.training.loss_function
+        self._plain_loss = loss_on(self.training, train.labels)
         self.client_id = client_id
         self.seed = seed
         self.store = store if store is not None else MemoryStore()
@@ -256,9 +257,10 @@ class FederatedClient(NumPyClient):
     def training_loss(
         self, training: TrainingOptions, purpose: str, server_round: int
     ) -> LossFunction:
-        """Return the hook ``loss``, on augmented images where the options say so."""
+        """Return :meth:`known_loss`, on augmented images where the options say so."""
+        loss = self.known_loss()
         if not training.changes_images:
-            return self.known_loss()
+            return loss
         keys = (self.seed, f"{purpose}-augmentation", server_round, self.client_id)
         changed = image_changes(
             training.crop_and_flip,
@@ -266,16 +268,18 @@ class FederatedClient(NumPyClient):
             self.standardisation,
             torch_stream(*keys),
         )
-        return lambda model, features, labels: self.loss(model, changed(features), labels)
+        return lambda model, features, labels: loss(model, changed(features), labels)
 
     def known_loss(self) -> LossFunction:
         """Return the options' loss function where the hook ``loss`` is that, else the hook.
 
         :func:`~fedsuite.training.loop.run_steps` computes some known losses without
-        autograd.
+        autograd. FedDecorr's term comes on top of either.
         """
         plain = self.self_regularisation is None and not overrides(self, "loss")
-        return self._plain_loss if plain else self.loss
+        loss = self._plain_loss if plain else self.loss
+        weight = self.training.decorrelation_weight
+        return decorrelated(loss, weight) if weight else loss
 
     @contextmanager
     def layer_stream(self, purpose: str, server_round: int) -> Iterator[None]:

@@ -94,6 +94,18 @@ class TrainingOptions(Settings):
         minimum=0.0,
         needs=(With("loss", "focal"),),
     )
+    decorrelation_weight: float = key(
+        default=0.0,
+        help="weight of FedDecorr's term, on the correlations of a mini-batch's features; "
+        "0 is none, 0.1 its paper's",
+        minimum=0.0,
+    )
+    logit_calibration: float = key(
+        default=0.0,
+        help="FedLC's tau: how far training lowers the logits of classes that a client has "
+        "few rows of; 0 is not at all",
+        minimum=0.0,
+    )
 
     def learning_rate_at(self, server_round: int) -> float:
         """Return the learning rate of a round, counted from 1."""

@@ -31,5 +31,5 @@ class FedRoD(FedAvg):
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
     SCORED_MODEL: ClassVar[ScoredModel] = "private"
-    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
-    FIXED_REASON: ClassVar[str] = "it works with the logits of one view of a sample"
+    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0, "logit-calibration": 0.0}
+    FIXED_REASON: ClassVar[str] = "it balances the logits of one view of a sample itself"

@@ -1,0 +1,63 @@
+"""Client of MOON: draws its features to the received model's, away from its last ones."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsuite.messages.records import ARRAYS, Reply, Request
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.features import with_features
+from fedsuite.training.base import FederatedClient
+from fedsuite.training.told import Told
+
+
+def contrastive_loss(
+    own: Tensor, shared: Tensor, previous: Tensor, temperature: float
+) -> Tensor:
+    """Return the batch mean of -log(e^(s/T) / (e^(s/T) + e^(p/T))).
+
+    s and p are the cosines of a row's own features ``[rows, width]`` with the received
+    model's and with those of the client's previous one. log 2 where the two are one.
+    """
+    near = functional.cosine_similarity(own, shared, dim=1)
+    far = functional.cosine_similarity(own, previous, dim=1)
+    return functional.softplus((far - near) / temperature).mean()
+
+
+class MOONClient(FederatedClient):
+    """Adds the contrast of features to the loss, and keeps its model for the next time."""
+
+    moon_weight = Told(float)
+    moon_temperature = Told(float)
+    _anchors: tuple[nn.Module, nn.Module] | None = None
+
+    def on_train(self, request: Request) -> Reply:
+        """Train beside the received and the last own model, and keep the result."""
+        received, kept = request.arrays[ARRAYS], self.load_state(request)
+        load_arrays(self.model, received)
+        # At first both are the received model, and the term has no gradient.
+        if self.moon_weight and kept:
+            self._anchors = (self._still(), self._still())
+            load_arrays(self._anchors[1], {**received, **kept})
+        try:
+            reply = super().on_train(request)
+        finally:
+            self._anchors = None
+        stored = self.save_state(request, model_arrays(self.model, received))
+        return Reply(reply.arrays, {**reply.metrics, **stored})
+
+    def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the labels' loss plus the contrast, where there is a previous model."""
+        if self._anchors is None:
+            return super().loss(model, features, labels)
+        own, logits = with_features(model, features)
+        with torch.no_grad():
+            shared, previous = (with_features(a, features)[0] for a in self._anchors)
+        term = contrastive_loss(own, shared, previous, self.moon_temperature)
+        return self.loss_of_logits(logits, labels) + self.moon_weight * term
+
+    def _still(self) -> nn.Module:
+        """Return a copy of the model in evaluation mode, without gradients."""
+        return copy.deepcopy(self.model).eval().requires_grad_(False)

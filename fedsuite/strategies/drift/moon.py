@@ -1,0 +1,58 @@
+"""MOON: local training whose features stay near those of the received model.
+
+Q. Li, B. He, D. Song, "Model-Contrastive Federated Learning", CVPR 2021, arXiv:2103.16257.
+
+Equation used: clients minimise the mean over rows of
+
+    CE - mu log(exp(cos(z, z_g) / T) / (exp(cos(z, z_g) / T) + exp(cos(z, z_p) / T)))
+
+with z the features of the trained model, z_g those of the received one, and z_p those of
+the client's own model after its last training. The server averages as FedAvg does.
+
+Known to hold: mu = 0 is FedAvg, and so is a client's first training, in which z_p = z_g and
+the term has no gradient.
+
+Deviations: features are the inputs of the last linear layer, without the paper's projection
+head of two layers, which would be another network. Both anchors are in evaluation mode.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fedsuite.core.keys import Unless, Value
+from fedsuite.core.search import Between
+from fedsuite.core.settings import key
+from fedsuite.messages.records import TRAIN
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.privacy_rules import Release
+from fedsuite.strategies.averaging.fedavg import FedAvg
+
+
+class MOON(FedAvg):
+    """FedAvg whose clients contrast their features with the received model's."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "mean", "its two anchors are the received model and what the client keeps itself"
+    )
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "MOONClient", "contrasts features and keeps its last model", stores=True
+    )
+    NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
+    FEATURE_WEIGHT: ClassVar[str] = "moon-weight"
+    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
+    FIXED_REASON: ClassVar[str] = "it contrasts the features of one view of a sample"
+
+    moon_weight: float = key(
+        default=5.0,
+        help="weight mu of the contrast; 0 is FedAvg",
+        minimum=0.0,
+        told=TRAIN,
+        search=Between(0.1, 10.0),
+    )
+    moon_temperature: float = key(
+        default=0.5,
+        help="temperature T of the contrast",
+        above=0.0,
+        told=TRAIN,
+        needs=(Unless("moon-weight", 0.0),),
+    )
