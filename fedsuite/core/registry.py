@@ -52,6 +52,12 @@ _ROWS: tuple[tuple[str, ...], ...] = (
         "Collins et al., NeurIPS 2022, arXiv:2205.13692",
     ),
     (
+        "fedbuff",
+        "averaging.fedbuff.FedBuff",
+        "Nguyen et al., AISTATS 2022, arXiv:2106.06639",
+        _FEDAVG,
+    ),
+    (
         "fednova",
         "drift.fednova.FedNova",
         "Wang et al., NeurIPS 2020, arXiv:2007.07481",

@@ -80,13 +80,29 @@ class FederatedStrategy(RoundLoop):
         report.bytes_down += exchange.bytes_down()
         good = 0
         replies = self._grid.send_and_receive(messages, timeout=self.exchange_timeout)
-        for reply in self._guarded(reader, replies, report):
+        for reply in self.guarded(reader, replies, report):
             good += 1
             yield reply
         report.bytes_up += reader.bytes_up
         tell_replies(exchange.message_type, good, len(exchange.client_ids))
         self._judge_first(reader)
         self.judge.check(good, report)
+
+    # ------------------------------------------------------------- for methods to override
+
+    def drawn(self, phase: str) -> list[int]:
+        """Return the clients that take part in a phase, sorted."""
+        members, sampling = self.members(), self.sampling[phase]
+        if phase != TRAIN or self.privacy is None:
+            return sampling.draw(members, self.server_round)
+        self.privacy.open(members, sampling.count(len(members)), self.num_rounds)
+        return self.privacy.draw(members, self.server_round)
+
+    def delivered(
+        self, reader: ReplyReader, replies: Iterable[Message], report: PhaseReport
+    ) -> Iterator[ClientReply]:
+        """Yield the replies that the round's aggregation is of, in client order."""
+        return self.guarded(reader, replies, report)
 
     # ------------------------------------------------------------------- Flower's contract
 
@@ -133,7 +149,7 @@ class FederatedStrategy(RoundLoop):
             # Bounds by the others' replies would change what one client can move.
             read = self._count(reader.read(replies), report)
             return self._noised(self.privacy, reader, read)
-        counted = self._count(self._guarded(reader, replies, report), report)
+        counted = self._count(self.delivered(reader, replies, report), report)
         corrected = self.extras.correct(counted, len(self._members.client_ids))
         try:
             arrays = self.aggregate(self._arrays, self.layer.incoming(corrected))
@@ -212,7 +228,7 @@ class FederatedStrategy(RoundLoop):
             self._refuse_foreign(EVALUATE, server_round, replies)
             return None
         reader, report = self._pending.pop(EVALUATE), self.reports[EVALUATE]
-        for _ in self._count(self._guarded(reader, replies, report), report):
+        for _ in self._count(self.guarded(reader, replies, report), report):
             pass
         report.bytes_up += reader.bytes_up
         self._judge_first(reader)
@@ -259,7 +275,7 @@ class FederatedStrategy(RoundLoop):
 
     def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
         self.reports[phase] = PhaseReport(phase, self._members.names)
-        client_ids = self._drawn(phase)
+        client_ids = self.drawn(phase)
         self.reports[phase].num_asked = len(client_ids)
         if phase == TRAIN:
             exchange = self.train_exchange(self._arrays, client_ids)
@@ -275,14 +291,6 @@ class FederatedStrategy(RoundLoop):
         self.reports[phase].num_asked = len(exchange.client_ids)
         tell_sampled(phase, len(exchange.client_ids), self._members)
         return messages
-
-    def _drawn(self, phase: str) -> list[int]:
-        """Return the clients that take part in a phase, sorted."""
-        members, sampling = self._members.client_ids, self.sampling[phase]
-        if phase != TRAIN or self.privacy is None:
-            return sampling.draw(members, self.server_round)
-        self.privacy.open(members, sampling.count(len(members)), self.num_rounds)
-        return self.privacy.draw(members, self.server_round)
 
     def _open(self, exchange: Exchange, phase: str) -> tuple[ReplyReader, list[Message]]:
         """Return the messages of an exchange and the reader for its replies."""
@@ -360,7 +368,7 @@ class FederatedStrategy(RoundLoop):
             advice_of={need.name: need.advice for need in self.NEEDS_OF_CLIENT.metrics},
         )
 
-    def _guarded(
+    def guarded(
         self, reader: ReplyReader, replies: Iterable[Message], report: PhaseReport
     ) -> Iterator[ClientReply]:
         """Yield the good replies as the guard lets them through."""

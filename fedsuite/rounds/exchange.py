@@ -244,7 +244,7 @@ class ReplyReader:
     ) -> None:
         self.exchange = exchange
         self._wire = wire
-        self._hosted = members.hosted
+        self._members = members
         self._group_id = group_id
         self._accept = accept
         self._reject = reject
@@ -259,6 +259,23 @@ class ReplyReader:
         for client_id in exchange.client_ids:
             if client_id not in members.nodes:
                 self._settle(client_id, Absent("its node is not connected"))
+
+    def clients_of(self, node_id: int) -> Sequence[int]:
+        """Return the asked clients of a node."""
+        return self._clients_of.get(node_id, [])
+
+    def part(self, node_ids: Iterable[int]) -> "ReplyReader":
+        """Return a reader for some nodes alone, of a round that does not wait for all."""
+        asked = sorted(k for node_id in node_ids for k in self.clients_of(node_id))
+        return ReplyReader(
+            replace(self.exchange, client_ids=asked),
+            self._members,
+            self._wire,
+            self._group_id,
+            self._accept,
+            self._reject,
+            self._keys,
+        )
 
     def read(self, replies: Iterable[Message]) -> Iterator[ClientReply]:
         """Yield the good replies in client-id order."""
@@ -300,7 +317,7 @@ class ReplyReader:
 
     def _take(self, message: Message) -> None:
         node_id = message.metadata.src_node_id
-        client_ids = self._clients_of.get(node_id, [])
+        client_ids = self.clients_of(node_id)
         group_id = message.metadata.group_id
         # An error made by the SuperLink may lack the group, and does not name the node
         # that it is about.
@@ -340,7 +357,7 @@ class ReplyReader:
     def _entries(
         self, content: RecordDict, client_ids: Sequence[int]
     ) -> Iterator[tuple[int, ClientReply | BadReply]]:
-        if not self._hosted:
+        if not self._members.hosted:
             yield client_ids[0], self._check(client_ids[0], content)
             return
         entries = split_replies(content, client_ids)

@@ -1,9 +1,9 @@
 """The rounds of a run: Flower's own loop, with callbacks, resume, and an orderly end."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
@@ -86,6 +86,12 @@ class RoundLoop(StrategyParts):
                 callback.on_end(state, error)
         return state.result
 
+    def converse(
+        self, grid: Grid, messages: Iterable[Message], timeout: float
+    ) -> Iterable[Message]:
+        """Send the messages to train; return the replies with which the round closes."""
+        return grid.send_and_receive(messages, timeout=timeout)
+
     def _spent(self, server_round: int) -> str | None:
         """Return why noise at the server allows no further round, None if it does."""
         if self.privacy is None or server_round in (0, self.num_rounds):
@@ -106,7 +112,7 @@ class RoundLoop(StrategyParts):
         tell("")
         tell("[ROUND %d/%d]", server_round, state.num_rounds)
         messages = self.configure_train(server_round, state.arrays, train_config, grid)
-        replies = grid.send_and_receive(messages, timeout=timeout)
+        replies = self.converse(grid, messages, timeout)
         arrays, metrics = self.aggregate_train(server_round, replies)
         if arrays is not None:
             state.arrays = result.arrays = arrays

@@ -40,6 +40,12 @@ _EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
         "transfer-steps": 2,
     },
     "fedakd": {**_COMMON, "method": "fedakd", "clients-per-round": 2},
+    "fedbuff": {
+        **_COMMON,
+        "method": "fedbuff",
+        "fedbuff-replies": 2,
+        "server-optimizer": "yogi",
+    },
     "lp-proj": {**_COMMON, "method": "lp-proj", "lp-proj-inner-steps": 1},
     "pfedck": {
         **_COMMON,

@@ -29,6 +29,8 @@ MESSAGES = {
     "fedakd": 3 + 3 * (2 + 3),
     "personal-atoms": 3 + 3 * (3 + 3),
     "scaffold": 3 + 3 * (2 + 3),
+    # two replies close a round, and two clients take the free places
+    "fedbuff": 3 + (3 + 3) + 2 * (2 + 3),
     "lp-proj": 3 + 3 * (3 + 3),
     "pfedck": 3 + 3 * (2 + 3),
 }

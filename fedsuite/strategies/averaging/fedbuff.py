@@ -1,0 +1,288 @@
+"""FedBuff: rounds that close when some of the clients in training have replied.
+
+J. Nguyen, K. Malik, H. Zhan, A. Yousefpour, M. Rabbat, M. Malek, D. Huba, "Federated
+Learning with Buffered Asynchronous Aggregation", AISTATS 2022, arXiv:2106.06639.
+
+Equation used, for the K replies that close a round, of which reply i was trained from the
+model of tau_i rounds ago, with the change Delta_i that the client made to it:
+
+    w_{t+1} = w_t + eta sum_i p_i s(tau_i) Delta_i,   s(tau) = (1 + tau)^-a.
+
+``clients-per-round`` is the number of clients in training at a time. When a round closes,
+the free places go to clients that are not in training, with the new model.
+
+Known to hold: with K = the clients in training no reply is late, and the method is FedAvg
+bit for bit.
+
+How long a client trains is either planned or real.
+
+- Planned: the logarithm of a training's length is normal, half of its variance the client's
+  and half its own. The replies of such a run have the same bits on every engine. A client
+  trains when it is asked, and its reply is held back until its time.
+- Real: messages are pushed to nodes, and replies pulled as they come. Evaluation asks the
+  clients that are not in training.
+
+Deviations. p_i is the share of examples, with K replies, as in FedAvg; the paper's is 1 / K
+(``fedbuff-size-weights = false``). A free place waits for the end of the round. Statistics
+of normalisation layers are averaged as they came, without a discount.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, cast
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedsuite.core.keys import Value, With
+from fedsuite.core.rng import numpy_stream
+from fedsuite.core.search import OneOf
+from fedsuite.core.settings import key, state
+from fedsuite.messages.records import (
+    ARRAYS,
+    SERVER_ROUND,
+    TRAIN,
+    Arrays,
+    ConfigValue,
+    grouped,
+    joined,
+)
+from fedsuite.messages.statistics import is_statistic
+from fedsuite.rounds.aggregation import cast_like
+from fedsuite.rounds.exchange import Rejection, ReplyReader
+from fedsuite.rounds.exchange_layer import ExchangeLayer
+from fedsuite.rounds.membership import sample_clients
+from fedsuite.rounds.outstanding import Outstanding, Sent
+from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies.averaging.fedavg import FedAvg, counted_alike
+
+
+@dataclass(frozen=True)
+class Held:
+    """A reply that waits for its round.
+
+    Parameters
+    ----------
+    arrival
+        When it comes, in the plan's time; 0 of a real one, which is there.
+    server_round
+        Round whose model the client started from.
+    reply
+        Of an earlier round: with the changes of what is trained, in place of the model.
+    """
+
+    arrival: float
+    server_round: int
+    reply: ClientReply
+
+
+def discount(staleness: int, power: float) -> float:
+    """Return s(tau) = (1 + tau)^-a: 1 for a fresh reply or power 0."""
+    return float((1 + staleness) ** -power)
+
+
+def change_of(model: Arrays, sent: Arrays) -> Arrays:
+    """Return what a client changed of what is trained, and statistics as they are."""
+    return {n: a if is_statistic(n, a) else a - sent[n] for n, a in model.items()}
+
+
+def moved(arrays: Arrays, change: Arrays, share: float) -> Arrays:
+    """Return the arrays moved by a share of a change, with its statistics."""
+    return {
+        name: part
+        if is_statistic(name, part)
+        else cast_like(arrays[name] + share * part.astype(np.float64), part.dtype)
+        for name, part in change.items()
+    }
+
+
+def as_change(held: Held, sent: Arrays) -> Held:
+    """Return a reply that waits with its changes in place of its model."""
+    change = change_of(held.reply.arrays[ARRAYS], sent)
+    return replace(held, reply=replace(held.reply, arrays={ARRAYS: change}, content={}))
+
+
+def planned_length(seed: int, spread: float, server_round: int, client_id: int) -> float:
+    """Return how long a client trains in a round; the median over all is 1."""
+    own = numpy_stream(seed, "fedbuff-client", 0, client_id).standard_normal()
+    once = numpy_stream(seed, "fedbuff-round", server_round, client_id).standard_normal()
+    return math.exp(spread * (own + once) / math.sqrt(2.0))
+
+
+class FedBuff(FedAvg):
+    """FedAvg of the replies that have come, the late ones with less weight."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "refused", "a round's replies are changes of models of several rounds"
+    )
+    PAPER: ClassVar[Mapping[str, Value]] = {"fedbuff-size-weights": False}
+    FIXED: ClassVar[Mapping[str, Value]] = {"fedvarp": False, "decomposition": False}
+    FIXED_REASON: ClassVar[str] = "its clients start from models of several rounds"
+
+    fedbuff_replies: int = key(
+        default=0,
+        help="replies K that close a round; 0 is all that are in training, FedAvg",
+        minimum=0,
+    )
+    fedbuff_discount: float = key(
+        default=0.5,
+        help="power a of the discount (1 + rounds)^-a of a late reply; 0 is none",
+        minimum=0.0,
+        search=OneOf(0.0, 0.5, 1.0),
+    )
+    fedbuff_size_weights: bool = key(
+        default=True, help="whether a reply counts by its examples"
+    )
+    fedbuff_delays: Literal["planned", "real"] = key(
+        default="planned",
+        help="whether replies come when a plan says, on every engine alike, or as they do",
+    )
+    fedbuff_spread: float = key(
+        default=1.0,
+        help="deviation of the logarithm of a planned training's length; 0: all last alike",
+        minimum=0.0,
+        needs=(With("fedbuff-delays", "planned"),),
+    )
+    held: list[Held] = state(default_factory=list)
+    clock: float = state(default_factory=float)
+    outstanding: Outstanding = state(default_factory=Outstanding)
+    _came: list[tuple[Sent, Message]] = state(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Refuse what needs one model in a round."""
+        super().__post_init__()
+        if self.fedvarp or type(self.layer) is not ExchangeLayer:
+            raise ValueError(f"fedvarp and layer: FedBuff takes none: {self.FIXED_REASON}")
+
+    def drawn(self, phase: str) -> list[int]:
+        """Return clients for the free places; to evaluate, real ones that are there."""
+        busy = self.outstanding.clients()
+        if phase != TRAIN:
+            there = [k for k in self.members() if k not in busy]
+            return self.sampling[phase].draw(there, self.server_round)
+        busy |= {held.reply.client_id for held in self.held}
+        places = self.sampling[TRAIN].count(len(self.members())) - len(busy)
+        idle = [k for k in self.members() if k not in busy]
+        count = max(places, 0)
+        return sample_clients(idle, count, self.seed, self.server_round, "sample-train")
+
+    def converse(
+        self, grid: Grid, messages: Iterable[Message], timeout: float
+    ) -> Iterable[Message]:
+        """Send the messages, and wait for as many real replies as close the round."""
+        if self.fedbuff_delays == "planned":
+            return super().converse(grid, messages, timeout)
+        reader = self._pending.get(TRAIN)
+        if reader is not None:
+            self.outstanding.push(grid, reader, messages, timeout)
+        wanted = self._wanted()
+
+        def enough(arrived: int) -> bool:
+            return len(self.held) + arrived >= wanted
+
+        self._came = list(self.outstanding.pull(grid, enough, timeout))
+        return [message for _, message in self._came]
+
+    def delivered(
+        self, reader: ReplyReader, replies: Iterable[Message], report: PhaseReport
+    ) -> Iterator[ClientReply]:
+        """Yield the first replies to come, moved to the model that there is now."""
+        wanted = self._wanted()
+        if self.fedbuff_delays == "planned":
+            self._hold(reader, replies, report)
+        for sent, message in self._came:
+            part = sent.reader.part([sent.node_id])
+            self._hold(part, [message], report)
+            report.bytes_up += part.bytes_up
+            self._judge_first(part)
+        self._came = []
+        for client_id in sorted(self.outstanding.overdue()):
+            late = Rejection(self.server_round, client_id, "no reply before the deadline")
+            report.rejections.append(late)
+        waiting = sorted(self.held, key=lambda h: (h.arrival, h.reply.client_id))
+        due, self.held = waiting[:wanted], waiting[wanted:]
+        if due:
+            self.clock = max(self.clock, due[-1].arrival)
+        self.round_metrics["clock"] = self.clock
+        arrays = reader.exchange.shared[ARRAYS]
+        found = [self._now(held, arrays) for held in due]
+        # Who is still in training is no failure of this round.
+        report.num_asked = len(due) + len(report.rejections)
+        fresh = self.server_round
+        self.held = [
+            as_change(held, arrays) if held.server_round == fresh else held
+            for held in self.held
+        ]
+        for reply in sorted(found, key=lambda r: r.client_id):
+            self.witness.take(reader.exchange, reply)
+            yield reply
+
+    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+        """Average the replies as FedAvg does, or with equal weights."""
+        weighed = replies if self.fedbuff_size_weights else counted_alike(replies)
+        return super().aggregate(arrays, weighed)
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return the plan's time, and the replies that wait."""
+        scalars: dict[str, ConfigValue] = {"clock": self.clock}
+        if self.held:
+            replies = [held.reply for held in self.held]
+            scalars["clients"] = [reply.client_id for reply in replies]
+            scalars["arrivals"] = [held.arrival for held in self.held]
+            scalars["rounds"] = [held.server_round for held in self.held]
+            scalars["examples"] = [reply.num_examples for reply in replies]
+            for name in sorted({name for reply in replies for name in reply.metrics}):
+                column = [reply.metrics.get(name, math.nan) for reply in replies]
+                scalars[f"metric/{name}"] = column
+        return joined(
+            {h.reply.client_id: h.reply.arrays[ARRAYS] for h in self.held}
+        ), scalars
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take them back."""
+        self.clock, changes = float(cast(float, scalars["clock"])), grouped(arrays)
+        columns = {n: cast(list[float], v) for n, v in scalars.items() if n != "clock"}
+        self.held = []
+        for row, client_id in enumerate(columns.get("clients", [])):
+            metrics = {
+                name.removeprefix("metric/"): column[row]
+                for name, column in columns.items()
+                if name.startswith("metric/") and not math.isnan(column[row])
+            }
+            change = {ARRAYS: changes[str(client_id)]}
+            reply = ClientReply(int(client_id), change, metrics, columns["examples"][row])
+            held = Held(columns["arrivals"][row], int(columns["rounds"][row]), reply)
+            self.held.append(held)
+
+    def _wanted(self) -> int:
+        """Return the number of replies that close a round."""
+        return self.fedbuff_replies or self.sampling[TRAIN].count(len(self.members()))
+
+    def _hold(
+        self, reader: ReplyReader, replies: Iterable[Message], report: PhaseReport
+    ) -> None:
+        """Take in the replies to the message of one round."""
+        began = int(cast(int, reader.exchange.config[SERVER_ROUND]))
+        planned = self.fedbuff_delays == "planned"
+        for reply in self.guarded(reader, replies, report):
+            client_id, arrival = reply.client_id, 0.0
+            if planned:
+                spread = self.fedbuff_spread
+                length = planned_length(self.seed, spread, began, client_id)
+                arrival = self.clock + length
+            self.held.append(Held(arrival, began, reply))
+            if began != self.server_round:
+                self.held[-1] = as_change(self.held[-1], reader.exchange.shared[ARRAYS])
+
+    def _now(self, held: Held, arrays: Arrays) -> ClientReply:
+        """Return a reply as a model of this round, with its staleness."""
+        reply, late = held.reply, self.server_round - held.server_round
+        if late:
+            share = discount(late, self.fedbuff_discount)
+            model = moved(arrays, reply.arrays[ARRAYS], share)
+            reply = replace(reply, arrays={ARRAYS: model})
+        return replace(reply, metrics={**reply.metrics, "staleness": float(late)})
