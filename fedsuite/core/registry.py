@@ -106,6 +106,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("fedper", "personal.fedper.FedPer", "Arivazhagan et al., arXiv:1912.00818", _PARTIAL),
     ("fedrep", "personal.fedrep.FedRep", "Collins et al., ICML 2021, arXiv:2102.07078"),
+    ("fedbabu", "personal.fedbabu.FedBABU", "Oh et al., ICLR 2022, arXiv:2106.06042"),
     (
         "lg-fedavg",
         "personal.lg_fedavg.LGFedAvg",

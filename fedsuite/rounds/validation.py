@@ -51,7 +51,7 @@ class BadReply(Exception):
 
 
 class Missing(BadReply):
-    """A reply that lacks something that the exchange is about.
+    """A reply that lacks what the exchange is about, or has arrays of another model.
 
     Parameters
     ----------
@@ -229,8 +229,6 @@ class _Found:
                 f"array names differ: {len(missing)} missing {one_line(missing[:3], 80)}, "
                 f"{len(extra)} unexpected {one_line(extra[:3], 80)}"
             )
-            if not missing:
-                raise BadReply(reason)
             raise Missing("arrays of a record", with_advice(reason, expected.advice))
         largest = expected.largest
         self.arrays: Arrays = {}

@@ -191,7 +191,7 @@ def test_methods_of_another_rule_refuse_every_key() -> None:
         *("fedavg", "fedsgd", "fedprox", "fedavg-ft", "fedprox-ft", "fedntd", "ditto"),
         *("fedeba", "term", "afl", "propfair", "aaggff", "fedwavg", "feddisco", "fedper"),
         *("fedrep", "lg-fedavg", "apfl", "per-fedavg", "pfedme", "fedrod", "fedpac"),
-        *("fedakd", "fedpara", "pfedpara", "fedas", "fedbn", "fedmpr"),
+        *("fedakd", "fedpara", "pfedpara", "fedas", "fedbn", "fedmpr", "fedbabu"),
     }
     for name in METHODS:
         strategy = load_strategy(METHODS[name])
