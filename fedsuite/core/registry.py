@@ -127,6 +127,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
         "personal.pfedck.PFedCK",
         "Zhang & Shi, Electronics 13(5):857, 2024 (our reading)",
     ),
+    ("fml", "personal.fml.FML", "Shen et al., arXiv:2006.16765"),
     ("lp-proj", "personal.lp_proj.LpProj", "Lin et al., NeurIPS 2022"),
     ("fedas", "personal.fedas.FedAS", "Yang et al., CVPR 2024"),
     ("fedpac", "personal.fedpac.FedPAC", "Xu et al., ICLR 2023, arXiv:2306.11867"),
