@@ -119,6 +119,7 @@ _ROWS: tuple[tuple[str, ...], ...] = (
         "personal.per_fedavg.PerFedAvg",
         "Fallah et al., NeurIPS 2020, arXiv:2002.07948",
     ),
+    ("fedala", "personal.fedala.FedALA", "Zhang et al., AAAI 2023, arXiv:2212.01197"),
     ("pfedme", "personal.pfedme.PFedMe", "Dinh et al., NeurIPS 2020, arXiv:2006.08848"),
     ("fedrod", "personal.fedrod.FedRoD", "Chen & Chao, ICLR 2022, arXiv:2107.00778"),
     ("fedbn", "personal.fedbn.FedBN", "Li et al., ICLR 2021, arXiv:2102.07623", _PARTIAL),

@@ -1,4 +1,4 @@
-"""One client of the curve (x - 1)^2 / 2, asked by hand."""
+"""One client of a curve (x - c)^2 / 2, asked by hand."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,18 +31,26 @@ def train_once(
     client_class: type[FederatedClient],
     told: Mapping[str, Any],
     kept: Mapping[str, float] | None = None,
+    *,
+    received: float = 0.0,
+    centre: float = 1.0,
     **training: Any,
 ) -> Answered:
-    """Train from 0, in one step of 0.1 unless told else, with what the client kept."""
+    """Train in one step of 0.1, unless told else, with what the client kept.
+
+    The client has two rows, both of the curve around ``centre``.
+    """
     store = MemoryStore()
     if kept:
         store.save(
             0,
             "old",
-            {n: np.full((1,) if n == "x" else (), v) for n, v in kept.items()},
+            {n: np.full((1,) if n.endswith("x") else (), v) for n, v in kept.items()},
             set(),
         )
-    data = Split(torch.tensor([[0.5, 1.0]] * 2, dtype=torch.float64), torch.zeros(2).long())
+    data = Split(
+        torch.tensor([[0.5, centre]] * 2, dtype=torch.float64), torch.zeros(2).long()
+    )
     client = type("Quadratic", (QuadraticLoss, client_class), {})(
         Point(),
         data,
@@ -53,7 +61,7 @@ def train_once(
     request = Request(
         "train",
         0,
-        arrays={ARRAYS: {"x": np.zeros(1)}},
+        arrays={ARRAYS: {"x": np.full(1, received)}},
         config={"server-round": 1, **told},
         start_version="old" if kept else "",
         new_version="new",
