@@ -129,6 +129,8 @@ _ROWS: tuple[tuple[str, ...], ...] = (
         "Zhang & Shi, Electronics 13(5):857, 2024 (our reading)",
     ),
     ("fml", "personal.fml.FML", "Shen et al., arXiv:2006.16765"),
+    ("ifca", "personal.ifca.IFCA", "Ghosh et al., NeurIPS 2020, arXiv:2006.04088"),
+    ("fedem", "personal.fedem.FedEM", "Marfoq et al., NeurIPS 2021, arXiv:2108.10252"),
     ("lp-proj", "personal.lp_proj.LpProj", "Lin et al., NeurIPS 2022"),
     ("fedas", "personal.fedas.FedAS", "Yang et al., CVPR 2024"),
     ("fedpac", "personal.fedpac.FedPAC", "Xu et al., ICLR 2023, arXiv:2306.11867"),

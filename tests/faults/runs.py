@@ -40,6 +40,7 @@ _EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
         "transfer-steps": 2,
     },
     "fedakd": {**_COMMON, "method": "fedakd", "clients-per-round": 2},
+    "fedem": {**_COMMON, "method": "fedem", "clients-per-round": 2},
     "lp-proj": {**_COMMON, "method": "lp-proj", "lp-proj-inner-steps": 1},
     "pfedck": {
         **_COMMON,
