@@ -74,8 +74,8 @@ class FOCUS(SeveralModels):
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Expect the client's shares too."""
         exchange = super().train_exchange(arrays, client_ids)
-        shares = {SHARES: {SHARES: ((self.focus_models,), "float64")}}
-        records = {**exchange.expected.arrays, **shares}
+        records = dict(exchange.expected.arrays)
+        records[SHARES] = {SHARES: ((self.focus_models,), "float64")}
         expected = replace(exchange.expected, arrays=records, check=_check_shares)
         return replace(exchange, expected=expected)
 
