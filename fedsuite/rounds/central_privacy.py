@@ -191,7 +191,8 @@ class CentralPrivacy:
                 "the method's PRIVACY says that it releases the mean of one shared model, "
                 "and its messages say otherwise"
             )
-        self._sent = exchange.shared[ARRAYS]
+        sent, back = exchange.shared[ARRAYS], exchange.expected.arrays[ARRAYS]
+        self._sent = {name: sent[name] for name in back}
 
     def gather(self, replies: Iterator[ClientReply], log_weights: LogWeights) -> None:
         """Clip the updates and add them up.

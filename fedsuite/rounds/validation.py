@@ -51,7 +51,7 @@ class BadReply(Exception):
 
 
 class Missing(BadReply):
-    """A reply that lacks something that the exchange is about.
+    """A reply that lacks what the exchange is about, or has arrays of another model.
 
     Parameters
     ----------
@@ -115,6 +115,8 @@ class Expected:
     ----------
     arrays
         Record name to the arrays in it; exactly these.
+    one_of
+        Whether exactly one of these records must come, in place of all.
     metrics
         Metrics that must be there, beside the weight.
     bounds
@@ -142,6 +144,7 @@ class Expected:
     advice_of: Mapping[str, str] = field(default_factory=dict)
     largest: float | None = None
     check: Callable[[ClientReply], None] | None = None
+    one_of: bool = False
 
 
 def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
@@ -163,7 +166,7 @@ def check_reply(
     if error is not None:
         raise BadReply(f"client failed: {one_line(error.get('reason', 'no reason given'))}")
     arrays, size, converted = {}, 0, ""
-    for name, spec in expected.arrays.items():
+    for name, spec in _wanted(content, expected).items():
         found = _Found(_find_record(content, name, expected), spec, expected)
         arrays[name] = found.arrays
         size, converted = size + found.num_bytes, converted or found.converted
@@ -190,6 +193,20 @@ def one_line(text: object, limit: int = 300) -> str:
     """Return text from a client as one printable line, safe for a log."""
     words = " ".join(str(text)[: 4 * limit].split())
     return "".join(c if c.isprintable() else "?" for c in words)[:limit]
+
+
+def _wanted(
+    content: Mapping[str, AnyRecord], expected: Expected
+) -> Mapping[str, RecordSpec]:
+    """Return the records that must be there: of several to choose from, the one that is."""
+    if not expected.one_of:
+        return expected.arrays
+    records = records_of(content, ArrayRecord)
+    came = [name for name in expected.arrays if name in records]
+    if len(came) > 1:
+        raise BadReply(f"{len(came)} array records came, and one of them was asked for")
+    name = came[0] if came else ARRAYS
+    return {name: expected.arrays[name]}
 
 
 def _find_record(
@@ -229,8 +246,6 @@ class _Found:
                 f"array names differ: {len(missing)} missing {one_line(missing[:3], 80)}, "
                 f"{len(extra)} unexpected {one_line(extra[:3], 80)}"
             )
-            if not missing:
-                raise BadReply(reason)
             raise Missing("arrays of a record", with_advice(reason, expected.advice))
         largest = expected.largest
         self.arrays: Arrays = {}

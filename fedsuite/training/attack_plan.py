@@ -52,6 +52,7 @@ from fedsuite.messages.records import (
     Arrays,
     Reply,
     Request,
+    is_model_record,
 )
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.training.app import Answering
@@ -141,7 +142,9 @@ class AttackPlan(Settings):
             return self.strength
         return max(alie_deviations(num_clients, num_liars), self.strength)
 
-    def lie(self, reply: Reply, received: Arrays, trained: Collection[str]) -> Reply:
+    def lie(
+        self, reply: Reply, received: Mapping[str, Arrays], trained: Collection[str]
+    ) -> Reply:
         """Return what a liar says instead of an honest reply to anything but evaluation.
 
         Parameters
@@ -149,9 +152,10 @@ class AttackPlan(Settings):
         reply
             The honest reply.
         received
-            The model that the client got; empty if none.
+            Records that the client got.
         trained
-            Records of the reply that hold this model after training.
+            Records of the reply that hold the received model after training, beside those
+            of several models.
         """
         metrics, arrays = dict(reply.metrics), dict(reply.arrays)
         if self.attack == "lie-examples" and NUM_EXAMPLES in metrics:
@@ -167,7 +171,9 @@ class AttackPlan(Settings):
         elif self.attack in ("sign-flip", "scale"):
             factor = self.strength if self.attack == "scale" else -self.strength
             for name, record in arrays.items():
-                start = received if name in trained else {}
+                one_of_several = name if is_model_record(name) else ""
+                origin = ARRAYS if name in trained else one_of_several
+                start = received.get(origin, {})
                 arrays[name] = scaled(record, start, factor)
         return Reply(arrays, metrics)
 
@@ -231,4 +237,4 @@ class LyingClient:
         reply = self._client.answer(request)
         if request.message_type.partition(".")[0] == EVALUATE:
             return reply
-        return self._plan.lie(reply, request.arrays.get(ARRAYS, {}), self._trained)
+        return self._plan.lie(reply, request.arrays, self._trained)

@@ -46,6 +46,7 @@ _EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
         "fedbuff-replies": 2,
         "server-optimizer": "yogi",
     },
+    "fedem": {**_COMMON, "method": "fedem", "clients-per-round": 2},
     "lp-proj": {**_COMMON, "method": "lp-proj", "lp-proj-inner-steps": 1},
     "pfedck": {
         **_COMMON,

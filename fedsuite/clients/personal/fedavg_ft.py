@@ -1,5 +1,6 @@
 """Client of FedAvg + fine-tuning."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from fedsuite.messages.records import ARRAYS, Reply, Request
@@ -22,5 +23,11 @@ class FedAvgFTClient(FederatedClient):
         if self.fine_tune_epochs > 0:
             epochs = self.fine_tune_epochs
             tuning = replace(self.training, local_epochs=epochs, local_steps=0)
-            self.train_locally(request, "fine-tune-batches", training=tuning)
+            self.train_locally(
+                request, "fine-tune-batches", training=tuning, frozen=self.untuned()
+            )
         return self.evaluation()
+
+    def untuned(self) -> Collection[str]:
+        """Return the names of the arrays that tuning leaves as they are."""
+        return ()

@@ -33,7 +33,7 @@ class FedAvgFT(FedAvg):
 
     fine_tune_epochs: int = key(
         default=1,
-        help="epochs of tuning before evaluation; 0 is FedAvg",
+        help="epochs of tuning before evaluation; 0 scores the received model",
         minimum=0,
         told=EVALUATE,
         search=OneOf(1, 2, 5),

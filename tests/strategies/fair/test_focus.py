@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fedsuite
-from fedsuite.clients.fair.focus import FOCUSClient, Mixture, updated
+from fedsuite.clients.fair.focus import FOCUSClient
+from fedsuite.clients.personal.several_models import Mixture, updated
 from fedsuite.messages.records import ARRAYS, SHARES, Arrays, Reply, Request
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg, counted_alike
-from fedsuite.strategies.fair.focus import FOCUS, shuffled
+from fedsuite.strategies.fair.focus import FOCUS
+from fedsuite.strategies.personal.several_models import shuffled
 from tests.helpers import bits, play
 from tests.small_runs import SMALL, client_states, final_model
 
@@ -119,7 +121,8 @@ def test_one_model_is_the_plain_mean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_equal_models_stay_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fedsuite.strategies.fair.focus.shuffled", lambda arrays, seed, number: arrays
+        "fedsuite.strategies.personal.several_models.shuffled",
+        lambda arrays, seed, number: arrays,
     )
     seen: list[FOCUS] = []
     combine = FOCUS.combine

@@ -1,6 +1,6 @@
-"""One client of the curve (x - 1)^2 / 2, asked by hand."""
+"""One client of a curve (x - c)^2 / 2, asked by hand."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 
 from fedsuite.core.errors import RunError
 from fedsuite.data import Split
-from fedsuite.messages.records import ARRAYS, Request
+from fedsuite.messages.records import ARRAYS, Request, model_record
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
@@ -19,30 +19,46 @@ from tests.strategies.fair.quadratic import Point
 
 @dataclass
 class Answered:
-    """What one training left behind: the number sent, the numbers kept, the client."""
+    """What one training left behind: numbers sent by record and kept, and the client."""
 
-    sent: float
+    records: dict[str, float]
     kept: dict[str, float]
     client: FederatedClient
     metrics: Mapping[str, Any]
+
+    @property
+    def sent(self) -> float:
+        """The number of the only record."""
+        (number,) = self.records.values()
+        return number
 
 
 def train_once(
     client_class: type[FederatedClient],
     told: Mapping[str, Any],
     kept: Mapping[str, float] | None = None,
+    *,
+    received: float = 0.0,
+    others: Sequence[float] = (),
+    centre: float = 1.0,
     **training: Any,
 ) -> Answered:
-    """Train from 0, in one step of 0.1 unless told else, with what the client kept."""
+    """Train in one step of 0.1, unless told else, with what the client kept.
+
+    The client has two rows, both of the curve around ``centre``. ``others`` are received
+    beside the first model.
+    """
     store = MemoryStore()
     if kept:
         store.save(
             0,
             "old",
-            {n: np.full((1,) if n == "x" else (), v) for n, v in kept.items()},
+            {n: np.full((1,) if n.endswith("x") else (), v) for n, v in kept.items()},
             set(),
         )
-    data = Split(torch.tensor([[0.5, 1.0]] * 2, dtype=torch.float64), torch.zeros(2).long())
+    data = Split(
+        torch.tensor([[0.5, centre]] * 2, dtype=torch.float64), torch.zeros(2).long()
+    )
     client = type("Quadratic", (QuadraticLoss, client_class), {})(
         Point(),
         data,
@@ -53,7 +69,10 @@ def train_once(
     request = Request(
         "train",
         0,
-        arrays={ARRAYS: {"x": np.zeros(1)}},
+        arrays={
+            ARRAYS: {"x": np.full(1, received)},
+            **{model_record(m): {"x": np.full(1, x)} for m, x in enumerate(others, 1)},
+        },
         config={"server-round": 1, **told},
         start_version="old" if kept else "",
         new_version="new",
@@ -64,4 +83,5 @@ def train_once(
     except RunError:
         state = {}
     numbers = {n: float(a.reshape(-1)[0]) for n, a in state.items()}
-    return Answered(float(reply.arrays[ARRAYS]["x"][0]), numbers, client, reply.metrics)
+    records = {n: float(a["x"][0]) for n, a in reply.arrays.items() if "x" in a}
+    return Answered(records, numbers, client, reply.metrics)

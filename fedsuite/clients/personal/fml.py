@@ -1,0 +1,35 @@
+"""Client of FML: the received model and its own imitate each other's predictions."""
+
+from torch import Tensor, nn
+
+from fedsuite.clients.personal.two_models import TwoModelsClient
+from fedsuite.models.distillation import kl_divergence
+from fedsuite.training.told import Told
+
+
+class FMLClient(TwoModelsClient):
+    """Weighs for each model the labels against the other one's predictions."""
+
+    fml_alpha = Told(float)
+    fml_beta = Told(float)
+
+    def losses(
+        self, received: nn.Module, own: nn.Module, features: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the losses of both, with their own shares of the labels."""
+        shared, personal = received(features), own(features)
+        return (
+            self._taught(shared, personal, labels, self.fml_beta),
+            self._taught(personal, shared, labels, self.fml_alpha),
+        )
+
+    def _taught(
+        self, logits: Tensor, teacher: Tensor, labels: Tensor, share: float
+    ) -> Tensor:
+        """Return a mixture of the labels' loss and the divergence from a teacher."""
+        loss = self.loss_of_logits(logits, labels)
+        if share == 1.0:
+            return loss
+        # Of sequences each position is a row.
+        divergence = kl_divergence(logits.flatten(0, -2), teacher.flatten(0, -2))
+        return share * loss + (1.0 - share) * divergence

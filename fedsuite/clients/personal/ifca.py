@@ -1,0 +1,29 @@
+"""Client of IFCA: trains the received model that fits its data best."""
+
+from fedsuite.clients.personal.several_models import SeveralModelsClient, received_models
+from fedsuite.messages.records import CLUSTER, Reply, Request
+from fedsuite.models.arrays import load_arrays, model_arrays
+
+
+class IFCAClient(SeveralModelsClient):
+    """Trains, or is scored with, the model of the least loss on its training rows."""
+
+    def on_train(self, request: Request) -> Reply:
+        """Train the model that fits best; send it under its record's name."""
+        number, name = self._load_best(request)
+        summary = self.train_locally(request)
+        trained = model_arrays(self.model, request.arrays[name])
+        return Reply({name: trained}, {**self.train_metrics(summary), CLUSTER: number})
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Evaluate the model that fits best."""
+        self._load_best(request)
+        return self.evaluation()
+
+    def _load_best(self, request: Request) -> tuple[int, str]:
+        """Load the model of the least loss, the first of several; return which it is."""
+        models = received_models(request)
+        number = int(self.losses_under(models).argmin())
+        name = list(models)[number]
+        load_arrays(self.model, models[name])
+        return number, name

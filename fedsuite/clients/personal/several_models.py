@@ -1,0 +1,116 @@
+"""Bases of clients that receive several models."""
+
+import copy
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import ARRAYS, SHARES, Arrays, Reply, Request, model_record
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.training.base import FederatedClient
+from fedsuite.training.evaluation import mean_loss
+from fedsuite.training.loop import TrainingSummary
+
+
+def updated(log_shares: Vector, losses: Vector) -> Vector:
+    """Return the logarithms of the shares after a step E, ``[.., models]``."""
+    unscaled = log_shares - losses
+    found: Vector = unscaled - np.logaddexp.reduce(unscaled, axis=-1, keepdims=True)
+    return found
+
+
+def shares_before(models: Mapping[str, Arrays], known: Arrays | None) -> Vector:
+    """Return the logarithms of the shares that a client kept, or equal ones."""
+    return known[SHARES] if known else np.full(len(models), -np.log(len(models)))
+
+
+class Mixture(nn.Module):
+    """The mean of some networks' probabilities, as logits."""
+
+    def __init__(self, networks: Sequence[nn.Module], log_shares: Sequence[float]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.log_shares = log_shares
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the logarithms of the mean probabilities."""
+        parts = [
+            functional.log_softmax(network(features), dim=-1) + share
+            for network, share in zip(self.networks, self.log_shares, strict=True)
+        ]
+        return torch.logsumexp(torch.stack(parts), dim=0)
+
+
+def received_models(request: Request) -> dict[str, Arrays]:
+    """Return the received models by record, in their order."""
+    names = [model_record(m) for m in range(1, len(request.arrays))]
+    return {n: request.arrays[n] for n in (ARRAYS, *names) if n in request.arrays}
+
+
+class SeveralModelsClient(FederatedClient):
+    """Has losses under each of the received models."""
+
+    def losses_under(self, models: Mapping[str, Arrays]) -> Vector:
+        """Return the mean loss over all training rows under each, in evaluation mode."""
+        losses = []
+        for model in models.values():
+            load_arrays(self.model, model)
+            losses.append(mean_loss(self.model, self.train_data, self._plain_loss))
+        return np.array(losses)
+
+
+class MixtureClient(SeveralModelsClient):
+    """Trains all models, keeps its shares of them, and is scored with their mixture."""
+
+    _number = 0
+    """Number of the model that is trained."""
+
+    @abstractmethod
+    def updated_shares(self, models: Mapping[str, Arrays], log_shares: Vector) -> Vector:
+        """Return the logarithms of the shares after a step E from others, ``[models]``."""
+
+    def shares_of(self, models: Mapping[str, Arrays], known: Arrays | None) -> Vector:
+        """Return the logarithms of the shares after a step E from known or equal ones."""
+        return self.updated_shares(models, shares_before(models, known))
+
+    def train_all(
+        self, request: Request, shares: Vector
+    ) -> tuple[dict[str, Arrays], TrainingSummary]:
+        """Return all models after training on the same mini-batches, and a summary."""
+        trained: dict[str, Arrays] = {}
+        summary = TrainingSummary(0.0, 0)
+        for self._number, (name, model) in enumerate(received_models(request).items()):
+            load_arrays(self.model, model)
+            summary = summary.then(self.train_locally(request))
+            trained[name] = model_arrays(self.model, model)
+        # What is asked of the model after training is asked of the one that fits best.
+        load_arrays(self.model, list(trained.values())[int(shares.argmax())])
+        return trained, summary
+
+    def on_evaluate(self, request: Request) -> Reply:
+        """Evaluate the mixture of the received models."""
+        models, shares = self.served(request)
+        if len(models) == 1:
+            load_arrays(self.model, models[0])
+            return self.evaluation()
+        usual, networks = self.model, []
+        for model in models:
+            networks.append(copy.deepcopy(usual))
+            load_arrays(networks[-1], model)
+        try:
+            self.model = Mixture(networks, shares.tolist())
+            return self.evaluation()
+        finally:
+            self.model = usual
+
+    def served(self, request: Request) -> tuple[list[Arrays], Vector]:
+        """Return what is mixed, and the logarithms of its shares."""
+        models = received_models(request)
+        known = self.load_state(request)
+        shares = known[SHARES] if known else self.shares_of(models, None)
+        return list(models.values()), shares

@@ -1,0 +1,48 @@
+"""Base of clients that train the received model and one of their own side by side."""
+
+import copy
+from abc import abstractmethod
+
+from torch import Tensor, nn
+
+from fedsuite.clients.personal.own_model import PersonalModelClient
+from fedsuite.messages.records import Reply, Request
+from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.training.loop import make_optimizer, take_step
+
+
+class TwoModelsClient(PersonalModelClient):
+    """Trains both on the same mini-batches; a method says in :meth:`losses` on what."""
+
+    _own: nn.Module | None = None
+
+    @abstractmethod
+    def losses(
+        self, received: nn.Module, own: nn.Module, features: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the losses of both, each without a gradient to the other model."""
+
+    def on_train(self, request: Request) -> Reply:
+        """Train both; send the received model, keep the own one."""
+        own = copy.deepcopy(self.model).train()
+        load_arrays(own, {**self._initial, **(self.load_state(request) or {})})
+        self._own = own
+        self._optimizer = make_optimizer(own, self.training, request.server_round)
+        try:
+            reply = super().on_train(request)
+        finally:
+            self._own = None
+        stored = self.save_state(request, model_arrays(own))
+        return Reply(reply.arrays, {**reply.metrics, **stored})
+
+    def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the received model's loss; the gradient is the own one's too."""
+        if self._own is None:
+            return super().loss(model, features, labels)
+        loss, own = self.losses(model, self._own, features, labels)
+        return loss + (own - own.detach())
+
+    def before_step(self, model: nn.Module) -> None:
+        """Step the own model."""
+        if self._own is not None:
+            take_step(self._optimizer, self.training.clip_gradient_norm)

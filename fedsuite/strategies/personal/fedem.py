@@ -1,0 +1,64 @@
+"""FedEM: each client's rows are a mixture of a few sources, with one model for each.
+
+O. Marfoq, G. Neglia, A. Bellet, L. Kameni, R. Vidal, "Federated Multi-Task Learning under a
+Mixture of Distributions", NeurIPS 2021, arXiv:2108.10252; authors' code omarfoq/FedEM.
+
+Equations used (Algorithm 1), for client k, its row i of loss l_im under model w_m, and
+pi_k = (1/G, .., 1/G) at first:
+
+    E: s_im = pi_km exp(-l_im) / sum_j pi_kj exp(-l_ij),   pi_km <- mean_i s_im,
+    M: theta_km is w_m after training on mean_i s_im l_im over mini-batches,
+       w_m <- sum_k n_k theta_km / sum_k n_k   over the clients of the round,
+    a client is scored with sum_m pi_km softmax(f_{w_m}(x)).
+
+Losses of E are of all training rows before training, in evaluation mode. A client keeps
+pi_k and sends it to nobody. One that never took part makes one step E before it is scored.
+
+Known to hold: one model is FedAvg, bit for bit. Equal models stay equal where they weigh
+alike. The same number added to all losses of a row changes nothing. Deviations: all models
+train on the same mini-batches. The authors' code estimates s anew on validation rows. How
+models differ at first is in :mod:`fedsuite.strategies.personal.several_models`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from fedsuite.core.keys import Value
+from fedsuite.core.search import OneOf
+from fedsuite.core.settings import key
+from fedsuite.messages.records import Arrays
+from fedsuite.rounds.all_replies import examples_of
+from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies.personal.several_models import SeveralModels
+
+
+class FedEM(SeveralModels):
+    """Averages several models, which clients train on what each explains of their rows."""
+
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedEMClient", "weighs its rows for each model and keeps its shares", stores=True
+    )
+    FIXED: ClassVar[Mapping[str, Value]] = {
+        **SeveralModels.FIXED,
+        "lsr-gamma": 0.0,
+        "loss": "cross-entropy",
+    }
+    FIXED_REASON: ClassVar[str] = (
+        "it weighs the cross-entropies of one view of a sample, for several models"
+    )
+
+    fedem_models: int = key(
+        default=3, help="models; 1 is FedAvg", minimum=1, search=OneOf(2, 3, 4)
+    )
+
+    def num_models(self) -> int:
+        """Return the number of models."""
+        return self.fedem_models
+
+    def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
+        """Average each model, weighted by examples."""
+        counts = np.outer(examples_of(replies), np.ones(self.fedem_models))
+        return self.averaged(arrays, replies, counts)

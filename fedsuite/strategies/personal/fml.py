@@ -1,0 +1,64 @@
+"""FML: a shared and a personal model on each client learn from each other.
+
+T. Shen, J. Zhang, X. Jia, F. Zhang, G. Huang, P. Zhou, K. Kuang, F. Wu, C. Wu, "Federated
+Mutual Learning", arXiv:2006.16765.
+
+Equations used: on each mini-batch, with predictions p of the personal model theta_k and q
+of the shared model w, and the other model taken as constant,
+
+    L_theta = alpha CE(p) + (1 - alpha) KL(q || p),
+    L_w     = beta CE(q) + (1 - beta) KL(p || q).
+
+Theta_k stays with the client, which is scored with it. The server averages w as FedAvg
+does.
+
+Known to hold: with alpha = beta = 1, w is FedAvg's and theta_k Standalone's, bit for bit
+where layers draw nothing. Both models start alike. With alpha = beta they stay alike while
+a client takes part alone. Deviations: in PFLlib each loss moves both models, and gradients
+are clipped to a norm of 10; here ``clip-gradient-norm`` says so. Both models are of one
+network, where the paper's personal models may differ.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fedsuite.core.keys import Value
+from fedsuite.core.search import OneOf
+from fedsuite.core.settings import key
+from fedsuite.messages.records import TRAIN
+from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
+from fedsuite.rounds.privacy_rules import Release
+from fedsuite.strategies.averaging.fedavg import FedAvg
+
+
+class FML(FedAvg):
+    """FedAvg whose clients distil from and into a personal model."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "mean",
+        "personal models stay with their clients and learn from their own rows alone",
+    )
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FMLClient", "keeps a personal model and distils both ways", stores=True
+    )
+    NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
+    SCORED_MODEL: ClassVar[ScoredModel] = "private"
+    FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0}
+    FIXED_REASON: ClassVar[str] = "it distils in its own way, on one view of a sample"
+
+    fml_alpha: float = key(
+        default=0.5,
+        help="share of the labels in the personal model's loss; 1 trains it alone",
+        minimum=0.0,
+        maximum=1.0,
+        told=TRAIN,
+        search=OneOf(0.25, 0.5, 0.75),
+    )
+    fml_beta: float = key(
+        default=0.5,
+        help="share of the labels in the shared model's loss; 1 is FedAvg",
+        minimum=0.0,
+        maximum=1.0,
+        told=TRAIN,
+        search=OneOf(0.25, 0.5, 0.75),
+    )

@@ -1,0 +1,113 @@
+"""Base of methods that keep several models for clients to choose or mix.
+
+Models must differ at first. The first one is the initial model. In each other one the
+entries of each array are in another order, which for independent entries is another draw
+of the same law. So a pretrained model is of use to the first one alone, and another seed
+gives other starts. A model that no client of the round has a share of stays. The run's
+model is the first one.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from fedsuite.core.keys import Value
+from fedsuite.core.rng import numpy_stream
+from fedsuite.core.settings import state
+from fedsuite.core.vectors import Vector
+from fedsuite.messages.records import (
+    ARRAYS,
+    Arrays,
+    ConfigValue,
+    grouped,
+    joined,
+    model_record,
+)
+from fedsuite.messages.statistics import is_statistic
+from fedsuite.rounds.aggregation import weighted_mean
+from fedsuite.rounds.all_replies import GatheredStrategy
+from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE, ScoredModel
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.validation import ClientReply, spec_of
+
+NO_SHARE = 1e-12
+"""Sum of the clients' weights of a model at which it stays as it is."""
+
+
+def shuffled(arrays: Arrays, seed: int, number: int) -> Arrays:
+    """Return a model with the entries of each trained array in another order."""
+    stream = numpy_stream(seed, "focus-models", number)
+    return {
+        name: array
+        if is_statistic(name, array)
+        else stream.permutation(array.reshape(-1)).reshape(array.shape)
+        for name, array in arrays.items()
+    }
+
+
+class SeveralModels(GatheredStrategy):
+    """Sends all models to all clients, and averages each over the clients that have it."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "refused", "clients choose or weigh models by their losses under each of them"
+    )
+    OWN_MODELS: ClassVar[bool] = True
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        **OWN_RULE,
+        **NO_COMMON_STEP,
+        "score-training-data": "its clients receive several models",
+    }
+    FIXED: ClassVar[Mapping[str, Value]] = {"upload-noise-multiplier": 0.0}
+    FIXED_REASON: ClassVar[str] = "noise is for the change of one model, of several here"
+    NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app receives one model"
+    SCORED_MODEL: ClassVar[ScoredModel] = "tuned"
+
+    others: list[Arrays] = state(default_factory=list)
+
+    @abstractmethod
+    def num_models(self) -> int:
+        """Return the number of models."""
+
+    def models(self, arrays: Arrays) -> dict[str, Arrays]:
+        """Return all models by the names of their records; ``arrays`` is the first one."""
+        if not self.others:
+            numbers = range(1, self.num_models())
+            self.others = [shuffled(arrays, self.seed, number) for number in numbers]
+        named = {model_record(m): a for m, a in enumerate(self.others, start=1)}
+        return {ARRAYS: arrays, **named}
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send all models; expect each of them trained."""
+        exchange = super().train_exchange(arrays, client_ids)
+        models = self.models(arrays)
+        records = {name: spec_of(model) for name, model in models.items()}
+        expected = replace(exchange.expected, arrays=records)
+        return replace(exchange, shared=models, expected=expected)
+
+    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send all models."""
+        exchange = super().evaluate_exchange(arrays, client_ids)
+        return replace(exchange, shared=self.models(arrays))
+
+    def averaged(
+        self, arrays: Arrays, replies: Sequence[ClientReply], weights: Vector
+    ) -> Arrays:
+        """Average each model by a column of ``[clients, models]``; return the first one."""
+        models = self.models(arrays)
+        for (name, model), column in zip(models.items(), weights.T.tolist(), strict=True):
+            if sum(column) > NO_SHARE:
+                counted = [(r, w) for r, w in zip(replies, column, strict=True) if w > 0]
+                means = (reply.arrays[name] for reply, _ in counted)
+                models[name] = weighted_mean(means, [w for _, w in counted]) or model
+        first, *self.others = models.values()
+        return first
+
+    def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
+        """Return all models but the first."""
+        return joined(dict(enumerate(self.others))), {}
+
+    def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
+        """Take them back."""
+        self.others = list(grouped(arrays).values())
