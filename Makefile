@@ -47,9 +47,12 @@ grpc:  ## the federation of real processes on Flower 1.39, whose SuperNodes spea
 	$(MAKE) setup VENV=.venv-grpc CONSTRAINTS=constraints/flwr-1.39.txt FLWR=1.39.0
 	.venv-grpc/bin/fedsuite doctor | grep gRPC
 	OMP_NUM_THREADS=1 .venv-grpc/bin/python -m pytest -q -n 2 -m slow tests/deploy/test_rehearsal.py
+	FEDSUITE_FAULTS=all OMP_NUM_THREADS=1 .venv-grpc/bin/python -m pytest -q \
+		tests/workarounds/test_flower_wire.py
 
 faults: $(READY)  ## every fault, here and in real processes, and 10,000 inputs per decoder
-	FEDSUITE_FAULTS=all $(PYTEST) tests/faults tests/deploy tests/test_fuzz_records.py
+	FEDSUITE_FAULTS=all $(PYTEST) tests/faults tests/deploy tests/test_fuzz_records.py \
+		tests/workarounds/test_flower_wire.py
 
 config: $(READY)  ## write the declared keys into pyproject.toml
 	$(BIN)/python -m fedsuite.experiment.config_table --write pyproject.toml

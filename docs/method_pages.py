@@ -12,6 +12,7 @@ from statistics import fmean
 
 from method_costs import Sent, measured
 from method_figures import Line, draw
+from method_liars import one_liar
 from repository_pages import ROOT
 from restructured import markdown
 
@@ -172,6 +173,9 @@ def written(page: Page, folder: Path) -> str:
             "## Keys",
             "",
             _keys(page),
+            "## One dishonest client",
+            "",
+            one_liar(page.name) or "Nobody has measured what one can do.\n",
             "## What it needs and what it sends",
             "",
             _sent(page),

@@ -60,6 +60,7 @@ def test_a_page_has_all_parts(name: str, tmp_path: Path) -> None:
         "## Results",
         "## Equations and deviations",
         "## Keys",
+        "## One dishonest client",
         "## What it needs and what it sends",
     ]
     for key in page.keys:
@@ -68,3 +69,24 @@ def test_a_page_has_all_parts(name: str, tmp_path: Path) -> None:
     if name == "fedeba-plus":
         assert "`gradient`" in text and "p = softmax" in text
         assert (tmp_path / "fedeba-plus.svg").exists()
+
+
+def test_a_page_tells_what_one_liar_does() -> None:
+    """By the table that the robustness page is tested against, and in the guide's words."""
+    from method_liars import one_liar
+
+    average = one_liar("fedavg")
+    assert average.startswith("One liar of five owned at most 0.20 of the model, where its")
+    assert "Mean accuracy was 86.6 % without a lie, and changed by -0.3 to +0.0 points" in (
+        average
+    )
+    assert "The server scores each upload itself" in one_liar("cffl")
+    assert one_liar("fedmd").startswith(
+        "What one liar of five makes of what clients get: 0.20 if its answer is as long as "
+        "the others', 0.20 if it is a million times as long, 0.71 at most.\n\nA liar turns"
+    )
+    families = ("distillation.", "reward.")
+    for name, method in METHODS.ours.items():
+        if method.strategy.startswith(families):
+            assert "Mean accuracy was" in one_liar(name)
+    assert one_liar("standalone") == ""

@@ -73,7 +73,8 @@ EXPERIMENTS = {name: _EXPERIMENTS[name] for name in (_EXPERIMENTS if ALL else _S
 KILLED = 77
 """Exit code of a process that a fault ended."""
 
-_PATIENCE = 120
+PATIENCE_S = 120
+"""After so many seconds a forked process is ended."""
 
 
 def sample(total: int) -> list[int]:
@@ -83,7 +84,7 @@ def sample(total: int) -> list[int]:
     return sorted({1, 2, total // 2, total} & set(range(1, total + 1)))
 
 
-def in_child(work: Callable[[], object]) -> int:
+def in_child(work: Callable[[], object], patience_s: int = PATIENCE_S) -> int:
     """Do some work in a forked process and return its exit code.
 
     Everything that this process has imported and loaded is there already.
@@ -92,7 +93,7 @@ def in_child(work: Callable[[], object]) -> int:
     if process == 0:
         code = 1
         try:
-            signal.alarm(_PATIENCE)
+            signal.alarm(patience_s)
             work()
             code = 0
         except BaseException:

@@ -1,9 +1,8 @@
 """The disk is full from the N-th thing that needs space on; later there is room again."""
 
-import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tests.faults.runs import (
     sample,
     start,
 )
+from tests.faults.small_disk import SmallDisk, need_small_disks
 from tests.helpers import digits_experiment, run_digits
 
 NAMES = ("fedeba-plus", "scaffold", "fedal")
@@ -122,60 +122,11 @@ def test_a_client_whose_disk_is_full_is_left_out(tmp_path: Path) -> None:
         assert [row["client"] for row in report.train.rows] == [0, 1, 3]
 
 
-# A disk that is small in earnest
-
-_NEW_NAMESPACES = 0x10000000 | 0x00020000
-_REMOUNT = 32
-
-
-class SmallDisk:
-    """A tmpfs of a given size, in namespaces that end with this process."""
-
-    def __init__(self, folder: Path, size: int) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._folder = str(folder).encode()
-        user, group = os.getuid(), os.getgid()
-        self._check(self._libc.unshare(_NEW_NAMESPACES))
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-        self._mount(size, 0)
-
-    def grow(self, size: int) -> None:
-        """Make room."""
-        self._mount(size, _REMOUNT)
-
-    def _mount(self, size: int, flags: int) -> None:
-        options = f"size={size}".encode()
-        self._check(self._libc.mount(b"tmpfs", self._folder, b"tmpfs", flags, options))
-
-    @staticmethod
-    def _check(result: int) -> None:
-        if result:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-
-
-@pytest.fixture
-def small_disks(tmp_path: Path) -> Iterator[None]:
-    """Skip where the kernel allows no disks of one's own."""
-
-    def attempt() -> None:
-        try:
-            SmallDisk(tmp_path, 4096)
-        except OSError as error:
-            os.write(2, str(error).encode())
-            os._exit(3)
-
-    if in_child(attempt):
-        pytest.skip("the kernel allows no user and mount namespaces here")
-    yield
-
-
-@pytest.mark.usefixtures("small_disks")
 def test_a_disk_that_is_full_in_earnest(
     whole_runs: dict[str, Outcome], survived: Callable[[], None], tmp_path: Path
 ) -> None:
+    need_small_disks(tmp_path)
+
     def run_out_and_go_on(pages: int, folder: Path) -> None:
         disk = SmallDisk(folder.parent, 4096 * pages)
         with pytest.raises(RunError, match="No space left on device") as caught:

@@ -10,19 +10,20 @@ import pytest
 from tests.results_pages.recomputed import SIMULATIONS, absent, interval
 
 FOLDER = SIMULATIONS / "robustness"
-PAGE = (SIMULATIONS.parent / "docs" / "how-to" / "robustness.md").read_text()
+DOCS = SIMULATIONS.parent / "docs" / "how-to"
+PAGE = (DOCS / "robustness.md").read_text()
 DATA = {"digits": "digits", "fashion_mnist": "Fashion-MNIST"}
 SEEDS = range(1, 6)
 
 
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("table", FOLDER / "table.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-TABLE = script()
+TABLE, ONE_LIAR = script("table"), script("one_liar")
 
 
 @pytest.mark.parametrize("data", DATA)
@@ -60,22 +61,47 @@ def test_the_advice_is_what_the_runs_give(data: str) -> None:
     assert not absent(PAGE, lines)
 
 
-def test_one_liar_is_bounded_in_every_method() -> None:
+def lies() -> dict[str, dict[str, dict[str, str]]]:
+    """Return the rows of the runs with one liar, by method and lie."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
     with (FOLDER / "results" / "one_liar.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert not [row for row in rows if row["accuracy"].startswith("ended")]
+        for row in csv.DictReader(file):
+            assert not row["accuracy"].startswith("ended"), row
+            found.setdefault(row["method"], {})[row["lie"]] = row
+    return found
+
+
+def changes(rows: dict[str, dict[str, str]]) -> list[float]:
+    """Return how many points of accuracy each lie moves a method."""
+    honest = float(rows["none"]["accuracy"])
+    return [100 * (float(row["accuracy"]) - honest) for row in rows.values()]
+
+
+def test_one_liar_is_bounded_in_every_method_that_averages() -> None:
+    averaging = {m: rows for m, rows in lies().items() if m in ONE_LIAR.averaging_methods()}
     weights = [
-        float(r["largest_weight"])
-        for r in rows
-        if r["lie"] in ("1e6 examples", "loss 10") and r["largest_weight"]
+        float(rows[lie]["largest_weight"])
+        for rows in averaging.values()
+        for lie in ("1e6 examples", "loss 10")
+        if rows[lie]["largest_weight"]
     ]
-    honest = {row["method"]: float(row["accuracy"]) for row in rows if row["lie"] == "none"}
-    changes = [100 * (float(row["accuracy"]) - honest[row["method"]]) for row in rows]
+    moved = [change for rows in averaging.values() for change in changes(rows)]
     assert not absent(
         PAGE,
         [
-            f"{len(honest)} methods",
+            f"{len(averaging)} methods",
             f"at most {max(weights):.2f} of the model",
-            f"between {min(changes):+.1f} and {max(changes):+.1f} points",
+            f"between {min(moved):+.1f} and {max(moved):+.1f} points",
         ],
     )
+
+
+def test_what_one_liar_does_to_distillation_and_rewards() -> None:
+    found = lies()
+    lines = []
+    for method in ONE_LIAR.other_methods():
+        rows = found[method]
+        _, *moved = changes(rows)
+        cells = [100 * float(rows["none"]["accuracy"]), min(moved), max(moved)]
+        lines.append("| `{}` | {:.1f} | {:+.1f} | {:+.1f} |".format(method, *cells))
+    assert not absent((DOCS / "dishonest_clients.md").read_text(), lines)

@@ -8,17 +8,13 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
-pytest.importorskip("flwr.supernode.fleet_http_client")
-
-import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -32,14 +28,13 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_push_object_fn_protobuf,
 )
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedsuite.deploy.folders import NodeFolder
 from fedsuite.deploy.rehearsal import LocalFederation
 from fedsuite.engines.flower import stage_app
 from fedsuite.engines.processes import World
 from fedsuite.workarounds.identity import flower_identity
+from tests.workarounds.wire import Fleet
 
 pytestmark = [
     pytest.mark.slow,
@@ -73,33 +68,11 @@ class OnTheWire:
 
     def __init__(self, folder: NodeFolder) -> None:
         key: Any = load_ssh_private_key((folder.path / "key").read_bytes(), None)
-        self.authority = str(folder.path / "ca.crt")
-        self.sent: list[httpx.Request] = []
-        signer = NodeAuthHttpInterceptor(key, key.public_key())
-        self.client = FleetHttpClient.from_server_address(
-            folder.superlink, False, self.authority, interceptors=[signer, self]
-        )
-        self.client.__enter__()
+        self.fleet = Fleet(folder.superlink, folder.path / "ca.crt", key)
+        self.client = self.fleet.client
         public = public_key_to_bytes(key.public_key())
         request = fleet_pb2.ActivateNodeRequest(public_key=public, heartbeat_interval=30)
         self.node = Node(node_id=self.client.ActivateNode(request).node_id)
-
-    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
-        self.sent.append(context.request)
-        return call_next(context)
-
-    def heartbeat(self, node: Node) -> None:
-        request = heartbeat_pb2.SendNodeHeartbeatRequest(node=node, heartbeat_interval=30)
-        self.client.SendNodeHeartbeat(request)
-
-    def again(self, path: str | None = None, body: bytes | None = None) -> int:
-        """Send the last request's headers once more; return the status."""
-        last = self.sent[-1]
-        with httpx.Client(verify=self.authority) as client:
-            url = last.url if path is None else last.url.copy_with(path=path)
-            headers = {k: v for k, v in last.headers.items() if k != "content-length"}
-            content = last.content if body is None else body
-            return client.post(url, content=content, headers=headers).status_code
 
     def pull(self) -> Message:
         request = fleet_pb2.PullMessagesRequest(node=self.node)
@@ -150,26 +123,32 @@ def test_replay_and_a_node_that_answers_for_another(tmp_path: Path) -> None:
     )
     report = tmp_path / "report.json"
     with two_nodes(tmp_path) as (federation, first, second):
+        beat = "SendNodeHeartbeat"
+        own, other = (
+            heartbeat_pb2.SendNodeHeartbeatRequest(node=n.node, heartbeat_interval=30)
+            for n in (second, first)
+        )
         # A node that names another one in its request is refused.
-        with pytest.raises(httpx.HTTPStatusError, match="401"):
-            second.heartbeat(first.node)
+        assert not second.fleet.takes(beat, other)
         # A request that was recorded counts again, for five minutes: nothing is used once.
-        first.heartbeat(first.node)
-        assert first.again() == 200
+        assert first.fleet.takes(beat, other)
+        assert first.fleet.takes_again(beat, other)
+        # It is of no use for another node.
+        assert not first.fleet.takes_again(beat, own)
         # The signature is of the time alone: it holds for another request of that node.
         gone = fleet_pb2.DeactivateNodeRequest(node_id=first.node.node_id)
-        assert first.again("/v1/fleet/deactivate-node", gone.SerializeToString()) == 200
+        assert first.fleet.takes_again("DeactivateNode", gone)
         first = OnTheWire(federation.nodes[0])
         config: dict[str, Any] = {"report": str(report)}
         app = stage_app(tmp_path / "app", config, package=package)
         run = threading.Thread(target=federation.run_app, args=(app, lambda line: None))
         run.start()
-        asked, own = first.pull(), second.pull()
+        asked, mine = first.pull(), second.pull()
         # Who knows a message's number may answer it in another's name; the first counts.
         assert second.answer(asked, "second")
         assert not first.answer(asked, "first")
-        assert second.answer(own, "second")
-        assert not second.answer(own, "second, once more")
+        assert second.answer(mine, "second")
+        assert not second.answer(mine, "second, once more")
         run.join(120)
     found = dict(json.loads(report.read_text()))
     assert found == {first.node.node_id: "second", second.node.node_id: "second"}

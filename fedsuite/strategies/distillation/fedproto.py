@@ -52,6 +52,7 @@ from fedsuite.messages.records import (
     CLASS_TABLE,
     FEATURES,
     MEAN_OUTPUTS,
+    ROWS,
     TRAIN,
     Arrays,
     ConfigValue,
@@ -70,6 +71,7 @@ from fedsuite.strategies.distillation.public_exchange import (
     DEFAULTS,
     Feedback,
     PublicExchange,
+    bounded,
     mean_outputs,
 )
 
@@ -111,7 +113,8 @@ class FedProto(ProtoWeight, ClassTables):
 
     def take(self, replies: Sequence[ClientReply]) -> None:
         """Make the prototypes of this round's tables."""
-        rows = [table_of(reply)[0] for reply in replies]
+        held = bounded({reply.client_id: {ROWS: table_of(reply)[0]} for reply in replies})
+        rows = [held[reply.client_id][ROWS] for reply in replies]
         means, present = mean_rows(rows, [self.weights_of(reply) for reply in replies])
         self.prototypes = packed(means, present)
         self.round_metrics["classes_covered"] = float(present.sum())

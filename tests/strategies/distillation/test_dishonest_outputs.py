@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsuite.messages.records import LOGITS, Arrays
+from fedsuite.messages.records import CLASS_TABLE, COUNTS, LOGITS, ROWS, Arrays
+from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies.distillation.fedproto import FedProto
 from fedsuite.strategies.distillation.public_exchange import (
     LOUDEST,
     bounded,
@@ -63,3 +65,17 @@ def test_two_clients_and_silent_ones_are_left_alone() -> None:
 def test_a_guess_of_the_servers_losses_leaves_the_others_a_hundredth() -> None:
     assert data_values(np.array([1e-12, 1.0, 1.0])).tolist() == [1.0, 0.01, 0.01]
     assert data_values(np.array([0.5, 1.0, 2.0])).tolist() == [1.0, 0.5, 0.25]
+
+
+def test_one_loud_table_does_not_own_the_prototypes() -> None:
+    """The liar's ones count as one of four: (3 + 1) / 4, not a million."""
+    strategy = FedProto()
+    honest = np.ones((2, 3), np.float32)
+    tables = [honest, honest, honest, honest * np.float32(1e5)]
+    counts = np.array([4, 4], np.uint32)
+    replies = [
+        ClientReply(k, 8, {CLASS_TABLE: {ROWS: rows, COUNTS: counts}}, {})
+        for k, rows in enumerate(tables)
+    ]
+    strategy.take(replies)
+    assert strategy.prototypes[ROWS] == pytest.approx(honest)

@@ -1,0 +1,78 @@
+"""What one dishonest client can do to a method: as measured, and in the guide's words."""
+
+import csv
+import re
+from functools import cache
+
+from repository_pages import ROOT
+
+ROWS = ROOT / "simulations" / "robustness" / "results" / "one_liar.csv"
+GUIDE = ROOT / "docs" / "how-to" / "dishonest_clients.md"
+
+_SECTION = "## Distillation and rewards"
+_NAME = re.compile(r"`([\w-]+)`")
+
+
+def one_liar(method: str) -> str:
+    """Return what one liar of five can do to a method; empty if nobody has looked."""
+    parts = [*_in_words(method), *_measured(method)]
+    if not parts:
+        return ""
+    return "\n\n".join([*parts, _MORE.strip(), ""])
+
+
+@cache
+def _rows() -> dict[str, dict[str, tuple[str, float]]]:
+    """Return weight and accuracy by method and lie."""
+    found: dict[str, dict[str, tuple[str, float]]] = {}
+    with ROWS.open(newline="") as file:
+        for row in csv.DictReader(file):
+            outcome = row["largest_weight"], 100 * float(row["accuracy"])
+            found.setdefault(row["method"], {})[row["lie"]] = outcome
+    return found
+
+
+def _measured(method: str) -> list[str]:
+    """Return the method's rows of the table in a sentence or two."""
+    if method not in _rows():
+        return []
+    lies = dict(_rows()[method])
+    _, honest = lies.pop("none")
+    changes = sorted(accuracy - honest for _, accuracy in lies.values())
+    weights = [float(weight) for weight, _ in lies.values() if weight]
+    said = (
+        f"Mean accuracy was {honest:.1f} % without a lie, and changed by {changes[0]:+.1f} "
+        f"to {changes[-1]:+.1f} points by the lies of one client of five."
+    )
+    if weights:
+        said = (
+            f"One liar of five owned at most {max(weights):.2f} of the model, where its "
+            f"honest share is 0.20. {said}"
+        )
+    return [said]
+
+
+def _in_words(method: str) -> list[str]:
+    """Return what the guide says of the method: its row of shares, and its bullets."""
+    text = GUIDE.read_text().partition(_SECTION)[2]
+    said = []
+    for line in text.splitlines():
+        head, _, tail = line.removeprefix("| ").partition(" | ")
+        if line.startswith("| `") and method in _NAME.findall(head):
+            honest, _, loud, most = (cell.strip(" |") for cell in tail.split(" | "))
+            said.append(
+                "What one liar of five makes of what clients get: "
+                f"{honest} if its answer is as long as the others', "
+                f"{loud} if it is a million times as long, {most} at most."
+            )
+    for bullet in re.split(r"\n- ", text)[1:]:
+        head, _, words = " ".join(bullet.split()).partition(": ")
+        if method in _NAME.findall(head):
+            said.append(words[:1].upper() + words[1:])
+    return said
+
+
+_MORE = """
+Digits, the guard's defaults: [the measurement](../how-to/robustness.md) and
+[what liars can do](../how-to/dishonest_clients.md).
+"""
