@@ -9,7 +9,7 @@ from repository_pages import ROOT
 ROWS = ROOT / "simulations" / "robustness" / "results" / "one_liar.csv"
 GUIDE = ROOT / "docs" / "how-to" / "dishonest_clients.md"
 
-_SECTION = "## Distillation and rewards"
+_SECTION = "## Distillation and rewards\n"
 _NAME = re.compile(r"`([\w-]+)`")
 
 
@@ -54,7 +54,7 @@ def _measured(method: str) -> list[str]:
 
 def _in_words(method: str) -> list[str]:
     """Return what the guide says of the method: its row of shares, and its bullets."""
-    text = GUIDE.read_text().partition(_SECTION)[2]
+    text = GUIDE.read_text().partition(_SECTION)[2].partition("\n## ")[0]
     said = []
     for line in text.splitlines():
         head, _, tail = line.removeprefix("| ").partition(" | ")

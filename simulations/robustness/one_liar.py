@@ -117,7 +117,9 @@ class LyingOnce(PromptGrid):
                         key: signs.choice(self._lie, array.shape).astype(array.dtype)
                         if array.dtype.kind == "f"
                         else array
-                        for key, array in to_arrays(reply.content[name]).items()
+                        for key, array in to_arrays(
+                            reply.content.array_records[name]
+                        ).items()
                     }
                 )
 

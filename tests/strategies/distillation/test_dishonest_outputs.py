@@ -69,12 +69,12 @@ def test_a_guess_of_the_servers_losses_leaves_the_others_a_hundredth() -> None:
 
 def test_one_loud_table_does_not_own_the_prototypes() -> None:
     """The liar's ones count as one of four: (3 + 1) / 4, not a million."""
-    strategy = FedProto()
+    strategy = FedProto(num_classes=2)
     honest = np.ones((2, 3), np.float32)
     tables = [honest, honest, honest, honest * np.float32(1e5)]
     counts = np.array([4, 4], np.uint32)
     replies = [
-        ClientReply(k, 8, {CLASS_TABLE: {ROWS: rows, COUNTS: counts}}, {})
+        ClientReply(k, {CLASS_TABLE: {ROWS: rows, COUNTS: counts}}, {}, 8.0)
         for k, rows in enumerate(tables)
     ]
     strategy.take(replies)
