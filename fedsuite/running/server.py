@@ -51,6 +51,7 @@ from fedsuite.running.server_parts import ServerParts, initial_arrays, server_pa
 from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
 from fedsuite.training.app import source_hash
+from fedsuite.workarounds.lost_actors import lost_actors_replaced
 from fedsuite.workarounds.packed_grid import grid_for
 
 RUNS_VARIABLE = "FEDSUITE_RUNS"
@@ -76,7 +77,8 @@ def main(grid: Grid, context: Context) -> None:
         refuse_relative_paths(experiment)
         refuse_flowers_table(experiment, context.run_config)
         folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
-        run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
+        with lost_actors_replaced(grid):
+            run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
         # Flower logs a traceback; this line is for people.
         write_line(f"fedsuite: error: {error}")
