@@ -37,6 +37,7 @@ from fedsuite.results.layout import (
     LEDGER,
     MANIFEST,
     MODEL,
+    PARTITION,
     read_manifest,
 )
 from fedsuite.results.summary import draw_plots, finish_folder
@@ -311,17 +312,13 @@ def _new_folder(
     run_folder = RunFolder.create(folder, experiment.values, manifest)
     if experiment["sites"]:
         return run_folder
-    counts: dict[str, Any] = {
-        "train": data.class_counts().tolist(),
-        "test": data.test_class_counts().tolist(),
-    }
+    counts = {"train": data.class_counts(), "test": data.test_class_counts()}
     validation = data.validation_class_counts()
     if validation is not None:
-        counts["validation"] = validation.tolist()
-    if data.partition.shifts:
-        counts["shift"] = [asdict(shift) for shift in data.partition.shifts]
+        counts["validation"] = validation
+    shifts = [asdict(shift) for shift in data.partition.shifts]
     try:
-        run_folder.write_json("partition.json", counts)
+        run_folder.write_tables(PARTITION, counts, {"shift": shifts} if shifts else {})
     except RunError as error:
         _note_failure(run_folder, error)
         raise
