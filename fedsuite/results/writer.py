@@ -299,9 +299,9 @@ def _rows(table: NDArray[np.int64]) -> bytes:
     """Return a table as :func:`_pretty` writes it inside an object, without its memory."""
     between = b"\n    ],\n    [\n      "
     blocks = (table[first : first + _BLOCK] for first in range(0, len(table), _BLOCK))
-    texts = (json.dumps(block.tolist()).encode()[2:-2] for block in blocks)
-    wide = (t.replace(b"], [", between).replace(b", ", b",\n      ") for t in texts)
-    return b"[\n    [\n      " + between.join(wide) + b"\n    ]\n  ]"
+    row = b",\n      ".join([b"%d"] * table.shape[1])
+    texts = (between.join([row] * len(b)) % tuple(b.ravel().tolist()) for b in blocks)
+    return b"[\n    [\n      " + between.join(texts) + b"\n    ]\n  ]"
 
 
 def _version(package: str) -> str | None:
