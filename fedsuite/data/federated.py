@@ -346,7 +346,7 @@ def _by_channel(values: tuple[float, ...], axes: int) -> "torch.Tensor":
 def _pieces(part: Rows, labels: IntArray) -> Iterator[bytes | memoryview]:
     """Yield each client's number, positions and labels, as bytes for a hash."""
     both = [
-        memoryview(array.astype("<i8").reshape(len(array), -1)).cast("B")
+        memoryview(array.astype("<i8").tobytes())
         for array in (part.positions, labels[part.positions])
     ]
     widths = [view.nbytes // max(len(part.positions), 1) for view in both]
