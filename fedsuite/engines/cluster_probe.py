@@ -4,6 +4,7 @@ It reads a request as JSON and prints facts of this process and of each node as 
 """
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -84,11 +85,14 @@ def main() -> None:
     ray.init(
         request["address"],
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         runtime_env={"env_vars": path},
     )
     asked = []
-    for node in filter(lambda node: node["Alive"], ray.nodes()):
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    for node in nodes:
+        if not node["Alive"]:
+            continue
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         task = ray.remote(num_cpus=0)(look).options(scheduling_strategy=there)
         asked.append((node, task.remote(request["values"], request["token"])))
@@ -97,7 +101,8 @@ def main() -> None:
         room = node["Resources"]
         name = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
         count = {"cpus": room.get("CPU", 0.0), "gpus": room.get("GPU", 0.0)}
-        told.append({"name": name, **count, **ray.get(answer)})
+        facts: dict[str, Any] = ray.get(answer)
+        told.append({"name": name, **count, **facts})
     ray.shutdown()
     keeps = not all(node["shares_state"] for node in told) and keeps_state(
         request["values"]
