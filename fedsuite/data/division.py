@@ -12,6 +12,7 @@ from numpy.random import Generator
 from fedsuite.core.errors import DataError
 from fedsuite.core.rng import numpy_stream
 from fedsuite.core.settings import Settings
+from fedsuite.data.rows import Rows
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.data.specs import IntArray
 
@@ -54,10 +55,14 @@ class Partition:
         lacks; empty where clients have none.
     """
 
-    train: tuple[IntArray, ...]
-    test: tuple[IntArray, ...]
+    train: Sequence[IntArray]
+    test: Sequence[IntArray]
     shifts: tuple[ClientShift, ...] = ()
-    validation: tuple[IntArray, ...] = ()
+    validation: Sequence[IntArray] = ()
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test", "validation"):
+            object.__setattr__(self, part, Rows.of(getattr(self, part)))
 
 
 class Division(Settings, ABC):
@@ -124,23 +129,21 @@ class Division(Settings, ABC):
         result = self._draw(samples, num_clients, numpy_stream(seed, "partition"))
         return replace(result, train=self._checked("training", result.train, num_rows))
 
-    def _checked(
-        self, part: str, clients: Sequence[IntArray], num_rows: int
-    ) -> tuple[IntArray, ...]:
+    def _checked(self, part: str, clients: Sequence[IntArray], num_rows: int) -> Rows:
         """Sort each client's positions; refuse empty clients and broken partitions."""
-        for client, rows in enumerate(clients):
-            if not len(rows):
-                keys = "".join(f", {key.name}" for key in self.KEYS)
-                raise DataError(
-                    f"partitioner {self.NAME}: client {client} of num-clients = "
-                    f"{len(clients)} gets none of the {num_rows} {part} rows; change "
-                    f"num-clients{keys}"
-                )
-        uses = np.bincount(np.concatenate(clients), minlength=num_rows)
+        rows = Rows.of(clients)
+        if len(empty := np.flatnonzero(rows.sizes == 0)):
+            keys = "".join(f", {key.name}" for key in self.KEYS)
+            raise DataError(
+                f"partitioner {self.NAME}: client {empty[0]} of num-clients = "
+                f"{len(clients)} gets none of the {num_rows} {part} rows; change "
+                f"num-clients{keys}"
+            )
+        uses = np.bincount(rows.positions, minlength=num_rows)
         shared = uses.max() > 1 and not self.SHARES_ROWS
         if shared or (self.EXHAUSTIVE and uses.min() < 1):
             raise DataError(f"partitioner {self.NAME} does not use each {part} row once")
-        return tuple(np.sort(rows) for rows in clients)
+        return rows.ascending()
 
 
 def _check_count(num_clients: int, num_rows: int, part: str) -> None:

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from fedsuite.core.keys import Value
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.data.division import Partition
 from fedsuite.data.public import PublicData
+from fedsuite.data.rows import Rows
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData
 from fedsuite.data.splits import Parts
 
@@ -169,17 +171,14 @@ class FederatedData:
             digest.update(f"public/{len(self._rows.public)};".encode())
             digest.update(self._rows.public.astype("<i8").tobytes())
         for part, _, labels in self._parts():
-            for client, positions in enumerate(part):
-                digest.update(f"{client}/{len(positions)};".encode())
-                digest.update(positions.astype("<i8").tobytes())
-                digest.update(labels[positions].astype("<i8").tobytes())
+            for piece in _pieces(part, labels):
+                digest.update(piece)
         return digest.hexdigest()
 
     @property
     def description(self) -> dict[str, Value]:
         """Names, sizes and fingerprint of the data, for the run's folder."""
-        train, test, *validation = (np.concatenate(part) for part, *_ in self._parts())
-        used = np.unique(np.concatenate([train, *validation]))
+        train, test, *validation = (part.positions for part, *_ in self._parts())
         held_out = {
             "global-test-rows": len(self._rows.test),
             "validation-rows": len(self._rows.validation),
@@ -193,8 +192,8 @@ class FederatedData:
             "train-rows": len(train),
             "test-rows": len(test),
             **({"client-validation-rows": len(validation[0])} if validation else {}),
-            "unused-train-rows": len(self._rows.train) - len(used),
-            "unused-test-rows": len(self._rows.client_test) - len(np.unique(test)),
+            "unused-train-rows": _unused(self._rows.train, train, *validation),
+            "unused-test-rows": _unused(self._rows.client_test, test),
             **self._majority(),
             **({} if self._rows.is_plain else held_out),
             **({"label-noise": self._label_noise} if self._label_noise else {}),
@@ -280,15 +279,15 @@ class FederatedData:
         # Copied, because torch cannot use arrays that are mapped from a file.
         return PublicData(self._scaled(np.array(self._public)))
 
-    def _parts(self) -> list[tuple[tuple[IntArray, ...], IntArray, IntArray]]:
+    def _parts(self) -> list[tuple[Rows, IntArray, IntArray]]:
         """Return positions by client, numbered rows and their labels, for each purpose."""
         train = (self._rows.train, self._train_labels)
         parts = [
-            (self.partition.train, *train),
-            (self.partition.test, self._rows.client_test, self._test_labels),
+            (Rows.of(self.partition.train), *train),
+            (Rows.of(self.partition.test), self._rows.client_test, self._test_labels),
         ]
         if self.partition.validation:
-            parts.append((self.partition.validation, *train))
+            parts.append((Rows.of(self.partition.validation), *train))
         return parts
 
     def validation_class_counts(self) -> npt.NDArray[np.int64] | None:
@@ -297,12 +296,13 @@ class FederatedData:
             return None
         return self._counts(self.partition.validation, self._train_labels)
 
-    def _counts(
-        self, part: tuple[IntArray, ...], labels: IntArray
-    ) -> npt.NDArray[np.int64]:
+    def _counts(self, part: Sequence[IntArray], labels: IntArray) -> npt.NDArray[np.int64]:
+        rows = Rows.of(part)
         if not self._by_class:
-            return np.array([[len(positions)] for positions in part])
-        return np.stack([np.bincount(labels[p], minlength=self.num_classes) for p in part])
+            return rows.sizes[:, None].copy()
+        cells = rows.owners * self.num_classes + labels[rows.positions]
+        counts = np.bincount(cells, minlength=len(rows) * self.num_classes)
+        return counts.reshape(len(rows), self.num_classes)
 
     def _split(self, rows: IntArray, row_labels: IntArray) -> Split:
         import torch
@@ -341,3 +341,26 @@ def _by_channel(values: tuple[float, ...], axes: int) -> "torch.Tensor":
     import torch
 
     return torch.tensor(values).reshape(-1, *[1] * (axes - 1))
+
+
+def _pieces(part: Rows, labels: IntArray) -> Iterator[bytes | memoryview]:
+    """Yield each client's number, positions and labels, as bytes for a hash."""
+    both = [
+        memoryview(array.astype("<i8").tobytes())
+        for array in (part.positions, labels[part.positions])
+    ]
+    widths = [view.nbytes // max(len(part.positions), 1) for view in both]
+    first = 0
+    for client, size in enumerate(part.sizes.tolist()):
+        yield f"{client}/{size};".encode()
+        for view, width in zip(both, widths, strict=True):
+            yield view[first * width : (first + size) * width]
+        first += size
+
+
+def _unused(rows: IntArray, *used: IntArray) -> int:
+    """Return how many rows are at no position of ``used``."""
+    is_unused = np.ones(len(rows), np.bool_)
+    for positions in used:
+        is_unused[positions] = False
+    return int(is_unused.sum())

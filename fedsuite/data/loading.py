@@ -215,6 +215,8 @@ def _with_noise(
 ) -> IntArray:
     """Return the labels of the training part with each client's share of them flipped."""
     noisy = labels.copy()
+    if not ratio:
+        return noisy
     for client_id, rows in enumerate(partition.train):
         rng = numpy_stream(seed, "label-noise", 0, client_id)
         noisy[rows] = flip_labels(labels[rows], spec.num_classes, ratio, rng)

@@ -12,6 +12,7 @@ from numpy.random import Generator
 from fedsuite.core.errors import DataError
 from fedsuite.core.settings import key
 from fedsuite.data.division import Division, Partition, Samples
+from fedsuite.data.rows import Rows
 from fedsuite.data.specs import IntArray
 
 MAX_REDRAWS = 500
@@ -26,7 +27,7 @@ class Iid(Division):
 
     def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         train, test = (
-            tuple(np.array_split(rng.permutation(len(labels)), num_clients))
+            Rows.even(rng.permutation(len(labels)), num_clients)
             for labels in (samples.train_labels, samples.test_labels)
         )
         return Partition(train, test)
@@ -64,7 +65,7 @@ class PowerLaw(Sized):
 
     def _draw(self, samples: Samples, num_clients: int, rng: Generator) -> Partition:
         train, test = (
-            cut(rng.permutation(len(labels)), self.sizes(len(labels), num_clients))
+            Rows(rng.permutation(len(labels)), self.sizes(len(labels), num_clients))
             for labels in (samples.train_labels, samples.test_labels)
         )
         return Partition(train, test)

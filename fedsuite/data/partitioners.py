@@ -75,7 +75,7 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
     @property
     def indices(self) -> tuple[IntArray, ...]:
         """Rows of each client in the dataset, ascending."""
-        return self._partition.train
+        return tuple(self._partition.train)
 
     @property
     def shifts(self) -> tuple[ClientShift, ...]:
@@ -102,7 +102,7 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
                 f"partitioner {self.division.NAME}: column {self.partition_by!r} of the "
                 "test split holds other owners than that of the training split"
             )
-        return parts.test
+        return tuple(parts.test)
 
     def load_partition(self, partition_id: int) -> "Dataset":
         """Return the rows of client ``partition_id``, 0 to ``num_partitions - 1``."""

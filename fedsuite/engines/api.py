@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fedsuite.core.errors import ConfigError, FedsuiteError, RunError, Stopped, one_line
-from fedsuite.core.extras import naming_extras
+from fedsuite.core.extras import naming_extras, require
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.logs import write_line
 from fedsuite.core.progress import Work, shown
@@ -47,7 +47,8 @@ def run(
         Values that override the file's.
     num_supernodes
         Number of nodes. 0 is one node per client in the local engine, else one node per
-        core. There are never more nodes than clients.
+        core, or per client that a Ray cluster has room for. There are never more nodes than
+        clients.
     client_cpus, client_gpus
         CPUs and GPUs that Ray reserves per working client.
 
@@ -289,20 +290,30 @@ def _drive(
         run_local(experiment, folder, num_supernodes=num_supernodes)
         return
     _check_folder(experiment, folder)
-    nodes = num_supernodes or min(experiment.num_clients, os.cpu_count() or 1)
+    room = os.cpu_count() or 1
     config = dict(experiment.values)
     if config["state-dir"] == AUTO:
         # Flower's processes do not know the run's folder by themselves.
         config["state-dir"] = str(folder.parent / ".state")
     if experiment["engine"] == "ray":
+        from fedsuite.engines.cluster import chosen_address, join
         from fedsuite.engines.ray import run_ray
 
+        address = chosen_address(str(config["ray-address"]), os.environ)
+        if address:
+            require("ray", "the engine ray")
+            room = join(config, address).room(client_cpus, client_gpus)
         run_ray(
-            config, num_supernodes=nodes, client_cpus=client_cpus, client_gpus=client_gpus
+            config,
+            num_supernodes=num_supernodes or min(experiment.num_clients, room),
+            client_cpus=client_cpus,
+            client_gpus=client_gpus,
+            address=address,
         )
     else:
         from fedsuite.engines.deployment import run_deployment
 
+        nodes = num_supernodes or min(experiment.num_clients, room)
         run_deployment(config, num_supernodes=nodes)
 
 

@@ -33,6 +33,9 @@ from fedsuite.workarounds.identity import flower_identity
 if TYPE_CHECKING:
     from fedsuite.engines.pool.workers import WorkerPool
 
+MOST_NODES = 10_000
+"""Nodes beyond which clients share them: each is greeted, and a million take minutes."""
+
 _FIRST_NODE = 1000
 
 
@@ -253,13 +256,13 @@ def run_local(
     folder
         The run's folder.
     num_supernodes
-        Number of nodes; 0 is one node per client.
+        Number of nodes; 0 is one node per client, up to :data:`MOST_NODES`.
     """
     run = experiment.group(RunSettings)
     state = folder / "state" if run.state_dir == AUTO else Path(run.state_dir) / folder.name
     store = memory_store(experiment, state)
     clients = experiment.num_clients
-    nodes = num_supernodes or clients
+    nodes = num_supernodes or min(clients, MOST_NODES)
     workers = min(run.workers or cores(), clients)
     failures = Failures()
     with flower_identity(), ExitStack() as stack:

@@ -1,11 +1,13 @@
-"""Runs an experiment in Flower's Simulation Runtime: one machine, Ray actors."""
+"""Runs an experiment in Flower's Simulation Runtime: Ray actors here, or of a cluster."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from fedsuite.core.extras import require
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
+from fedsuite.engines.cluster import ADDRESS_VARIABLE
 from fedsuite.engines.flower import (
     OnLine,
     in_world,
@@ -20,6 +22,9 @@ _SECONDS_BETWEEN_LOOKS = "0.5"
 """Seconds between the SuperExec's looks for work. At Flower's 20 looks per second SuperExec
 and SuperLink take 12 % of a core throughout a run."""
 
+_JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Variable that Ray merges into what a program asks of its job; Flower asks for no such."""
+
 
 def run_ray(
     run_config: Mapping[str, Value],
@@ -27,6 +32,7 @@ def run_ray(
     num_supernodes: int,
     client_cpus: int = 1,
     client_gpus: float = 0.0,
+    address: str = "",
     on_line: OnLine = print_line,
     package: Path | None = None,
 ) -> None:
@@ -43,6 +49,8 @@ def run_ray(
         CPUs that Ray sets aside per actor; as many actors start as fit.
     client_gpus
         GPUs per actor; a fraction lets several actors share a GPU.
+    address
+        ``HOST:PORT`` of a running Ray cluster; "" starts a Ray on this machine.
     on_line
         Function that takes each line of the run's log, without colours; default: print.
     package
@@ -63,7 +71,13 @@ def run_ray(
     def drive(world: World) -> None:
         world.environment.setdefault(POLL_INTERVAL, _SECONDS_BETWEEN_LOOKS)
         # Whoever starts a simulation is the operator of its nodes.
-        world.environment[ALLOWED_CODE_VARIABLE] = ",".join(own_code(run_config))
+        allowed = {ALLOWED_CODE_VARIABLE: ",".join(own_code(run_config))}
+        world.environment.update(allowed)
+        if address:
+            world.environment[ADDRESS_VARIABLE] = address
+            # Actors of a running cluster inherit the environment of its nodes, not ours.
+            job = {"runtime_env": {"env_vars": allowed}}
+            world.environment[_JOB_VARIABLE] = json.dumps(job)
         app = stage_app(world.folder / "app", run_config, package=package)
         superlink = start_superlink(world, ["--simulation"])
         options = ["--federation-config", federation]

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 import tomli_w
 from filelock import BaseFileLock, FileLock, Timeout
+from numpy.typing import NDArray
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import (
@@ -33,6 +34,9 @@ from fedsuite.results import layout
 
 LOCK = ".lock"
 """File that locks a folder for its writer."""
+
+_BLOCK = 10_000
+"""Rows of a table that are written at a time."""
 
 PACKAGES = ("flwr", "flwr-datasets", "ray", "torch", "numpy", "scikit-learn")
 """Packages whose versions the manifest holds."""
@@ -166,6 +170,28 @@ class RunFolder:
         """Write or replace a JSON file; numbers that are not finite become ``null``."""
         atomic_write(self.path / name, _pretty(value))
 
+    def write_tables(
+        self,
+        name: str,
+        tables: Mapping[str, NDArray[np.int64]],
+        others: Mapping[str, object],
+    ) -> None:
+        """Write as :meth:`write_json` does, of tables with very many rows too.
+
+        Parameters
+        ----------
+        tables
+            Whole numbers ``[rows, columns]``, at least one of each.
+        others
+            What comes after them.
+        """
+        parts = [
+            b"  %s: %s" % (json.dumps(k).encode(), _rows(t)) for k, t in tables.items()
+        ]
+        if others:
+            parts.append(_pretty(others).removeprefix(b"{\n").removesuffix(b"\n}\n"))
+        atomic_write(self.path / name, b"{\n" + b",\n".join(parts) + b"\n}\n")
+
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write or replace a binary file, such as ``model.safetensors``."""
         atomic_write(self.path / name, data)
@@ -267,6 +293,15 @@ def _lines(rows: Iterable[Mapping[str, object]]) -> bytes:
 
 def _pretty(value: Mapping[str, object]) -> bytes:
     return json.dumps(_plain(value), indent=2).encode() + b"\n"
+
+
+def _rows(table: NDArray[np.int64]) -> bytes:
+    """Return a table as :func:`_pretty` writes it inside an object, without its memory."""
+    between = b"\n    ],\n    [\n      "
+    blocks = (table[first : first + _BLOCK] for first in range(0, len(table), _BLOCK))
+    row = b",\n      ".join([b"%d"] * table.shape[1])
+    texts = (between.join([row] * len(b)) % tuple(b.ravel().tolist()) for b in blocks)
+    return b"[\n    [\n      " + between.join(texts) + b"\n    ]\n  ]"
 
 
 def _version(package: str) -> str | None:

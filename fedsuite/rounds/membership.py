@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,9 +41,40 @@ class Members:
     """
 
     client_ids: Sequence[int]
-    nodes: dict[int, int]
+    nodes: Mapping[int, int]
     hosted: bool = False
     names: dict[int, str] = field(default_factory=dict)
+
+
+class Hosts(Mapping[int, int]):
+    """Client to node, where client c lives on partition c modulo their number.
+
+    Parameters
+    ----------
+    by_partition
+        Partition to node, of nodes that are there.
+    num_partitions, num_clients
+        How many there are.
+    """
+
+    def __init__(
+        self, by_partition: Mapping[int, int], num_partitions: int, num_clients: int
+    ) -> None:
+        self._by_partition = by_partition
+        self._num_partitions = num_partitions
+        self._clients = range(num_clients)
+
+    def __getitem__(self, client_id: int) -> int:
+        if client_id not in self._clients:
+            raise KeyError(client_id)
+        return self._by_partition[client_id % self._num_partitions]
+
+    def __iter__(self) -> Iterator[int]:
+        return (k for k in self._clients if k % self._num_partitions in self._by_partition)
+
+    def __len__(self) -> int:
+        clients, step = self._clients, self._num_partitions
+        return sum(len(clients[first::step]) for first in self._by_partition)
 
 
 def sample_clients(
@@ -312,11 +343,7 @@ class Directory:
             self._greet(grid, sorted(grid.get_node_ids()))
         by_partition = self._by_partition()
         num_clients = self._num_clients or self._num_partitions
-        nodes = {
-            client_id: by_partition[client_id % self._num_partitions]
-            for client_id in range(num_clients)
-            if client_id % self._num_partitions in by_partition
-        }
+        nodes = Hosts(by_partition, self._num_partitions, num_clients)
         self._known_nodes = sorted(self._partitions)
         self._hosts = Members(range(num_clients), nodes, hosted=True, names=self._names)
         return self._hosts

@@ -80,14 +80,13 @@ class Witness:
             columns = {"update_norm": seen.norm}
             if median > 0:
                 columns["norm_ratio"] = seen.norm / median
-            others = [
-                weights[k] * other.sketch
-                for k, other in known.items()
-                if k != client_id and other.shapes == seen.shapes
-            ]
-            if others:
-                columns["cosine"] = cosine(seen.sketch, np.sum(others, axis=0))
             report.annotate(client_id, **columns)
+        for shapes in dict.fromkeys(seen.shapes for seen in known.values()):
+            alike = {k: seen.sketch for k, seen in known.items() if seen.shapes == shapes}
+            if len(alike) > 1:
+                weighted = np.stack([weights[k] * sketch for k, sketch in alike.items()])
+                for k, others in zip(alike, sums_of_others(weighted), strict=True):
+                    report.annotate(k, cosine=cosine(alike[k], others))
 
     def _looked_at(self, trained: Arrays, start: Mapping[str, NDArray[Any]]) -> Seen:
         names = [n for n, array in trained.items() if not is_statistic(n, array)]
@@ -107,6 +106,21 @@ class Witness:
             add_in_buckets(sketch, change, offset)
             offset += change.size
         return Seen(float(np.sqrt(squares)), sketch, shapes)
+
+
+def sums_of_others(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each row the sum of all others, ``[rows, width]``.
+
+    Sums of those before and those after it: subtracting it from the sum of all would lose
+    the others beside one that is enormous.
+    """
+    sums = np.zeros_like(rows)
+    np.cumsum(rows[:-1], axis=0, out=sums[1:])
+    after = np.zeros(rows.shape[1:])
+    for index in range(len(rows) - 1, -1, -1):
+        sums[index] += after
+        after += rows[index]
+    return sums
 
 
 def add_in_buckets(sketch: Vector, values: Vector, offset: int) -> None:

@@ -37,6 +37,7 @@ from fedsuite.results.layout import (
     LEDGER,
     MANIFEST,
     MODEL,
+    PARTITION,
     read_manifest,
 )
 from fedsuite.results.summary import draw_plots, finish_folder
@@ -51,6 +52,7 @@ from fedsuite.running.server_parts import ServerParts, initial_arrays, server_pa
 from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
 from fedsuite.training.app import source_hash
+from fedsuite.workarounds.lost_actors import lost_actors_replaced
 from fedsuite.workarounds.packed_grid import grid_for
 
 RUNS_VARIABLE = "FEDSUITE_RUNS"
@@ -76,7 +78,8 @@ def main(grid: Grid, context: Context) -> None:
         refuse_relative_paths(experiment)
         refuse_flowers_table(experiment, context.run_config)
         folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
-        run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
+        with lost_actors_replaced(grid):
+            run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
     except FedsuiteError as error:
         # Flower logs a traceback; this line is for people.
         write_line(f"fedsuite: error: {error}")
@@ -309,17 +312,13 @@ def _new_folder(
     run_folder = RunFolder.create(folder, experiment.values, manifest)
     if experiment["sites"]:
         return run_folder
-    counts: dict[str, Any] = {
-        "train": data.class_counts().tolist(),
-        "test": data.test_class_counts().tolist(),
-    }
+    counts = {"train": data.class_counts(), "test": data.test_class_counts()}
     validation = data.validation_class_counts()
     if validation is not None:
-        counts["validation"] = validation.tolist()
-    if data.partition.shifts:
-        counts["shift"] = [asdict(shift) for shift in data.partition.shifts]
+        counts["validation"] = validation
+    shifts = [asdict(shift) for shift in data.partition.shifts]
     try:
-        run_folder.write_json("partition.json", counts)
+        run_folder.write_tables(PARTITION, counts, {"shift": shifts} if shifts else {})
     except RunError as error:
         _note_failure(run_folder, error)
         raise

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import torch
@@ -181,6 +181,11 @@ class Worker:
 
     def facts(self, context: Context) -> Mapping[str, str]:
         """Return fingerprints of public data and plug-ins, if any, for a node's hello."""
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> Mapping[str, str]:
+        # Very many nodes of one process ask for them.
         public = self._data.public_set()
         of_public = {"public": public.fingerprint} if len(public) else {}
         return plug_in_facts(self._experiment) | of_public

@@ -20,6 +20,7 @@ LISTED: Mapping[str, str] = {
     "site-dirs": "needs data of sites: tests/running/test_site_runs.py",
     "public-dir": "needs a folder of images: tests/running/test_public_runs.py",
     "engine": "says where it runs: to the same bits by tests/engines",
+    "ray-address": "says where it runs: to the same bits by tests/engines",
     "workers": "says where it runs: to the same bits by tests/engines",
     "threads": "says how fast it runs; may change the last bits",
     "device": "says where it runs: tests/test_gpu.py, on a machine that has one",

@@ -304,6 +304,7 @@ OTHER_VALUES = {
     "site-dirs": "elsewhere",
     "metrics-port": 9400,
     "metrics-host": "0.0.0.0",
+    "ray-address": "auto",
 }
 """Other values of the keys that are not decisive."""
 

@@ -11,7 +11,7 @@ from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.validation import ClientReply
-from fedsuite.rounds.witness import WIDTH, Witness, add_in_buckets, cosine
+from fedsuite.rounds.witness import WIDTH, Witness, add_in_buckets, cosine, sums_of_others
 from tests.helpers import TamperingGrid, matrix_app, play, run, strategy_for
 
 POINTS = ([1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [2.0, 1.0], [10.0, -10.0])
@@ -100,3 +100,10 @@ def test_rewarded_clients_are_measured_from_the_model_that_they_got() -> None:
     trace = play(method="cgsv", num_rounds=2)
     lengths = [row["update_norm"] for row in trace.reports[1].train.rows]
     assert 0 < min(lengths) < max(lengths) < 10
+
+
+def test_sums_of_others_survive_an_enormous_one() -> None:
+    rows = np.array([[1.0], [1e30], [2.0], [4.0]])
+    assert sums_of_others(rows)[1].tolist() == [7.0]
+    small = np.array([[1.0, 2.0], [3.0, 5.0], [7.0, 11.0]])
+    assert sums_of_others(small).tolist() == [[10.0, 16.0], [8.0, 13.0], [4.0, 7.0]]
