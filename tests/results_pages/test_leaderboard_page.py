@@ -38,6 +38,7 @@ CLAIMS = {
         ("digits", "cgsv", "fedavg"),
         ("hospitals", "fedrep", "fedavg-ft"),
         ("hospitals", "fedrep", "standalone"),
+        ("hospitals", "fedas", "fedavg-ft"),
         ("hospitals", "scaffold", "fedavg"),
         ("specialties", "fedavg-ft", "fedavg"),
         ("fashion-mlp", "fedavg-ft", "fedavg"),
