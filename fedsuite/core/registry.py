@@ -58,6 +58,12 @@ _ROWS: tuple[tuple[str, ...], ...] = (
         _FEDAVG,
     ),
     (
+        "heterofl",
+        "averaging.heterofl.HeteroFL",
+        "Diao et al., ICLR 2021, arXiv:2010.01264",
+        _FEDAVG,
+    ),
+    (
         "fednova",
         "drift.fednova.FedNova",
         "Wang et al., NeurIPS 2020, arXiv:2007.07481",

@@ -2,26 +2,23 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
-from fedsuite.core.settings import key, part
-from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays
+from fedsuite.core.settings import key
+from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import WeightedMean
 from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.validation import ClientReply, Expected, spec_of
+from fedsuite.rounds.network_models import NetworkModels
+from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.distillation.public_exchange import PublicExchange
-
-if TYPE_CHECKING:
-    from fedsuite.models.server_networks import ServerNetworks
 
 Average = Literal["size", "uniform"]
 Combination = Literal["avg-logits", "avg-probs", "avg-losses"]
 
 
-class NetworkAverages(PublicExchange):
+class NetworkAverages(NetworkModels, PublicExchange):
     """Mixin, named before a method of outputs, that also sends and averages models.
 
     The local phase's message holds the model of the client's network, and the replies to
@@ -39,7 +36,6 @@ class NetworkAverages(PublicExchange):
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_COMMON_STEP}
     PRIVATE_MODELS: ClassVar[bool] = False
 
-    networks: "ServerNetworks" = part(help="the clients' networks")
     feddf_average: Average = key(default="size", help="models weigh by examples, or alike")
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
@@ -52,35 +48,7 @@ class NetworkAverages(PublicExchange):
         """Average the clients' models within each network, taking one client at a time."""
         return self.updated(arrays, self.averages(self.noted(replies)))
 
-    def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Have each client score the model of its network."""
-        return Exchange(EVALUATE, client_ids, own=self.models_of(arrays, client_ids))
-
     # ------------------------------------------------------------------ for methods to use
-
-    def network_of(self, client_id: int) -> int:
-        """Return the index of a client's network; raise ConfigError if it has none."""
-        networks = self.networks.networks.of_client
-        if client_id >= len(networks):
-            raise ConfigError(
-                f"{type(self).__name__} knows the networks of clients 0 to "
-                f"{len(networks) - 1}, and client {client_id} is none of them: give "
-                "identity='partition', with clients that are "
-                f"fedsuite.clients.{self.NEEDS_OF_CLIENT.client}"
-            )
-        return networks[client_id]
-
-    def models_of(
-        self, arrays: Arrays, client_ids: Sequence[int]
-    ) -> dict[int, dict[str, Arrays]]:
-        """Return for each client the record with the model of its network."""
-        parts = self.networks.split(arrays)
-        return {k: {ARRAYS: parts[self.network_of(k)]} for k in client_ids}
-
-    def models_expected(self, client_ids: Sequence[int]) -> dict[int, Expected]:
-        """Return for each client the reply that holds a model of its network."""
-        specs = [spec_of(initial) for initial in self.networks.initial]
-        return {k: Expected({ARRAYS: specs[self.network_of(k)]}) for k in client_ids}
 
     def averages(self, replies: Iterator[ClientReply]) -> dict[int, Arrays]:
         """Return by network the mean of its clients' models, where any has examples."""
