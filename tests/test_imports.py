@@ -103,7 +103,7 @@ MAY_IMPORT = {
     "models": "core messages",
     "rounds": "core messages",
     "training": "core messages data models",
-    "workarounds": "messages",
+    "workarounds": "core messages",
     "strategies": "core messages data models rounds",
     "clients": "core messages data models training",
     "experiment": "core messages data models rounds training strategies",
@@ -111,8 +111,8 @@ MAY_IMPORT = {
     "callbacks": "core messages rounds results",
     "running": "core messages data models rounds training workarounds strategies clients "
     "experiment results callbacks",
-    "engines": "core messages rounds training workarounds experiment results callbacks "
-    "running",
+    "engines": "core messages rounds training workarounds clients experiment results "
+    "callbacks running",
     "sweeps": "core models experiment results engines",
     "deploy": "core experiment results engines",
     "analyses": "core messages data models rounds training workarounds strategies clients "

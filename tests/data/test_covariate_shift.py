@@ -240,7 +240,8 @@ class TestFirstComponent:
         assert "squared-shift" not in {key.name for key in FirstComponent.KEYS}
         first = self.divided(squared_shift=2.0)
         for other in (self.divided(squared_shift=10.0), self.divided(seed=4)):
-            pairs = zip(first.train + first.test, other.train + other.test, strict=True)
+            theirs = [*other.train, *other.test]
+            pairs = zip([*first.train, *first.test], theirs, strict=True)
             assert all(np.array_equal(a, b) for a, b in pairs)
         assert column(first, "squared_shift") == pytest.approx(
             column(self.divided(squared_shift=10.0), "squared_shift")

@@ -128,6 +128,7 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "dp-sampling": {"dp-noise-multiplier": 0.1, "clients-per-round": 2},
     "early-stop-metric": {"num-rounds": 3},
     "early-stop-patience": {"num-rounds": 3},
+    "fedbuff-discount": {"num-rounds": 6},
     "fedpara-gamma": {"hidden-width": 64},
     "fedfv-history": {"clients-per-round": 2},
     "fedfv-tau": {"clients-per-round": 2, "num-rounds": 4},

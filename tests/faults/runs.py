@@ -43,7 +43,7 @@ _EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
     "fedbuff": {
         **_COMMON,
         "method": "fedbuff",
-        "fedbuff-replies": 2,
+        "fedbuff-share": 0.67,
         "server-optimizer": "yogi",
     },
     "fedem": {**_COMMON, "method": "fedem", "clients-per-round": 2},

@@ -52,7 +52,6 @@ from fedsuite.messages.records import (
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.aggregation import cast_like
 from fedsuite.rounds.exchange import Rejection, ReplyReader
-from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.membership import sample_clients
 from fedsuite.rounds.outstanding import Outstanding, Sent
 from fedsuite.rounds.privacy_rules import Release
@@ -120,13 +119,16 @@ class FedBuff(FedAvg):
         "refused", "a round's replies are changes of models of several rounds"
     )
     PAPER: ClassVar[Mapping[str, Value]] = {"fedbuff-size-weights": False}
-    FIXED: ClassVar[Mapping[str, Value]] = {"fedvarp": False, "decomposition": False}
+    FIXED: ClassVar[Mapping[str, Value]] = {"fedvarp": False}
+    OWN_MODELS: ClassVar[bool] = True
     FIXED_REASON: ClassVar[str] = "its clients start from models of several rounds"
 
-    fedbuff_replies: int = key(
-        default=0,
-        help="replies K that close a round; 0 is all that are in training, FedAvg",
-        minimum=0,
+    fedbuff_share: float = key(
+        default=0.5,
+        help="replies K that close a round, as a share of the clients in training; 1 is "
+        "FedAvg",
+        above=0.0,
+        maximum=1.0,
     )
     fedbuff_discount: float = key(
         default=0.5,
@@ -155,8 +157,8 @@ class FedBuff(FedAvg):
     def __post_init__(self) -> None:
         """Refuse what needs one model in a round."""
         super().__post_init__()
-        if self.fedvarp or type(self.layer) is not ExchangeLayer:
-            raise ValueError(f"fedvarp and layer: FedBuff takes none: {self.FIXED_REASON}")
+        if self.fedvarp:
+            raise ValueError(f"fedvarp = True: {self.FIXED_REASON}")
 
     def drawn(self, phase: str) -> list[int]:
         """Return clients for the free places; to evaluate, real ones that are there."""
@@ -259,8 +261,9 @@ class FedBuff(FedAvg):
             self.held.append(held)
 
     def _wanted(self) -> int:
-        """Return the number of replies that close a round."""
-        return self.fedbuff_replies or self.sampling[TRAIN].count(len(self.members()))
+        """Return K, the number of replies that close a round."""
+        in_training = self.sampling[TRAIN].count(len(self.members()))
+        return max(1, round(self.fedbuff_share * in_training))
 
     def _hold(
         self, reader: ReplyReader, replies: Iterable[Message], report: PhaseReport

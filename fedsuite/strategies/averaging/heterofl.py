@@ -29,9 +29,9 @@ from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
 from fedsuite.rounds.aggregation import cast_like
 from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.network_models import NetworkModels
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies.averaging.network_models import NetworkModels
 
 
 def leading_block(whole: Arrays, part: Arrays) -> Arrays:

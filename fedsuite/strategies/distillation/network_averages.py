@@ -10,8 +10,8 @@ from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import WeightedMean
 from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.network_models import NetworkModels
 from fedsuite.rounds.validation import ClientReply
+from fedsuite.strategies.averaging.network_models import NetworkModels
 from fedsuite.strategies.distillation.public_exchange import PublicExchange
 
 Average = Literal["size", "uniform"]
