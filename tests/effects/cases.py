@@ -42,6 +42,7 @@ SAME: Mapping[tuple[Value, Value], str] = {
     ("fedsgd", "freeze"): "of a client's one step what travels is the same",
     ("fedsgd", "discard"): "beside freeze, for the same reason",
     ("lg-fedavg", 0.0): "as liars: its median counts all alike; trimmed-mean heeds them",
+    ("fedbuff", "nearest"): "its rounds here have two replies: their median is their mean",
     ("fd", 5.0): "as attack-strength: flipped probabilities are refused at any",
 }
 """Values of a method that change nothing by its mathematics, and why."""
