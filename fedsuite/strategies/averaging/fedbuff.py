@@ -29,10 +29,9 @@ of normalisation layers are averaged as they came, without a discount.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal, cast
 
-import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
@@ -46,12 +45,9 @@ from fedsuite.messages.records import (
     TRAIN,
     Arrays,
     ConfigValue,
-    grouped,
-    joined,
 )
-from fedsuite.messages.statistics import is_statistic
-from fedsuite.rounds.aggregation import cast_like
 from fedsuite.rounds.exchange import Rejection, ReplyReader
+from fedsuite.rounds.late_replies import Held, as_change, held_of, moved, state_of
 from fedsuite.rounds.membership import sample_clients
 from fedsuite.rounds.outstanding import Outstanding, Sent
 from fedsuite.rounds.privacy_rules import Release
@@ -60,49 +56,9 @@ from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg, counted_alike
 
 
-@dataclass(frozen=True)
-class Held:
-    """A reply that waits for its round.
-
-    Parameters
-    ----------
-    arrival
-        When it comes, in the plan's time; 0 of a real one, which is there.
-    server_round
-        Round whose model the client started from.
-    reply
-        Of an earlier round: with the changes of what is trained, in place of the model.
-    """
-
-    arrival: float
-    server_round: int
-    reply: ClientReply
-
-
 def discount(staleness: int, power: float) -> float:
     """Return s(tau) = (1 + tau)^-a: 1 for a fresh reply or power 0."""
     return float((1 + staleness) ** -power)
-
-
-def change_of(model: Arrays, sent: Arrays) -> Arrays:
-    """Return what a client changed of what is trained, and statistics as they are."""
-    return {n: a if is_statistic(n, a) else a - sent[n] for n, a in model.items()}
-
-
-def moved(arrays: Arrays, change: Arrays, share: float) -> Arrays:
-    """Return the arrays moved by a share of a change, with its statistics."""
-    return {
-        name: part
-        if is_statistic(name, part)
-        else cast_like(arrays[name] + share * part.astype(np.float64), part.dtype)
-        for name, part in change.items()
-    }
-
-
-def as_change(held: Held, sent: Arrays) -> Held:
-    """Return a reply that waits with its changes in place of its model."""
-    change = change_of(held.reply.arrays[ARRAYS], sent)
-    return replace(held, reply=replace(held.reply, arrays={ARRAYS: change}, content={}))
 
 
 def planned_length(seed: int, spread: float, server_round: int, client_id: int) -> float:
@@ -230,35 +186,14 @@ class FedBuff(FedAvg):
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
         """Return the plan's time, and the replies that wait."""
-        scalars: dict[str, ConfigValue] = {"clock": self.clock}
-        if self.held:
-            replies = [held.reply for held in self.held]
-            scalars["clients"] = [reply.client_id for reply in replies]
-            scalars["arrivals"] = [held.arrival for held in self.held]
-            scalars["rounds"] = [held.server_round for held in self.held]
-            scalars["examples"] = [reply.num_examples for reply in replies]
-            for name in sorted({name for reply in replies for name in reply.metrics}):
-                column = [reply.metrics.get(name, math.nan) for reply in replies]
-                scalars[f"metric/{name}"] = column
-        return joined(
-            {h.reply.client_id: h.reply.arrays[ARRAYS] for h in self.held}
-        ), scalars
+        changes, columns = state_of(self.held)
+        return changes, {"clock": self.clock, **columns}
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
-        self.clock, changes = float(cast(float, scalars["clock"])), grouped(arrays)
-        columns = {n: cast(list[float], v) for n, v in scalars.items() if n != "clock"}
-        self.held = []
-        for row, client_id in enumerate(columns.get("clients", [])):
-            metrics = {
-                name.removeprefix("metric/"): column[row]
-                for name, column in columns.items()
-                if name.startswith("metric/") and not math.isnan(column[row])
-            }
-            change = {ARRAYS: changes[str(client_id)]}
-            reply = ClientReply(int(client_id), change, metrics, columns["examples"][row])
-            held = Held(columns["arrivals"][row], int(columns["rounds"][row]), reply)
-            self.held.append(held)
+        columns = dict(scalars)
+        self.clock = float(cast(float, columns.pop("clock")))
+        self.held = held_of(arrays, columns)
 
     def _wanted(self) -> int:
         """Return K, the number of replies that close a round."""
