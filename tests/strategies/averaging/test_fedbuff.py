@@ -62,7 +62,10 @@ def test_rounds_by_hand(slow: None) -> None:
     Round 1: clients 0 and 2 come, at time 2. Round 2: they train again, come at 4, ...
     Client 1 needs until 9.5, so that it comes in round 5, four rounds late.
     """
-    trace = run(FedBuff(fedbuff_share=0.67), TamperingGrid(matrix_app(), 3), 5)
+    grid = TamperingGrid(matrix_app(), 3)
+    trace = run(FedBuff(fedbuff_share=0.67), grid, 5)
+    asked = [m for m in grid.sent if m.metadata.message_type == "train"]
+    assert len(asked) == 3 + 4 * 2
     rows = [[row["client"] for row in report.train.rows] for report in trace.reports]
     assert rows == [[1000, 1002]] * 4 + [[1000, 1001]]
     late = trace.reports[-1].train.rows[1]
