@@ -27,7 +27,7 @@ import numpy as np
 from fedsuite.core.errors import ConfigError
 from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
 from fedsuite.rounds.aggregation import cast_like
-from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE
+from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE, ClientNeeds
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
@@ -86,6 +86,9 @@ class HeteroFL(NetworkModels):
         "refused", "an entry's mean is over the clients whose network holds it"
     )
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {**OWN_RULE, **NO_COMMON_STEP}
+    NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
+        "FedAvgClient", "trains the network of its own width"
+    )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app has one network for all clients"
 
     def models_of(

@@ -30,7 +30,8 @@ class NetworkModels(FederatedStrategy):
             raise ConfigError(
                 f"{type(self).__name__} knows the networks of clients 0 to "
                 f"{len(networks) - 1}, and client {client_id} is none of them: give "
-                "identity='partition', with clients of fedsuite that build them"
+                "identity='partition', with clients that are "
+                f"fedsuite.clients.{self.NEEDS_OF_CLIENT.client}"
             )
         return networks[client_id]
 
