@@ -15,6 +15,7 @@ by 100 tau. With several forward passes in a step, the features are those of the
 """
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -70,10 +71,12 @@ def loss_on(options: TrainingOptions, rows: Tensor) -> LossFunction:
     if strength or options.decorrelation_weight:
         refuse_sequences(rows, "keys logit-calibration and decorrelation-weight need")
 
+    # Once, and not in each step: the counts stay.
+    taken = cache(partial(calibration, rows, strength=strength))
+
     def lowered(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         logits = model(features)
-        taken = calibration(rows, logits.shape[1], strength)
-        return loss(nn.Identity(), logits - taken, labels)
+        return loss(nn.Identity(), logits - taken(logits.shape[1]), labels)
 
     return lowered if strength else loss
 
