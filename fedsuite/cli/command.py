@@ -368,6 +368,9 @@ def sweep(
 def tune(
     file: FileArgument,
     methods: Annotated[str, typer.Option(help="Methods to tune, comma-separated.")],
+    keys: Annotated[
+        str, typer.Option(help="Keys of options to tune too, comma-separated.")
+    ] = "",
     trials: Annotated[
         int, typer.Option(min=1, help="Runs per method; the first has the defaults.")
     ] = 12,
@@ -384,7 +387,7 @@ def tune(
     from fedsuite.sweeps.tune import Budget, tune_file
 
     budget = Budget(trials, objective_of(objective), seed, workers)
-    tune_file(file, _names(methods), budget, output, overrides(settings))
+    tune_file(file, _names(methods), budget, output, overrides(settings), _names(keys))
 
 
 @app.command()

@@ -33,6 +33,7 @@ from typing import Literal
 import numpy as np
 
 from fedsuite.core.keys import Unless, With
+from fedsuite.core.search import Between
 from fedsuite.core.settings import Declared, key
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import Arrays
@@ -69,6 +70,7 @@ class ServerOptimizerKeys(Declared):
         "round",
         above=0.0,
         needs=_ADAPTIVE,
+        search=Between(0.003, 0.3),
     )
     server_beta1: float = key(
         default=0.9,

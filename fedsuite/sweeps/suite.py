@@ -16,6 +16,7 @@
     standalone = {}
     fedavgm = { method = "fedavg", server-momentum = 0.9 }
     placebo = { method = "fedprox", proximal-mu = 1e-6 }
+    decorr = { method = "fedavg", decorrelation-weight = 0.1, tune = ["decorrelation-weight"] }
 
     [problems.digits]
     title = "Handwritten digits, 10 clients, Dirichlet 0.5"
@@ -48,6 +49,9 @@ from fedsuite.sweeps.trials import (
 
 COMPULSORY = ("fedavg", "standalone", "fedavg-ft")
 """Rows that every leaderboard has."""
+
+TUNE = "tune"
+"""Keys to tune beside the learning rate and the method's own."""
 
 _ROLES = {"baseline": "fedavg", "own-baseline": "fedavg-ft"}
 
@@ -140,8 +144,8 @@ def read_suite(path: Path) -> Suite:
 def _suite(name: str, content: Mapping[str, Any]) -> Suite:
     _only(content, _SUITE_KEYS, "the suite")
     contenders = {
-        title: Contender(title, {"method": title, **_values(f"methods.{title}", fixed)})
-        for title, fixed in _table(content, "methods").items()
+        title: _contender(title, table)
+        for title, table in _table(content, "methods").items()
     }
     for title in contenders:
         if not _NAME.fullmatch(title):
@@ -171,6 +175,15 @@ def _suite(name: str, content: Mapping[str, Any]) -> Suite:
         placebo,
         hashlib.sha256(text.encode()).hexdigest()[:16],
     )
+
+
+def _contender(title: str, table: Any) -> Contender:
+    where = f"methods.{title}"
+    given = dict(table) if isinstance(table, dict) else table
+    tuned = given.pop(TUNE, []) if isinstance(given, dict) else []
+    if not isinstance(tuned, list) or not all(isinstance(name, str) for name in tuned):
+        raise ConfigError(f"{where}: {TUNE} = {tuned!r}: expected a list of keys")
+    return Contender(title, {"method": title, **_values(where, given)}, tuple(tuned))
 
 
 def _problem(

@@ -8,7 +8,7 @@ is read from the clients' validation rows alone.
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -27,6 +27,9 @@ from fedsuite.sweeps.points import OWN_KEYS, Point
 from fedsuite.sweeps.sweep import is_finished
 
 Objective = Literal["mean", "worst-10", "variance"]
+
+LEARNING_RATE = "learning-rate"
+"""Key that is tuned for every method."""
 
 LAST = 3
 """Number of last evaluations that a score averages."""
@@ -64,19 +67,23 @@ class Contender:
         Name in tables and folders.
     fixed
         Values that all its trials have; ``method`` among them.
+    tuned
+        Keys to tune beside the learning rate and the method's own. Trial 0 has such a key's
+        fixed value, or its default; the other trials have drawn ones.
     """
 
     name: str
     fixed: Mapping[str, Value]
+    tuned: tuple[str, ...] = ()
 
     @classmethod
-    def of_method(cls, method: str) -> "Contender":
+    def of_method(cls, method: str, tuned: Sequence[str] = ()) -> "Contender":
         """Return a method without further fixed values."""
         if method not in METHODS:
             raise ConfigError(
                 f"method {method!r}: `fedsuite methods` lists those there are"
             )
-        return cls(method, {"method": method})
+        return cls(method, {"method": method}, tuple(tuned))
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,15 @@ class Space:
         own = {name: first[name] for name in strategy.DEFAULTS if name in first.values}
         own = {name: value for name, value in own.items() if name not in base}
         candidates = (*shared_keys().values(), *strategy.method_keys())
-        keys = {key.name: key for key in candidates if key.search and key.name not in fixed}
+        can = {key.name: key for key in candidates if key.search}
+        always = {LEARNING_RATE, *(key.name for key in strategy.method_keys())} - set(fixed)
+        for name in contender.tuned:
+            if name not in can:
+                known = ", ".join(sorted(can))
+                raise ConfigError(
+                    f"{contender.name}: key {name!r} cannot be tuned: expected {known}"
+                )
+        keys = {name: can[name] for name in can if name in always | set(contender.tuned)}
         return cls(
             contender,
             base,

@@ -67,6 +67,7 @@ def tune_file(
     budget: Budget,
     output: Path,
     overrides: Mapping[str, Value],
+    tuned: Sequence[str] = (),
 ) -> dict[str, Result]:
     """Tune methods on an experiment, and write what was found.
 
@@ -82,6 +83,8 @@ def tune_file(
         Folder, new or of the same tuning.
     overrides
         Values that override the file's.
+    tuned
+        Keys to tune beside the learning rate and each method's own.
 
     Returns
     -------
@@ -99,10 +102,11 @@ def tune_file(
     """
     with naming(file):
         base = tuning_base(file, overrides)
-    contenders = [Contender.of_method(method) for method in dict.fromkeys(methods)]
+    contenders = [Contender.of_method(name, tuned) for name in dict.fromkeys(methods)]
     if not contenders:
         raise ConfigError("--methods: expected at least one method")
-    command = _command(file, [c.name for c in contenders], budget, output, overrides)
+    names = [contender.name for contender in contenders]
+    command = _command(file, names, budget, output, overrides, tuned)
     folder = Path(os.path.abspath(output))
     work = Work("trials", budget.trials * len(contenders))
     results = tune(base, contenders, budget, folder, command, work)
@@ -233,8 +237,10 @@ def _command(
     budget: Budget,
     output: Path,
     overrides: Mapping[str, Value],
+    tuned: Sequence[str],
 ) -> str:
     words = ["fedsuite", "tune", str(file), "--methods", ",".join(methods)]
+    words += ["--keys", ",".join(tuned)] if tuned else []
     words += ["--trials", str(budget.trials), "--objective", budget.objective]
     words += ["--seed", str(budget.seed), "--output", str(output), *set_options(overrides)]
     return shlex.join(

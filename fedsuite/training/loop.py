@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Unless, With
-from fedsuite.core.search import Around
+from fedsuite.core.search import Around, Between
 from fedsuite.core.settings import Settings, key
 from fedsuite.data import Split
 from fedsuite.training.dense_gradients import dense_gradients
@@ -99,12 +99,14 @@ class TrainingOptions(Settings):
         help="weight of FedDecorr's term, on the correlations of a mini-batch's features; "
         "0 is none, 0.1 its paper's",
         minimum=0.0,
+        search=Between(0.01, 1.0),
     )
     logit_calibration: float = key(
         default=0.0,
         help="FedLC's tau: how far training lowers the logits of classes that a client has "
         "few rows of; 0 is not at all",
         minimum=0.0,
+        search=Between(0.05, 2.0),
     )
 
     def learning_rate_at(self, server_round: int) -> float:

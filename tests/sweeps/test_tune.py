@@ -79,6 +79,23 @@ def test_what_is_fixed_is_not_drawn(file: Path) -> None:
     assert dict(space.trial(1, 0, space.draw(1)).point.settings)["proximal-mu"] == 1e-6
 
 
+def test_an_options_key_is_drawn_beside_the_methods_own(file: Path) -> None:
+    fixed = {"method": "fedprox", "decorrelation-weight": 0.1}
+    contender = Contender("fedprox-decorr", fixed, ("decorrelation-weight",))
+    space = Space.of(contender, tuning_base(file, {}))
+    tuned = {key.name for key in space.keys}
+    assert tuned == {"learning-rate", "proximal-mu", "decorrelation-weight"}
+    assert dict(space.trial(0, 0, {}).point.settings)["decorrelation-weight"] == 0.1
+    drawn = space.draw(1)
+    settings = dict(space.trial(1, 0, drawn).point.settings)
+    assert settings["decorrelation-weight"] == drawn["decorrelation-weight"] != 0.1
+
+
+def test_a_key_without_values_to_try_cannot_be_tuned(file: Path) -> None:
+    with pytest.raises(ConfigError, match="fedavg: key 'batch-size' cannot be tuned"):
+        Space.of(Contender.of_method("fedavg", ["batch-size"]), tuning_base(file, {}))
+
+
 def test_clients_hold_out_a_tenth_unless_told_otherwise(file: Path) -> None:
     assert tuning_base(file, {})[VALIDATION] == 0.1
     assert tuning_base(file, {VALIDATION: 0.25})[VALIDATION] == 0.25
