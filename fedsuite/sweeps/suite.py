@@ -16,7 +16,7 @@
     standalone = {}
     fedavgm = { method = "fedavg", server-momentum = 0.9 }
     placebo = { method = "fedprox", proximal-mu = 1e-6 }
-    decorr = { method = "fedavg", decorrelation-weight = 0.1, tune = ["decorrelation-weight"] }
+    fedlc = { method = "fedavg", logit-calibration = 1.0, tune = ["logit-calibration"] }
 
     [problems.digits]
     title = "Handwritten digits, 10 clients, Dirichlet 0.5"
