@@ -172,7 +172,7 @@ def _introduction(
 
 
 def _answer(suite: Suite, problem: Problem, rows: list[Row]) -> str:
-    """Return the problem's result in one line."""
+    """Return the problem's result as an entry of a list."""
     found = verdicts_of(suite, problem, rows, "mean")
     seen = {name: v.difference.mean for name, v in found.items() if v.seen}
     ordered = sorted(seen, key=lambda name: -seen[name])
@@ -180,9 +180,10 @@ def _answer(suite: Suite, problem: Problem, rows: list[Row]) -> str:
     worse = [f"`{name}` {seen[name]:+.1f}" for name in ordered if seen[name] < 0]
     said = [f"above its baseline: {', '.join(better)}"] if better else []
     said += [f"below: {', '.join(worse)}"] if worse else []
-    return (
+    text = (
         f"- **{problem.title}.** {'; '.join(said) or 'No difference is above the noise'}."
     )
+    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _baselines(problem: Problem, rows: list[Row]) -> dict[bool, Row] | None:

@@ -58,6 +58,20 @@ STATEFUL: Mapping[str, Mapping[str, Value]] = {
     },
 }
 
+# Methods with several models, or two, or networks of several widths.
+MODELS: Mapping[str, Mapping[str, Value]] = {
+    "fedbabu": {},
+    "fml": {},
+    "fedala": {"num-rounds": 3},
+    "ifca": {"num-rounds": 3},
+    "fedem": {"num-rounds": 3},
+    "moon": {"num-rounds": 3},
+    "heterofl": {
+        "client-models": "mlp:hidden-width=64, mlp:hidden-width=16",
+        "client-model-assignment": "round-robin",
+    },
+}
+
 
 def run(
     folder: Path, name: str, engine: Engine, num_supernodes: int, **changes: Value
@@ -132,3 +146,12 @@ def test_other_engines(
 def test_methods_with_client_state(name: str, engine: Engine, tmp_path: Path) -> None:
     local = run(tmp_path, "local", "local", 0, **STATEFUL[name])
     assert run(tmp_path, "other", engine, 2, **STATEFUL[name]) == local
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", ["ray", "deployment"])
+@pytest.mark.parametrize("method", MODELS)
+def test_methods_with_several_models(method: str, engine: Engine, tmp_path: Path) -> None:
+    local = run(tmp_path, "local", "local", 0, method=method, **MODELS[method])
+    assert run(tmp_path, "other", engine, 2, method=method, **MODELS[method]) == local
