@@ -12,13 +12,14 @@ from fedsuite.clients.personal import fedbabu
 from fedsuite.clients.personal.fedbabu import FedBABUClient
 from fedsuite.core.errors import ConfigError
 from fedsuite.experiment.parts import federated_data, network_model
-from fedsuite.messages.records import ARRAYS, Arrays
+from fedsuite.messages.records import ARRAYS, Arrays, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.models.head import head_names
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.personal.fedbabu import FedBABU
 from fedsuite.training.evaluation import evaluate_model
+from fedsuite.training.loop import TrainingOptions
 from tests.helpers import Trace, bits, digits_experiment, final_bits, play
 
 MLP: dict[str, Any] = {"model": "mlp", "hidden_width": 8}
@@ -82,6 +83,23 @@ def test_a_head_that_learns_and_travels_makes_it_fedavg(
     whole = property(lambda groups: frozenset(groups.names))
     monkeypatch.setattr(ParameterGroups, "body", whole)
     assert final_bits(**BABU) == plain
+
+
+def test_under_a_head_of_zeros_no_body_learns() -> None:
+    """The body's gradient goes through the head, which stays zero in later steps too."""
+    sent, head = initial()
+    sent = {n: np.zeros_like(a) if n in head else a for n, a in sent.items()}
+    experiment = digits_experiment(**BABU)
+    data = federated_data(experiment)
+    client = FedBABUClient(
+        network_model(experiment, data),
+        data.client(0).train,
+        data.client(0).test,
+        training=TrainingOptions(local_steps=3, batch_size=8, learning_rate=0.1),
+    )
+    reply = client.answer(Request("train", 0, {ARRAYS: sent}, {"server-round": 1}))
+    body = {n: a for n, a in sent.items() if n not in head}
+    assert bits(reply.arrays[ARRAYS]) == bits(body)
 
 
 def test_no_epochs_score_the_model_of_the_server() -> None:

@@ -63,6 +63,22 @@ def test_golden_round() -> None:
     assert strategy.round_metrics == {"cluster_0_clients": 2.0, "cluster_1_clients": 1.0}
 
 
+def test_the_scored_model_is_the_received_one_that_fits_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Training left 3.95. Of 0 and 4, which come to be scored, 4 is nearer to 3.9."""
+    client = asked(3.9, rate=0.5).client
+
+    def scored(client: IFCAClient) -> Reply:
+        (number,) = client.model.parameters()
+        return Reply({}, {"number": float(number)})
+
+    monkeypatch.setattr(IFCAClient, "evaluation", scored)
+    sent = {ARRAYS: {"x": np.zeros(1)}, "model-1": {"x": np.full(1, 4.0)}}
+    reply = client.answer(Request("evaluate", 0, sent, {"server-round": 1}))
+    assert reply.metrics == {"number": 4.0}
+
+
 def test_a_model_that_nobody_chose_stays() -> None:
     assert after([asked(6.0), asked(8.0)])[1] == pytest.approx([7.0, 7.0])
     assert after([asked(-6.0), asked(0.0)])[1] == pytest.approx([-3.0, 9.0])
