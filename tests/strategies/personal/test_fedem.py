@@ -70,12 +70,14 @@ class PerRow(nn.Module):
         return torch.stack([first, torch.zeros_like(first)], dim=1)
 
 
-def trained(models: list[list[float]], **options: Any) -> tuple[Reply, Arrays]:
+def trained(
+    models: list[list[float]], network: PerRow | None = None, **options: Any
+) -> tuple[Reply, Arrays]:
     """Return reply and state of a client of two rows of label 0, after one step of 1."""
     data = Split(torch.tensor([[0.0], [1.0]]), torch.zeros(2, dtype=torch.int64))
     store = MemoryStore()
     training = TrainingOptions(**{"batch_size": 0, "learning_rate": 1.0, **options})
-    client = FedEMClient(PerRow(), data, data, store=store, training=training)
+    client = FedEMClient(network or PerRow(), data, data, store=store, training=training)
     records = {
         f"model-{m}" if m else ARRAYS: {"z": np.array(z)} for m, z in enumerate(models)
     }
@@ -97,6 +99,16 @@ def test_golden_step(options: dict[str, Any]) -> None:
     first, second = (reply.arrays[name]["z"] for name in (ARRAYS, "model-1"))
     np.testing.assert_allclose(first, [high + 3 / 32, 1 / 8])
     np.testing.assert_allclose(second, [-high + 3 / 32, 1 / 8])
+
+
+@pytest.mark.parametrize("best", [0, 1])
+def test_after_training_the_network_is_the_model_that_fits_best(best: int) -> None:
+    models = [[-1.0, 0.0], [-1.0, 0.0]]
+    models[best] = [1.0, 0.0]
+    network = PerRow()
+    reply, _ = trained(models, network)
+    name = f"model-{best}" if best else ARRAYS
+    np.testing.assert_array_equal(network.z.detach().numpy(), reply.arrays[name]["z"])
 
 
 def test_golden_means() -> None:
