@@ -21,8 +21,11 @@ from pathlib import Path
 
 from fedsuite.deploy.rehearsal import LocalFederation
 from fedsuite.engines.api import at_home
-from fedsuite.engines.flower import in_world, stage_app
+from fedsuite.engines.flower import (
+    in_world,
+)
 from fedsuite.engines.processes import World
+from fedsuite.engines.staging import stage_app
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.models.arrays import model_arrays

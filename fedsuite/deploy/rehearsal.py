@@ -36,10 +36,10 @@ from fedsuite.engines.flower import (
     fleet_is_grpc,
     follow_run,
     in_world,
-    stage_keys,
     started_run,
 )
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
+from fedsuite.engines.staging import stage_keys
 from fedsuite.results.layout import EXPERIMENT, FEDERATION_VARIABLE
 
 

@@ -13,10 +13,10 @@ from fedsuite.engines.flower import (
     SuperLink,
     in_world,
     run_app,
-    stage_app,
     start_superlink,
 )
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
+from fedsuite.engines.staging import stage_app
 from fedsuite.experiment.plug_ins import ALLOWED_CODE, own_code
 
 

@@ -12,10 +12,10 @@ from fedsuite.engines.flower import (
     OnLine,
     in_world,
     run_app,
-    stage_app,
     start_superlink,
 )
 from fedsuite.engines.processes import POLL_INTERVAL, World
+from fedsuite.engines.staging import stage_app
 from fedsuite.experiment.plug_ins import ALLOWED_CODE_VARIABLE, own_code
 
 _SECONDS_BETWEEN_LOOKS = "0.5"

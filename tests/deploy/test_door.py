@@ -20,8 +20,12 @@ from fedsuite.deploy.door import LOOPBACK, check_listening, door_command, nginx_
 from fedsuite.deploy.folders import SuperLinkFolder, init_federation
 from fedsuite.deploy.programs import ask, superlink_command, write_connection
 from fedsuite.deploy.rehearsal import LocalFederation
-from fedsuite.engines.flower import CONNECTION, fleet_is_grpc, stage_keys
+from fedsuite.engines.flower import (
+    CONNECTION,
+    fleet_is_grpc,
+)
 from fedsuite.engines.processes import World
+from fedsuite.engines.staging import stage_keys
 from fedsuite.results.reader import load_run
 from tests.deploy.accidents import values
 from tests.deploy.shipped import DEPLOY, README

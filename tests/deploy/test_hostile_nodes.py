@@ -8,8 +8,8 @@ import pytest
 
 import fedsuite
 from fedsuite.deploy.rehearsal import LocalFederation
-from fedsuite.engines.flower import stage_app
 from fedsuite.engines.processes import World
+from fedsuite.engines.staging import stage_app
 from fedsuite.results.reader import Run, load_run
 from tests.deploy import hostile_mod
 from tests.deploy.accidents import values

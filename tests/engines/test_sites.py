@@ -10,8 +10,9 @@ import fedsuite
 from fedsuite.core.keys import Value
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import SuperLink as Link
-from fedsuite.engines.flower import ask_outcome, connect, fleet_is_grpc, in_world, stage_app
+from fedsuite.engines.flower import ask_outcome, connect, fleet_is_grpc, in_world
 from fedsuite.engines.processes import Program, World
+from fedsuite.engines.staging import stage_app
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.reader import load_run
 from tests.data.site_files import write_site

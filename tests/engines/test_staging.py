@@ -24,10 +24,9 @@ from fedsuite.engines.flower import (
     Outcome,
     describe_failure,
     parse_outcome,
-    stage_app,
-    stage_keys,
 )
 from fedsuite.engines.processes import Program, World
+from fedsuite.engines.staging import stage_app, stage_keys
 from tests.engines.tiny_app import ODD_VALUES
 
 # Staging

@@ -11,8 +11,8 @@ import fedsuite
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.engines.api import at_home
-from fedsuite.engines.flower import stage_keys
 from fedsuite.engines.local import LocalGrid
+from fedsuite.engines.staging import stage_keys
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.plug_ins import ALLOWED_CODE_VARIABLE
 from fedsuite.running import server, worker

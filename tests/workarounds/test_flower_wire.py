@@ -31,8 +31,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedsuite.deploy.folders import NodeFolder
 from fedsuite.deploy.rehearsal import LocalFederation
-from fedsuite.engines.flower import stage_app
 from fedsuite.engines.processes import World
+from fedsuite.engines.staging import stage_app
 from fedsuite.workarounds.identity import flower_identity
 from tests.workarounds.wire import Fleet
 
