@@ -2,12 +2,13 @@
 
     python -P -m fedsuite.workarounds.dead_threads flower-supernode --superlink ...
 
-A SuperNode sends heartbeats from a thread of their own. An answer of status 500, as a
-SuperLink on a full disk gives, ends that thread. The SuperNode goes on without heartbeats, so
-the SuperLink takes it for offline for ever, and a run waits for it in vain. Once the program
-has ended, its watcher starts it again.
+A SuperLink on a full disk answers with status 500. A SuperNode whose heartbeat meets that
+sends no other, because its thread of heartbeats dies. A SuperNode whose look for messages
+meets it signs off, because its main thread ends. In both cases the process lives on by its
+other threads. The SuperLink takes the node for offline for ever, and a run waits for it in
+vain. Once the program has ended, its watcher starts it again.
 
-Seen in flwr 1.41.0. To delete when heartbeats go on after any answer.
+Seen in flwr 1.41.0. To delete when a SuperNode goes on, or ends, after any answer.
 """
 
 import os
@@ -23,13 +24,21 @@ def main(program: str, *words: str) -> None:
     """Become a console script of this environment, with its arguments."""
     threading.excepthook = _end
     sys.argv = [executable(program), *words]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        others = set(threading.enumerate()) - {threading.main_thread()}
+        if any(not thread.daemon for thread in others):
+            _end_program("main thread")
 
 
 def _end(death: threading.ExceptHookArgs) -> None:
     threading.__excepthook__(death)
-    name = death.thread.name if death.thread else "that has ended"
-    print(f"the thread {name} died, so the program ends", file=sys.stderr, flush=True)
+    _end_program(death.thread.name if death.thread else "thread")
+
+
+def _end_program(dead: str) -> None:
+    print(f"the {dead} ended, so the program ends", file=sys.stderr, flush=True)
     # Flower's programs take it as a request, and sign off.
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""A program whose thread dies ends; it ends by itself otherwise."""
+"""A program whose thread or main thread is dead ends; it ends by itself otherwise."""
 
 import signal
 import subprocess
@@ -11,23 +11,29 @@ PROGRAM = """#!{python}
 import sys, threading, time
 
 def beat():
-    if "dies" in sys.argv:
+    if sys.argv[1] == "heart":
         raise OSError("status 500")
 
 if __name__ == "__main__":
     threading.Thread(target=beat, name="heart").start()
-    time.sleep(60 if "dies" in sys.argv else 0)
-    sys.exit(len(sys.argv))
+    if sys.argv[1] != "none":
+        threading.Thread(target=time.sleep, args=[60], name="server").start()
+    if sys.argv[1] == "heart":
+        time.sleep(60)
+    sys.exit(3)
 """
 
 
-@pytest.mark.parametrize(("word", "code"), [("dies", -signal.SIGTERM), ("lives", 2)])
-def test_a_program_ends_with_its_thread(word: str, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dead", "code"),
+    [("heart", -signal.SIGTERM), ("main thread", -signal.SIGTERM), ("none", 3)],
+)
+def test_a_program_ends_with_its_threads(dead: str, code: int, tmp_path: Path) -> None:
     program = tmp_path / "flower-program"
     program.write_text(PROGRAM.format(python=sys.executable))
     program.chmod(0o755)
     command = [sys.executable, "-m", "fedsuite.workarounds.dead_threads", str(program)]
-    ended = subprocess.run([*command, word], capture_output=True, text=True, check=False)
+    ended = subprocess.run([*command, dead], capture_output=True, text=True, check=False)
     assert ended.returncode == code
-    told = "status 500\nthe thread heart died, so the program ends\n"
-    assert ended.stderr.endswith(told) == (word == "dies")
+    told = f"the {dead} ended, so the program ends\n"
+    assert ended.stderr.endswith(told) == (dead != "none")
