@@ -121,7 +121,7 @@ Mod = Callable[[Message, Context, Call], Message]
 
 
 def tampering(changes: Sequence[Tampering]) -> Mod:
-    """Return a mod of Flower's that changes the hostile node's replies of rounds 1, 2, ..."""
+    """Return a mod of Flower's: the hostile node's replies of rounds 1, 2, ... change."""
 
     def tamper(message: Message, context: Context, call_next: Call) -> Message:
         reply = call_next(message, context)
