@@ -64,11 +64,10 @@ class Operated:
         wait_until(partial(says, link, "nodes may join"))
         return link
 
-    def run(self, run: Path) -> Program:
+    def run(self, run: Path, **changes: Value) -> Program:
         """Start a run with its results in a folder, and wait until two rounds are kept."""
         file = self._folder / "e.toml"
-        # Replies that a full disk loses are waited for so long.
-        values: dict[str, Value] = {**FEDAKD, "plots": False, "round-timeout": 90.0}
+        values: dict[str, Value] = {**FEDAKD, "plots": False, **changes}
         file.write_text(tomli_w.dumps({**values, "output-dir": str(run.parent)}))
         driver = self.type("deploy", "run", self.superlink, file)
         wait_until((run / "checkpoints" / "round-000002.safetensors").exists)
@@ -136,7 +135,8 @@ def test_the_disk_under_the_superlink_is_full(results: str, tmp_path: Path) -> N
         with World("fedsuite") as world:
             operated = Operated(world, tmp_path / "typed", disk)
             runs = operated.superlink / "runs" if results == "there" else tmp_path / "runs"
-            driver = operated.run(runs / "run")
+            # Replies that a full disk loses are waited for so long.
+            driver = operated.run(runs / "run", **{"round-timeout": 90.0})
             ballast = fill(disk)
             wait_until(partial(says, driver, f"{operated.superlink} is full: free some\n"))
             line = operated.failed(driver)
