@@ -7,6 +7,7 @@ import typer
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO
+from fedsuite.core.output import print_line
 from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def superlink(
     from fedsuite.deploy.programs import run_superlink
 
     loaded = SuperLinkFolder.load(folder)
-    run_superlink(loaded, _say, bind, opens=open_control_api)
+    run_superlink(loaded, print_line, bind, opens=open_control_api)
 
 
 @app.command()
@@ -116,7 +117,7 @@ def supernode(
     from fedsuite.deploy.folders import NodeFolder
     from fedsuite.deploy.programs import run_supernode
 
-    run_supernode(NodeFolder.load(folder), runtime_port, _say)
+    run_supernode(NodeFolder.load(folder), runtime_port, print_line)
 
 
 @app.command(
@@ -154,7 +155,7 @@ def run(
     if experiment["output-dir"] == AUTO:
         # The server's own place, where `deploy status` looks; this may be another machine.
         values["output-dir"] = AUTO
-    submit(SuperLinkFolder.load(folder), values, print, host)
+    submit(SuperLinkFolder.load(folder), values, print_line, host)
 
 
 @app.command()
@@ -181,7 +182,7 @@ def local(
         # The nodes' folders go, and a resumed run needs what clients kept.
         values["state-dir"] = str(Path(str(values["output-dir"])) / ".state")
     with rehearsal_told(values, nodes, output):
-        rehearse(values, nodes, output, print)
+        rehearse(values, nodes, output, print_line)
 
 
 @app.command()
@@ -207,10 +208,6 @@ def status(
     there = runs or Path(superlink_environment(loaded)["FEDSUITE_RUNS"])
     for table in tables(loaded, there):
         console.print(table)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _values(file: Path, settings: list[str] | None) -> "dict[str, Value]":

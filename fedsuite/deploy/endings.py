@@ -19,6 +19,11 @@ FULL_BYTES = 20 * 2**20
 """Free space of a disk below which it is full: SQLite and a model need more."""
 
 
+def is_full(place: Path) -> bool:
+    """Return whether the disk of a file or folder is full."""
+    return shutil.disk_usage(place).free < FULL_BYTES
+
+
 def left_to_superlink(folder: SuperLinkFolder, run: Path, run_id: str | None) -> str:
     """Return the message on a run that the SuperLink goes on with.
 
@@ -50,10 +55,10 @@ def failed_there(error: RunError, folder: SuperLinkFolder, run: Path) -> str:
     again = shlex.join(["fedsuite", "resume", str(run)])
     for place in (folder.path, run):
         there = next(p for p in (place, *place.parents) if p.exists())
-        free = shutil.disk_usage(there).free
-        if free < FULL_BYTES:
+        if is_full(there):
+            left = shutil.disk_usage(there).free / 2**20
             return (
-                f"the disk of {place} is full ({free / 2**20:.1f} MB left): free some, "
+                f"the disk of {place} is full ({left:.1f} MB left): free some, "
                 f"then `{again}` goes on; Flower's words: {error}"
             )
     if isinstance(error, NoAnswerError):

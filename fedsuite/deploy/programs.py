@@ -25,6 +25,7 @@ from fedsuite.core.files import atomic_write
 from fedsuite.core.own_process import with_fedsuite
 from fedsuite.deploy.clocks import clock_trouble
 from fedsuite.deploy.door import LOOPBACK, check_listening, door_command
+from fedsuite.deploy.endings import is_full
 from fedsuite.deploy.folders import (
     AUTHORITY,
     DOOR,
@@ -44,6 +45,7 @@ from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
 from fedsuite.engines.processes import executable, flower_environment, stop_signals_raise
 from fedsuite.engines.watchdog import Watchdog, mark
 from fedsuite.results.layout import FEDERATION_VARIABLE
+from fedsuite.workarounds import dead_threads
 
 REGISTERED = "registered.json"
 
@@ -96,7 +98,7 @@ def superlink_helper_command(folder: SuperLinkFolder) -> list[str]:
 def supernode_command(folder: NodeFolder, runtime_port: int) -> list[str]:
     """Return the command of a SuperNode, whose SuperExec uses a port of the loopback."""
     return [
-        "flower-supernode",
+        *(sys.executable, "-P", "-m", dead_threads.__name__, "flower-supernode"),
         *("--superlink", folder.superlink),
         *("--root-certificates", str(folder.path / AUTHORITY)),
         *("--auth-supernode-private-key", str(folder.path / NODE_KEY)),
@@ -331,11 +333,17 @@ class _Programs:
     def watch(self, write: Callable[[str], None]) -> None:
         """Restart programs that have ended, each a limited number of times in a row.
 
-        The other programs go on meanwhile, so a run survives the death of its SuperLink.
+        The other programs go on meanwhile, so a run survives the death of its SuperLink. On
+        a full disk nothing is started, which would only end again.
         """
         while True:
             for name in self._ended():
                 words = self._epitaph(name)
+                if is_full(self._folder):
+                    write(f"{words}; the disk of {self._folder.parent} is full: free some")
+                    self._restarts[name] = 0
+                    while is_full(self._folder):
+                        time.sleep(_LOOK_EVERY_S)
                 # A line breaks more often per year than there are restarts.
                 if time.monotonic() - self._started[name] > _FORGIVEN_AFTER_S:
                     self._restarts[name] = 0

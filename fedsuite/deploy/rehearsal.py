@@ -8,9 +8,10 @@ from pathlib import Path
 
 from fedsuite.core.errors import RunError, Stopped
 from fedsuite.core.keys import Value
+from fedsuite.core.output import print_line
 from fedsuite.core.progress import Work
 from fedsuite.deploy.door import LOOPBACK
-from fedsuite.deploy.endings import failed_there, left_to_superlink, run_folder
+from fedsuite.deploy.endings import failed_there, is_full, left_to_superlink, run_folder
 from fedsuite.deploy.folders import (
     NODES,
     SUPERLINK,
@@ -72,10 +73,19 @@ def submit(
         run_id = run_id or started_run(line)
         on_line(line)
 
+    full = False
+
+    def look() -> None:
+        # Flower loses replies then, and waits for them until the round's deadline.
+        nonlocal full
+        was, full = full, is_full(folder.path)
+        if full and not was:
+            on_line(f"the disk of {folder.path} is full: free some")
+
     def drive(world: World) -> None:
         app = stage_keys(world.folder / "app", run_config)
         with _within(world, superlink_environment(folder)):
-            follow_run(world, app, note, lambda: None)
+            follow_run(world, app, note, look)
 
     try:
         in_world(drive)
@@ -114,7 +124,7 @@ def resume_there(
             f"`fedsuite deploy local {rest}`"
         )
     experiment = resumable(run, {"engine": "deployment"}, num_rounds, from_round)
-    submit(SuperLinkFolder.load(federation), experiment.values, print, LOOPBACK)
+    submit(SuperLinkFolder.load(federation), experiment.values, print_line, LOOPBACK)
 
 
 def rehearse(

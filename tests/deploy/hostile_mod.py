@@ -3,7 +3,7 @@
 It runs inside a node's ClientApp: a test copies it into the app's package.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -14,13 +14,18 @@ NASTY = "../../etc/passwd\x1b[31m\r\n{0.__class__}%s`id`"
 Tampering = Callable[[RecordDict, str], None]
 
 
+def _arrays(content: RecordDict, prefix: str) -> ArrayRecord:
+    """Return the first of a client's records of arrays."""
+    return next(r for n, r in content.array_records.items() if n.startswith(prefix))
+
+
 def _set(content: RecordDict, prefix: str, value: Array) -> None:
-    arrays = content[f"{prefix}arrays"]
+    arrays = _arrays(content, prefix)
     arrays[next(iter(arrays))] = value
 
 
 def _first(content: RecordDict, prefix: str) -> np.ndarray:
-    value: np.ndarray = next(iter(content[f"{prefix}arrays"].values())).numpy()
+    value: np.ndarray = next(iter(_arrays(content, prefix).values())).numpy()
     return value
 
 
@@ -33,7 +38,8 @@ def broadcasts(content: RecordDict, prefix: str) -> None:
 
 
 def transposed(content: RecordDict, prefix: str) -> None:
-    _set(content, prefix, Array(np.ascontiguousarray(_first(content, prefix).T)))
+    first = np.atleast_2d(_first(content, prefix))
+    _set(content, prefix, Array(np.ascontiguousarray(first.T)))
 
 
 def whole_numbers(content: RecordDict, prefix: str) -> None:
@@ -41,7 +47,7 @@ def whole_numbers(content: RecordDict, prefix: str) -> None:
 
 
 def one_more(content: RecordDict, prefix: str) -> None:
-    content[f"{prefix}arrays"][NASTY] = Array(np.zeros(1, np.float32))
+    _arrays(content, prefix)[NASTY] = Array(np.zeros(1, np.float32))
 
 
 def oversize(content: RecordDict, prefix: str) -> None:
@@ -49,13 +55,13 @@ def oversize(content: RecordDict, prefix: str) -> None:
 
 
 def pickled(content: RecordDict, prefix: str) -> None:
-    old = next(iter(content[f"{prefix}arrays"].values()))
+    old = next(iter(_arrays(content, prefix).values()))
     value = Array(old.dtype, old.shape, "pickle", b"cos\nsystem\n(S'id'\ntR.")
     _set(content, prefix, value)
 
 
 def claims_much(content: RecordDict, prefix: str) -> None:
-    old = next(iter(content[f"{prefix}arrays"].values()))
+    old = next(iter(_arrays(content, prefix).values()))
     text = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}"
     header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
     _set(content, prefix, Array(old.dtype, old.shape, old.stype, header))
@@ -110,15 +116,24 @@ TAMPERINGS: tuple[tuple[Tampering, str], ...] = (
 """What is sent in rounds 1, 2, ..., and words of the reason why it is not used."""
 
 
-def tamper(
-    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
-) -> Message:
-    """Change the hostile node's replies; a mod of Flower's."""
-    reply = call_next(message, context)
-    hostile = context.node_config["partition-id"] == HOSTILE_PARTITION
-    if not hostile or message.metadata.message_type != "train":
+Call = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, Call], Message]
+
+
+def tampering(changes: Sequence[Tampering]) -> Mod:
+    """Return a mod of Flower's: the hostile node's replies of rounds 1, 2, ... change."""
+
+    def tamper(message: Message, context: Context, call_next: Call) -> Message:
+        reply = call_next(message, context)
+        hostile = context.node_config["partition-id"] == HOSTILE_PARTITION
+        if not hostile or not message.metadata.message_type.startswith("train"):
+            return reply
+        server_round = int(message.content["config"]["server-round"])
+        if server_round <= len(changes):
+            changes[server_round - 1](reply.content, f"client-{HOSTILE_PARTITION}.")
         return reply
-    server_round = int(message.content["config"]["server-round"])
-    if server_round <= len(TAMPERINGS):
-        TAMPERINGS[server_round - 1][0](reply.content, f"client-{HOSTILE_PARTITION}.")
-    return reply
+
+    return tamper
+
+
+tamper = tampering([change for change, _ in TAMPERINGS])

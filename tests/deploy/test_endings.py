@@ -188,7 +188,9 @@ def test_a_run_whose_superlink_is_gone_or_full(
     folder, _ = federation(tmp_path)
     write_experiment(tmp_path / "e.toml")
 
-    def lost(*_: object) -> None:
+    def lost(*given: Callable[[], None]) -> None:
+        for _ in range(2):
+            given[3]()
         raise (RunError("Task stopped by user") if full else NoAnswerError("no connection"))
 
     monkeypatch.setattr("fedsuite.deploy.rehearsal.follow_run", lost)
@@ -199,6 +201,7 @@ def test_a_run_whose_superlink_is_gone_or_full(
     result = RUNNER.invoke(app, words)
     error = str(result.exception)
     assert "\n" not in error and f"fedsuite resume '{folder}/runs/r'" in error
+    assert result.output.count(f"the disk of {folder} is full: free some") == full
     if full:
         assert error.startswith(f"the disk of {folder} is full (3.0 MB left): free some")
         assert error.endswith("Task stopped by user")

@@ -58,6 +58,25 @@ def test_what_ran_for_long_is_started_again_however_often(
 
 
 @pytest.mark.usefixtures("quick")
+def test_on_a_full_disk_nothing_is_started_and_nothing_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([True] * 40 + [False])
+    monkeypatch.setattr(programs, "is_full", lambda _: next(looks, False))
+    lines: list[str] = []
+    with (
+        pytest.raises(RunError, match="6th time"),
+        programs._supervised(tmp_path, {}) as running,
+    ):
+        running.start("Short", SHORT)
+        running.watch(lines.append)
+    assert [f"the disk of {tmp_path} is full: free some" in line for line in lines] == [
+        True,
+        *[False] * 5,
+    ]
+
+
+@pytest.mark.usefixtures("quick")
 def test_what_dies_before_it_is_ready_is_an_error(tmp_path: Path) -> None:
     with (
         pytest.raises(RunError, match=r"Short ended \(code 3\)"),

@@ -46,7 +46,17 @@ _EXPERIMENTS: Mapping[str, Mapping[str, Value]] = {
         "fedbuff-share": 0.67,
         "server-optimizer": "yogi",
     },
+    "fedala": {**_COMMON, "method": "fedala", "clients-per-round": 2},
+    "fedbabu": {
+        **_COMMON,
+        "method": "fedbabu",
+        "model": "mlp",
+        "hidden-width": 8,
+        "clients-per-round": 2,
+    },
     "fedem": {**_COMMON, "method": "fedem", "clients-per-round": 2},
+    "fml": {**_COMMON, "method": "fml", "clients-per-round": 2},
+    "ifca": {**_COMMON, "method": "ifca", "clients-per-round": 2},
     "lp-proj": {**_COMMON, "method": "lp-proj", "lp-proj-inner-steps": 1},
     "pfedck": {
         **_COMMON,

@@ -27,6 +27,11 @@ MESSAGES = {
     # local phase, two transfers, evaluation
     "fedal": 3 + 3 * (3 + 2 * 3 + 3),
     "fedakd": 3 + 3 * (2 + 3),
+    "fedala": 3 + 3 * (2 + 3),
+    "fedbabu": 3 + 3 * (2 + 3),
+    "fedem": 3 + 3 * (2 + 3),
+    "fml": 3 + 3 * (2 + 3),
+    "ifca": 3 + 3 * (2 + 3),
     "personal-atoms": 3 + 3 * (3 + 3),
     "scaffold": 3 + 3 * (2 + 3),
     # two replies close a round, and two clients take the free places

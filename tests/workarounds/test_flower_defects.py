@@ -5,8 +5,10 @@ the page goes, and what stands in for it.
 """
 
 import random
+import threading
 from collections.abc import Iterator, Sequence
 
+import httpx
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -16,6 +18,7 @@ from flwr.serverapp.strategy import (
     FedTrimmedAvg,
 )
 from flwr.serverapp.strategy.multikrum import compute_distances
+from flwr.supercore.heartbeat import HeartbeatSender
 
 from fedsuite.workarounds.identity import flower_identity
 
@@ -123,3 +126,21 @@ def test_an_update_of_zero_breaks_clipping() -> None:
     strategy.current_arrays = START
     with pytest.raises(ZeroDivisionError):
         strategy.aggregate_train(1, replies([[0.0] * 4] * 2))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_one_heartbeat_that_meets_an_error_is_the_last() -> None:
+    asked = []
+
+    def beat() -> bool:
+        asked.append(1)
+        request = httpx.Request("POST", "https://superlink")
+        raise httpx.HTTPStatusError("", request=request, response=httpx.Response(500))
+
+    before = set(threading.enumerate())
+    sender = HeartbeatSender(beat)
+    sender.start()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+    assert asked == [1]
+    assert not sender.is_running
