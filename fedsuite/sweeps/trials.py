@@ -176,6 +176,7 @@ class Space:
         """
         fixed = dict(contender.fixed)
         first = _checked(contender, {**base, **fixed}, tuple(fixed))
+        _refuse_noise(contender, first)
         strategy = first.strategy
         own = {name: first[name] for name in strategy.DEFAULTS if name in first.values}
         own = {name: value for name, value in own.items() if name not in base}
@@ -267,6 +268,17 @@ def last_mean(run: Run, column: str) -> float:
 def _search(key: Key) -> Search:
     assert key.search is not None
     return key.search
+
+
+def _refuse_noise(contender: Contender, experiment: Experiment) -> None:
+    """Refuse noise at the server, whose epsilon is that of one run and not of many."""
+    for key in ("dp-noise-multiplier", "target-epsilon"):
+        if experiment[key]:
+            raise ConfigError(
+                f"{contender.name}: key {key} with tuning: each trial publishes models of "
+                "the same clients, and no epsilon covers all trials: tune without noise on "
+                "public rows, then set the noise for one run"
+            )
 
 
 def _checked(

@@ -96,6 +96,13 @@ def test_a_key_without_values_to_try_cannot_be_tuned(file: Path) -> None:
         Space.of(Contender.of_method("fedavg", ["batch-size"]), tuning_base(file, {}))
 
 
+@pytest.mark.parametrize("key", ["dp-noise-multiplier", "target-epsilon"])
+def test_noise_whose_epsilon_is_of_one_run_is_refused(file: Path, key: str) -> None:
+    base = tuning_base(file, {key: 1.0, "dp-delta": 1e-3})
+    with pytest.raises(ConfigError, match=f"fedavg: key {key} with tuning"):
+        Space.of(Contender.of_method("fedavg"), base)
+
+
 def test_clients_hold_out_a_tenth_unless_told_otherwise(file: Path) -> None:
     assert tuning_base(file, {})[VALIDATION] == 0.1
     assert tuning_base(file, {VALIDATION: 0.25})[VALIDATION] == 0.25
