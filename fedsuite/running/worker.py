@@ -38,6 +38,7 @@ from fedsuite.running.node import (
 from fedsuite.training.app import Answering, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
+from fedsuite.training.cohort import Cohort
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
 from fedsuite.training.scoring import Scoring, WholeTest
@@ -79,6 +80,11 @@ class Worker:
         always have the experiment's.
     site
         Data of this node, if clients are sites; None in a rehearsal, which has all sites.
+
+    Attributes
+    ----------
+    cohort
+        Where the clients wait for those that they train with; None trains each alone.
     """
 
     def __init__(
@@ -101,6 +107,7 @@ class Worker:
             self._open_sites()
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
+        self.cohort = Cohort() if run.cohort != 1 else None
         self._training = training = experiment.group(TrainingOptions)
         check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()
@@ -159,6 +166,7 @@ class Worker:
             public=self._public,
             standardisation=self._data.standardisation,
         )
+        client.cohort = self.cohort
         return client if self._groups is None else DecomposedClient(client, self._groups)
 
     def _open_sites(self) -> None:
@@ -210,6 +218,12 @@ class Worker:
     def _resident(self, index: int) -> _Resident:
         if index not in self._residents:
             model = network_model(self._experiment, self._data, index).to(self._device)
+            if self.cohort is not None:
+                kind = torch.int64 if self._data.holds_words else torch.float32
+                row = torch.zeros(
+                    1, *self._data.input_shape, dtype=kind, device=self._device
+                )
+                self.cohort.add(model, row)
             self._residents[index] = _Resident(model, model_arrays(model))
         return self._residents[index]
 
