@@ -6,6 +6,7 @@ nodes, the first N, the next N, and so on. So it is the same for any number of w
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import cast
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -51,10 +52,12 @@ def parts(message: Message) -> list[Message]:
     """Return the messages of which :func:`joined` made one, or the message itself."""
     if _MEMBERS not in message.content:
         return [message]
-    metadata, members = message.metadata, message.content[_MEMBERS]
-    contents = _split(message.content)
+    members = message.content.config_records[_MEMBERS]
+    nodes = cast(list[int], members[_NODES])
+    names = cast(list[str], members[_IDS])
+    contents, metadata = _split(message.content), message.metadata
     found = []
-    for place, (node, name) in enumerate(zip(members[_NODES], members[_IDS], strict=True)):
+    for place, (node, name) in enumerate(zip(nodes, names, strict=True)):
         content = contents.get(place, RecordDict())
         own = Message(content, node, metadata.message_type, group_id=metadata.group_id)
         own.metadata.__dict__["_message_id"] = name

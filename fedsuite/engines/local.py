@@ -31,6 +31,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import failures_in
 from fedsuite.messages.replies import Replies
+from fedsuite.running.cohort_size import with_cohort_size
 from fedsuite.running.server import FinishedRun, run_experiment
 from fedsuite.running.worker import Worker, client_app_for, memory_store
 from fedsuite.training.app import Failures
@@ -148,13 +149,14 @@ class LocalGrid(Grid):
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
         """Yield the replies to messages, in any order."""
-        known = []
-        for message in messages:
-            refused = self._numbered(message)
-            if refused is None:
-                known.append(message)
-            else:
-                yield refused
+        if self._cohort is None:
+            return map(self._answer, messages)
+        return self._answers_of_cohorts(messages)
+
+    def _answers_of_cohorts(self, messages: Sequence[Message]) -> Iterator[Message]:
+        refused = [(message, self._numbered(message)) for message in messages]
+        yield from (reply for _, reply in refused if reply is not None)
+        known = [message for message, reply in refused if reply is None]
         asked = {g[0].metadata.message_id: g for g in cohorts(known, self._cohort_size)}
         for reply in self._joined_answers([joined(group) for group in asked.values()]):
             yield from replies_of(reply, asked.pop(reply.metadata.reply_to_message_id))
@@ -164,7 +166,7 @@ class LocalGrid(Grid):
         return map(self._answer_joined, messages)
 
     def _answer_joined(self, message: Message) -> Message:
-        """Answer a message to existing nodes in this process."""
+        """Answer a message to the nodes of a cohort in this process."""
         return answer_together(message, self._answer_here, self._cohort)
 
     def _numbered(self, message: Message) -> Message | None:
@@ -174,6 +176,10 @@ class LocalGrid(Grid):
             return None
         unknown = Error(ErrorCode.NODE_UNAVAILABLE, "there is no such node")
         return Message(unknown, reply_to=message)
+
+    def _answer(self, message: Message) -> Message:
+        refused = self._numbered(message)
+        return self._answer_here(message) if refused is None else refused
 
     def _answer_here(self, message: Message) -> Message:
         """Answer a message to an existing node in this process."""
@@ -214,6 +220,9 @@ class PooledGrid(LocalGrid):
     ) -> None:
         super().__init__(client_app, num_nodes, run_config, store, cohort, cohort_size)
         self._pool = pool
+
+    def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
+        return self._answers_of_cohorts(messages)
 
     def _joined_answers(self, messages: Sequence[Message]) -> Iterator[Message]:
         return self._pool.answers(messages, self._answer_joined)
@@ -292,6 +301,8 @@ def run_local(
             f"{clients} clients share {nodes}: leave --num-supernodes out, have at most "
             f"{MOST_NODES} clients, or set cohort = 1"
         )
+    experiment = with_cohort_size(experiment, folder, workers)
+    size = int(experiment["cohort"])
     failures = Failures()
     with flower_identity(), ExitStack() as stack:
         pool = None
@@ -303,6 +314,6 @@ def run_local(
             stack.callback(pool.close)
         worker = Worker(experiment, store)
         app = client_app_for(worker, failures)
-        how = (app, nodes, dict(experiment.values), store, worker.cohort, int(run.cohort))
+        how = (app, nodes, dict(experiment.values), store, worker.cohort, size)
         grid = LocalGrid(*how) if pool is None else PooledGrid(pool, *how)
         return run_experiment(experiment, grid, folder)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from fedsuite.clients import load_client
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Value
+from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.registry import METHODS
 
 ALONE = 1
@@ -30,12 +30,9 @@ def check_cohort(values: Mapping[str, Value]) -> None:
     """
     if values["cohort"] == ALONE:
         return
+    if values["engine"] != AUTO:
+        refuse_engine(values, str(values["engine"]))
     start = f"key cohort = {values['cohort']!r}"
-    if values["engine"] not in ("auto", "local"):
-        raise ConfigError(
-            f"{start} with engine = {values['engine']!r}: clients train together in the "
-            "local engine alone; set engine = 'local', or cohort = 1"
-        )
     # Imports torch, which a server without cohorts does not need.
     if not vars(load_client(METHODS[str(values["method"])])).get("BATCHED"):
         raise ConfigError(
@@ -48,3 +45,33 @@ def check_cohort(values: Mapping[str, Value]) -> None:
                 f"{start} with {key} = {values[key]!r}: each client does that by itself; "
                 f"set {key} = {needed!r}, or cohort = 1"
             )
+
+
+def refuse_engine(values: Mapping[str, Value], engine: str) -> None:
+    """Refuse cohorts in an engine whose clients may be in many places.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, and what to do.
+    """
+    if values["cohort"] != ALONE and engine != "local":
+        raise ConfigError(
+            f"key cohort = {values['cohort']!r} with engine = {engine!r}: clients train "
+            "together in the local engine alone; set engine = 'local', or cohort = 1"
+        )
+
+
+def refuse_auto(values: Mapping[str, Value]) -> None:
+    """Refuse a size by calibration in a sweep, whose runs are to be alike.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, and what to do.
+    """
+    if values["cohort"] == AUTO:
+        raise ConfigError(
+            "key cohort = 'auto': each run of a sweep might choose another size; set the "
+            "number that one run by itself has in its manifest"
+        )

@@ -39,6 +39,7 @@ from fedsuite.training.app import Answering, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.cohort import Cohort
+from fedsuite.training.cohort_calibration import SIZES, step_seconds
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
 from fedsuite.training.scoring import Scoring, WholeTest
@@ -122,6 +123,10 @@ class Worker:
             experiment.group(LSROptions), training, self._data
         )
         self._scoring = self._make_scoring(run.num_rounds)
+        if self.cohort is not None:
+            # Networks that cannot train in cohorts are refused before any message.
+            for index in range(len(self._networks.distinct)):
+                self._resident(index)
         decomposed = clients_take_part(experiment.values)
         # The base's constructor copies nothing from the model.
         own = self._client_class.__init__ is not FederatedClient.__init__
@@ -168,6 +173,12 @@ class Worker:
         )
         client.cohort = self.cohort
         return client if self._groups is None else DecomposedClient(client, self._groups)
+
+    def step_seconds(self, most: int) -> Mapping[int, float]:
+        """Return the seconds of a step by size of cohort, up to so many clients."""
+        count = min(most, max(SIZES), self._data.num_clients)
+        data = [self._on_device(self._data.client(k).train) for k in range(count)]
+        return step_seconds(self._resident(0).model, data, self._training)
 
     def _open_sites(self) -> None:
         """Read the sites' data here before the first message needs them."""

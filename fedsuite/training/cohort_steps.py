@@ -256,4 +256,4 @@ def _taken(sources: Sequence[Tensor], rows: Tensor) -> Tensor:
     taken = torch.empty(shape, dtype=sources[0].dtype, device=sources[0].device)
     for source, wanted, place in zip(sources, numbers, taken, strict=True):
         torch.index_select(source, 0, wanted, out=place)
-    return taken.unflatten(1, rows.shape[1:])
+    return taken.view(*rows.shape, *taken.shape[2:])
