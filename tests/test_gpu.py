@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedsuite.engines.local import run_local
+from fedsuite.messages.records import to_arrays
 from tests.helpers import digits_experiment, run_digits
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -42,3 +44,14 @@ def test_the_results_are_those_of_the_processor(name):
     moved = [np.abs(on_cpu[key] - start[key]).max() for key in on_cpu if on_cpu[key].size]
     # Far more than the tolerance: a run that did not train would pass otherwise.
     assert not moved or max(moved) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavg-cnn", "scaffold"])
+def test_cohorts_there_end_where_clients_end_alone_on_the_processor(name, tmp_path):
+    changes = {"num_rounds": 2, "local_steps": 3, "learning_rate": 0.05}
+    changes |= EXPERIMENTS[name]
+    alone = run_digits(digits_experiment(**changes, device="cpu")).arrays[-1]
+    together = digits_experiment(**changes, device="cuda", cohort=3)
+    found = to_arrays(run_local(together, tmp_path / "run").result.arrays)
+    for key, expected in alone.items():
+        np.testing.assert_allclose(found[key], expected, rtol=1e-3, atol=1e-5)

@@ -12,14 +12,17 @@ import json
 import os
 import sys
 import traceback
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from fedsuite.core.errors import FedsuiteError, RunError
+from fedsuite.core.keys import Value
 from fedsuite.core.logs import configure_logs, log_scope
+from fedsuite.engines.cohorts import answer_together, answered
 from fedsuite.engines.local import node_context
 from fedsuite.engines.pool.arena import Arena, Arenas, up_arena
 from fedsuite.engines.pool.packing import (
@@ -32,6 +35,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import Arrays
 from fedsuite.running.worker import Worker, client_app_for
 from fedsuite.training.app import Failures
+from fedsuite.training.cohort import Cohort
 from fedsuite.workarounds.identity import flower_identity
 
 
@@ -87,6 +91,7 @@ def serve(line: Connection, arenas: Arenas) -> None:
     config, store = dict(experiment.values), CarriedStore()
     failures = CarriedFailures()
     app: ClientApp | None = None
+    cohort: Cohort | None = None
     with log_scope(run=setup["run"]), flower_identity():
         while True:
             told = json.loads(line.recv_bytes())
@@ -94,9 +99,11 @@ def serve(line: Connection, arenas: Arenas) -> None:
             message = _message(told, arenas)
             try:
                 # Not before the first message, when the parent has decoded the data.
-                app = app or client_app_for(Worker(experiment, store), failures)
-                context = node_context(told["node"], setup["nodes"], config)
-                reply = app(message, context).content
+                if app is None:
+                    worker = Worker(experiment, store)
+                    app, cohort = client_app_for(worker, failures), worker.cohort
+                answer_one = partial(_answer_one, app, config, setup["nodes"])
+                reply = answer_together(message, answer_one, cohort)
                 answer = _answer(reply, store, arenas.all[up_arena(told["reply"])])
                 answer["failures"], failures.found = failures.found, []
             except Exception as error:
@@ -107,6 +114,13 @@ def serve(line: Connection, arenas: Arenas) -> None:
             line.send_bytes(json.dumps(answer).encode())
 
 
+def _answer_one(
+    app: ClientApp, config: dict[str, Value], num_nodes: int, message: Message
+) -> Message:
+    context = node_context(message.metadata.dst_node_id, num_nodes, config)
+    return answered(app, message, context)
+
+
 def _message(told: dict[str, Any], arenas: Arenas) -> Message:
     content = hear_content(told["content"], arenas.get)
     message = Message(content, told["node"], told["type"], group_id=told["group"])
@@ -114,13 +128,16 @@ def _message(told: dict[str, Any], arenas: Arenas) -> Message:
     return message
 
 
-def _answer(content: RecordDict, store: CarriedStore, arena: Arena) -> dict[str, Any]:
+def _answer(reply: Message, store: CarriedStore, arena: Arena) -> dict[str, Any]:
+    if reply.has_error():
+        return {"error": reply.error.reason, "fatal": ""}
     arena.clear()
     saved = [
         [client_id, version, sorted(needed), tell_arrays(arrays, arena.put)]
         for client_id, version, arrays, needed in store.saved
     ]
-    return {"content": tell_content(content, arena.put, lambda _: None), "saved": saved}
+    content = tell_content(reply.content, arena.put, lambda _: None)
+    return {"content": content, "saved": saved}
 
 
 def main() -> None:
