@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 MOST_NODES = 10_000
 """Nodes beyond which clients share them: each is greeted, and a million take minutes."""
 
+CLIENTS_PER_MESSAGE = 32
+"""Clients that one message has answer without arrays."""
+
 _FIRST_NODE = 1000
 
 
@@ -55,6 +58,9 @@ class LocalGrid(Grid):
         The ClientApp's ``context.run_config``.
     store
         Store of the clients' state in memory, if any.
+    clients_per_message
+        Most clients that a strategy may ask in one message, at whichever node, where their
+        replies hold no arrays.
     """
 
     def __init__(
@@ -63,7 +69,9 @@ class LocalGrid(Grid):
         num_nodes: int,
         run_config: Mapping[str, Value] | None = None,
         store: MemoryStore | None = None,
+        clients_per_message: int = 1,
     ) -> None:
+        self.clients_per_message = clients_per_message
         self._client_app = client_app
         self._store = store
         self._message_ids = itertools.count(1)
@@ -175,7 +183,7 @@ class PooledGrid(LocalGrid):
     ----------
     pool
         The other processes.
-    client_app, num_nodes, run_config, store
+    client_app, num_nodes, run_config, store, clients_per_message
         As for :class:`LocalGrid`.
     """
 
@@ -186,8 +194,9 @@ class PooledGrid(LocalGrid):
         num_nodes: int,
         run_config: Mapping[str, Value] | None = None,
         store: MemoryStore | None = None,
+        clients_per_message: int = 1,
     ) -> None:
-        super().__init__(client_app, num_nodes, run_config, store)
+        super().__init__(client_app, num_nodes, run_config, store, clients_per_message)
         self._pool = pool
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
@@ -274,9 +283,9 @@ def run_local(
             pool = WorkerPool(experiment, folder.name, nodes, workers - 1, store, failures)
             stack.callback(pool.close)
         app = client_app_for(Worker(experiment, store), failures)
-        config = dict(experiment.values)
-        if pool is None:
-            grid = LocalGrid(app, nodes, config, store)
-        else:
-            grid = PooledGrid(pool, app, nodes, config, store)
+        # Each worker gets several messages, for they may take unlike times.
+        share = -(-clients // (4 * workers)) if workers > 1 else clients
+        together = min(CLIENTS_PER_MESSAGE, share)
+        parts = nodes, dict(experiment.values), store, together
+        grid = PooledGrid(pool, app, *parts) if pool else LocalGrid(app, *parts)
         return run_experiment(experiment, grid, folder)

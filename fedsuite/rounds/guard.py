@@ -18,6 +18,7 @@ of the user's in medians holds the whole round.
 """
 
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,9 +133,8 @@ def within_ratio(losses: Vector, slope: float, ratio: float) -> Vector:
     return limited if slope > 0 else -limited
 
 
-def median_of(values: Sequence[float]) -> float:
-    """Return the lower median of the values above 0; infinity if they are too few."""
-    positive = sorted(value for value in values if value > 0)
+def median_of(positive: Sequence[float]) -> float:
+    """Return the lower median of sorted values above 0; infinity if they are too few."""
     return positive[(len(positive) - 1) // 2] if len(positive) >= FEWEST else math.inf
 
 
@@ -202,7 +202,9 @@ class Guard:
             origins = {**dict.fromkeys(_MODELS, model), **others}
             amounts = self._measured(reply, origins)
             for kind, amount in amounts.items():
-                said.setdefault(kind, []).append(amount)
+                if amount > 0:
+                    # Sorted anew for each reply, very many replies take very long.
+                    insort(said.setdefault(kind, []), amount)
             held.append((reply, amounts, origins))
             if len(held) > HELD and not whole:
                 yield self._bounded(*held.popleft(), said, told)
@@ -248,7 +250,7 @@ class Guard:
     ) -> ClientReply:
         """Return a reply with what counts of it."""
         for kind, amount in amounts.items():
-            median = median_of(said[kind])
+            median = median_of(said.get(kind, ()))
             largest = self.largest_median.get(kind, 0.0)
             counts = self._limit_of(kind).of(amount, median, largest)
             if counts >= amount:

@@ -78,7 +78,23 @@ def _slope_of_inputs(slope: Tensor, weight: Tensor, taken: Tensor) -> Tensor:
 
 
 def dense_gradients(model: nn.Module) -> DenseGradients | None:
-    """Return the gradient function of a network, None unless it is a plain chain.
+    """Return the gradient function of a network, None unless it has :func:`dense_layers`."""
+    layers = dense_layers(model)
+    return None if layers is None else DenseGradients(layers)
+
+
+def dense_outputs(layers: Sequence[nn.Linear], features: Tensor) -> Tensor:
+    """Return the outputs of :func:`dense_layers` for ``[rows, ...]``, without a gradient."""
+    outputs = features.flatten(1)
+    for layer in layers:
+        if layer is not layers[0]:
+            outputs = torch.relu_(outputs)
+        outputs = torch.addmm(layer.bias, outputs, layer.weight.t())
+    return outputs
+
+
+def dense_layers(model: nn.Module) -> list[nn.Linear] | None:
+    """Return the layers of a network, None unless it is a plain chain of them.
 
     That is a :class:`torch.nn.Sequential` of a :class:`~torch.nn.Flatten` and linear layers
     with a ReLU between them, of float32 on the CPU, all trained, without hooks.
@@ -95,7 +111,7 @@ def dense_gradients(model: nn.Module) -> DenseGradients | None:
         return None
     layers = [module for module in modules if isinstance(module, nn.Linear)]
     plain = all(layer.bias is not None and _is_plain(layer) for layer in layers)
-    return DenseGradients(layers) if plain else None
+    return layers if plain else None
 
 
 def _is_plain(layer: nn.Linear) -> bool:
