@@ -37,7 +37,13 @@ MOST_NODES = 10_000
 """Nodes beyond which clients share them: each is greeted, and a million take minutes."""
 
 CLIENTS_PER_MESSAGE = 32
-"""Clients that one message has answer without arrays."""
+"""Most clients that one message asks."""
+
+_REPLY_BYTES = 4 << 20
+"""Most bytes of arrays in the reply to several clients' message."""
+
+_MESSAGES_PER_PROCESS = 8
+"""Least messages of an exchange to each process, for they may take unlike times."""
 
 _FIRST_NODE = 1000
 
@@ -58,10 +64,11 @@ class LocalGrid(Grid):
         The ClientApp's ``context.run_config``.
     store
         Store of the clients' state in memory, if any.
-    clients_per_message
-        Most clients that a strategy may ask in one message, at whichever node, where their
-        replies hold no arrays.
+    most_clients
+        Most clients that a strategy may ask in one message, at whichever node.
     """
+
+    _processes = 1
 
     def __init__(
         self,
@@ -69,9 +76,9 @@ class LocalGrid(Grid):
         num_nodes: int,
         run_config: Mapping[str, Value] | None = None,
         store: MemoryStore | None = None,
-        clients_per_message: int = 1,
+        most_clients: int = 1,
     ) -> None:
-        self.clients_per_message = clients_per_message
+        self._most_clients = most_clients
         self._client_app = client_app
         self._store = store
         self._message_ids = itertools.count(1)
@@ -130,6 +137,13 @@ class LocalGrid(Grid):
         answers = counted(self._answers(sent), len(sent), "replies")
         return Replies(_unless_alike(answers))
 
+    def clients_per_message(self, asked: int, reply_bytes: int) -> int:
+        """Return how many clients a strategy may ask in one message."""
+        most = min(self._most_clients, _REPLY_BYTES // max(reply_bytes, 1))
+        if self._processes > 1:
+            most = min(most, asked // (self._processes * _MESSAGES_PER_PROCESS))
+        return max(most, 1)
+
     def persist_clients(self, versions: Mapping[int, str]) -> None:
         """Write the clients' states of a checkpoint."""
         if self._store is not None:
@@ -183,7 +197,7 @@ class PooledGrid(LocalGrid):
     ----------
     pool
         The other processes.
-    client_app, num_nodes, run_config, store, clients_per_message
+    client_app, num_nodes, run_config, store, most_clients
         As for :class:`LocalGrid`.
     """
 
@@ -194,10 +208,11 @@ class PooledGrid(LocalGrid):
         num_nodes: int,
         run_config: Mapping[str, Value] | None = None,
         store: MemoryStore | None = None,
-        clients_per_message: int = 1,
+        most_clients: int = 1,
     ) -> None:
-        super().__init__(client_app, num_nodes, run_config, store, clients_per_message)
+        super().__init__(client_app, num_nodes, run_config, store, most_clients)
         self._pool = pool
+        self._processes = 1 + pool.num_workers
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
         refused = [(message, self._numbered(message)) for message in messages]
@@ -283,9 +298,6 @@ def run_local(
             pool = WorkerPool(experiment, folder.name, nodes, workers - 1, store, failures)
             stack.callback(pool.close)
         app = client_app_for(Worker(experiment, store), failures)
-        # Each worker gets several messages, for they may take unlike times.
-        share = -(-clients // (4 * workers)) if workers > 1 else clients
-        together = min(CLIENTS_PER_MESSAGE, share)
-        parts = nodes, dict(experiment.values), store, together
+        parts = nodes, dict(experiment.values), store, CLIENTS_PER_MESSAGE
         grid = PooledGrid(pool, app, *parts) if pool else LocalGrid(app, *parts)
         return run_experiment(experiment, grid, folder)

@@ -37,6 +37,7 @@ from fedsuite.messages.records import (
     is_model_record,
 )
 from fedsuite.messages.statistics import is_statistic
+from fedsuite.rounds.changes import Changes
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply
 
@@ -138,19 +139,17 @@ def median_of(positive: Sequence[float]) -> float:
     return positive[(len(positive) - 1) // 2] if len(positive) >= FEWEST else math.inf
 
 
-def length(arrays: Mapping[str, NDArray[Any]], origin: Mapping[str, NDArray[Any]]) -> float:
+def length(
+    arrays: Mapping[str, NDArray[Any]],
+    origin: Mapping[str, NDArray[Any]],
+    changes: Changes | None = None,
+) -> float:
     """Return the Euclidean length of floating-point arrays from an origin, in float64.
 
     Arrays that the origin lacks are measured from 0. Infinity where the length overflows.
+    ``changes`` is memory to do it in.
     """
-    total = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for name, array in arrays.items():
-            if array.dtype.kind != "f":
-                continue
-            # Without BLAS, whose bits depend on its threads.
-            part = np.subtract(array, origin.get(name, 0.0), dtype=np.float64)
-            total += float(np.square(part).sum())
+    total = (changes or Changes()).squares_from(arrays, origin)
     return math.sqrt(total) if math.isfinite(total) else math.inf
 
 
@@ -171,6 +170,7 @@ class Guard:
     steered_by: Mapping[str, Limit] = field(default_factory=dict)
     largest_median: dict[str, float] = field(default_factory=dict)
     _models: dict[int, Arrays] = field(default_factory=dict, repr=False)
+    _changes: Changes = field(default_factory=Changes, repr=False)
 
     def checked(
         self, exchange: Exchange, replies: Iterator[ClientReply], told: Told
@@ -234,10 +234,13 @@ class Guard:
         for record, arrays in reply.arrays.items():
             if record in origins:
                 origin = origins[record]
-                amounts[record] = length(_trained(arrays), origin)
-                amounts[f"{record} {STATISTICS}"] = length(_statistics(arrays), origin)
+                known = reply.lengths.pop((record, id(origin)), None)
+                if known is None:
+                    known = length(_trained(arrays), origin, self._changes)
+                measured = length(_statistics(arrays), origin, self._changes)
+                amounts |= {record: known, f"{record} {STATISTICS}": measured}
             elif record in _VECTORS:
-                amounts[record] = length(arrays, {})
+                amounts[record] = length(arrays, {}, self._changes)
         return amounts
 
     def _bounded(

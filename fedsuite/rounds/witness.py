@@ -23,6 +23,7 @@ from fedsuite.core.rng import numpy_stream
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.messages.statistics import is_statistic
+from fedsuite.rounds.changes import Changes
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.validation import ClientReply
@@ -56,6 +57,7 @@ class Witness:
 
     _seen: dict[int, Seen] = field(default_factory=dict)
     _signs: NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
+    _changes: Changes = field(default_factory=Changes, repr=False)
 
     def begin(self) -> None:
         """Forget the last round."""
@@ -67,7 +69,8 @@ class Witness:
         start = own.get(ARRAYS) or exchange.shared.get(ARRAYS)
         trained = reply.arrays.get(ARRAYS)
         if start and trained:
-            self._seen[reply.client_id] = self._looked_at(trained, start)
+            seen = self._seen[reply.client_id] = self._looked_at(trained, start)
+            reply.lengths[ARRAYS, id(start)] = seen.norm
 
     def tell(self, report: PhaseReport) -> None:
         """Add the columns to the clients' rows."""
@@ -97,10 +100,8 @@ class Witness:
             self._signs = 2 * signs - 1
         sketch, squares, offset = np.zeros(WIDTH), 0.0, 0
         for name in names:
-            origin = start.get(name, 0.0)
-            change = np.subtract(trained[name], origin, dtype=np.float64).reshape(-1)
-            # Without BLAS, whose bits depend on its threads.
-            squares += float(np.square(change).sum())
+            change = self._changes.of(trained[name], start.get(name, 0.0))
+            squares += self._changes.squares(change)
             if size > WIDTH:
                 change *= self._signs[offset : offset + change.size]
             add_in_buckets(sketch, change, offset)

@@ -286,6 +286,11 @@ class WorkerPool:
             while exchange.replies:
                 yield exchange.replies.popleft()
 
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes."""
+        return len(self._workers)
+
     def close(self) -> None:
         """End all workers."""
         for worker in self._workers:
