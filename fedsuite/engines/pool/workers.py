@@ -225,6 +225,7 @@ class WorkerPool:
         store: ClientStore | None,
         failures: Failures | None = None,
     ) -> None:
+        self.num_workers = num_workers
         self._store = store
         self._failures = failures or Failures()
         self._shared_descriptor = new_descriptor()
@@ -285,11 +286,6 @@ class WorkerPool:
             self._hand_out(exchange)
             while exchange.replies:
                 yield exchange.replies.popleft()
-
-    @property
-    def num_workers(self) -> int:
-        """Number of worker processes."""
-        return len(self._workers)
 
     def close(self) -> None:
         """End all workers."""
