@@ -1,9 +1,9 @@
 """The evaluations of several clients that score one model on their test rows alone."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import chain
-from typing import Any
+
+from torch import nn
 
 from fedsuite.data import Split
 from fedsuite.messages.records import ARRAYS, EVALUATE, NUM_EXAMPLES, Reply, Request
@@ -15,63 +15,46 @@ from fedsuite.training.losses import count_targets
 _HOOKS = ("answer", "act", "protect", "on_evaluate", "evaluation")
 
 
-class Unlike(Exception):
-    """A client whose evaluation is not that of the others."""
-
-
-def evaluations(asked: Iterable[tuple[Any, Request]]) -> dict[int, Reply]:
-    """Return what each client would answer to its request, by client.
-
-    Parameters
-    ----------
-    asked
-        At least one client with its request to evaluate; taken one at a time.
-
-    Raises
-    ------
-    Unlike
-        If a client is not a :class:`FederatedClient` that evaluates as its base class does,
-        or the clients' models differ. Each must then be asked by itself.
-    """
-    taken = iter(asked)
-    first = next(taken)
-    model, arrays = first[0].model, first[1].arrays[ARRAYS]
-    counts: dict[int, int] = {}
-
-    def parts() -> Iterator[Split]:
-        for client, request in chain([first], taken):
-            same = client.model is model and request.arrays.get(ARRAYS) is arrays
-            if not (same and _is_plain(client)):
-                raise Unlike
-            client.heard = request.config
-            counts[request.client_id] = count_targets(client.test_data.labels)
-            yield client.test_data
-
-    load_arrays(model, arrays)
-    scores = evaluate_on_each(model, parts())
-    return {
-        client_id: Reply(
-            metrics={NUM_EXAMPLES: count, "loss": loss, "accuracy": accuracy}
-        )
-        for (client_id, count), (loss, accuracy) in zip(
-            counts.items(), scores, strict=True
-        )
-    }
-
-
-def _is_plain(client: Any) -> bool:
-    return (
-        _evaluates_as_base(type(client))
-        and client.validation_data is None
-        and client.scoring.whole_test is None
-        and not client.scoring.score_training_data
-    )
-
-
 @cache
-def _evaluates_as_base(kind: type) -> bool:
-    if not issubclass(kind, FederatedClient):
-        return False
+def evaluates_as_base(kind: type[FederatedClient]) -> bool:
+    """Return whether a class evaluates as its base class does."""
     same = all(getattr(kind, hook) is getattr(FederatedClient, hook) for hook in _HOOKS)
     trains = kind.TRAINED_BY == EVALUATE
     return same and not trains and kind.ACTIONS.get(EVALUATE) == "on_evaluate"
+
+
+def ask_alike(requests: Sequence[Request]) -> bool:
+    """Return whether several requests are to evaluate the same model."""
+    first = requests[0]
+    if len(requests) == 1 or first.message_type != EVALUATE or ARRAYS not in first.arrays:
+        return False
+    return all(r.arrays.get(ARRAYS) is first.arrays[ARRAYS] for r in requests)
+
+
+def evaluations(
+    model: nn.Module, requests: Sequence[Request], tests: Iterable[Split]
+) -> dict[int, Reply]:
+    """Return what :meth:`FederatedClient.on_evaluate` would answer, by client.
+
+    Parameters
+    ----------
+    model
+        The clients' network.
+    requests
+        Requests that :func:`ask_alike`.
+    tests
+        Each client's test rows.
+    """
+    load_arrays(model, requests[0].arrays[ARRAYS])
+    parts = list(tests)
+    scores = zip(requests, parts, evaluate_on_each(model, parts), strict=True)
+    return {
+        request.client_id: Reply(
+            metrics={
+                NUM_EXAMPLES: count_targets(data.labels),
+                "loss": loss,
+                "accuracy": accuracy,
+            }
+        )
+        for request, data, (loss, accuracy) in scores
+    }
