@@ -78,13 +78,13 @@ def _slope_of_inputs(slope: Tensor, weight: Tensor, taken: Tensor) -> Tensor:
 
 
 def dense_gradients(model: nn.Module) -> DenseGradients | None:
-    """Return the gradient function of a network, None unless it has :func:`dense_layers`."""
+    """Return a network's gradient function, None unless it has :func:`dense_layers`."""
     layers = dense_layers(model)
     return None if layers is None else DenseGradients(layers)
 
 
 def dense_outputs(layers: Sequence[nn.Linear], features: Tensor) -> Tensor:
-    """Return the outputs of :func:`dense_layers` for ``[rows, ...]``, without a gradient."""
+    """Return the outputs of :func:`dense_layers` for ``[rows, ...]``."""
     outputs = features.flatten(1)
     for layer in layers:
         if layer is not layers[0]:

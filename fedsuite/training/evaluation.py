@@ -97,9 +97,7 @@ def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def evaluate_on_each(
-    model: nn.Module, parts: Iterable[Split]
-) -> list[tuple[float, float]]:
+def evaluate_on_each(model: nn.Module, parts: Iterable[Split]) -> list[tuple[float, float]]:
     """Return what :func:`evaluate_model` says of each part, to the same bits.
 
     Of small dense networks a pass over very few rows takes less time than what is around
