@@ -7,6 +7,7 @@ back through shared memory, the faster of its two ways between processes. It dra
 clients and mini-batches than fedsuite.
 """
 
+import importlib
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -116,7 +117,9 @@ def run(mode: str, prepared: Prepared, output: Path, scratch: Path) -> None:
     # As for all arms; its trainers take what torch.optim offers under that name.
     torch.optim.SGD = partial(torch.optim.SGD, fused=True)
     selector, rows = Selector(prepared.folder), Partitions(prepared.folder)
-    # Before processes are forked, which then share them.
+    # Before processes are forked, which then share them. It starts new ones in each round,
+    # of which each would import torch's compiler at its first optimiser.
+    importlib.import_module("torch._dynamo")
     for client in range(settings["num-clients"]):
         rows_of(prepared.folder, client)
     common = {

@@ -197,8 +197,10 @@ def check_reply(
 
 def one_line(text: object, limit: int = 300) -> str:
     """Return text from a client as one printable line, safe for a log."""
-    words = " ".join(str(text)[: 4 * limit].split())
-    return "".join(c if c.isprintable() else "?" for c in words)[:limit]
+    words = " ".join(str(text)[: 4 * limit].split())[:limit]
+    if words.isprintable():
+        return words
+    return "".join(c if c.isprintable() else "?" for c in words)
 
 
 def _wanted(
