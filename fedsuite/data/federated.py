@@ -269,7 +269,10 @@ class FederatedData:
             return []
         places, sizes = np.concatenate(positions), [len(rows) for rows in positions]
         whole = self._split(self._rows.client_test[places], self._test_labels[places])
-        parts = zip(whole.features.split(sizes), whole.labels.split(sizes), strict=True)
+        parts = zip(
+            *(p.split_with_sizes(sizes) for p in (whole.features, whole.labels)),
+            strict=True,
+        )
         # Copied, for torch's alignment.
         return [
             Split(features.clone(), labels.clone(), whole.never_right)

@@ -109,8 +109,8 @@ class Witness:
                 self._change = np.empty(length)
             change = self._change[:length]
             squares += self._changes.squares(trained[name], start.get(name, 0.0), change)
-            signs = self._signs[offset : offset + length] if size > WIDTH else None
-            add_in_buckets(sketch, change, offset, signs)
+            of_array = self._signs[offset : offset + length] if size > WIDTH else None
+            add_in_buckets(sketch, change, offset, of_array)
             offset += length
         return Seen(float(np.sqrt(squares)), sketch, shapes)
 
@@ -163,7 +163,8 @@ def _signed_sum(rows: NDArray[np.float64], signs: NDArray[np.int8]) -> Vector:
         filled = block[: 1 + len(part)]
         np.multiply(part, signs[first : first + _ROWS], out=filled[1:])
         block[0] = filled.sum(axis=0)
-    return block[0]
+    total: Vector = block[0]
+    return total
 
 
 def cosine(left: Vector, right: Vector) -> float:

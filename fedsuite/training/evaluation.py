@@ -129,14 +129,14 @@ def _scores_of_each(
 ) -> Iterator[tuple[float, float]]:
     """Yield mean loss and accuracy of each part from its outputs ``[rows, classes]``."""
     rows = [len(part) for part in labels]
-    whole = torch.cat(outputs)
+    whole = torch.cat(list(outputs))
     # What is of a row alone is done for all rows; the sums are those of each part.
-    logs = torch.log_softmax(whole, 1).split(rows)
+    logs = torch.log_softmax(whole, 1).split_with_sizes(rows)
     losses = [
         torch.ops.aten.nll_loss_forward(log, part, None, _SUM, IGNORED)[0]
         for log, part in zip(logs, labels, strict=True)
     ]
-    right = (whole.argmax(dim=1) == torch.cat(labels)).cumsum(0)
+    right = (whole.argmax(dim=1) == torch.cat(list(labels))).cumsum(0)
     ends = right[torch.tensor(rows).cumsum(0) - 1]
     correct = ends.diff(prepend=ends.new_zeros(1)).tolist()
     for loss, hits, count in zip(torch.stack(losses).tolist(), correct, rows, strict=True):

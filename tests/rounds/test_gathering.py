@@ -9,12 +9,28 @@ from flwr.app import Message
 
 from fedsuite.engines import local
 from fedsuite.engines.local import LocalGrid, run_local
-from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, unpack_requests
+from fedsuite.messages.records import (
+    ARRAYS,
+    EVALUATE,
+    TRAIN,
+    Reply,
+    Request,
+    unpack_requests,
+)
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.gathering import gathered
 from fedsuite.rounds.membership import Members
 from fedsuite.rounds.validation import Expected
-from tests.helpers import bits, digits_experiment, matrix_app, to_arrays
+from tests.helpers import (
+    MEAN_WITHOUT,
+    MatrixClient,
+    bits,
+    digits_experiment,
+    matrix_app,
+    run,
+    strategy_for,
+    to_arrays,
+)
 
 MEMBERS = Members(range(9), {k: 1000 + k for k in range(9) if k != 3}, hosted=True)
 MODEL = {"w": np.zeros((1 << 19,), np.float32)}
@@ -48,6 +64,30 @@ def test_replies_of_a_message_are_few_enough_for_memory_and_workers() -> None:
     assert [grid.clients_per_message(n, 0) for n in (10, 50, 1000)] == [1, 3, 32]
 
 
+class Stranger(MatrixClient):
+    """A client class of somebody else's, of which one client lies and one fails."""
+
+    def answer(self, request: Request) -> Reply:
+        reply = super().answer(request)
+        if self.client_id == 0:
+            return Reply(reply.arrays, {**reply.metrics, "loss": float("nan")})
+        if self.client_id == 1 and request.message_type == EVALUATE:
+            raise ZeroDivisionError
+        return reply
+
+
+def test_each_reply_in_a_message_of_several_is_checked() -> None:
+    grid = LocalGrid(matrix_app(Stranger), 3, most_clients=3)
+    trace = run(strategy_for("hosted"), grid)
+    trained, evaluated = trace.reports[0].phases
+    assert [row["client"] for row in trained.rows] == [1, 2]
+    assert trace.weights == pytest.approx([MEAN_WITHOUT[0]])
+    assert [row["client"] for row in evaluated.rows] == [2]
+    reasons = [rejection.reason for rejection in evaluated.rejections]
+    assert "metric loss is nan" in reasons[0]
+    assert "ZeroDivisionError" in reasons[1]
+
+
 class Counting(LocalGrid):
     """A grid that counts the clients of each message."""
 
@@ -75,7 +115,11 @@ def test_a_run_is_the_same_with_one_client_a_message(
     for most in (1, 4):
         Counting.counts = []
         monkeypatch.setattr(local, "CLIENTS_PER_MESSAGE", most)
-        run = run_local(digits_experiment(model=model, workers=1), tmp_path / str(most))
+        finished = run_local(
+            digits_experiment(model=model, workers=1), tmp_path / str(most)
+        )
         assert max(Counting.counts) == most
-        outcomes.append((bits(to_arrays(run.result.arrays)), lines(tmp_path / str(most))))
+        outcomes.append(
+            (bits(to_arrays(finished.result.arrays)), lines(tmp_path / str(most)))
+        )
     assert outcomes[0] == outcomes[1]
