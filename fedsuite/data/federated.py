@@ -26,7 +26,7 @@ CLIENT_CACHE_BYTES = 1 << 30
 """Bytes of recently used clients' scaled inputs that a process keeps."""
 
 _READ_TOGETHER = 4096
-"""Most test rows that are read at once for several clients."""
+"""Most test rows that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -253,10 +253,9 @@ class FederatedData:
         new = [k for k in client_ids if k not in known]
         held = Rows.of(self.partition.test)
         positions = [held[k] for k in new]
-        if sum(map(len, positions)) <= _READ_TOGETHER:
-            splits = self._test_splits(positions)
-        else:
-            splits = [self._test_splits([rows])[0] for rows in positions]
+        small = sum(map(len, positions)) <= _READ_TOGETHER
+        groups = [positions] if small else [[rows] for rows in positions]
+        splits = [split for group in groups for split in self._test_splits(group)]
         for client_id, split in zip(new, splits, strict=True):
             known[client_id] = split
             with self._lock:
@@ -265,18 +264,15 @@ class FederatedData:
 
     def _test_splits(self, positions: Sequence[IntArray]) -> list[Split]:
         """Return rows at positions of the clients' test part, each in memory of its own."""
-        if not positions:
-            return []
-        places, sizes = np.concatenate(positions), [len(rows) for rows in positions]
+        sizes = [len(rows) for rows in positions]
+        places = np.concatenate([np.empty(0, np.int64), *positions])
         whole = self._split(self._rows.client_test[places], self._test_labels[places])
-        parts = zip(
-            *(p.split_with_sizes(sizes) for p in (whole.features, whole.labels)),
-            strict=True,
-        )
+        features, labels = whole.features, whole.labels
+        both = features.split_with_sizes(sizes), labels.split_with_sizes(sizes)
         # Copied, for torch's alignment.
         return [
-            Split(features.clone(), labels.clone(), whole.never_right)
-            for features, labels in parts
+            Split(x.clone(), y.clone(), whole.never_right)
+            for x, y in zip(*both, strict=True)
         ]
 
     def test_set(self) -> Split:
