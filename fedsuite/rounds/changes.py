@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedsuite.core.vectors import Vector
 
-_BLOCK = 1 << 15
+_BLOCK = 1 << 16
 
 
 class Changes:

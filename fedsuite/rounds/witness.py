@@ -31,7 +31,7 @@ from fedsuite.rounds.validation import ClientReply
 WIDTH = 2039
 """Buckets of a sketch; a prime, so that no layer's width divides it."""
 
-_ROWS = 7
+_ROWS = 15
 """Rows of a sketch's width that are added up at a time."""
 
 
