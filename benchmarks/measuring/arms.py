@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,8 +26,17 @@ COHORTS: dict[str, tuple[str, ...]] = {
 TWICE = "local-twice"
 """Two runs of ``local`` at once; the first is timed. Shows what a second core can bring."""
 
-PEERS = {"floor": "floor", "flower": "stock_flower", "pfl": "pfl_loop"}
-"""Arms that are modules of ``peers``."""
+PEERS: dict[str, tuple[str, ...]] = {
+    "floor": ("floor",),
+    "flower": ("stock_flower",),
+    "pfl": ("pfl_loop",),
+    "blazefl-process": ("blazefl_loop", "process"),
+    "blazefl-thread": ("blazefl_loop", "thread"),
+}
+"""Arms that are modules of ``peers``, and their first arguments."""
+
+PACKAGES = {"pfl": "pfl", "blazefl-process": "blazefl", "blazefl-thread": "blazefl"}
+"""Peers that run in an environment of their own, which has this package."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,9 @@ def environment() -> dict[str, str]:
     paths = [str(BENCHMARKS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     absolute = [os.path.abspath(path) for path in paths if path]
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(absolute)}
+    # BlazeFL's progress bars are on, unless this turns them off.
+    quiet = {"TQDM_DISABLE": "1"}
+    return {**os.environ, **threads, **quiet, "PYTHONPATH": os.pathsep.join(absolute)}
 
 
 def method_file(case: Path, arm: str) -> Path:
@@ -121,12 +132,14 @@ def peer_arm(name: str, prepared: Path, folder: Path, python: str) -> Arm:
     python
         Interpreter to run it with.
     """
-    module = f"peers.{PEERS[name]}"
-    command = (python, "-m", module, str(prepared), str(folder))
+    module, *first = PEERS[name]
+    command = (python, "-m", f"peers.{module}", *first, str(prepared), str(folder))
     return Arm(command, folder / "rounds.jsonl", folder / "model.npz")
 
 
-def make_arm(name: str, case: Path, prepared: Path, folder: Path, pfl: str) -> Arm:
+def make_arm(
+    name: str, case: Path, prepared: Path, folder: Path, pythons: Mapping[str, str]
+) -> Arm:
     """Return an arm by its name.
 
     Parameters
@@ -137,11 +150,11 @@ def make_arm(name: str, case: Path, prepared: Path, folder: Path, pfl: str) -> A
         The case's experiment file.
     prepared, folder
         What is read, and what is written into.
-    pfl
-        Interpreter of pfl's environment.
+    pythons
+        Package to the interpreter of its environment; see :data:`PACKAGES`.
     """
     if name in PEERS:
-        python = pfl if name == "pfl" else sys.executable
+        python = pythons[PACKAGES[name]] if name in PACKAGES else sys.executable
         return peer_arm(name, prepared, folder, python)
     if name == TWICE:
         return twice_arm(prepared / "experiment.toml", folder)

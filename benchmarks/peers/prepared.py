@@ -102,6 +102,22 @@ def make_network(settings: dict[str, Any]) -> nn.Module:
             nn.ReLU(),
             nn.Linear(128, classes),
         )
+    if settings["model"] == "lenet-5":
+        left = ((side[0] // 2 - 4) // 2) * ((side[1] // 2 - 4) // 2)
+        return nn.Sequential(
+            nn.Conv2d(channels, 6, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16 * left, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, classes),
+        )
     raise ValueError(f"the peers have no network {settings['model']!r}")
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 CLIENT_CACHE_BYTES = 1 << 30
 """Bytes of recently used clients' scaled inputs that a process keeps."""
 
+_READ_TOGETHER = 4096
+"""Most test rows that are read at once."""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -123,6 +126,7 @@ class FederatedData:
         self._scaling = scaling
         self._by_class = raw.labels.ndim == 1
         self._clients = LeastRecent[int, ClientData](CLIENT_CACHE_BYTES)
+        self._tests = LeastRecent[int, Split](CLIENT_CACHE_BYTES)
         self._lock = threading.Lock()
 
     @property
@@ -240,6 +244,36 @@ class FederatedData:
         with self._lock:
             self._clients.put(client_id, data, data.nbytes)
         return data
+
+    def client_tests(self, client_ids: Sequence[int]) -> list[Split]:
+        """Return clients' test rows; those of small clients are read together."""
+        with self._lock:
+            found = {k: self._tests.get(k) for k in client_ids}
+        known = {k: split for k, split in found.items() if split is not None}
+        new = [k for k in client_ids if k not in known]
+        held = Rows.of(self.partition.test)
+        positions = [held[k] for k in new]
+        small = sum(map(len, positions)) <= _READ_TOGETHER
+        groups = [positions] if small else [[rows] for rows in positions]
+        splits = [split for group in groups for split in self._test_splits(group)]
+        for client_id, split in zip(new, splits, strict=True):
+            known[client_id] = split
+            with self._lock:
+                self._tests.put(client_id, split, split.features.nbytes)
+        return [known[k] for k in client_ids]
+
+    def _test_splits(self, positions: Sequence[IntArray]) -> list[Split]:
+        """Return rows at positions of the clients' test part, each in memory of its own."""
+        sizes = [len(rows) for rows in positions]
+        places = np.concatenate([np.empty(0, np.int64), *positions])
+        whole = self._split(self._rows.client_test[places], self._test_labels[places])
+        features, labels = whole.features, whole.labels
+        both = features.split_with_sizes(sizes), labels.split_with_sizes(sizes)
+        # Copied, for torch's alignment.
+        return [
+            Split(x.clone(), y.clone(), whole.never_right)
+            for x, y in zip(*both, strict=True)
+        ]
 
     def test_set(self) -> Split:
         """Return the global test set."""

@@ -45,6 +45,15 @@ if TYPE_CHECKING:
 MOST_NODES = 10_000
 """Nodes beyond which clients share them: each is greeted, and a million take minutes."""
 
+CLIENTS_PER_MESSAGE = 32
+"""Most clients that one message asks."""
+
+_REPLY_BYTES = 4 << 20
+"""Most bytes of arrays in the reply to several clients' message."""
+
+_MESSAGES_PER_PROCESS = 8
+"""Least messages of an exchange to each process, for they may take unlike times."""
+
 _FIRST_NODE = 1000
 
 
@@ -66,7 +75,11 @@ class LocalGrid(Grid):
         Store of the clients' state in memory, if any.
     cohort, cohort_size
         Where clients wait for those that they train with, and how many these are together.
+    most_clients
+        Most clients that a strategy may ask in one message, at whichever node.
     """
+
+    _processes = 1
 
     def __init__(
         self,
@@ -76,9 +89,11 @@ class LocalGrid(Grid):
         store: MemoryStore | None = None,
         cohort: Cohort | None = None,
         cohort_size: int = 1,
+        most_clients: int = 1,
     ) -> None:
         self._cohort = cohort
         self._cohort_size = cohort_size
+        self._most_clients = most_clients
         self._client_app = client_app
         self._store = store
         self._message_ids = itertools.count(1)
@@ -136,6 +151,13 @@ class LocalGrid(Grid):
         sent = list(messages)
         answers = counted(self._answers(sent), len(sent), "replies")
         return Replies(_unless_alike(answers))
+
+    def clients_per_message(self, asked: int, reply_bytes: int) -> int:
+        """Return how many clients a strategy may ask in one message."""
+        most = min(self._most_clients, _REPLY_BYTES // max(reply_bytes, 1))
+        if self._processes > 1:
+            most = min(most, asked // (self._processes * _MESSAGES_PER_PROCESS))
+        return max(most, 1)
 
     def persist_clients(self, versions: Mapping[int, str]) -> None:
         """Write the clients' states of a checkpoint."""
@@ -204,7 +226,7 @@ class PooledGrid(LocalGrid):
     ----------
     pool
         The other processes.
-    client_app, num_nodes, run_config, store, cohort, cohort_size
+    client_app, num_nodes, run_config, store, cohort, cohort_size, most_clients
         As for :class:`LocalGrid`.
     """
 
@@ -217,9 +239,12 @@ class PooledGrid(LocalGrid):
         store: MemoryStore | None = None,
         cohort: Cohort | None = None,
         cohort_size: int = 1,
+        most_clients: int = 1,
     ) -> None:
-        super().__init__(client_app, num_nodes, run_config, store, cohort, cohort_size)
+        parts = run_config, store, cohort, cohort_size, most_clients
+        super().__init__(client_app, num_nodes, *parts)
         self._pool = pool
+        self._processes = 1 + pool.num_workers
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
         return self._answers_of_cohorts(messages)
@@ -314,6 +339,8 @@ def run_local(
             stack.callback(pool.close)
         worker = Worker(experiment, store)
         app = client_app_for(worker, failures)
-        how = (app, nodes, dict(experiment.values), store, worker.cohort, size)
+        # A cohort is of clients that have a message each.
+        most = CLIENTS_PER_MESSAGE if size == 1 else 1
+        how = (app, nodes, dict(experiment.values), store, worker.cohort, size, most)
         grid = LocalGrid(*how) if pool is None else PooledGrid(pool, *how)
         return run_experiment(experiment, grid, folder)

@@ -32,6 +32,7 @@ from fedsuite.rounds.exchange import (
 )
 from fedsuite.rounds.first_exchange import first_refusal
 from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
+from fedsuite.rounds.gathering import gathered
 from fedsuite.rounds.loop import RoundLoop
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.recovery import NO_TRAINING
@@ -305,9 +306,10 @@ class FederatedStrategy(RoundLoop):
             expected_of={k: self._limited(e) for k, e in exchange.expected_of.items()},
         )
         whole = exchange.shared.get(ARRAYS) is self._arrays
+        members = gathered(exchange, self._members, self._grid)
         messages = build_messages(
             exchange,
-            self._members,
+            members,
             self.wire,
             group_id,
             start_versions=self.client_versions,
@@ -345,7 +347,7 @@ class FederatedStrategy(RoundLoop):
             self.layer.accepted(exchange, reply)
 
         reader = ReplyReader(
-            exchange, self._members, self.wire, group_id, accept, reject, self._keys
+            exchange, members, self.wire, group_id, accept, reject, self._keys
         )
         return reader, messages
 

@@ -18,6 +18,7 @@ of the user's in medians holds the whole round.
 """
 
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from fedsuite.messages.records import (
     is_model_record,
 )
 from fedsuite.messages.statistics import is_statistic
+from fedsuite.rounds.changes import Changes
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply
 
@@ -132,25 +134,22 @@ def within_ratio(losses: Vector, slope: float, ratio: float) -> Vector:
     return limited if slope > 0 else -limited
 
 
-def median_of(values: Sequence[float]) -> float:
-    """Return the lower median of the values above 0; infinity if they are too few."""
-    positive = sorted(value for value in values if value > 0)
+def median_of(positive: Sequence[float]) -> float:
+    """Return the lower median of sorted values above 0; infinity if they are too few."""
     return positive[(len(positive) - 1) // 2] if len(positive) >= FEWEST else math.inf
 
 
-def length(arrays: Mapping[str, NDArray[Any]], origin: Mapping[str, NDArray[Any]]) -> float:
+def length(
+    arrays: Mapping[str, NDArray[Any]],
+    origin: Mapping[str, NDArray[Any]],
+    changes: Changes | None = None,
+) -> float:
     """Return the Euclidean length of floating-point arrays from an origin, in float64.
 
     Arrays that the origin lacks are measured from 0. Infinity where the length overflows.
+    ``changes`` is memory to do it in.
     """
-    total = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for name, array in arrays.items():
-            if array.dtype.kind != "f":
-                continue
-            # Without BLAS, whose bits depend on its threads.
-            part = np.subtract(array, origin.get(name, 0.0), dtype=np.float64)
-            total += float(np.square(part).sum())
+    total = (changes or Changes()).squares_from(arrays, origin)
     return math.sqrt(total) if math.isfinite(total) else math.inf
 
 
@@ -171,6 +170,7 @@ class Guard:
     steered_by: Mapping[str, Limit] = field(default_factory=dict)
     largest_median: dict[str, float] = field(default_factory=dict)
     _models: dict[int, Arrays] = field(default_factory=dict, repr=False)
+    _changes: Changes = field(default_factory=Changes, repr=False)
 
     def checked(
         self, exchange: Exchange, replies: Iterator[ClientReply], told: Told
@@ -202,7 +202,9 @@ class Guard:
             origins = {**dict.fromkeys(_MODELS, model), **others}
             amounts = self._measured(reply, origins)
             for kind, amount in amounts.items():
-                said.setdefault(kind, []).append(amount)
+                if amount > 0:
+                    # Sorted anew for each reply, very many replies take very long.
+                    insort(said.setdefault(kind, []), amount)
             held.append((reply, amounts, origins))
             if len(held) > HELD and not whole:
                 yield self._bounded(*held.popleft(), said, told)
@@ -232,10 +234,13 @@ class Guard:
         for record, arrays in reply.arrays.items():
             if record in origins:
                 origin = origins[record]
-                amounts[record] = length(_trained(arrays), origin)
-                amounts[f"{record} {STATISTICS}"] = length(_statistics(arrays), origin)
+                known = reply.lengths.pop((record, id(origin)), None)
+                if known is None:
+                    known = length(_trained(arrays), origin, self._changes)
+                measured = length(_statistics(arrays), origin, self._changes)
+                amounts |= {record: known, f"{record} {STATISTICS}": measured}
             elif record in _VECTORS:
-                amounts[record] = length(arrays, {})
+                amounts[record] = length(arrays, {}, self._changes)
         return amounts
 
     def _bounded(
@@ -248,7 +253,7 @@ class Guard:
     ) -> ClientReply:
         """Return a reply with what counts of it."""
         for kind, amount in amounts.items():
-            median = median_of(said[kind])
+            median = median_of(said.get(kind, ()))
             largest = self.largest_median.get(kind, 0.0)
             counts = self._limit_of(kind).of(amount, median, largest)
             if counts >= amount:

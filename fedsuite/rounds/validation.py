@@ -93,6 +93,9 @@ class ClientReply:
         Metric to the name of the one that stands for it, as :class:`Expected` allows.
     claimed_examples
         What the client said, where the guard lets fewer examples count.
+    lengths
+        Record and ``id`` of arrays that it started from, to the length of the change where
+        that is known already.
     """
 
     client_id: int
@@ -105,6 +108,9 @@ class ClientReply:
     converted: str = ""
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     claimed_examples: float | None = None
+    lengths: dict[tuple[str, int], float] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
 
 @dataclass(frozen=True)
@@ -191,8 +197,10 @@ def check_reply(
 
 def one_line(text: object, limit: int = 300) -> str:
     """Return text from a client as one printable line, safe for a log."""
-    words = " ".join(str(text)[: 4 * limit].split())
-    return "".join(c if c.isprintable() else "?" for c in words)[:limit]
+    words = " ".join(str(text)[: 4 * limit].split())[:limit]
+    if words.isprintable():
+        return words
+    return "".join(c if c.isprintable() else "?" for c in words)
 
 
 def _wanted(

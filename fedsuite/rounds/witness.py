@@ -23,12 +23,16 @@ from fedsuite.core.rng import numpy_stream
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.messages.statistics import is_statistic
+from fedsuite.rounds.changes import Changes
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.validation import ClientReply
 
 WIDTH = 2039
 """Buckets of a sketch; a prime, so that no layer's width divides it."""
+
+_ROWS = 15
+"""Rows of a sketch's width that are added up at a time."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Witness:
 
     _seen: dict[int, Seen] = field(default_factory=dict)
     _signs: NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
+    _changes: Changes = field(default_factory=Changes, repr=False)
+    _change: Vector = field(default_factory=lambda: np.zeros(0), repr=False)
 
     def begin(self) -> None:
         """Forget the last round."""
@@ -67,7 +73,8 @@ class Witness:
         start = own.get(ARRAYS) or exchange.shared.get(ARRAYS)
         trained = reply.arrays.get(ARRAYS)
         if start and trained:
-            self._seen[reply.client_id] = self._looked_at(trained, start)
+            seen = self._seen[reply.client_id] = self._looked_at(trained, start)
+            reply.lengths[ARRAYS, id(start)] = seen.norm
 
     def tell(self, report: PhaseReport) -> None:
         """Add the columns to the clients' rows."""
@@ -97,14 +104,14 @@ class Witness:
             self._signs = 2 * signs - 1
         sketch, squares, offset = np.zeros(WIDTH), 0.0, 0
         for name in names:
-            origin = start.get(name, 0.0)
-            change = np.subtract(trained[name], origin, dtype=np.float64).reshape(-1)
-            # Without BLAS, whose bits depend on its threads.
-            squares += float(np.square(change).sum())
-            if size > WIDTH:
-                change *= self._signs[offset : offset + change.size]
-            add_in_buckets(sketch, change, offset)
-            offset += change.size
+            length = trained[name].size
+            if length > self._change.size:
+                self._change = np.empty(length)
+            change = self._change[:length]
+            squares += self._changes.squares(trained[name], start.get(name, 0.0), change)
+            of_array = self._signs[offset : offset + length] if size > WIDTH else None
+            add_in_buckets(sketch, change, offset, of_array)
+            offset += length
         return Seen(float(np.sqrt(squares)), sketch, shapes)
 
 
@@ -123,16 +130,41 @@ def sums_of_others(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return sums
 
 
-def add_in_buckets(sketch: Vector, values: Vector, offset: int) -> None:
-    """Add values to a sketch in place: value i to bucket (offset + i) modulo its width."""
+def add_in_buckets(
+    sketch: Vector, values: Vector, offset: int, signs: NDArray[np.int8] | None = None
+) -> None:
+    """Add values to a sketch in place: value i to bucket (offset + i) modulo its width.
+
+    Parameters
+    ----------
+    sketch, values, offset
+        Sums so far, what to add, and the number of the first value.
+    signs
+        1 or -1 for each value; None is 1 for all.
+    """
     width = sketch.size
-    first = (-offset) % width
-    head, rest = values[:first], values[first:]
-    start = offset % width
-    sketch[start : start + head.size] += head
-    whole = rest.size // width * width
-    sketch += rest[:whole].reshape(-1, width).sum(axis=0)
-    sketch[: rest.size - whole] += rest[whole:]
+    if signs is None:
+        signs = np.ones(values.size, np.int8)
+    start, first = offset % width, min((-offset) % width, values.size)
+    last = first + (values.size - first) // width * width
+    sketch[start : start + first] += values[:first] * signs[:first]
+    middle = slice(first, last)
+    rows = values[middle].reshape(-1, width), signs[middle].reshape(-1, width)
+    sketch += _signed_sum(*rows)
+    sketch[: values.size - last] += values[last:] * signs[last:]
+
+
+def _signed_sum(rows: NDArray[np.float64], signs: NDArray[np.int8]) -> Vector:
+    """Return the sum of rows, a few at a time: what lies in between stays in the cache."""
+    # The sum so far is the first row of each block, so that it is one sum to the bit.
+    block = np.zeros((1 + _ROWS, rows.shape[1]))
+    for first in range(0, len(rows), _ROWS):
+        part = rows[first : first + _ROWS]
+        filled = block[: 1 + len(part)]
+        np.multiply(part, signs[first : first + _ROWS], out=filled[1:])
+        block[0] = filled.sum(axis=0)
+    total: Vector = block[0]
+    return total
 
 
 def cosine(left: Vector, right: Vector) -> float:

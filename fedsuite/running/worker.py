@@ -1,7 +1,7 @@
 """The ClientApp of fedsuite, and the worker that makes an experiment's clients."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.decomposition import clients_take_part
-from fedsuite.messages.records import Arrays, num_bytes
+from fedsuite.messages.records import ARRAYS, Arrays, Reply, Request, num_bytes
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
@@ -40,6 +40,7 @@ from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.cohort import Cohort
 from fedsuite.training.cohort_calibration import SIZES, step_seconds
+from fedsuite.training.evaluations import ask_alike, evaluates_as_base, evaluations
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
 from fedsuite.training.scoring import Scoring, WholeTest
@@ -198,6 +199,26 @@ class Worker:
             client = LyingClient(client, self._attack, self._client_class.TRAINED)
         return PlannedClient(client, self._faults) if self._faults else client
 
+    def together(
+        self, context: Context, requests: Sequence[Request]
+    ) -> Mapping[int, Reply]:
+        """Return evaluations of clients that score what they got on their test rows alone.
+
+        Liars and planned faults leave evaluations alone.
+        """
+        plain = evaluates_as_base(self._client_class) and self._groups is None
+        more = self._scoring.whole_test or self._scoring.score_training_data
+        elsewhere = self._experiment["sites"] or self._device.type != "cpu"
+        if not plain or more or elsewhere or not ask_alike(requests):
+            return {}
+        client_ids = [request.client_id for request in requests]
+        networks = {self._networks.of_client[client_id] for client_id in client_ids}
+        model = self._resident(next(iter(networks))).model
+        whole = set(requests[0].arrays[ARRAYS]) == set(model.state_dict())
+        if len(networks) > 1 or not whole or self._data.partition.validation:
+            return {}
+        return evaluations(model, requests, self._data.client_tests(client_ids))
+
     def facts(self, context: Context) -> Mapping[str, str]:
         """Return fingerprints of public data and plug-ins, if any, for a node's hello."""
         return self._facts
@@ -314,7 +335,11 @@ def memory_store(experiment: Experiment, folder: Path) -> MemoryStore:
 def client_app_for(worker: Worker, failures: Failures | None = None) -> ClientApp:
     """Return a ClientApp whose clients come from one worker."""
     return make_client_app(
-        worker.participant, worker.actions, facts=worker.facts, failures=failures
+        worker.participant,
+        worker.actions,
+        facts=worker.facts,
+        failures=failures,
+        together=worker.together,
     )
 
 
@@ -335,6 +360,13 @@ def _worker(run_config: Config, run_id: int, node_config: Config) -> Worker:
 def client_from_context(context: Context, client_id: int) -> Answering:
     """Return a client of a run config's experiment; the process keeps model and data."""
     return _worker_from(context).participant(context, client_id)
+
+
+def together_from_context(
+    context: Context, requests: Sequence[Request]
+) -> Mapping[int, Reply]:
+    """Return :meth:`Worker.together` of a run config's experiment."""
+    return _worker_from(context).together(context, requests)
 
 
 def facts_from_context(context: Context) -> Mapping[str, str]:
@@ -381,6 +413,7 @@ def _app_of(method: str) -> ClientApp:
         list(load_client(METHODS[method]).ACTIONS),
         mods=[log_mod, packing_mod],
         facts=facts_from_context,
+        together=together_from_context,
     )
 
 

@@ -15,7 +15,13 @@ from flwr.clientapp.typing import Mod
 
 from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.logs import log_scope
-from fedsuite.messages.records import Reply, Request, add_entry, pack_reply, unpack_requests
+from fedsuite.messages.records import (
+    Reply,
+    Request,
+    add_entry,
+    pack_reply,
+    unpack_requests,
+)
 
 
 class Answering(Protocol):
@@ -27,6 +33,9 @@ class Answering(Protocol):
 
 ClientFn = Callable[[Context, int], Answering]
 """Makes the client of a number, for a context."""
+
+Together = Callable[[Context, Sequence[Request]], Mapping[int, Reply]]
+"""Answers requests of one message at once: client to reply; others are asked one by one."""
 
 Facts = Callable[[Context], Mapping[str, str]]
 """What a node tells of itself at the hello, for a context."""
@@ -62,6 +71,7 @@ def make_client_app(
     mods: list[Mod] | None = None,
     facts: Facts | None = None,
     failures: Failures | None = None,
+    together: Together | None = None,
 ) -> ClientApp:
     """Return a ClientApp that answers the given message types.
 
@@ -69,13 +79,14 @@ def make_client_app(
     the node's partition id as number. ``actions`` are the ``ACTIONS`` of the client's
     class, and ``mods`` Flower's, wrapped around each handler. ``facts`` adds to the node's
     hello, such as ``"public"``, a hash of its public data. ``failures`` logs errors in the
-    clients' code; None logs those of this app.
+    clients' code; None logs those of this app. ``together`` answers for clients whose work
+    is sooner done at once.
     """
     app = ClientApp(mods=mods)
     told = failures or Failures()
 
     def handle(message: Message, context: Context) -> Message:
-        return answer(message, context, client_fn, told)
+        return answer(message, context, client_fn, told, together)
 
     def hello(message: Message, context: Context) -> Message:
         return greet(message, context, facts)
@@ -100,7 +111,11 @@ def greet(message: Message, context: Context, facts: Facts | None = None) -> Mes
 
 
 def answer(
-    message: Message, context: Context, client_fn: ClientFn, failures: Failures
+    message: Message,
+    context: Context,
+    client_fn: ClientFn,
+    failures: Failures,
+    together: Together | None = None,
 ) -> Message:
     """Answer a message for all clients that it names.
 
@@ -117,10 +132,27 @@ def answer(
             reply = client_fn(context, requests[0].client_id).answer(requests[0])
         return Message(pack_reply(reply), reply_to=message)
     content = RecordDict()
+    replies = _answered_together(requests, context, together)
     for request in requests:
+        if request.client_id in replies:
+            add_entry(content, request.client_id, replies[request.client_id])
+            continue
         with _noted(request):
             _add_answer(content, context, client_fn, request, failures)
     return Message(content, reply_to=message)
+
+
+def _answered_together(
+    requests: Sequence[Request], context: Context, together: Together | None
+) -> Mapping[int, Reply]:
+    """Return the replies that are made together; the log wants one at a time."""
+    if together is None or not requests or logger.isEnabledFor(logging.INFO):
+        return {}
+    try:
+        return together(context, requests)
+    except Exception:
+        # Whose failure it is shows when each is asked by itself.
+        return {}
 
 
 @contextmanager

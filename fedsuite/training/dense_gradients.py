@@ -78,12 +78,25 @@ def _slope_of_inputs(slope: Tensor, weight: Tensor, taken: Tensor) -> Tensor:
 
 
 def dense_gradients(model: nn.Module) -> DenseGradients | None:
-    """Return the gradient function of a network, None unless it is a plain chain.
+    """Return a network's gradient function, None unless it has :func:`plain_layers`."""
+    layers = plain_layers(model)
+    return DenseGradients(layers) if layers else None
 
-    That is one of :func:`dense_layers`, of float32 on the CPU, all trained.
-    """
+
+def dense_outputs(layers: Sequence[nn.Linear], features: Tensor) -> Tensor:
+    """Return the outputs of :func:`plain_layers` for ``[rows, ...]``."""
+    outputs = features.flatten(1)
+    for layer in layers:
+        if layer is not layers[0]:
+            outputs = torch.relu_(outputs)
+        outputs = torch.addmm(layer.bias, outputs, layer.weight.t())
+    return outputs
+
+
+def plain_layers(model: nn.Module) -> list[nn.Linear]:
+    """Return :func:`dense_layers` of float32 on the CPU, all trained; else none."""
     layers = dense_layers(model)
-    return DenseGradients(layers) if layers and all(map(_is_plain, layers)) else None
+    return layers if all(map(_is_plain, layers)) else []
 
 
 def dense_layers(model: nn.Module) -> list[nn.Linear]:

@@ -94,7 +94,7 @@ def test_a_late_learner_is_no_liar() -> None:
 
 
 def test_few_replies_are_not_judged() -> None:
-    assert median_of([1.0, 1e9, 0.0]) == math.inf
+    assert median_of([1.0, 1e9]) == math.inf
     assert passed(Guard(), [reply(0), reply(1, 1e9)])[1] == []
 
 

@@ -79,6 +79,10 @@ def test_each_value_goes_to_its_bucket(size: int, offset: int) -> None:
     add_in_buckets(sketch, values, offset)
     buckets = (offset + np.arange(size)) % WIDTH
     assert np.array_equal(sketch, np.bincount(buckets, values, WIDTH))
+    signs = np.where(np.arange(size) % 3, 1, -1).astype(np.int8)
+    add_in_buckets(sketch, values, offset, signs)
+    both = np.bincount(buckets, values + signs * values, WIDTH)
+    assert np.array_equal(sketch, both)
 
 
 def test_a_run_of_the_tiny_federation() -> None:

@@ -226,6 +226,7 @@ class WorkerPool:
         store: ClientStore | None,
         failures: Failures | None = None,
     ) -> None:
+        self.num_workers = num_workers
         self._store = store
         self._failures = failures or Failures()
         self._shared_descriptor = new_descriptor()
