@@ -16,16 +16,17 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from measuring.arms import BENCHMARKS, engine_arm, environment
-from measuring.device import busy, driver, gpu_name, peak_mib, sampled
+from measuring.device import driver, gpu_name, sampled, used
 from measuring.gpu_page import draw, page
 from measuring.gpu_steps import REDUCED, SETS, WHOLE, Form, Step, steps
 from measuring.tables import steady
 from measuring.watch import Watched, WatchedFailure, watch
+
+from fedsuite.experiment.experiment import read_file
 
 ROOT = BENCHMARKS.parent
 TESTS = (
@@ -53,7 +54,7 @@ def facts(gpu: str, data: Path | None) -> dict[str, str]:
     missing = f"generated, because no folder has {' and '.join(SETS.values())}"
     return {
         "device": gpu or NO_GPU,
-        "driver, memory": driver() if gpu else "-",
+        "driver, memory": (driver() if gpu else "") or "not available",
         **{name: importlib.metadata.version(name) for name in ("torch", "flwr", "ray")},
         "cores": f"{len(os.sched_getaffinity(0))}",
         "data": "the real sets" if data else missing if gpu else "generated, a few rows",
@@ -82,11 +83,11 @@ def run_step(step: Step, form: Form, limit_s: float) -> dict[str, Any]:
                 watched = watch(command, lines, surroundings, ROOT, limit_s)
             if not step.options:
                 return tested(watched)
-            first, last, row = measured(watched, lines)
+            row = measured(watched, lines)
         except (WatchedFailure, ValueError) as error:
             return {"error": str(error).splitlines()[-1]}
-    row["busy"] = busy(samples, began + first, began + last)
-    return {**row, "gpu_mib": peak_mib(samples)}
+    first, last = (began + watched.marks[place].wall for place in (0, -2))
+    return {**row, **used(samples, first, last)}
 
 
 def tested(watched: Watched) -> dict[str, Any]:
@@ -96,25 +97,23 @@ def tested(watched: Watched) -> dict[str, Any]:
     return {"outcome": watched.output.splitlines()[-1]}
 
 
-def measured(watched: Watched, lines: Path) -> tuple[float, float, dict[str, Any]]:
-    """Return when the timed rounds began and ended, and what the run took."""
+def measured(watched: Watched, lines: Path) -> dict[str, Any]:
+    """Return what a run took, and what accuracies it came to."""
+    if watched.cut and len(watched.marks) < 3:
+        done = len(watched.marks)
+        raise ValueError(f"{done} rounds in {watched.wall:.0f} s, its part of the time")
     seconds, cpu = steady(watched.marks)
     rows = map(json.loads, lines.read_text().splitlines())
-    whole = tomllib.loads((lines.parent / "experiment.toml").read_text())
-    found = {
+    key = "evaluate_accuracy"
+    return {
         "seconds": seconds,
         "cpu": cpu,
         "start": watched.marks[0].wall,
         "peak_mib": watched.peak_mib,
         "rounds": len(watched.marks),
-        "of_rounds": whole["num-rounds"],
-        "accuracy": [
-            (row["round"], row["evaluate_accuracy"])
-            for row in rows
-            if "evaluate_accuracy" in row
-        ],
+        "of_rounds": read_file(lines.with_name("experiment.toml"))["num-rounds"],
+        "accuracy": [(row["round"], row[key]) for row in rows if key in row],
     }
-    return watched.marks[0].wall, watched.marks[-2].wall, found
 
 
 def standing(file: Path, device: str) -> dict[str, Any]:

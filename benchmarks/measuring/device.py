@@ -4,59 +4,36 @@ import csv
 import datetime
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 SMI = "nvidia-smi"
 EVERY_MS = 200
-PATIENCE_S = 10.0
 
 NAME = "import torch; print(torch.cuda.is_available() and torch.cuda.get_device_name())"
 """Asked in another process: one that has used the GPU keeps memory there."""
 
-
-@dataclass(frozen=True)
-class Sample:
-    """A look at the device.
-
-    Parameters
-    ----------
-    time
-        Seconds since the epoch.
-    busy
-        Share of the last moments in which a kernel ran, per cent.
-    memory_mib
-        Memory in use, by all processes.
-    """
-
-    time: float
-    busy: float
-    memory_mib: float
+Sample = tuple[float, float, float]
+"""Seconds since the epoch, per cent of the last moments with a kernel, MiB in use."""
 
 
 def gpu_name() -> str:
     """Return the name of the GPU that torch uses; empty without one."""
-    asked = subprocess.run(
-        [sys.executable, "-c", NAME], check=True, stdout=subprocess.PIPE, text=True
-    )
-    name = asked.stdout.strip()
+    name = subprocess.check_output([sys.executable, "-c", NAME], text=True).strip()
     return "" if name == "False" else name
 
 
 def driver() -> str:
-    """Return the driver's version and the whole memory, as ``nvidia-smi`` tells them."""
+    """Return the driver's version and the GPU's memory; empty without ``nvidia-smi``."""
     if shutil.which(SMI) is None:
-        return "not available"
-    fields = "--query-gpu=driver_version,memory.total"
-    command = [SMI, *_chosen(os.environ), fields, "--format=csv,noheader"]
+        return ""
+    command = _query("driver_version,memory.total", "--format=csv,noheader")
     asked = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return (asked.stdout.strip().splitlines() or ["not available"])[0]
+    return asked.stdout.strip()
 
 
 @contextmanager
@@ -66,24 +43,23 @@ def sampled() -> Iterator[list[Sample]]:
     if shutil.which(SMI) is None:
         yield samples
         return
-    query = "--query-gpu=timestamp,utilization.gpu,memory.used"
     options = ("--format=csv,noheader,nounits", f"--loop-ms={EVERY_MS}")
+    command = _query("timestamp,utilization.gpu,memory.used", *options)
     with tempfile.TemporaryFile("w+") as output:
-        command = [SMI, *_chosen(os.environ), query, *options]
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
         try:
             yield samples
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(PATIENCE_S)
+            process.terminate()
+            process.wait()
         output.seek(0)
         samples += read_samples(output.read())
 
 
-def _chosen(environment: Mapping[str, str]) -> list[str]:
-    """Return the option that names the first GPU that the process sees."""
-    first = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
-    return [f"--id={first or 0}"]
+def _query(fields: str, *options: str) -> list[str]:
+    """Return the command that asks of the first GPU that torch sees."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    return [SMI, f"--id={first or 0}", f"--query-gpu={fields}", *options]
 
 
 def read_samples(text: str) -> list[Sample]:
@@ -91,19 +67,17 @@ def read_samples(text: str) -> list[Sample]:
     found = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         try:
-            when = datetime.datetime.strptime(row[0], "%Y/%m/%d %H:%M:%S.%f").astimezone()
-            found.append(Sample(when.timestamp(), float(row[1]), float(row[2])))
+            when = datetime.datetime.strptime(row[0], "%Y/%m/%d %H:%M:%S.%f").timestamp()
+            found.append((when, float(row[1]), float(row[2])))
         except (IndexError, ValueError):
             continue
     return found
 
 
-def busy(samples: Sequence[Sample], start: float, end: float) -> float | None:
-    """Return the mean per cent in which the device was busy between two times."""
-    found = [sample.busy for sample in samples if start <= sample.time <= end]
-    return statistics.fmean(found) if found else None
-
-
-def peak_mib(samples: Sequence[Sample]) -> float | None:
-    """Return the most memory that was in use."""
-    return max((sample.memory_mib for sample in samples), default=None)
+def used(samples: Sequence[Sample], start: float, end: float) -> dict[str, float | None]:
+    """Return how busy the device was between two times, and the most memory ever."""
+    during = [share for time, share, _ in samples if start <= time <= end]
+    return {
+        "busy": statistics.fmean(during) if during else None,
+        "gpu_mib": max((memory for _, _, memory in samples), default=None),
+    }

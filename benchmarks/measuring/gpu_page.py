@@ -13,10 +13,12 @@ COLUMNS = (
     *("s/round", "times as fast", "GPU busy, %", "GPU MiB", "host MiB"),
     *("round 1 after, s", "rounds", "all rounds, h", "accuracy, % (round)"),
 )
-FAKED = """**No number on this page comes from a GPU.** The processor stood in for one: Ray was
+FAKED = """\
+**No number on this page comes from a GPU.** The processor stood in for one: Ray was
 told of a GPU that is not there, the tests took the processor for it, and there are fewer
 clients, rows and rounds. The page shows that all steps run, not how fast a GPU is."""
-LEGEND = """Seconds of a round are means from the end of the first round to the end of the last
+LEGEND = """\
+Seconds of a round are means from the end of the first round to the end of the last
 but one. "Busy" is the share of that time in which a kernel ran, as `nvidia-smi` tells it.
 Memory is the peak of the whole run. A run that has had its part of the time is ended. Speed
 is over the row with the same clients one by one, or with a whole GPU. A dash is what was
@@ -109,7 +111,8 @@ def draw(title: str, steps: Sequence[Step], rows: Mapping[str, Row], folder: Pat
             axis.plot(*zip(*points, strict=True), "o-", label=name)
         axis.set(xscale="log", yscale="log", xlabel="clients per round", ylabel="s/round")
         axis.set_title(case.upper())
-        axis.legend()
+        if axis.lines:
+            axis.legend()
     figure.suptitle(title)
     figure.savefig(folder / "speed.png", dpi=120)
     figure, axis = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
@@ -118,7 +121,8 @@ def draw(title: str, steps: Sequence[Step], rows: Mapping[str, Row], folder: Pat
             reached = [100 * value for _, value in row["accuracy"]]
             axis.plot([at for at, _ in row["accuracy"]], reached, ".-", label=step.about[0])
     axis.set(xlabel="round", ylabel="accuracy, %")
-    axis.legend()
+    if axis.lines:
+        axis.legend()
     figure.suptitle(f"CIFAR-10 as in the papers. {title}")
     figure.savefig(folder / "cifar10.png", dpi=120)
     pyplot.close("all")

@@ -69,14 +69,20 @@ WHOLE = Form(
     cases=("num-clients=1000",),
 )
 
+_FOUR_ROUNDS = ("num-rounds=4", "evaluate-every=2")
 REDUCED = Form(
     device="cpu",
     rounds={2: 4, 5: 4, 10: 4},
     medium=5,
     shares=(1.0, 0.5),
     cases=("num-clients=10", "local-epochs=0", "local-steps=2"),
-    papers=("num-clients=10", "local-epochs=0", "local-steps=1", "num-rounds=4")
-    + ("evaluate-every=2",),
+    papers=(
+        "num-clients=10",
+        "clients-per-round=2",
+        "local-epochs=0",
+        "local-steps=1",
+        *_FOUR_ROUNDS,
+    ),
     few="few_",
     environment=(("RAY_OVERRIDE_RESOURCES", '{"GPU": 1}'), ("FEDSUITE_TEST_GPU", "cpu")),
 )
