@@ -29,15 +29,7 @@ from measuring.watch import Watched, WatchedFailure, watch
 from fedsuite.experiment.experiment import read_file
 
 ROOT = BENCHMARKS.parent
-TESTS = (
-    sys.executable,
-    "-m",
-    "pytest",
-    "-q",
-    "-p",
-    "no:cacheprovider",
-    "tests/test_gpu.py",
-)
+TESTS: tuple[str, ...] = (sys.executable, "-m", "pytest", "-q", "tests/test_gpu.py")
 NO_GPU = "CPU, faked"
 
 
