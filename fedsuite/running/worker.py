@@ -38,6 +38,8 @@ from fedsuite.running.node import (
 from fedsuite.training.app import Answering, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
+from fedsuite.training.cohort import Cohort
+from fedsuite.training.cohort_calibration import SIZES, step_seconds
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
 from fedsuite.training.scoring import Scoring, WholeTest
@@ -79,6 +81,11 @@ class Worker:
         always have the experiment's.
     site
         Data of this node, if clients are sites; None in a rehearsal, which has all sites.
+
+    Attributes
+    ----------
+    cohort
+        Where the clients wait for those that they train with; None trains each alone.
     """
 
     def __init__(
@@ -101,6 +108,7 @@ class Worker:
             self._open_sites()
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
+        self.cohort = Cohort() if run.cohort != 1 else None
         self._training = training = experiment.group(TrainingOptions)
         check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()
@@ -115,6 +123,10 @@ class Worker:
             experiment.group(LSROptions), training, self._data
         )
         self._scoring = self._make_scoring(run.num_rounds)
+        if self.cohort is not None:
+            # Networks that cannot train in cohorts are refused before any message.
+            for index in range(len(self._networks.distinct)):
+                self._resident(index)
         decomposed = clients_take_part(experiment.values)
         # The base's constructor copies nothing from the model.
         own = self._client_class.__init__ is not FederatedClient.__init__
@@ -159,7 +171,14 @@ class Worker:
             public=self._public,
             standardisation=self._data.standardisation,
         )
+        client.cohort = self.cohort
         return client if self._groups is None else DecomposedClient(client, self._groups)
+
+    def step_seconds(self, most: int) -> Mapping[int, float]:
+        """Return the seconds of a step by size of cohort, up to so many clients."""
+        count = min(most, max(SIZES), self._data.num_clients)
+        data = [self._on_device(self._data.client(k).train) for k in range(count)]
+        return step_seconds(self._resident(0).model, data, self._training)
 
     def _open_sites(self) -> None:
         """Read the sites' data here before the first message needs them."""
@@ -210,6 +229,12 @@ class Worker:
     def _resident(self, index: int) -> _Resident:
         if index not in self._residents:
             model = network_model(self._experiment, self._data, index).to(self._device)
+            if self.cohort is not None:
+                kind = torch.int64 if self._data.holds_words else torch.float32
+                row = torch.zeros(
+                    1, *self._data.input_shape, dtype=kind, device=self._device
+                )
+                self.cohort.add(model, row)
             self._residents[index] = _Resident(model, model_arrays(model))
         return self._residents[index]
 

@@ -19,6 +19,7 @@ from fedsuite.core.keys import Key, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rng import numpy_stream
 from fedsuite.core.search import Search
+from fedsuite.experiment.cohort_keys import refuse_auto
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import local_keys, shared_keys
 from fedsuite.results.layout import MANIFEST
@@ -218,6 +219,7 @@ class Space:
         named = self.values(number, drawn)
         given = {**self.base, **named, "seed": seed}
         experiment = _checked(self.contender, given, tuple(named))
+        refuse_auto(experiment.values)
         settings = tuple(sorted(named.items()))
         title = f"{self.contender.name}-trial-{number:02d}"
         point = Point(settings, seed, experiment.fingerprint, self.note, title)

@@ -80,22 +80,30 @@ def _slope_of_inputs(slope: Tensor, weight: Tensor, taken: Tensor) -> Tensor:
 def dense_gradients(model: nn.Module) -> DenseGradients | None:
     """Return the gradient function of a network, None unless it is a plain chain.
 
-    That is a :class:`torch.nn.Sequential` of a :class:`~torch.nn.Flatten` and linear layers
-    with a ReLU between them, of float32 on the CPU, all trained, without hooks.
+    That is one of :func:`dense_layers`, of float32 on the CPU, all trained.
+    """
+    layers = dense_layers(model)
+    return DenseGradients(layers) if layers and all(map(_is_plain, layers)) else None
+
+
+def dense_layers(model: nn.Module) -> list[nn.Linear]:
+    """Return the linear layers of a plain chain, none of another network.
+
+    A plain chain is a :class:`torch.nn.Sequential` of a :class:`~torch.nn.Flatten` and
+    linear layers with biases and a ReLU between them, without hooks.
     """
     if type(model) is not nn.Sequential or len(model) < 2 or len(model) % 2:
-        return None
+        return []
     kinds = [nn.Flatten, nn.Linear, *[nn.ReLU, nn.Linear] * (len(model) // 2 - 1)]
     modules = list(model)
     if [type(module) for module in modules] != kinds:
-        return None
+        return []
     if (flatten := modules[0]).start_dim != 1 or flatten.end_dim != -1:
-        return None
+        return []
     if any(map(_has_hooks, [model, *modules])):
-        return None
+        return []
     layers = [module for module in modules if isinstance(module, nn.Linear)]
-    plain = all(layer.bias is not None and _is_plain(layer) for layer in layers)
-    return DenseGradients(layers) if plain else None
+    return layers if all(layer.bias is not None for layer in layers) else []
 
 
 def _is_plain(layer: nn.Linear) -> bool:

@@ -1,5 +1,7 @@
 """Client of SCAFFOLD: steps corrected by control variates."""
 
+from typing import ClassVar
+
 from fedsuite.clients.drift.corrected import (
     CorrectedClient,
     change_record,
@@ -22,6 +24,8 @@ from fedsuite.training.told import Told
 
 class ScaffoldClient(CorrectedClient):
     """Adds c - c_k to each gradient and keeps c_k; the record ``control`` holds c."""
+
+    BATCHED: ClassVar[bool] = True
 
     scaffold_option = Told(str)
 

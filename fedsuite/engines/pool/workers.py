@@ -19,6 +19,7 @@ from flwr.common.constant import ErrorCode
 
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.own_process import environment
+from fedsuite.engines.cohorts import parts
 from fedsuite.engines.pool.arena import (
     REPLIES,
     SHARED,
@@ -39,7 +40,7 @@ from fedsuite.engines.pool.packing import (
     tell_record,
 )
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.messages.records import START_VERSIONS, unpack_requests
+from fedsuite.messages.records import START_VERSIONS, Request, unpack_requests
 from fedsuite.training.app import Failures
 from fedsuite.training.store import ClientStore
 
@@ -377,23 +378,29 @@ class WorkerPool:
 
     def _states(self, message: Message) -> list[tuple[int, str, Any]]:
         """Return the stored states of a message's clients."""
-        versions = (START_VERSIONS in record for record in message.content.values())
-        if self._store is None or not any(versions):
+        if self._store is None:
             return []
-        metadata = message.metadata
-        requests, _ = unpack_requests(
-            message.content, metadata.message_type, metadata.group_id, 0
-        )
         states: list[tuple[int, str, Any]] = []
-        for request in requests:
-            if not request.start_version:
-                continue
+        for request in _requests_with_states(message):
             client_id, version = request.client_id, request.start_version
             try:
                 states.append((client_id, version, self._store.load(client_id, version)))
             except RunError as error:
                 states.append((client_id, version, str(error)))
         return states
+
+
+def _requests_with_states(message: Message) -> Iterator[Request]:
+    """Yield the requests of a message, of all of a cohort, that start from a state."""
+    versions = (START_VERSIONS in record for record in message.content.values())
+    if not any(versions):
+        return
+    for part in parts(message):
+        metadata = part.metadata
+        requests, _ = unpack_requests(
+            part.content, metadata.message_type, metadata.group_id, 0
+        )
+        yield from (request for request in requests if request.start_version)
 
 
 def _array_records(content: RecordDict) -> list[ArrayRecord]:

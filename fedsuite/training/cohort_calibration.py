@@ -1,0 +1,81 @@
+"""How long a client's step takes alone and in cohorts, on this machine."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+
+import torch
+from torch import nn
+
+from fedsuite.data import Split
+from fedsuite.training.cohort_steps import BatchedHook, Training, train_together
+from fedsuite.training.loop import TrainingOptions, make_optimizer, mini_batches, run_steps
+from fedsuite.training.losses import cross_entropy
+from fedsuite.training.stacked import stacked_network
+
+SIZES = (10, 50, 100)
+"""Sizes that are tried, up to the number of clients."""
+
+MOST_BYTES = 1 << 30
+"""Bytes of stacked arrays, gradients and optimiser beyond which a size is not tried."""
+
+_COPIES = 4
+_STEPS = 5
+_REPEATS = 3
+
+
+def step_seconds(
+    model: nn.Module, data: Sequence[Split], options: TrainingOptions
+) -> Mapping[int, float]:
+    """Return the seconds of a client's step by size of cohort; 1 is alone.
+
+    Parameters
+    ----------
+    model
+        The network; its arrays are as before afterwards.
+    data
+        Rows of clients, on the model's device: of as many as the largest cohort may have.
+    options
+        How they train.
+    """
+    clients = [_training(model, split, options) for split in data if len(split)]
+    if not clients:
+        return {1: 0.0}
+    before = {name: array.clone() for name, array in clients[0].arrays.items()}
+    network, on_gpu = stacked_network(model), clients[0].data.features.is_cuda
+    found = {1: _seconds(partial(_alone, clients[0]), on_gpu) / len(clients[0].batches)}
+    held = _COPIES * sum(array.nbytes for array in before.values())
+    most = min(len(clients), max(SIZES), MOST_BYTES // held)
+    for size in sorted({*SIZES, most}):
+        if 1 < size <= most:
+            group = clients[:size]
+            steps = sum(len(client.batches) for client in group)
+            found[size] = _seconds(partial(train_together, network, group), on_gpu) / steps
+    clients[0].arrays = before
+    clients[0].put_back()
+    return found
+
+
+def _training(model: nn.Module, data: Split, options: TrainingOptions) -> Training:
+    batches = mini_batches(len(data), options, torch.Generator())
+    some = list(islice(batches, _STEPS))
+    return Training(model, data, some, options, 1, BatchedHook(), lambda _, step: None)
+
+
+def _alone(client: Training) -> None:
+    """Train one client as outside a cohort."""
+    optimizer = make_optimizer(client.model, client.options, client.server_round)
+    batches = iter(client.batches)
+    run_steps(client.model, client.data, batches, optimizer, cross_entropy)
+
+
+def _seconds(work: Callable[[], object], on_gpu: bool) -> float:
+    """Return the least time of some tries: the processor's where no GPU works."""
+    clock = time.perf_counter if on_gpu else time.process_time
+    tries = []
+    for _ in range(_REPEATS):
+        began = clock()
+        work()
+        tries.append(clock() - began)
+    return min(tries)
