@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedsuite.engines.local import run_local
+from fedsuite.messages.records import to_arrays
 from tests.helpers import digits_experiment, run_digits
 
 GPU = os.environ.get("FEDSUITE_TEST_GPU", "cuda")
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.skipif(
     GPU == "cuda" and not torch.cuda.is_available(), reason="needs a GPU"
 )
 
+SHORT = {"num_rounds": 2, "local_steps": 3, "learning_rate": 0.05}
 EXPERIMENTS = {
     "fedavg": {"method": "fedavg", "model": "mlp"},
     "fedavg-cnn": {"method": "fedavg", "model": "cnn-shallow"},
@@ -27,6 +30,9 @@ EXPERIMENTS = {
     "fedal": {"method": "fedal", "model": "mlp", "optimizer": "adam", "public_size": 64},
     "decomposition": {"method": "fedavg", "model": "cnn-shallow", "decomposition": True},
 }
+
+TOGETHER = ("fedavg", "fedavg-cnn", "fedeba-plus", "scaffold", "decomposition")
+"""Those of the experiments whose clients may train in cohorts."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +45,7 @@ def full_precision():
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_results_are_those_of_the_processor(name):
-    changes = {"num_rounds": 2, "local_steps": 3, "learning_rate": 0.05}
-    changes |= EXPERIMENTS[name]
+    changes = SHORT | EXPERIMENTS[name]
     on_cpu = run_digits(digits_experiment(**changes, device="cpu")).arrays[-1]
     on_gpu = run_digits(digits_experiment(**changes, device=GPU)).arrays[-1]
     again = run_digits(digits_experiment(**changes, device=GPU)).arrays[-1]
@@ -52,3 +57,16 @@ def test_the_results_are_those_of_the_processor(name):
     moved = [np.abs(on_cpu[key] - start[key]).max() for key in on_cpu if on_cpu[key].size]
     # Far more than the tolerance: a run that did not train would pass otherwise.
     assert not moved or max(moved) > 1e-4
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_cohort_ends_where_clients_end_alone_on_the_processor(name, tmp_path):
+    changes = SHORT | EXPERIMENTS[name]
+    runs = {"alone": {"device": "cpu"}, "together": {"device": GPU, "cohort": 3}}
+    alone, together = (
+        run_local(digits_experiment(**changes, **own), tmp_path / run).result.arrays
+        for run, own in runs.items()
+    )
+    expected, found = to_arrays(alone), to_arrays(together)
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=1e-3, atol=1e-5)

@@ -14,15 +14,16 @@ COLUMNS = (
     *("round 1 after, s", "rounds", "all rounds, h", "accuracy, % (round)"),
 )
 FAKED = """\
-**No number on this page comes from a GPU.** The processor stood in for one: Ray was
-told of a GPU that is not there, the tests took the processor for it, and there are fewer
-clients, rows and rounds. The page shows that all steps run, not how fast a GPU is."""
+**No number on this page comes from a GPU: the device is a CPU, faked.** Ray was told of a GPU that
+is not there, the tests took the processor for it, and there are fewer clients, rows and rounds. The
+page shows that all steps run, not how fast a GPU is."""
 LEGEND = """\
-Seconds of a round are means from the end of the first round to the end of the last
-but one. "Busy" is the share of that time in which a kernel ran, as `nvidia-smi` tells it.
-Memory is the peak of the whole run. A run that has had its part of the time is ended. Speed
-is over the row with the same clients one by one, or with a whole GPU. A dash is what was
-not measured."""
+- **Seconds of a round** are means from the end of the first round to the end of the last but one.
+- **Times as fast** is over the same clients one by one, or with a whole GPU for each.
+- **Busy** is the share of those rounds in which a kernel ran, as `nvidia-smi` tells it.
+- **Memory** is the peak of the whole run.
+- **Rounds** are fewer where a run had had its part of the time.
+- **A dash** is what was not measured."""
 
 
 def number(value: float | None, digits: int) -> str:
@@ -47,6 +48,25 @@ def cells(row: Row, base: Row) -> tuple[str, ...]:
     )
 
 
+def answer(steps: Sequence[Step], rows: Mapping[str, Row]) -> str:
+    """Return in words what the best cohort of each case brings."""
+    found = []
+    for case in ("f3", "f4"):
+        faster = [
+            (rows[step.base]["seconds"] / rows[step.name]["seconds"], step.about)
+            for step in steps
+            if step.table == case
+            and all("seconds" in rows.get(name, {}) for name in (step.base, step.name))
+        ]
+        if faster:
+            times, (clients, cohort) = max(faster)
+            found.append(
+                f"{case.upper()} {times:.1f} times ({clients} clients per round, cohorts of "
+                f"{cohort})"
+            )
+    return f"**The best cohorts, over one by one: {', '.join(found) or 'none ran'}.**"
+
+
 def page(facts: Row, steps: Sequence[Step], rows: Mapping[str, Row], faked: bool) -> str:
     """Return the page.
 
@@ -68,7 +88,7 @@ def page(facts: Row, steps: Sequence[Step], rows: Mapping[str, Row], faked: bool
         about[key] = ", ".join(sorted({row[key] for row in rows.values()}))
     parts = [
         f"# GPU kit: {facts['device']}",
-        FAKED if faked else f"All numbers are of this device: {facts['device']}.",
+        FAKED if faked else answer(steps, rows),
         f"`make gpu` writes this page. GPU tests (`tests/test_gpu.py`): {outcome}.",
         "![Seconds of a round by clients per round, F3 and F4](speed.png)",
         "![Accuracy by round](cifar10.png)",

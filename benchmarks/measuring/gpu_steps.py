@@ -10,6 +10,7 @@ PAPERS = BENCHMARKS.parent / "simulations"
 SETS = {"f3": "cifar10", "f4": "fashion_mnist"}
 METHODS = {
     "FedEBA+": ("fedeba/cifar10/fedeba-plus.toml",),
+    "FedEBA+, cohort of 10": ("fedeba/cifar10/fedeba-plus.toml", "cohort=10"),
     "FedAvg, filters decomposed": (
         "decomposition/cifar10_100x5_fedavg.toml",
         "decomposition=true",
@@ -148,5 +149,6 @@ def steps(form: Form, data: Path | None) -> list[Step]:
         found.append(Step("ray", (f"{share:g}",), of_f3, f"ray {form.shares[0]:g}", 2))
     for method, (file, *own) in METHODS.items():
         of_paper = (f"{PAPERS / file}", *settings("cifar10", *own, *form.papers))
-        found.append(Step("cifar10", (method,), of_paper, weight=2))
+        base = f"cifar10 {method.partition(', cohort')[0]}"
+        found.append(Step("cifar10", (method,), of_paper, base, weight=2))
     return found
