@@ -14,11 +14,11 @@ COLUMNS = (
     *("round 1 after, s", "rounds", "all rounds, h", "accuracy, % (round)"),
 )
 FAKED = """\
-**No number on this page comes from a GPU: the device is a CPU, faked.** Ray was told of a GPU that
-is not there, the tests took the processor for it, and there are fewer clients, rows and rounds. The
-page shows that all steps run, not how fast a GPU is."""
+**No number on this page comes from a GPU: the device is a CPU, faked.** Ray was told of a
+GPU that is not there, the tests took the processor for it, and there are fewer clients,
+rows and rounds. The page shows that all steps run, not how fast a GPU is."""
 LEGEND = """\
-- **Seconds of a round** are means from the end of the first round to the end of the last but one.
+- **Seconds of a round** are means from the end of round 1 to the end of the last but one.
 - **Times as fast** is over the same clients one by one, or with a whole GPU for each.
 - **Busy** is the share of those rounds in which a kernel ran, as `nvidia-smi` tells it.
 - **Memory** is the peak of the whole run.
@@ -60,10 +60,8 @@ def answer(steps: Sequence[Step], rows: Mapping[str, Row]) -> str:
         ]
         if faster:
             times, (clients, cohort) = max(faster)
-            found.append(
-                f"{case.upper()} {times:.1f} times ({clients} clients per round, cohorts of "
-                f"{cohort})"
-            )
+            where = f"{clients} clients per round, cohorts of {cohort}"
+            found.append(f"{case.upper()} {times:.1f} times ({where})")
     return f"**The best cohorts, over one by one: {', '.join(found) or 'none ran'}.**"
 
 
