@@ -49,6 +49,7 @@ def facts(gpu: str, data: Path | None) -> dict[str, str]:
         "driver, memory": (driver() if gpu else "") or "not available",
         **{name: importlib.metadata.version(name) for name in ("torch", "flwr", "ray")},
         "cores": f"{len(os.sched_getaffinity(0))}",
+        "load at the start": f"{os.getloadavg()[0]:.0f}",
         "data": "the real sets" if data else missing if gpu else "generated, a few rows",
     }
 
@@ -143,7 +144,8 @@ def main() -> None:
         rows[step.name] = {"commit": commit(), "date": date, **row}
         results.write_text(json.dumps({"facts": known, "steps": rows}, indent=1) + "\n")
     (folder / "README.md").write_text(page(known, planned, rows, faked=not gpu))
-    draw(f"Device: {known['device']}", planned, rows, folder)
+    title = f"Device: {known['device']}" + ("" if gpu else ". No number is a GPU's")
+    draw(title, planned, rows, folder)
     if failed := [name for name, row in rows.items() if "error" in row]:
         raise SystemExit(f"failed: {', '.join(failed)}; see {folder / 'README.md'}")
 

@@ -1,6 +1,6 @@
 """The page of the GPU kit: tables and pictures from its results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 COLUMNS = (
     *("s/round", "times as fast", "GPU busy, %", "GPU MiB", "host MiB"),
-    *("round 1 after, s", "rounds", "all rounds, h", "accuracy, % (round)"),
+    *("round 1 after, s", "rounds", "all rounds, min", "accuracy, % (round)"),
 )
 FAKED = """\
 **No number on this page comes from a GPU: the device is a CPU, faked.** Ray was told of a
@@ -20,6 +20,7 @@ rows and rounds. The page shows that all steps run, not how fast a GPU is."""
 LEGEND = """\
 - **Seconds of a round** are means from the end of round 1 to the end of the last but one.
 - **Times as fast** is over the same clients one by one, or with a whole GPU for each.
+- **All rounds** are so many minutes, at that speed.
 - **Busy** is the share of those rounds in which a kernel ran, as `nvidia-smi` tells it.
 - **Memory** is the peak of the whole run.
 - **Rounds** are fewer where a run had had its part of the time.
@@ -43,7 +44,7 @@ def cells(row: Row, base: Row) -> tuple[str, ...]:
         number(row.get("peak_mib"), 0),
         number(row.get("start"), 1),
         f"{row['rounds']} of {row['of_rounds']}" if seconds else "-",
-        number(seconds * row["of_rounds"] / 3600 if seconds else None, 2),
+        number(seconds * row["of_rounds"] / 60 if seconds else None, 1),
         f"{100 * reached[-1][1]:.2f} ({reached[-1][0]})" if reached else "-",
     )
 
@@ -108,29 +109,29 @@ def page(facts: Row, steps: Sequence[Step], rows: Mapping[str, Row], faked: bool
 
 
 def draw(title: str, steps: Sequence[Step], rows: Mapping[str, Row], folder: Path) -> None:
-    """Write both pictures into a folder, the device in the titles."""
+    """Write both pictures into a folder; the title names the device."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    done = [
-        (step, rows[step.name]) for step in steps if "seconds" in rows.get(step.name, {})
-    ]
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    for axis, case in zip(axes, ("f3", "f4"), strict=True):
-        lines: dict[str, list[tuple[int, float]]] = {}
-        for step, row in done:
-            if step.table == case:
-                clients, cohort = step.about
-                name = "all in one cohort" if cohort == clients else f"cohort: {cohort}"
-                lines.setdefault(name, []).append((int(clients), row["seconds"]))
-        for name, points in lines.items():
-            axis.plot(*zip(*points, strict=True), "o-", label=name)
-        axis.set(xscale="log", yscale="log", xlabel="clients per round", ylabel="s/round")
-        axis.set_title(case.upper())
-        if axis.lines:
-            axis.legend()
+    done = [(s, rows[s.name]) for s in steps if "seconds" in rows.get(s.name, {})]
+    panels = {"seconds": "s/round", "busy": "GPU busy, %"}
+    if all(row.get("busy") is None for _, row in done):
+        del panels["busy"]
+    figure, grid = pyplot.subplots(
+        len(panels),
+        2,
+        figsize=(9, 0.6 + 3 * len(panels)),
+        layout="constrained",
+        squeeze=False,
+    )
+    for axes, (key, label) in zip(grid, panels.items(), strict=True):
+        for axis, case in zip(axes, ("f3", "f4"), strict=True):
+            of_case = [(step, row.get(key)) for step, row in done if step.table == case]
+            draw_case(axis, [(*s.about, v) for s, v in of_case if v is not None])
+            scale = "log" if key == "seconds" else "linear"
+            axis.set(title=case.upper(), ylabel=label, yscale=scale)
     figure.suptitle(title)
     figure.savefig(folder / "speed.png", dpi=120)
     figure, axis = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
@@ -139,8 +140,31 @@ def draw(title: str, steps: Sequence[Step], rows: Mapping[str, Row], folder: Pat
             reached = [100 * value for _, value in row["accuracy"]]
             axis.plot([at for at, _ in row["accuracy"]], reached, ".-", label=step.about[0])
     axis.set(xlabel="round", ylabel="accuracy, %")
-    if axis.lines:
-        axis.legend()
+    finish(axis, (line.get_xdata()[place] for line in axis.lines for place in (0, -1)))
     figure.suptitle(f"CIFAR-10 as in the papers. {title}")
     figure.savefig(folder / "cifar10.png", dpi=120)
     pyplot.close("all")
+
+
+def draw_case(axis: Any, points: Sequence[tuple[str, str, float]]) -> None:
+    """Draw a value of each number of clients: one by one, in one cohort, in several."""
+    lines: dict[str, dict[int, float]] = {}
+    for clients, cohort, value in points:
+        name = "one by one" if cohort == "alone" else f"cohorts of {cohort}"
+        name = "all in one cohort" if cohort == clients else name
+        lines.setdefault(name, {})[int(clients)] = value
+    for name, line in lines.items():
+        axis.plot(list(line), list(line.values()), "o-", label=name)
+    axis.set(xlabel="clients per round")
+    finish(axis, (int(clients) for clients, _, _ in points))
+
+
+def finish(axis: Any, places: Iterable[int]) -> None:
+    """Give an axis ticks at some places, a grid, and a legend where there are lines."""
+    ticks = sorted(set(places))
+    axis.set(xscale="log")
+    axis.set_xticks(ticks, [f"{tick}" for tick in ticks])
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+    if axis.lines:
+        axis.legend()

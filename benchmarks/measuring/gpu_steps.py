@@ -146,9 +146,10 @@ def steps(form: Form, data: Path | None) -> list[Step]:
     for share in form.shares:
         options = ("--engine", "ray", "--client-gpus", f"{share}")
         of_f3 = (*case("f3", form.medium), *options)
-        found.append(Step("ray", (f"{share:g}",), of_f3, f"ray {form.shares[0]:g}", 2))
+        found.append(Step("ray", (f"{share:g}",), of_f3, f"ray {form.shares[0]:g}", 3))
     for method, (file, *own) in METHODS.items():
         of_paper = (f"{PAPERS / file}", *settings("cifar10", *own, *form.papers))
-        base = f"cifar10 {method.partition(', cohort')[0]}"
+        alone_too, comma, _ = method.partition(", cohort")
+        base = f"cifar10 {alone_too}" if comma else ""
         found.append(Step("cifar10", (method,), of_paper, base, weight=2))
     return found

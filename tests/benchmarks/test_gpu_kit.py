@@ -61,10 +61,10 @@ ROWS = {
 def test_a_row_says_how_much_faster_than_its_base_and_what_is_not_known():
     lines = page({"device": "X9"}, PLAN, ROWS, faked=False).splitlines()
     assert (
-        "| 10 | alone | 3.0000 | - | 12 | 700 | 100 | 2.0 | 4 of 40 | 0.03 | 50.00 (4) |"
+        "| 10 | alone | 3.0000 | - | 12 | 700 | 100 | 2.0 | 4 of 40 | 2.0 | 50.00 (4) |"
         in lines
     )
-    assert "| 10 | 10 | 0.5000 | 6.00 | - | - | 100 | 2.0 | 4 of 40 | 0.01 | - |" in lines
+    assert "| 10 | 10 | 0.5000 | 6.00 | - | - | 100 | 2.0 | 4 of 40 | 0.3 | - |" in lines
     assert "| commit | abc, abd |" in lines
 
 
