@@ -22,6 +22,7 @@ from typing import Any
 
 from measuring.arms import (
     BENCHMARKS,
+    COHORTS,
     ENGINES,
     EXPERIMENTS,
     PEERS,
@@ -52,7 +53,7 @@ DEFAULT_ARMS = {
     "f4": "floor,local,local-2,local-twice,ray,flower,pfl,fedeba-plus,fedakd,fedal",
     "f5": "floor,local,local-2,ray,flower,pfl",
 }
-"""Of the other cases: all but ``local-twice`` and methods."""
+"""Of the other cases: all but ``local-twice``, cohorts and methods."""
 
 SAME_BITS = (*ENGINES, TWICE)
 
@@ -74,10 +75,12 @@ def usable(arms: Sequence[str], case: Path, pfl: str, facts: dict[str, Any]) -> 
             print("pfl skipped: give --pfl-python", file=sys.stderr)
         elif arm == "local-2" and not facts["workers-key"]:
             print("local-2 skipped: this fedsuite has no key workers", file=sys.stderr)
-        elif arm in {*ENGINES, *PEERS, TWICE} or is_method(case, arm):
+        elif arm in {*ENGINES, *COHORTS, *PEERS, TWICE} or is_method(case, arm):
             chosen.append(arm)
         else:
-            raise SystemExit(f"no arm {arm!r}: {', '.join([*PEERS, *SAME_BITS])}, a method")
+            raise SystemExit(
+                f"no arm {arm!r}: {', '.join([*PEERS, *SAME_BITS, *COHORTS])}, a method"
+            )
     return chosen
 
 

@@ -106,7 +106,7 @@ MAY_IMPORT = {
     "workarounds": "core messages",
     "strategies": "core messages data models rounds",
     "clients": "core messages data models training",
-    "experiment": "core messages data models rounds training strategies",
+    "experiment": "core messages data models rounds training strategies clients",
     "results": "core data experiment",
     "callbacks": "core messages rounds results",
     "running": "core messages data models rounds training workarounds strategies clients "

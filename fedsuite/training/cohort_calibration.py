@@ -1,7 +1,7 @@
 """How long a client's step takes alone and in cohorts, on this machine."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -12,7 +12,7 @@ from fedsuite.data import Split
 from fedsuite.training.cohort_steps import BatchedHook, Training, train_together
 from fedsuite.training.loop import TrainingOptions, make_optimizer, mini_batches, run_steps
 from fedsuite.training.losses import cross_entropy
-from fedsuite.training.stacked import stacked_network
+from fedsuite.training.stacked import StackedNetwork, stacked_network
 
 SIZES = (10, 50, 100)
 """Sizes that are tried, up to the number of clients."""
@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 30
 
 _COPIES = 4
 _STEPS = 5
-_REPEATS = 3
+_REPEATS = 5
 
 
 def step_seconds(
@@ -43,18 +43,24 @@ def step_seconds(
     if not clients:
         return {1: 0.0}
     before = {name: array.clone() for name, array in clients[0].arrays.items()}
-    network, on_gpu = stacked_network(model), clients[0].data.features.is_cuda
-    found = {1: _seconds(partial(_alone, clients[0]), on_gpu) / len(clients[0].batches)}
     held = _COPIES * sum(array.nbytes for array in before.values())
     most = min(len(clients), max(SIZES), MOST_BYTES // held)
+    network = stacked_network(model)
+    works = {1: partial(_alone, clients[0])}
     for size in sorted({*SIZES, most}):
         if 1 < size <= most:
-            group = clients[:size]
-            steps = sum(len(client.batches) for client in group)
-            found[size] = _seconds(partial(train_together, network, group), on_gpu) / steps
+            works[size] = partial(_together, network, clients[:size])
+    clock = time.perf_counter if data[0].features.is_cuda else time.process_time
+    found: dict[int, list[float]] = {size: [] for size in works}
+    # In turns, for the machine may have other work meanwhile.
+    for _ in range(_REPEATS):
+        for size, work in works.items():
+            began = clock()
+            steps = work()
+            found[size].append((clock() - began) / steps)
     clients[0].arrays = before
     clients[0].put_back()
-    return found
+    return {size: min(seconds) for size, seconds in found.items()}
 
 
 def _training(model: nn.Module, data: Split, options: TrainingOptions) -> Training:
@@ -63,19 +69,15 @@ def _training(model: nn.Module, data: Split, options: TrainingOptions) -> Traini
     return Training(model, data, some, options, 1, BatchedHook(), lambda _, step: None)
 
 
-def _alone(client: Training) -> None:
-    """Train one client as outside a cohort."""
+def _alone(client: Training) -> int:
+    """Train one client as outside a cohort; return the number of steps."""
     optimizer = make_optimizer(client.model, client.options, client.server_round)
     batches = iter(client.batches)
     run_steps(client.model, client.data, batches, optimizer, cross_entropy)
+    return len(client.batches)
 
 
-def _seconds(work: Callable[[], object], on_gpu: bool) -> float:
-    """Return the least time of some tries: the processor's where no GPU works."""
-    clock = time.perf_counter if on_gpu else time.process_time
-    tries = []
-    for _ in range(_REPEATS):
-        began = clock()
-        work()
-        tries.append(clock() - began)
-    return min(tries)
+def _together(network: StackedNetwork, clients: Sequence[Training]) -> int:
+    """Train a cohort; return the number of steps of all its clients."""
+    train_together(network, clients)
+    return sum(len(client.batches) for client in clients)

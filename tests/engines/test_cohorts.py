@@ -47,6 +47,12 @@ CASES = {
     "qffl": {"method": "qffl"},
     "feddisco": {"method": "feddisco"},
     "fedwavg": {"method": "fedwavg"},
+    "standalone": {"method": "standalone"},
+    "fedper": {"method": "fedper"},
+    "fedrep": {"method": "fedrep"},
+    "fedbabu": {"method": "fedbabu"},
+    "fedprox-ft": {"method": "fedprox-ft", "proximal_mu": 0.5},
+    "rank-core-fed": {"method": "rank-core-fed"},
     "decomposition": FACTORED,
     "decomposed-scaffold": {**FACTORED, "method": "scaffold", **FROZEN},
     "personal-atoms": {**FACTORED, "personal_atoms": True},
@@ -188,4 +194,4 @@ def test_a_class_that_says_it_can_train_in_cohorts_tells_all_its_hooks():
         assert not [hook for hook in hooks if overrides(client, hook)], found
         acts = overrides(client, "before_step") or overrides(client, "after_step")
         assert acts <= overrides(client, "batched_hook"), found
-    assert len(batched) >= 11
+    assert len(batched) >= 18

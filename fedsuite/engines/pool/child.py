@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from fedsuite.core.errors import FedsuiteError, RunError
@@ -103,7 +103,7 @@ def serve(line: Connection, arenas: Arenas) -> None:
                     worker = Worker(experiment, store)
                     app, cohort = client_app_for(worker, failures), worker.cohort
                 answer_one = partial(_answer_one, app, config, setup["nodes"])
-                reply = answer_together(message, answer_one, cohort).content
+                reply = answer_together(message, answer_one, cohort)
                 answer = _answer(reply, store, arenas.all[up_arena(told["reply"])])
                 answer["failures"], failures.found = failures.found, []
             except Exception as error:
@@ -128,13 +128,16 @@ def _message(told: dict[str, Any], arenas: Arenas) -> Message:
     return message
 
 
-def _answer(content: RecordDict, store: CarriedStore, arena: Arena) -> dict[str, Any]:
+def _answer(reply: Message, store: CarriedStore, arena: Arena) -> dict[str, Any]:
+    if reply.has_error():
+        return {"error": reply.error.reason, "fatal": ""}
     arena.clear()
     saved = [
         [client_id, version, sorted(needed), tell_arrays(arrays, arena.put)]
         for client_id, version, arrays, needed in store.saved
     ]
-    return {"content": tell_content(content, arena.put, lambda _: None), "saved": saved}
+    content = tell_content(reply.content, arena.put, lambda _: None)
+    return {"content": content, "saved": saved}
 
 
 def main() -> None:
