@@ -160,7 +160,8 @@ def test_generated_images_are_the_same_each_time_and_can_be_learned():
 
 @pytest.mark.slow
 def test_all_of_it_runs_against_a_faked_device(stand_in, tmp_path):
-    command = [sys.executable, str(KIT), "--reduced", "--output", str(tmp_path / "page")]
+    options = ("--reduced", "--minutes", "60", "--output", str(tmp_path / "page"))
+    command = [sys.executable, str(KIT), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     text = (tmp_path / "page" / "README.md").read_text()
     assert done.returncode == 0, done.stderr
