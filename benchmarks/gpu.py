@@ -78,6 +78,7 @@ def run_step(step: Step, form: Form, limit_s: float) -> dict[str, Any]:
                 return tested(watched)
             row = measured(watched, lines)
         except (WatchedFailure, ValueError) as error:
+            print(error, file=sys.stderr)
             return {"error": str(error).splitlines()[-1]}
     first, last = (began + watched.marks[place].wall for place in (0, -2))
     return {**row, **used(samples, first, last)}
