@@ -12,7 +12,7 @@ TRIAL = $(BIN)/fedsuite run simulations/quickstart.toml --set output-dir=$(RUNS)
 
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: simulate test test-all check unit smoke slow nightly grpc faults config docs setup clean
+.PHONY: simulate test test-all check unit smoke slow nightly grpc faults config docs gpu setup clean
 
 simulate: $(READY)  ## FedAvg and FedAKD in Flower's Ray simulation, training alone beside them
 	$(TRIAL) --engine ray --num-supernodes 10 --set run-name=fedavg
@@ -61,6 +61,9 @@ docs: $(READY)  ## the site, into docs/_build/html: its tutorials run, a warning
 	$(BIN)/python -m pip install -q -c $(CONSTRAINTS) -e '.[docs]'
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+gpu: $(READY)  ## what a GPU brings, in 20 minutes; without one a reduced form on the processor
+	$(BIN)/python benchmarks/gpu.py
 
 setup: $(READY)
 

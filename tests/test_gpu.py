@@ -1,4 +1,10 @@
-"""On a GPU: the CPU's results, within the tolerance of float32 sums in another order."""
+"""On a GPU: the CPU's results, within the tolerance of float32 sums in another order.
+
+``FEDSUITE_TEST_GPU=cpu`` takes the processor for the GPU, so that the tests themselves run
+where there is none.
+"""
+
+import os
 
 import numpy as np
 import pytest
@@ -8,8 +14,13 @@ from fedsuite.engines.local import run_local
 from fedsuite.messages.records import to_arrays
 from tests.helpers import digits_experiment, run_digits
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = os.environ.get("FEDSUITE_TEST_GPU", "cuda")
 
+pytestmark = pytest.mark.skipif(
+    GPU == "cuda" and not torch.cuda.is_available(), reason="needs a GPU"
+)
+
+SHORT = {"num_rounds": 2, "local_steps": 3, "learning_rate": 0.05}
 EXPERIMENTS = {
     "fedavg": {"method": "fedavg", "model": "mlp"},
     "fedavg-cnn": {"method": "fedavg", "model": "cnn-shallow"},
@@ -19,6 +30,9 @@ EXPERIMENTS = {
     "fedal": {"method": "fedal", "model": "mlp", "optimizer": "adam", "public_size": 64},
     "decomposition": {"method": "fedavg", "model": "cnn-shallow", "decomposition": True},
 }
+
+TOGETHER = ("fedavg", "fedavg-cnn", "fedeba-plus", "scaffold", "decomposition")
+"""Those of the experiments whose clients may train in cohorts."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +45,10 @@ def full_precision():
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_results_are_those_of_the_processor(name):
-    changes = {"num_rounds": 2, "local_steps": 3, "learning_rate": 0.05}
-    changes |= EXPERIMENTS[name]
+    changes = SHORT | EXPERIMENTS[name]
     on_cpu = run_digits(digits_experiment(**changes, device="cpu")).arrays[-1]
-    on_gpu = run_digits(digits_experiment(**changes, device="cuda")).arrays[-1]
-    again = run_digits(digits_experiment(**changes, device="cuda")).arrays[-1]
+    on_gpu = run_digits(digits_experiment(**changes, device=GPU)).arrays[-1]
+    again = run_digits(digits_experiment(**changes, device=GPU)).arrays[-1]
     assert list(on_gpu) == list(on_cpu)
     start = run_digits(digits_experiment(**changes, device="cpu")).arrays[0]
     for key, expected in on_cpu.items():
@@ -46,12 +59,14 @@ def test_the_results_are_those_of_the_processor(name):
     assert not moved or max(moved) > 1e-4
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedavg-cnn", "scaffold"])
-def test_cohorts_there_end_where_clients_end_alone_on_the_processor(name, tmp_path):
-    changes = {"num_rounds": 2, "local_steps": 3, "learning_rate": 0.05}
-    changes |= EXPERIMENTS[name]
-    alone = run_digits(digits_experiment(**changes, device="cpu")).arrays[-1]
-    together = digits_experiment(**changes, device="cuda", cohort=3)
-    found = to_arrays(run_local(together, tmp_path / "run").result.arrays)
-    for key, expected in alone.items():
-        np.testing.assert_allclose(found[key], expected, rtol=1e-3, atol=1e-5)
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_cohort_ends_where_clients_end_alone_on_the_processor(name, tmp_path):
+    changes = SHORT | EXPERIMENTS[name]
+    runs = {"alone": {"device": "cpu"}, "together": {"device": GPU, "cohort": 3}}
+    alone, together = (
+        run_local(digits_experiment(**changes, **own), tmp_path / run).result.arrays
+        for run, own in runs.items()
+    )
+    expected, found = to_arrays(alone), to_arrays(together)
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=1e-3, atol=1e-5)

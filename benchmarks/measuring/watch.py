@@ -4,12 +4,14 @@ Linux only: reads ``/proc``. Every arm of a comparison is watched in the same wa
 it is written in: it appends a line to a file at the end of each round.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +56,8 @@ class Watched:
         One for each line of the watched file.
     output
         What it printed.
+    cut
+        Whether the limit ended it.
     """
 
     wall: float
@@ -61,6 +65,7 @@ class Watched:
     peak_mib: float
     marks: tuple[Mark, ...]
     output: str
+    cut: bool = False
 
 
 class Tree:
@@ -129,8 +134,9 @@ def watch(
     lines: Path,
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    limit_s: float | None = None,
 ) -> Watched:
-    """Run a command to its end and return what it took.
+    """Run a command to its end, or to a limit, and return what it took.
 
     Parameters
     ----------
@@ -140,11 +146,13 @@ def watch(
         File whose lines are marks; need not exist yet.
     environment, cwd
         Of the process; None is this one's.
+    limit_s
+        Seconds after which it is told to end; None for no limit.
 
     Raises
     ------
     WatchedFailure
-        If it does not end with code 0.
+        If it ends by itself, and not with code 0.
     """
     with tempfile.TemporaryFile() as log:
         start = time.monotonic()
@@ -157,16 +165,21 @@ def watch(
             cwd=cwd,
             start_new_session=True,
         )
+        timers = _timers(process.pid, limit_s)
         try:
             marks, tree, status, usage = _follow(process.pid, lines, start)
         except BaseException:
             _stop(process)
             raise
+        finally:
+            for timer in timers:
+                timer.cancel()
         wall = time.monotonic() - start
+        cut = limit_s is not None and wall > limit_s
         process.returncode = os.waitstatus_to_exitcode(status)
         log.seek(0)
         output = log.read().decode("utf-8", errors="replace")
-    if process.returncode:
+    if process.returncode and not cut:
         tail = "\n".join(output.splitlines()[-30:])
         raise WatchedFailure(f"{' '.join(command)}: code {process.returncode}\n{tail}")
     return Watched(
@@ -175,7 +188,29 @@ def watch(
         peak_mib=max(tree.peak_kib, usage.ru_maxrss) / 1024,
         marks=tuple(marks),
         output=output,
+        cut=cut,
     )
+
+
+def _timers(pid: int, limit_s: float | None) -> list[threading.Timer]:
+    """Return started timers that end a process, gently first."""
+    if limit_s is None:
+        return []
+    last = limit_s + PATIENCE_S
+    timers = [
+        threading.Timer(limit_s, _signal, [os.kill, pid, signal.SIGTERM]),
+        threading.Timer(last, _signal, [os.killpg, pid, signal.SIGKILL]),
+    ]
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
+    return timers
+
+
+def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        send(pid, number)
 
 
 def _follow(

@@ -140,6 +140,23 @@ def test_a_command_that_fails_is_told_with_its_last_words(tmp_path):
         watch(command, tmp_path / "lines")
 
 
+def test_a_command_past_its_limit_is_ended_and_no_failure(tmp_path):
+    lines = tmp_path / "lines"
+    child = (
+        "import sys, time\n"
+        "print(1, file=open(sys.argv[1], 'a'), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", child, str(lines)]
+    seen = watch(command, lines, limit_s=1.0)
+    assert seen.cut
+    assert 1.0 <= seen.wall < 30.0
+    fails = [sys.executable, "-c", "import sys; sys.exit('too hot')"]
+    with pytest.raises(WatchedFailure, match="too hot"):
+        watch(fails, lines, limit_s=60.0)
+    assert not watch([sys.executable, "-c", ""], lines, limit_s=60.0).cut
+
+
 def test_two_commands_run_at_once_and_a_failure_of_either_is_told(tmp_path):
     # Each waits for what the other leaves: one after the other the first gives up.
     waits = (
