@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from fedsuite.data import Split
 from fedsuite.data.specs import IGNORED
@@ -108,13 +106,13 @@ def train_together(
     total, seen = torch.zeros(2, len(members), dtype=torch.float64, device=device)
     optimizer, arrays, count = None, dict[str, Tensor](), 0
     for step, (features, labels, counts) in enumerate(_mini_batches(members), 1):
-        if len(features) != count:
-            count = len(features)
+        if features.shape[0] != count:
+            count = features.shape[0]
             arrays = {n: array[:count].detach() for n, array in stack.items()}
             trained = [n for n in names if n in members[0].trained]
             parameters = [arrays[n].requires_grad_() for n in trained]
             optimizer = _shortened(optimizer, parameters, options, server_round)
-        losses, gradients = network(arrays, features, labels, loss)
+        losses, gradients = network(arrays, features, labels, counts, loss)
         corrections.correct(gradients, arrays)
         if options.clip_gradient_norm > 0:
             _clip(gradients, options.clip_gradient_norm)
@@ -161,7 +159,7 @@ class _Corrections:
     ) -> None:
         """Correct gradients ``[clients, ...]`` in place."""
         for name, gradient in gradients.items():
-            count = len(gradient)
+            count = gradient.shape[0]
             if self._keep is not None:
                 gradient.mul_(_beside(self._keep[:count], gradient))
             if name in self._offsets:
@@ -220,10 +218,11 @@ def _mini_batches(
     Rows that fill a mini-batch up have no target that counts.
     """
     steps = [len(member.batches) for member in members]
-    sizes = [[len(batch) for batch in member.batches] for member in members]
+    # Torch takes longer to answer len.
+    sizes = [[batch.numel() for batch in member.batches] for member in members]
     widths = [max(of[k] for of in sizes if k < len(of)) for k in range(steps[0])]
     features, labels = members[0].data.features, members[0].data.labels
-    rows = _row_numbers(members, max(widths)).to(features.device)
+    rows = _row_numbers(members, sizes, max(widths)).to(features.device)
     row_bytes = features[:1].numel() * features.element_size()
     block = max(1, ROWS_BYTES // (len(members) * max(widths) * max(row_bytes, 1)))
     for first in range(0, steps[0], block):
@@ -240,13 +239,15 @@ def _mini_batches(
             yield taken[:left, k, :width], targets[:left, k, :width], counts[:left, k]
 
 
-def _row_numbers(members: Sequence[Training], width: int) -> Tensor:
+def _row_numbers(
+    members: Sequence[Training], sizes: Sequence[Sequence[int]], width: int
+) -> Tensor:
     """Return the rows of all steps, ``[clients, steps, width]``, filled up."""
-    padded = []
-    for member in members:
-        rows = pad_sequence(list(member.batches), True, _NO_ROW)
-        padded.append(functional.pad(rows, (0, width - rows.shape[1]), value=_NO_ROW))
-    return pad_sequence(padded, True, _NO_ROW)
+    flat = torch.cat([batch for member in members for batch in member.batches])
+    steps = len(sizes[0])
+    lengths = torch.tensor([[*of, *[0] * (steps - len(of))] for of in sizes])
+    held = torch.arange(width) < lengths[:, :, None]
+    return torch.full(held.shape, _NO_ROW).masked_scatter_(held, flat)
 
 
 def _taken(sources: Sequence[Tensor], rows: Tensor) -> Tensor:
