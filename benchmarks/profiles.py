@@ -29,6 +29,7 @@ PLACES = {
     "fedsuite/strategies": "strategy",
     "fedsuite/rounds": "strategy",
     "fedsuite/messages/records": "records and checks",
+    "fedsuite/messages/array_records": "records and checks",
     "fedsuite/data": "data",
     "fedsuite/callbacks": "files of the run",
     "fedsuite/results": "files of the run",

@@ -13,7 +13,7 @@ import atheris
 with atheris.instrument_imports(include=["fedsuite", "numpy.lib"]):
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-    from fedsuite.messages.records import RecordError, view_array
+    from fedsuite.messages.array_records import RecordError, view_array
     from fedsuite.rounds.validation import BadReply, Expected, check_reply
     from fedsuite.workarounds.packed import unpack_reply
 

@@ -26,13 +26,12 @@ from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import (
     ARRAYS,
     METRICS,
     TRAIN,
     client_record,
-    to_arrays,
-    to_record,
 )
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.base import FederatedStrategy

@@ -14,17 +14,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedsuite.messages.array_records import RecordError, array_header, to_arrays, view_array
 from fedsuite.messages.legacy import from_legacy
 from fedsuite.messages.records import (
     EVALUATE,
     TRAIN,
-    RecordError,
     add_entry,
-    array_header,
     split_replies,
-    to_arrays,
     unpack_requests,
-    view_array,
 )
 from fedsuite.rounds.validation import BadReply, Expected, check_reply, one_line
 from tests.helpers import MEAN_WITHOUT, for_client, run_tampered

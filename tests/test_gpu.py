@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedsuite.engines.local import run_local
-from fedsuite.messages.records import to_arrays
+from fedsuite.messages.array_records import to_arrays
 from tests.helpers import digits_experiment, run_digits
 
 GPU = os.environ.get("FEDSUITE_TEST_GPU", "cuda")

@@ -17,7 +17,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import Arrays, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import Arrays
 from fedsuite.strategies.fair.fedeba import FedEBA
 from fedsuite.strategies.fair.fedeba_plus import PracFedEBAPlus
 from fedsuite.workarounds.identity import flower_identity

@@ -42,6 +42,7 @@ from fedsuite.core.rng import stream_seed
 from fedsuite.core.vectors import Vector
 from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
 from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.array_records import to_arrays
 from fedsuite.messages.records import (
     ARRAYS,
     NUM_EXAMPLES,
@@ -49,7 +50,6 @@ from fedsuite.messages.records import (
     Arrays,
     Reply,
     Request,
-    to_arrays,
 )
 from fedsuite.results.plots import LINE_STYLES, PALETTE, dress
 from fedsuite.rounds.aggregation import WeightedMean

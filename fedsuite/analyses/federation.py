@@ -10,7 +10,11 @@ from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.experiment.run_settings import RunSettings
-from fedsuite.messages.records import Reply, Request, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import (
+    Reply,
+    Request,
+)
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.events import Callback

@@ -31,7 +31,8 @@ from fedsuite.data import FederatedData, Split
 from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
-from fedsuite.messages.records import Arrays, to_arrays
+from fedsuite.messages.array_records import to_arrays
+from fedsuite.messages.records import Arrays
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.decomposed import recompose
 from fedsuite.results.plots import PALETTE, dress

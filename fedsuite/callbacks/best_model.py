@@ -4,7 +4,7 @@ from typing import Any
 
 from fedsuite.callbacks.early_stop import Best
 from fedsuite.core.files import safetensors_bytes
-from fedsuite.messages.records import to_arrays
+from fedsuite.messages.array_records import to_arrays
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedsuite.messages.array_records import RecordError
 from fedsuite.messages.records import (
     ARRAYS,
     CONFIG,
@@ -19,7 +20,6 @@ from fedsuite.messages.records import (
     AnyRecord,
     ConfigValue,
     MetricValue,
-    RecordError,
     records_of,
 )
 

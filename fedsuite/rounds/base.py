@@ -13,15 +13,13 @@ from flwr.serverapp import Grid
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import ServerLogger, log_scope
+from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.records import (
     ARRAYS,
     EVALUATE,
     SERVER_ROUND,
     TRAIN,
     Arrays,
-    own_record,
-    to_arrays,
-    to_record,
 )
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.exchange import (

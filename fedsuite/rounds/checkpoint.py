@@ -22,7 +22,8 @@ from fedsuite.core.files import (
     safetensors_bytes,
     sync_folder,
 )
-from fedsuite.messages.records import Arrays, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import Arrays
 
 if TYPE_CHECKING:
     from fedsuite.rounds.events import RunState

@@ -9,6 +9,7 @@ from typing import Literal
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.messages.array_records import RecordError, num_bytes, to_record
 from fedsuite.messages.legacy import from_legacy, to_legacy
 from fedsuite.messages.records import (
     ARRAYS,
@@ -19,11 +20,8 @@ from fedsuite.messages.records import (
     AnyRecord,
     Arrays,
     ConfigValue,
-    RecordError,
     client_record,
-    num_bytes,
     split_replies,
-    to_record,
 )
 from fedsuite.messages.replies import once
 from fedsuite.rounds.membership import Members

@@ -21,7 +21,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedsuite.messages.records import Arrays, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import Arrays
 from fedsuite.rounds.exchange import Rejection
 from fedsuite.rounds.guard import length
 from fedsuite.rounds.report import PhaseReport

@@ -20,7 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.messages.records import ARRAYS, Arrays, num_bytes
+from fedsuite.messages.array_records import num_bytes
+from fedsuite.messages.records import (
+    ARRAYS,
+    Arrays,
+)
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.server_optimizer import ServerOptimizer, ServerOptimizerKeys

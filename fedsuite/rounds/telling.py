@@ -11,7 +11,11 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import Result
 
 from fedsuite.core.logs import ServerLogger, in_own_run
-from fedsuite.messages.records import EVALUATE, TRAIN, num_bytes, to_arrays
+from fedsuite.messages.array_records import num_bytes, to_arrays
+from fedsuite.messages.records import (
+    EVALUATE,
+    TRAIN,
+)
 from fedsuite.rounds.events import RunState
 from fedsuite.rounds.membership import Members
 from fedsuite.rounds.parts import StrategyParts

@@ -9,16 +9,18 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
+from fedsuite.messages.array_records import (
+    RecordError,
+    array_header,
+    dtype_name,
+    view_array,
+)
 from fedsuite.messages.records import (
     ARRAYS,
     ERROR,
     AnyRecord,
     Arrays,
-    RecordError,
-    array_header,
-    dtype_name,
     records_of,
-    view_array,
 )
 
 ArraySpec = tuple[tuple[int, ...], str]

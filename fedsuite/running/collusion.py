@@ -15,6 +15,7 @@ from fedsuite.callbacks.checkpoint_writer import PersistsClients
 from fedsuite.clients import load_client
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment.experiment import Experiment
+from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import (
     ARRAYS,
     ERROR,
@@ -24,8 +25,6 @@ from fedsuite.messages.records import (
     client_record,
     records_of,
     split_replies,
-    to_arrays,
-    to_record,
     unpack_requests,
 )
 from fedsuite.messages.replies import once

@@ -29,7 +29,7 @@ from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.plug_ins import additions, fingerprint
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
-from fedsuite.messages.records import to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.results.layout import (
     EXPERIMENT,

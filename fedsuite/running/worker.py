@@ -23,8 +23,14 @@ from fedsuite.data.site import Site
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.run_settings import RunSettings
+from fedsuite.messages.array_records import num_bytes
 from fedsuite.messages.decomposition import clients_take_part
-from fedsuite.messages.records import ARRAYS, Arrays, Reply, Request, num_bytes
+from fedsuite.messages.records import (
+    ARRAYS,
+    Arrays,
+    Reply,
+    Request,
+)
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups

@@ -16,7 +16,8 @@ from fedsuite.core.files import (
     write_error,
 )
 from fedsuite.core.least_recent import LeastRecent
-from fedsuite.messages.records import Arrays, num_bytes
+from fedsuite.messages.array_records import num_bytes
+from fedsuite.messages.records import Arrays
 
 
 class SpillingMemory:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
-from fedsuite.messages.records import ConfigValue, RecordError
+from fedsuite.messages.array_records import RecordError
+from fedsuite.messages.records import ConfigValue
 
 T = TypeVar("T", bool, int, float, str)
 

@@ -23,14 +23,16 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
-from fedsuite.messages.records import (
-    ERROR,
-    Arrays,
+from fedsuite.messages.array_records import (
     LazyArray,
     RecordError,
     byte_view,
     npy_header,
     to_arrays,
+)
+from fedsuite.messages.records import (
+    ERROR,
+    Arrays,
 )
 
 PACKED = "packed"

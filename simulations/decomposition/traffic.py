@@ -19,7 +19,13 @@ from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.messages.records import ARRAYS, NUM_EXAMPLES, Reply, Request, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import (
+    ARRAYS,
+    NUM_EXAMPLES,
+    Reply,
+    Request,
+)
 from fedsuite.models import build_model, decompose, parameter_groups
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.events import RoundReport, RunState

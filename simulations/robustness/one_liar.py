@@ -32,7 +32,12 @@ from fedsuite.core.keys import Value
 from fedsuite.core.registry import METHODS
 from fedsuite.engines.local import run_local
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import (
+    ARRAYS,
+    EVALUATE,
+    TRAIN,
+)
 from fedsuite.strategies import load_strategy
 from fedsuite.training.attack_plan import AttackPlan
 from fedsuite.workarounds.prompt_grid import PromptGrid

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedsuite.callbacks import RoundReport, RunState
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import to_record
+from fedsuite.messages.array_records import to_record
 from fedsuite.rounds.exchange import Rejection
 from fedsuite.rounds.report import PhaseReport
 from tests.helpers import matrix_app, strategy_for

@@ -13,7 +13,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Key, Unless
 from fedsuite.core.registry import METHODS
 from fedsuite.core.settings import Declared, Settings, given, key, part, state
-from fedsuite.messages.records import RecordError
+from fedsuite.messages.array_records import RecordError
 from fedsuite.strategies import FedProx, load_strategy
 from fedsuite.training.told import Told, told_of
 

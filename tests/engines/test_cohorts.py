@@ -11,7 +11,7 @@ from fedsuite.clients import load_client
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.registry import METHODS
 from fedsuite.engines.local import run_local
-from fedsuite.messages.records import to_arrays
+from fedsuite.messages.array_records import to_arrays
 from fedsuite.results.layout import EXPERIMENT, MODEL, read_manifest
 from fedsuite.running import cohort_size
 from fedsuite.training import cohort

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedsuite.messages.array_records import RecordError, to_arrays, to_record
 from fedsuite.messages.legacy import from_legacy, to_legacy
-from fedsuite.messages.records import RecordError, to_arrays, to_record
 
 MODEL = {"weight": np.ones((2, 2)), "bias": np.arange(2)}
 

@@ -11,21 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedsuite.messages.records import (
+from fedsuite.messages.array_records import (
     LazyArray,
     RecordError,
+    array_header,
+    num_bytes,
+    to_arrays,
+    to_record,
+    view_array,
+)
+from fedsuite.messages.records import (
     Reply,
     Request,
     add_entry,
-    array_header,
-    num_bytes,
     pack_reply,
     records_of,
     split_replies,
-    to_arrays,
-    to_record,
     unpack_requests,
-    view_array,
 )
 
 DTYPES = ("float16", "float32", "float64", "int8", "int64", "uint8", "bool")

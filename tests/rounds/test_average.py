@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.registry import METHODS
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.messages.records import ARRAYS, Arrays, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import (
+    ARRAYS,
+    Arrays,
+)
 from fedsuite.rounds.average_keys import AVERAGE_KEYS, liars_of
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.validation import ClientReply

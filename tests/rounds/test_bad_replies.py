@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from fedsuite.messages.records import to_record
+from fedsuite.messages.array_records import to_record
 from tests.helpers import (
     LAYOUTS,
     MEAN_OF_ALL,

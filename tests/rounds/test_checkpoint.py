@@ -14,7 +14,7 @@ from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import safetensors_arrays, safetensors_bytes
 from fedsuite.engines.local import run_local
-from fedsuite.messages.records import to_arrays
+from fedsuite.messages.array_records import to_arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, go_back_to, list_checkpoints, load_latest
 from tests.helpers import bits, digits_experiment

@@ -19,13 +19,12 @@ from fedsuite.core.registry import METHODS
 from fedsuite.data import Split
 from fedsuite.data.public import PublicData
 from fedsuite.engines.local import LocalGrid
+from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import (
     ARRAYS,
     EVALUATE,
     LOSS_AFTER,
     TRAIN,
-    to_arrays,
-    to_record,
 )
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.assignment import Network, Networks

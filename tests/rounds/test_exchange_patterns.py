@@ -18,14 +18,13 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.rng import torch_stream
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
+from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import (
     ARRAYS,
     NUM_EXAMPLES,
     Arrays,
     Reply,
     Request,
-    to_arrays,
-    to_record,
 )
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.rounds.aggregation import weighted_mean

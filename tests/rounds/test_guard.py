@@ -9,7 +9,11 @@ from flwr.app import MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsuite.messages.records import ARRAYS, CONTROL_CHANGE, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import (
+    ARRAYS,
+    CONTROL_CHANGE,
+)
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.guard import BELIEVED_LOSS, Guard, Limit, median_of, within_ratio
 from fedsuite.rounds.simplex import capped_shares

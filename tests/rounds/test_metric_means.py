@@ -12,7 +12,7 @@ from flwr.serverapp import strategy as flower
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import to_arrays
+from fedsuite.messages.array_records import to_arrays
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.drift.scaffold import Scaffold
 from fedsuite.workarounds.identity import flower_identity

@@ -12,7 +12,11 @@ from flwr.app import Message
 import fedsuite
 from fedsuite.core.errors import RunError
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import ARRAYS, TRAIN, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import (
+    ARRAYS,
+    TRAIN,
+)
 from fedsuite.rounds.exchange import Rejection
 from fedsuite.rounds.recovery import Kept, Recovery, _suspects
 from fedsuite.rounds.report import PhaseReport

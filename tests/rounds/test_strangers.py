@@ -12,7 +12,8 @@ from flwr.serverapp import strategy as flower
 from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.core.errors import RunError
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import RecordError, records_of, to_arrays
+from fedsuite.messages.array_records import RecordError, to_arrays
+from fedsuite.messages.records import records_of
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.strategies.averaging.fedavg import FedAvg

@@ -12,7 +12,12 @@ from fedsuite.engines.deployment import allowed_by_starter
 from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.plug_ins import ALLOWED_CODE, ALLOWED_CODE_VARIABLE
-from fedsuite.messages.records import EVALUATE, HELLO, TRAIN, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import (
+    EVALUATE,
+    HELLO,
+    TRAIN,
+)
 from fedsuite.running.node import node_experiment
 from fedsuite.running.worker import app, client_from_context
 from fedsuite.strategies.averaging.fedavg import FedAvg

@@ -16,7 +16,11 @@ from fedsuite.clients.personal.fedavg_ft import FedAvgFTClient
 from fedsuite.core.errors import RunError
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import Reply, Request, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import (
+    Reply,
+    Request,
+)
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.strategies.averaging.fedavg import FedAvg

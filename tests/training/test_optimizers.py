@@ -74,7 +74,7 @@ from fedsuite.running import worker as client_app
 from fedsuite.experiment import parts as experiment_parts
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.models.arrays import model_arrays
-from fedsuite.messages.records import to_record
+from fedsuite.messages.array_records import to_record
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 values = {"method": "METHOD", "optimizer": "OPTIMIZER", "learning-rate": 0.1}

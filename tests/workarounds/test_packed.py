@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from fedsuite.engines.local import node_context
-from fedsuite.messages.records import LazyArray, RecordError, to_arrays, to_record
+from fedsuite.messages.array_records import LazyArray, RecordError, to_arrays, to_record
 from fedsuite.workarounds import packed
 from fedsuite.workarounds.identity import flower_identity
 from fedsuite.workarounds.packed import (

@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from flwr.superlink.grid import InMemoryGrid
 
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import LazyArray, to_arrays, to_record
+from fedsuite.messages.array_records import LazyArray, to_arrays, to_record
 from fedsuite.workarounds.identity import flower_identity
 from fedsuite.workarounds.packed import LAYOUT, PACKED, packing_mod
 from fedsuite.workarounds.packed_grid import PackedGrid, grid_for

@@ -7,7 +7,8 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedsuite.engines.pool.arena import Get, Place
-from fedsuite.messages.records import Arrays, LazyArray, view_array
+from fedsuite.messages.array_records import LazyArray, view_array
+from fedsuite.messages.records import Arrays
 
 Put = Callable[[NDArray[Any]], Place]
 Told = list[Any]

@@ -49,6 +49,7 @@ from flwr.app import ArrayRecord
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.core.settings import given, state
+from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.decomposition import (
     SLOW,
     SLOW_VERSION,
@@ -63,8 +64,6 @@ from fedsuite.messages.records import (
     TRAIN,
     Arrays,
     ConfigValue,
-    to_arrays,
-    to_record,
 )
 from fedsuite.models.groups import ParameterGroups, factored_groups
 from fedsuite.rounds.base import FederatedStrategy

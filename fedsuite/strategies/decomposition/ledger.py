@@ -6,7 +6,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedsuite.messages.records import Arrays, num_bytes
+from fedsuite.messages.array_records import num_bytes
+from fedsuite.messages.records import Arrays
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply
 

@@ -60,13 +60,13 @@ from fedsuite.core.logs import ServerLogger
 from fedsuite.core.search import OneOf
 from fedsuite.core.settings import given, key, state
 from fedsuite.core.vectors import Vector
+from fedsuite.messages.array_records import num_bytes
 from fedsuite.messages.records import (
     ARRAYS,
     LOSS_AFTER,
     LOSS_BEFORE,
     TRAIN,
     Arrays,
-    num_bytes,
 )
 from fedsuite.rounds.aggregation import apply_update, update_of, weighted_sum
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric

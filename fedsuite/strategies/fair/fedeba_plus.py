@@ -14,6 +14,7 @@ from fedsuite.core.logs import ServerLogger
 from fedsuite.core.search import Between
 from fedsuite.core.settings import given, key, state
 from fedsuite.core.vectors import Vector
+from fedsuite.messages.array_records import num_bytes
 from fedsuite.messages.records import (
     ARRAYS,
     GRADIENT,
@@ -21,7 +22,6 @@ from fedsuite.messages.records import (
     PROBE,
     TRAIN,
     Arrays,
-    num_bytes,
 )
 from fedsuite.rounds.aggregation import update_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric

@@ -24,6 +24,7 @@ from fedsuite.core.keys import Value
 from fedsuite.core.search import Between
 from fedsuite.core.settings import Declared, key, state
 from fedsuite.core.vectors import Vector, top_k
+from fedsuite.messages.array_records import to_arrays
 from fedsuite.messages.records import (
     ARRAYS,
     EVALUATE,
@@ -32,7 +33,6 @@ from fedsuite.messages.records import (
     ConfigValue,
     grouped,
     joined,
-    to_arrays,
 )
 from fedsuite.rounds.aggregation import cast_like, weighted_mean
 from fedsuite.rounds.all_replies import GatheredStrategy, examples_of

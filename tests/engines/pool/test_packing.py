@@ -16,7 +16,7 @@ from fedsuite.engines.pool.packing import (
     tell_content,
     tell_record,
 )
-from fedsuite.messages.records import to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
 
 SCALARS = (
     st.integers(-(2**63), 2**63 - 1)

@@ -15,7 +15,11 @@ from fedsuite.engines.local import LocalGrid, PooledGrid
 from fedsuite.engines.pool.workers import WorkerPool
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
-from fedsuite.messages.records import HELLO, TRAIN, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import (
+    HELLO,
+    TRAIN,
+)
 from fedsuite.models.arrays import model_arrays
 from fedsuite.results.layout import MODEL, read_manifest
 from fedsuite.running.worker import Worker, client_app_for

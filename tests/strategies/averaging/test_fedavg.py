@@ -10,7 +10,7 @@ from torch import nn
 from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import to_record
+from fedsuite.messages.array_records import to_record
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.aggregation import WeightedMean, mean_metrics, weighted_mean
 from fedsuite.strategies.averaging.fedavg import FedAvg

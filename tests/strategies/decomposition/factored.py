@@ -13,6 +13,7 @@ from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
+from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import (
     ARRAYS,
     NUM_EXAMPLES,
@@ -21,8 +22,6 @@ from fedsuite.messages.records import (
     Reply,
     Request,
     records_of,
-    to_arrays,
-    to_record,
 )
 from fedsuite.models import decompose, parameter_groups
 from fedsuite.models.arrays import model_arrays

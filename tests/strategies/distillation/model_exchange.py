@@ -7,7 +7,11 @@ import torch
 
 from fedsuite.clients.distillation.feddf import FedDFClient
 from fedsuite.data.public import PublicData
-from fedsuite.messages.records import ARRAYS, Arrays, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import (
+    ARRAYS,
+    Arrays,
+)
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.assignment import Network, Networks
 from fedsuite.models.server_networks import ServerNetworks

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import CLASS_TABLE, Arrays, records_of, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import (
+    CLASS_TABLE,
+    Arrays,
+    records_of,
+)
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.strategies.distillation.class_tables import ClassTables
 from fedsuite.strategies.distillation.public_exchange import PublicExchange

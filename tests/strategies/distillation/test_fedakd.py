@@ -16,7 +16,14 @@ from fedsuite.data import FederatedData, Split
 from fedsuite.data.federated import ClientData
 from fedsuite.engines.api import resume, run
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.messages.records import ARRAYS, SELECTED, Arrays, Reply, Request, to_arrays
+from fedsuite.messages.array_records import to_arrays
+from fedsuite.messages.records import (
+    ARRAYS,
+    SELECTED,
+    Arrays,
+    Reply,
+    Request,
+)
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies import load_strategy

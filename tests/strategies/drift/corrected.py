@@ -14,7 +14,8 @@ from flwr.app import Context
 from hypothesis import strategies as st
 
 from fedsuite.data import Split
-from fedsuite.messages.records import Arrays, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import Arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.membership import sample_clients
 from fedsuite.training.app import make_client_app

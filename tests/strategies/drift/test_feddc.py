@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.clients.drift.feddc import FedDCClient
 from fedsuite.clients.drift.feddyn import FedDynClient
-from fedsuite.messages.records import CONTROL, CONTROL_CHANGE, DRIFT, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import (
+    CONTROL,
+    CONTROL_CHANGE,
+    DRIFT,
+)
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.drift.feddc import FedDC
 from fedsuite.strategies.drift.feddyn import FedDyn

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.clients.drift.scaffold import ScaffoldClient
-from fedsuite.messages.records import CONTROL_CHANGE, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import CONTROL_CHANGE
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.drift.scaffold import Scaffold
 from tests.helpers import Change, for_client, set_metrics

@@ -12,7 +12,13 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from fedsuite.clients.fair.probed import ProbedClient
-from fedsuite.messages.records import ARRAYS, NUM_EXAMPLES, Reply, Request, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import (
+    ARRAYS,
+    NUM_EXAMPLES,
+    Reply,
+    Request,
+)
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.strategies.averaging.fedavg import FedAvg

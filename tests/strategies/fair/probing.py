@@ -12,7 +12,8 @@ from fedsuite.clients.fair.fedeba import FedEBAPlusClient
 from fedsuite.core.rng import torch_stream
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import Arrays, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import Arrays
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.training.app import make_client_app

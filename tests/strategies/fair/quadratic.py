@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from fedsuite.clients.fair.fedeba import FedEBAClient, FedEBAPlusClient
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import Arrays, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import Arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.training.app import make_client_app
 from fedsuite.training.base import FederatedClient

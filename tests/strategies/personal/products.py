@@ -12,7 +12,8 @@ from flwr.app import ArrayRecord, Context
 from torch import Tensor, nn
 
 from fedsuite.data import Split
-from fedsuite.messages.records import Arrays, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import Arrays
 from fedsuite.models.groups import parameter_groups
 from fedsuite.training.app import make_client_app
 from fedsuite.training.base import FederatedClient

@@ -7,7 +7,12 @@ import pytest
 from flwr.app import Message
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.messages.records import METRICS, Arrays, client_record, to_arrays
+from fedsuite.messages.array_records import to_arrays
+from fedsuite.messages.records import (
+    METRICS,
+    Arrays,
+    client_record,
+)
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.strategies.personal import fedpac
 from fedsuite.strategies.personal.fedpac import FedPAC, collaboration_matrix, head_weights

@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from fedsuite.messages.records import METRICS, client_record, to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
+from fedsuite.messages.records import (
+    METRICS,
+    client_record,
+)
 from fedsuite.strategies.personal.fedpac import FedPAC, collaboration_matrix, head_weights
 from tests.helpers import Trace
 from tests.strategies.personal.own_heads import MEANS, VARIANCES, started

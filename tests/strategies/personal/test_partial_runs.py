@@ -13,13 +13,12 @@ import fedsuite
 from fedsuite.core.errors import ConfigError
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import experiment_model, federated_data
+from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import (
     ARRAYS,
     Arrays,
     Request,
     client_record,
-    to_arrays,
-    to_record,
 )
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.running.worker import Worker

@@ -7,7 +7,7 @@ from flwr.app import Message
 
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import experiment_model, federated_data
-from fedsuite.messages.records import to_arrays, to_record
+from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import parameter_groups
 from fedsuite.running.server import build_strategy

@@ -10,7 +10,12 @@ from torch import nn
 
 from fedsuite.core.rng import torch_stream
 from fedsuite.data import Split
-from fedsuite.messages.records import Arrays, Reply, Request, to_record
+from fedsuite.messages.array_records import to_record
+from fedsuite.messages.records import (
+    Arrays,
+    Reply,
+    Request,
+)
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.training.app import make_client_app
