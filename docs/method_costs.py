@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fedsuite
 from fedsuite.core.keys import Value
+from fedsuite.engines import local
 from fedsuite.engines.local import LocalGrid
 
 ROUNDS = 2
@@ -125,7 +126,8 @@ def _measured(values: tuple[tuple[str, Value], ...]) -> Cost:
     with TemporaryDirectory() as folder, recorder.flops:
         place = {"output-dir": folder, "run-name": "run"}
         answer = patch.object(LocalGrid, "_answer", lambda *given: recorder(*given))
-        with answer, redirect_stdout(StringIO()):
+        alone = patch.object(local, "CLIENTS_PER_MESSAGE", 1)
+        with answer, alone, redirect_stdout(StringIO()):
             fedsuite.run({**SETTINGS, **dict(values), **place}, engine="local")
         recorder.cost.server += recorder.flops.get_total_flops() - recorder._before
     return recorder.cost

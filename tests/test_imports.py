@@ -114,7 +114,7 @@ MAY_IMPORT = {
     "engines": "core messages rounds training workarounds clients experiment results "
     "callbacks running",
     "sweeps": "core models experiment results engines",
-    "deploy": "core experiment results engines",
+    "deploy": "core workarounds experiment results engines",
     "analyses": "core messages data models rounds training workarounds strategies clients "
     "experiment results callbacks running engines sweeps",
     "cli": "core data models strategies experiment results engines sweeps deploy analyses",

@@ -1,6 +1,6 @@
 """Runs a program of Flower, and ends it when one of its threads dies.
 
-    python -P -m fedsuite.workarounds.dead_threads flower-supernode --superlink ...
+    python -P -m fedsuite.workarounds.dead_threads .venv/bin/flower-supernode --superlink ...
 
 A SuperLink on a full disk answers with status 500. A SuperNode whose heartbeat meets that
 sends no other, because its thread of heartbeats dies. A SuperNode whose look for messages
@@ -17,13 +17,11 @@ import signal
 import sys
 import threading
 
-from fedsuite.engines.processes import executable
-
 
 def main(program: str, *words: str) -> None:
-    """Become a console script of this environment, with its arguments."""
+    """Become a console script, with its arguments."""
     threading.excepthook = _end
-    sys.argv = [executable(program), *words]
+    sys.argv = [program, *words]
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     finally:

@@ -70,8 +70,12 @@ def killing_grid(number: int, answered: bool) -> type[LocalGrid]:
     return KillingGrid
 
 
-def use_grid(patch: pytest.MonkeyPatch, grid: type[LocalGrid]) -> None:
+def use_grid(
+    patch: pytest.MonkeyPatch, grid: type[LocalGrid], clients_per_message: int = 1
+) -> None:
+    """Run in a grid; each client has a message of its own, unless told else."""
     patch.setattr(fedsuite.engines.local, "LocalGrid", grid)
+    patch.setattr(fedsuite.engines.local, "CLIENTS_PER_MESSAGE", clients_per_message)
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["unanswered", "answered"])
@@ -90,6 +94,24 @@ def test_killed_at_a_message_and_resumed_equals_uninterrupted(
             assert in_child(partial(start, name, tmp_path, fault)) == KILLED, fault
         assert in_child(partial(go_on, name, tmp_path / fault)) == 0, fault
         assert_same(tmp_path / fault, whole_runs[name], fault)
+        survived()
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["unanswered", "answered"])
+def test_killed_at_a_message_to_several_clients(
+    answered: bool,
+    whole_runs: dict[str, Outcome],
+    survived: Callable[[], None],
+    tmp_path: Path,
+) -> None:
+    """Three hellos, then one message each for training and evaluation: 5 is in round 1."""
+    for number in (5, 6):
+        fault = f"scaffold-{number}"
+        with pytest.MonkeyPatch.context() as patch:
+            use_grid(patch, killing_grid(number, answered), clients_per_message=32)
+            assert in_child(partial(start, "scaffold", tmp_path, fault)) == KILLED, fault
+        assert in_child(partial(go_on, "scaffold", tmp_path / fault)) == 0, fault
+        assert_same(tmp_path / fault, whole_runs["scaffold"], fault)
         survived()
 
 

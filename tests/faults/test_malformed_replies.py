@@ -32,6 +32,7 @@ def test_no_malformed_reply_counts(name: str, tmp_path: Path) -> None:
     for run_name, mod in mods.items():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fedsuite.engines.local, "LocalGrid", grid_with(mod))
+            patch.setattr(fedsuite.engines.local, "CLIENTS_PER_MESSAGE", 1)
             changes = {"num-rounds": ROUNDS + 1, "clients-per-round": 0}
             start(name, tmp_path, run_name, **changes)
     check_reasons(load_run(tmp_path / "malformed"))
