@@ -1,6 +1,6 @@
 """Runs a program of Flower, and ends it when one of its threads dies.
 
-    python -P -m fedsuite.workarounds.dead_threads .venv/bin/flower-supernode --superlink ...
+    python -P -m fedsuite.workarounds.dead_threads BIN/flower-supernode --superlink ...
 
 A SuperLink on a full disk answers with status 500. A SuperNode whose heartbeat meets that
 sends no other, because its thread of heartbeats dies. A SuperNode whose look for messages
