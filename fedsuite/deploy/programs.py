@@ -98,13 +98,8 @@ def superlink_helper_command(folder: SuperLinkFolder) -> list[str]:
 def supernode_command(folder: NodeFolder, runtime_port: int) -> list[str]:
     """Return the command of a SuperNode, whose SuperExec uses a port of the loopback."""
     return [
-        *(
-            sys.executable,
-            "-P",
-            "-m",
-            dead_threads.__name__,
-            executable("flower-supernode"),
-        ),
+        *(sys.executable, "-P", "-m", dead_threads.__name__),
+        executable("flower-supernode"),
         *("--superlink", folder.superlink),
         *("--root-certificates", str(folder.path / AUTHORITY)),
         *("--auth-supernode-private-key", str(folder.path / NODE_KEY)),
