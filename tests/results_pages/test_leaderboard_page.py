@@ -55,7 +55,10 @@ CLAIMS = {
         ("cifar10-cnn", "decomposition", "fedavg"),
         ("networks", "fedmd-lf", "standalone"),
         ("networks", "fd", "standalone"),
+        ("widths", "fedmd-lf", "standalone"),
+        ("widths", "heterofl", "fedavg-narrow"),
     ],
+    "docs/how-to/slow_clients.md": [("widths", "heterofl", "fedavg-narrow")],
     "simulations/fedeba/README.md": [("fashion-shards-cnn", "fedeba", "fedavg")],
     "simulations/fedakd/README.md": [("specialties", "fedakd", "standalone")],
 }
