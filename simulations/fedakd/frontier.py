@@ -1,11 +1,12 @@
 """Mean accuracy against collaborative fairness: FedAKD's settings among its rivals.
 
-    python simulations/fedakd/frontier.py ALONE RUN ...   # writes the table in results/
-    python simulations/fedakd/frontier.py                 # draws frontier.png from it
+    python simulations/fedakd/frontier.py PROBLEM ALONE RUN ...  # writes results/frontier_*
+    python simulations/fedakd/frontier.py                        # draws frontier.png
 
+PROBLEM is specialties, scored on own test rows, or digits, scored on the whole test part.
 ALONE is the folder of a sweep of Standalone at its best rate, the others are folders of
-runs (amendment 11 of README.md has the sweeps). Own test rows, last round. A method that
-only has a shared model is scored with what local training left of it.
+runs (amendment 11 of README.md has the sweeps). Last round. A method that only has a shared
+model is scored with what local training left of it. The picture is of the specialties.
 """
 
 import csv
@@ -19,7 +20,7 @@ from fedsuite.core.metrics import collaborative_fairness
 from fedsuite.results.reader import Run, load_run
 
 HERE = Path(__file__).parent
-TABLE = HERE / "results" / "frontier_by_seed.csv"
+SCORES = {"specialties": "accuracy", "digits": "whole_test_accuracy"}
 SHARED = ("fedavg", "fedprox")
 
 
@@ -38,24 +39,32 @@ def arm_of(run: Run) -> str:
     return " ".join(words)
 
 
-def accuracies_of(run: Run) -> list[float]:
-    """Return each client's accuracy with the model that it has at the end, by client."""
+def table_of(problem: str) -> Path:
+    """Return the file of a problem's table."""
+    return HERE / "results" / f"frontier_{problem}_by_seed.csv"
+
+
+def accuracies_of(run: Run, score: str) -> list[float]:
+    """Return each client's score with the model that it has at the end, by client."""
     shared = run.experiment["method"] in SHARED
-    phase, column = ("train", "trained_accuracy") if shared else ("evaluate", "accuracy")
+    phase, column = ("train", f"trained_{score}") if shared else ("evaluate", score)
     history = run.client_history(phase, column)
     last = max(history)
     return [history[last][client] for client in sorted(history[last])]
 
 
-def collect(alone: Path, runs: list[Path]) -> None:
-    """Write the table from the folders of runs."""
+def collect(problem: str, alone: Path, runs: list[Path]) -> None:
+    """Write a problem's table from the folders of runs."""
+    score = SCORES[problem]
     own = {run.experiment["seed"]: run for run in map(load_run, finished(alone))}
     lines = []
     for run in map(load_run, [*finished(alone), *(p for f in runs for p in finished(f))]):
-        together, seed = accuracies_of(run), run.experiment["seed"]
-        fairness = collaborative_fairness(accuracies_of(own[seed]), together)
+        together, seed = accuracies_of(run, score), run.experiment["seed"]
+        fairness = collaborative_fairness(accuracies_of(own[seed], score), together)
+        # Clients that all score alike have no order, so no correlation.
+        fairness = 0.0 if fairness is None else fairness
         lines.append((arm_of(run), seed, f"{100 * fmean(together):.4f}", f"{fairness:.4f}"))
-    with TABLE.open("w", newline="") as file:
+    with table_of(problem).open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("arm", "seed", "mean", "cf"))
         writer.writerows(sorted(lines))
@@ -66,21 +75,21 @@ def finished(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.rglob("summary.json"))
 
 
-def read() -> dict[str, dict[int, tuple[float, float]]]:
+def read(problem: str) -> dict[str, dict[int, tuple[float, float]]]:
     """Return mean and fairness by arm and seed."""
     found: dict[str, dict[int, tuple[float, float]]] = {}
-    with TABLE.open(newline="") as file:
+    with table_of(problem).open(newline="") as file:
         for line in csv.DictReader(file):
             point = float(line["mean"]), float(line["cf"])
             found.setdefault(line["arm"], {})[int(line["seed"])] = point
     return found
 
 
-def means() -> dict[str, tuple[float, float]]:
+def means(problem: str) -> dict[str, tuple[float, float]]:
     """Return mean and fairness of each arm, over seeds."""
     return {
         arm: (fmean(p[0] for p in points.values()), fmean(p[1] for p in points.values()))
-        for arm, points in read().items()
+        for arm, points in read(problem).items()
     }
 
 
@@ -91,9 +100,9 @@ def baseline_of(arm: str) -> str:
     return "fedavg 2 epochs 40 rounds" if "40 rounds" in arm else "fedavg 2 epochs"
 
 
-def minus_baseline(arm: str) -> tuple[list[float], list[float]]:
+def minus_baseline(problem: str, arm: str) -> tuple[list[float], list[float]]:
     """Return the arm's mean and fairness minus its baseline's, seed by seed."""
-    found = read()
+    found = read(problem)
     pairs = [(found[arm][seed], other) for seed, other in found[baseline_of(arm)].items()]
     return [a[0] - b[0] for a, b in pairs], [a[1] - b[1] for a, b in pairs]
 
@@ -109,7 +118,7 @@ def dominated(points: dict[str, tuple[float, float]]) -> set[str]:
 
 def draw(target: Path) -> None:
     """Draw each arm as a point, and the frontier as a line."""
-    points = means()
+    points = means("specialties")
     behind = dominated(points)
     figure, axes = plt.subplots(figsize=(10, 5.5), layout="constrained")
     names = []
@@ -133,6 +142,6 @@ def draw(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        collect(Path(sys.argv[1]), [Path(word) for word in sys.argv[2:]])
+    if len(sys.argv) > 3:
+        collect(sys.argv[1], Path(sys.argv[2]), [Path(word) for word in sys.argv[3:]])
     draw(HERE / "frontier.png")
