@@ -3,9 +3,9 @@
 import functools
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,9 @@ CLIENT_CACHE_BYTES = 1 << 30
 """Bytes of recently used clients' scaled inputs that a process keeps."""
 
 _READ_TOGETHER = 4096
-"""Most test rows that are read at once."""
+"""Most rows that are read at once."""
+
+Held = TypeVar("Held")
 
 
 @dataclass(frozen=True)
@@ -231,49 +233,65 @@ class FederatedData:
             raise DataError(
                 f"no client {client_id}: the data has {self.num_clients} clients"
             )
-        with self._lock:
-            known = self._clients.get(client_id)
-        if known is not None:
-            return known
-        data = ClientData(
-            *(
-                self._split(rows[part[client_id]], labels[part[client_id]])
-                for part, rows, labels in self._parts()
-            )
-        )
-        with self._lock:
-            self._clients.put(client_id, data, data.nbytes)
-        return data
+        return self._known_clients([client_id])[0]
+
+    def read_ahead(self, client_ids: Sequence[int]) -> None:
+        """Read the rows of small clients together, for :meth:`client` to find them."""
+        if sum(len(self.partition.train[k]) for k in client_ids) <= _READ_TOGETHER:
+            self._known_clients(client_ids)
+
+    def _known_clients(self, client_ids: Sequence[int]) -> list[ClientData]:
+        def read(new: Sequence[int]) -> Iterator[ClientData]:
+            parts = (self._read(new, *part) for part in self._parts())
+            return (ClientData(*splits) for splits in zip(*parts, strict=True))
+
+        return self._known(self._clients, client_ids, read, lambda data: data.nbytes)
 
     def client_tests(self, client_ids: Sequence[int]) -> list[Split]:
-        """Return clients' test rows; those of small clients are read together."""
+        """Return clients' test rows alone; those of small clients are read together."""
+
+        def read(new: Sequence[int]) -> Iterator[Split]:
+            return self._read(new, *self._parts()[1])
+
+        return self._known(
+            self._tests, client_ids, read, lambda split: split.features.nbytes
+        )
+
+    def _known(
+        self,
+        cache: LeastRecent[int, Held],
+        client_ids: Sequence[int],
+        read: Callable[[Sequence[int]], Iterator[Held]],
+        nbytes: Callable[[Held], int],
+    ) -> list[Held]:
+        """Return what a cache has of clients; read and keep what it lacks."""
         with self._lock:
-            found = {k: self._tests.get(k) for k in client_ids}
-        known = {k: split for k, split in found.items() if split is not None}
-        new = [k for k in client_ids if k not in known]
-        held = Rows.of(self.partition.test)
-        positions = [held[k] for k in new]
-        small = sum(map(len, positions)) <= _READ_TOGETHER
-        groups = [positions] if small else [[rows] for rows in positions]
-        splits = [split for group in groups for split in self._test_splits(group)]
-        for client_id, split in zip(new, splits, strict=True):
-            known[client_id] = split
+            found = {k: cache.get(k) for k in client_ids}
+        known = {k: held for k, held in found.items() if held is not None}
+        new = [k for k in found if k not in known]
+        for client_id, held in zip(new, read(new), strict=True):
+            known[client_id] = held
             with self._lock:
-                self._tests.put(client_id, split, split.features.nbytes)
+                cache.put(client_id, held, nbytes(held))
         return [known[k] for k in client_ids]
 
-    def _test_splits(self, positions: Sequence[IntArray]) -> list[Split]:
-        """Return rows at positions of the clients' test part, each in memory of its own."""
-        sizes = [len(rows) for rows in positions]
-        places = np.concatenate([np.empty(0, np.int64), *positions])
-        whole = self._split(self._rows.client_test[places], self._test_labels[places])
-        features, labels = whole.features, whole.labels
-        both = features.split_with_sizes(sizes), labels.split_with_sizes(sizes)
-        # Copied, for torch's alignment.
-        return [
-            Split(x.clone(), y.clone(), whole.never_right)
-            for x, y in zip(*both, strict=True)
-        ]
+    def _read(
+        self, client_ids: Sequence[int], part: Rows, rows: IntArray, labels: IntArray
+    ) -> Iterator[Split]:
+        """Yield clients' rows of one part, each in memory of its own."""
+        positions = [part[client_id] for client_id in client_ids]
+        if len(positions) > 1 and sum(map(len, positions)) <= _READ_TOGETHER:
+            places = np.concatenate(positions)
+            whole = self._split(rows[places], labels[places])
+            sizes = [len(own) for own in positions]
+            features = whole.features.split_with_sizes(sizes)
+            targets = whole.labels.split_with_sizes(sizes)
+            for x, y in zip(features, targets, strict=True):
+                # Copied, for torch's alignment.
+                yield Split(x.clone(), y.clone(), whole.never_right)
+            return
+        for places in positions:
+            yield self._split(rows[places], labels[places])
 
     def test_set(self) -> Split:
         """Return the global test set."""

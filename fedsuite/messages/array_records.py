@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import FedsuiteError
+from fedsuite.workarounds.unchecked import filled
 
 _MOST_AXES = 32
 _MOST_ENTRIES = 2**48
@@ -99,10 +100,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Pack named arrays without copying them."""
-    record = ArrayRecord()
-    for name, array in arrays.items():
-        record[name] = LazyArray(array)
-    return record
+    return filled(ArrayRecord(), {name: LazyArray(a) for name, a in arrays.items()})
 
 
 def array_header(array: Array) -> tuple[tuple[int, ...], np.dtype[Any]]:

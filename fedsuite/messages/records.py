@@ -24,6 +24,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedsuite.messages.array_records import RecordError, to_arrays, to_record
+from fedsuite.workarounds.unchecked import filled, metric_record
 
 Arrays = dict[str, NDArray[Any]]
 """Named arrays in a fixed order, usually that of a model's ``state_dict``."""
@@ -196,11 +197,12 @@ def add_entry(
         content[client_record(client_id, ERROR)] = ConfigRecord(dict(entry))
         return
     # Packed before anything is added, so that a failure leaves no half a reply.
-    metrics = MetricRecord(dict(outcome.metrics))
-    records = {name: to_record(arrays) for name, arrays in outcome.arrays.items()}
-    for name, record in records.items():
-        content[client_record(client_id, name)] = record
-    content[client_record(client_id, METRICS)] = metrics
+    records: dict[str, AnyRecord] = {
+        client_record(client_id, name): to_record(arrays)
+        for name, arrays in outcome.arrays.items()
+    }
+    records[client_record(client_id, METRICS)] = metric_record(outcome.metrics)
+    filled(content, records)
 
 
 def failures_in(content: RecordDict) -> list[tuple[str, str]]:
@@ -217,7 +219,7 @@ def failures_in(content: RecordDict) -> list[tuple[str, str]]:
 def pack_reply(reply: Reply) -> RecordDict:
     """Pack the reply of a node's only client."""
     content = RecordDict({name: to_record(a) for name, a in reply.arrays.items()})
-    content[METRICS] = MetricRecord(dict(reply.metrics))
+    content[METRICS] = metric_record(reply.metrics)
     return content
 
 

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -130,16 +131,17 @@ class Run:
 
         Shape (clients, classes); None if the run recorded no partition.
         """
-        counts = self._partition().get(part)
+        counts = self._partition.get(part)
         return None if counts is None else np.array(counts, dtype=np.int64)
 
+    @cached_property
     def _partition(self) -> dict[str, Any]:
         path = self.path / layout.PARTITION
         return layout.read_object(path) if path.is_file() else {}
 
     def shifts(self) -> tuple[ClientShift, ...]:
         """Return each client's measured covariate shift; empty without such a shift."""
-        found = self._partition().get("shift", [])
+        found = self._partition.get("shift", [])
         try:
             return tuple(ClientShift(**shift) for shift in found)
         except TypeError as error:

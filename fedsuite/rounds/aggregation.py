@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedsuite.messages.records import Arrays
 
-_BLOCK = 1 << 16
+_BLOCK = 1 << 15
 
 
 class WeightedMean:

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.vectors import Vector
-
 _BLOCK = 1 << 16
 
 
@@ -21,25 +19,18 @@ class Changes:
     def __init__(self) -> None:
         self._change, self._other = np.empty(_BLOCK), np.empty(_BLOCK)
 
-    def squares(
-        self,
-        array: NDArray[Any],
-        origin: NDArray[Any] | float,
-        change: Vector | None = None,
-    ) -> float:
+    def squares(self, array: NDArray[Any], origin: NDArray[Any] | float) -> float:
         """Return the sum of squares of ``array - origin``; infinity where it overflows.
 
         Parameters
         ----------
         array, origin
             Of one shape, or an origin of 0.
-        change
-            Memory of the array's size, for the flat difference.
         """
         start = np.reshape(origin, -1) if isinstance(origin, np.ndarray) else None
         with np.errstate(over="ignore", invalid="ignore"):
             # Without BLAS, whose bits depend on its threads.
-            return float(self._sum(array.reshape(-1), start, change))
+            return float(self._sum(array.reshape(-1), start))
 
     def squares_from(
         self, arrays: Mapping[str, NDArray[Any]], origin: Mapping[str, NDArray[Any]]
@@ -48,24 +39,17 @@ class Changes:
         floats = [(n, a) for n, a in arrays.items() if a.dtype.kind == "f"]
         return sum(self.squares(a, origin.get(n, 0.0)) for n, a in floats)
 
-    def _sum(
-        self, array: NDArray[Any], origin: NDArray[Any] | None, change: Vector | None
-    ) -> float:
+    def _sum(self, array: NDArray[Any], origin: NDArray[Any] | None) -> float:
         size = array.size
         if size > _BLOCK:
             # NumPy halves a sum at a multiple of 8, and so on down to its own blocks.
             half = size // 2 - size // 2 % 8
             first, second = (
-                self._sum(
-                    array[part],
-                    None if origin is None else origin[part],
-                    None if change is None else change[part],
-                )
+                self._sum(array[part], None if origin is None else origin[part])
                 for part in (slice(half), slice(half, None))
             )
             return first + second
-        made = self._change[:size] if change is None else change
-        other = self._other[:size]
+        made, other = self._change[:size], self._other[:size]
         # Converted first: a difference in another dtype goes through small buffers.
         np.copyto(made, array)
         if origin is not None:

@@ -278,8 +278,9 @@ class ReplyReader:
     def read(self, replies: Iterable[Message]) -> Iterator[ClientReply]:
         """Yield the good replies in client-id order."""
         for message in once(replies):
-            self._take(message)
-            yield from self._ready()
+            # A reply is used while it is still in the cache.
+            for _ in self._take(message):
+                yield from self._ready()
         for client_id in self._waiting:
             if client_id not in self._settled:
                 self._settle(client_id, Absent("no reply before the deadline"))
@@ -313,7 +314,8 @@ class ReplyReader:
         else:
             self._settled[client_id] = outcome
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message) -> Iterator[None]:
+        """Settle the clients of a message; yield after each."""
         node_id = message.metadata.src_node_id
         client_ids = self.clients_of(node_id)
         group_id = message.metadata.group_id
@@ -331,6 +333,7 @@ class ReplyReader:
                     self._reject(client_id, one_line(failure))
                 else:
                     self._settle(client_id, failure)
+            yield
             return
         if not client_ids:
             self._reject(None, f"node {node_id}: a reply that nobody asked for")
@@ -340,6 +343,7 @@ class ReplyReader:
                 self._reject(client_id, "a second reply to one request")
             else:
                 self._settle(client_id, outcome)
+            yield
 
     def _node_failure(self, reason: str) -> BadReply:
         """Return a node's error, which may mean that the node has another app."""

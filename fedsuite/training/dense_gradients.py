@@ -5,12 +5,19 @@ Here are the kernels that autograd would call, in its order: results are equal b
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor, nn
 
 _MEAN = 1
 _IGNORED = -100
+
+# Named down to the overload: torch looks for it in each call otherwise.
+nll_loss_forward = torch.ops.aten.nll_loss_forward.default
+nll_loss_backward = torch.ops.aten.nll_loss_backward.default
+softmax_backward = torch.ops.aten._log_softmax_backward_data.default
+relu_backward = torch.ops.aten.threshold_backward.default
 
 
 class DenseGradients:
@@ -21,7 +28,7 @@ class DenseGradients:
     """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        self._layers = layers
+        self.layers = layers
         self._memory = [torch.empty_like(layer.weight) for layer in layers]
         self._scale = torch.ones(())
         self.parameters = [p for layer in layers for p in (layer.weight, layer.bias)]
@@ -48,23 +55,23 @@ class DenseGradients:
         """
         inputs: list[Tensor] = []
         outputs = features.flatten(1)
-        for layer in self._layers:
+        for layer in self.layers:
             # What a layer takes is what the one before gives, after its ReLU.
             inputs.append(torch.relu_(outputs) if inputs else outputs)
             outputs = torch.addmm(layer.bias, inputs[-1], layer.weight.t())
         logs = torch.log_softmax(outputs, 1)
-        loss, total = torch.ops.aten.nll_loss_forward(logs, labels, None, _MEAN, _IGNORED)
-        slope = torch.ops.aten.nll_loss_backward(
+        loss, total = nll_loss_forward(logs, labels, None, _MEAN, _IGNORED)
+        slope = nll_loss_backward(
             self._scale.fill_(scale), logs, labels, None, _MEAN, _IGNORED, total
         )
-        slope = torch.ops.aten._log_softmax_backward_data(slope, logs, 1, logs.dtype)
+        slope = softmax_backward(slope, logs, 1, logs.dtype)
         gradients: list[Tensor] = []
         for layer, memory, taken in reversed(
-            list(zip(self._layers, self._memory, inputs, strict=True))
+            list(zip(self.layers, self._memory, inputs, strict=True))
         ):
             gradients += slope.sum(0), torch.mm(slope.t(), taken, out=memory)
-            if layer is not self._layers[0]:
-                slope = torch.ops.aten.threshold_backward(
+            if layer is not self.layers[0]:
+                slope = relu_backward(
                     _slope_of_inputs(slope, layer.weight, taken), taken, 0
                 )
         return float(loss), gradients[::-1]
@@ -96,7 +103,16 @@ def dense_outputs(layers: Sequence[nn.Linear], features: Tensor) -> Tensor:
 def plain_layers(model: nn.Module) -> list[nn.Linear]:
     """Return :func:`dense_layers` of float32 on the CPU, all trained; else none."""
     layers = dense_layers(model)
-    return layers if all(map(_is_plain, layers)) else []
+    plain = all(
+        p is not None
+        and p.is_cpu
+        and p.dtype is torch.float32
+        and p.requires_grad
+        and not p._backward_hooks
+        for layer in layers
+        for p in layer._parameters.values()
+    )
+    return layers if plain else []
 
 
 def dense_layers(model: nn.Module) -> list[nn.Linear]:
@@ -105,31 +121,30 @@ def dense_layers(model: nn.Module) -> list[nn.Linear]:
     A plain chain is a :class:`torch.nn.Sequential` of a :class:`~torch.nn.Flatten` and
     linear layers with biases and a ReLU between them, without hooks.
     """
-    if type(model) is not nn.Sequential or len(model) < 2 or len(model) % 2:
+    # Looked at before each client's training: without what makes torch's looks slow.
+    if type(model) is not nn.Sequential:
         return []
-    kinds = [nn.Flatten, nn.Linear, *[nn.ReLU, nn.Linear] * (len(model) // 2 - 1)]
-    modules = list(model)
-    if [type(module) for module in modules] != kinds:
+    modules = list(model._modules.values())
+    if tuple(map(type, modules)) != _chain(len(modules)):
         return []
-    if (flatten := modules[0]).start_dim != 1 or flatten.end_dim != -1:
-        return []
-    if any(map(_has_hooks, [model, *modules])):
-        return []
+    flatten = modules[0]
     layers = [module for module in modules if isinstance(module, nn.Linear)]
-    return layers if all(layer.bias is not None for layer in layers) else []
+    if flatten.start_dim != 1 or flatten.end_dim != -1:
+        return []
+    for module in (model, *modules):
+        if (
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+        ):
+            return []
+    return layers if all(layer._parameters["bias"] is not None for layer in layers) else []
 
 
-def _is_plain(layer: nn.Linear) -> bool:
-    return all(
-        p.is_cpu and p.dtype == torch.float32 and p.requires_grad and not p._backward_hooks
-        for p in (layer.weight, layer.bias)
-    )
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
+@cache
+def _chain(length: int) -> tuple[type[nn.Module], ...]:
+    """Return the kinds of modules in a plain chain of so many, none of a wrong number."""
+    if length < 2 or length % 2:
+        return (nn.Module,) * (length + 1)
+    return (nn.Flatten, nn.Linear, *(nn.ReLU, nn.Linear) * (length // 2 - 1))

@@ -70,6 +70,8 @@ def loss_on(options: TrainingOptions, rows: Tensor) -> LossFunction:
     loss, strength = options.loss_function, options.logit_calibration
     if strength or options.decorrelation_weight:
         refuse_sequences(rows, "keys logit-calibration and decorrelation-weight need")
+    if not strength:
+        return loss
 
     # Once, and not in each step: the counts stay.
     taken = cache(partial(calibration, rows, strength=strength))
@@ -78,7 +80,7 @@ def loss_on(options: TrainingOptions, rows: Tensor) -> LossFunction:
         logits = model(features)
         return loss(nn.Identity(), logits - taken(logits.shape[1]), labels)
 
-    return lowered if strength else loss
+    return lowered
 
 
 def decorrelated(loss: LossFunction, weight: float) -> LossFunction:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,13 @@ from fedsuite.core.keys import Unless, With
 from fedsuite.core.search import Around, Between
 from fedsuite.core.settings import Settings, key
 from fedsuite.data import Split
-from fedsuite.training.dense_gradients import dense_gradients
+from fedsuite.training.dense_gradients import DenseGradients, plain_layers
 from fedsuite.training.losses import LossFunction, count_targets, cross_entropy, focal_loss
 from fedsuite.training.optimizers import PlainAdam, PlainSGD
 from fedsuite.training.vision_transforms import AUGMENTATIONS, NONE
+
+_GRADIENTS: WeakKeyDictionary[nn.Module, DenseGradients] = WeakKeyDictionary()
+"""Memory for the gradients of networks in training, which the next training overwrites."""
 
 
 class TrainingOptions(Settings):
@@ -247,9 +251,13 @@ def _gradient_function(
 ) -> Callable[[Tensor, Tensor], float]:
     """Return what puts a mini-batch's gradient into the parameters and gives the loss."""
     plain = loss_function is cross_entropy and data.labels.ndim == 1
-    dense = dense_gradients(model) if plain else None
-    if dense is not None:
-        return dense
+    layers = plain_layers(model) if plain else []
+    if layers:
+        # Memory for gradients that is the last client's too is in the cache.
+        known = _GRADIENTS.get(model)
+        if known is None or known.layers != layers:
+            known = _GRADIENTS[model] = DenseGradients(layers)
+        return known
 
     def gradient(features: Tensor, labels: Tensor) -> float:
         optimizer.zero_grad(set_to_none=True)

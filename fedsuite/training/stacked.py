@@ -14,7 +14,13 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from fedsuite.data.specs import IGNORED
-from fedsuite.training.dense_gradients import dense_layers
+from fedsuite.training.dense_gradients import (
+    dense_layers,
+    nll_loss_backward,
+    nll_loss_forward,
+    relu_backward,
+    softmax_backward,
+)
 
 Stacked = Mapping[str, Tensor]
 """Name to the arrays of all copies, ``[clients, ...]``."""
@@ -64,11 +70,11 @@ class StackedCrossEntropy:
         targets = labels.reshape(-1)
         logs = torch.log_softmax(outputs.flatten(0, 1), 1)
         ignored = (None, _EACH, IGNORED)
-        found, total = torch.ops.aten.nll_loss_forward(logs, targets, *ignored)
+        found, total = nll_loss_forward(logs, targets, *ignored)
         share = counts.clamp_min(1).to(logs.dtype).reciprocal()
         scale = share[:, None].expand(labels.shape).reshape(-1)
-        slope = torch.ops.aten.nll_loss_backward(scale, logs, targets, *ignored, total)
-        slope = torch.ops.aten._log_softmax_backward_data(slope, logs, 1, logs.dtype)
+        slope = nll_loss_backward(scale, logs, targets, *ignored, total)
+        slope = softmax_backward(slope, logs, 1, logs.dtype)
         return found.view(labels.shape).sum(1) * share, slope.view(outputs.shape)
 
 
@@ -127,7 +133,7 @@ class StackedChain:
                 gradients[weight] = torch.bmm(slope.transpose(1, 2), taken, out=memory)
             if place:
                 back = torch.bmm(slope, arrays[weight])
-                slope = torch.ops.aten.threshold_backward(back, taken, 0)
+                slope = relu_backward(back, taken, 0)
         return gradients
 
     def _memory_like(self, name: str, array: Tensor) -> Tensor:

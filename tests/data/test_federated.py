@@ -172,6 +172,33 @@ def test_test_rows_of_several_clients_are_those_of_each(together, monkeypatch):
     assert data.client_tests([]) == []
 
 
+@pytest.mark.parametrize(("most", "reads"), [(10_000, 3), (10, 0)])
+def test_small_clients_are_read_ahead_and_large_ones_left(most, reads, monkeypatch):
+    values = {"partitioner": "dirichlet", "client-validation-fraction": 0.2}
+    monkeypatch.setattr(federated, "_READ_TOGETHER", most)
+    data = load_federated_data(values, seed=4)
+    data.read_ahead([3, 0, 9])
+    assert len(data._clients) == reads
+
+
+def test_rows_that_are_read_ahead_are_those_of_each_client():
+    values = {"partitioner": "dirichlet", "client-validation-fraction": 0.2}
+    data = load_federated_data(values, seed=3)
+    data.read_ahead([4, 1, 7])
+    for client_id in (4, 1, 7):
+        ahead = data.client(client_id)
+        data._clients.drop(client_id)
+        alone = data.client(client_id)
+        assert alone is not ahead
+        for part in ("train", "test", "validation"):
+            found, true = getattr(ahead, part), getattr(alone, part)
+            assert torch.equal(found.features, true.features)
+            assert torch.equal(found.labels, true.labels)
+            assert found.features.data_ptr() % 64 == 0
+            # In memory of its own: what is cached keeps no other client's rows alive.
+            assert found.features.untyped_storage().nbytes() == found.features.nbytes
+
+
 def test_table_and_counts_agree_with_the_clients():
     data = load_federated_data({"partitioner": "dirichlet", "num-clients": 4}, 0)
     for row in partition_table(data):

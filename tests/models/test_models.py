@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.models import MODELS, build_model, count_parameters
+from fedsuite.models.arrays import named_tensors
 from fedsuite.models.model_settings import DecompositionSettings, ModelSettings
 
 SHAPES = {
@@ -175,6 +176,28 @@ def test_same_seed_same_bits(name):
     second = state(name, seed=5)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", buildable(MODELS))
+def test_arrays_come_as_the_state_dict_has_them(name):
+    model = build_model(name, SHAPES[name], 10, 0)
+    found, true = named_tensors(model), model.state_dict()
+    assert list(found) == list(true)
+    assert all(found[key].data_ptr() == true[key].data_ptr() for key in true)
+
+
+def test_a_model_with_a_say_in_its_state_dict_is_asked():
+    class Doubled(torch.nn.Linear):
+        def _save_to_state_dict(self, destination, prefix, keep_vars):
+            destination[prefix + "twice"] = 2 * self.weight
+
+    def drop(state, prefix):
+        del state[f"{prefix}bias"]
+
+    hooked = torch.nn.Linear(2, 2)
+    hooked._register_state_dict_hook(lambda _, state, prefix, __: drop(state, prefix))
+    model = torch.nn.Sequential(Doubled(2, 3), hooked)
+    assert list(named_tensors(model)) == list(model.state_dict()) == ["0.twice", "1.weight"]
 
 
 @pytest.mark.parametrize("name", buildable(MODELS))

@@ -7,6 +7,7 @@ import pytest
 
 from fedsuite.core.errors import RunError
 from fedsuite.data import ClientShift
+from fedsuite.results import layout
 from fedsuite.results.reader import load_run
 from tests.results.made_runs import make_run
 
@@ -82,6 +83,25 @@ def test_a_damaged_line_in_the_middle_is_named(folder):
     path.write_text(path.read_text().replace("}\n", "\n", 1))
     with pytest.raises(RunError, match=r"rounds\.jsonl, line 1: expected a JSON object"):
         load_run(folder.path)
+
+
+@pytest.mark.parametrize("line", [b'{"round": 3},{"round": 4}', b"3", b"[]", b"", b"{},"])
+def test_each_line_is_one_object(folder, line):
+    path = folder.path / "rounds.jsonl"
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(RunError, match=r"rounds\.jsonl, line 3: expected a JSON object"):
+        load_run(folder.path)
+
+
+def test_many_lines_are_read_in_order(folder):
+    count = 2 * layout._PARSED_TOGETHER + 5
+    folder.append("events", [{"number": number} for number in range(count)])
+    found = [row["number"] for row in load_run(folder.path).events()]
+    assert found == list(range(count))
+    with (folder.path / "events.jsonl").open("ab") as file:
+        file.write(b"}\n")
+    with pytest.raises(RunError, match=rf"events\.jsonl, line {count + 1}: expected"):
+        load_run(folder.path).events()
 
 
 def test_class_counts(folder):

@@ -14,7 +14,7 @@ from fedsuite.data import Split
 from fedsuite.messages.records import ARRAYS, TRAIN, Request
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.dense import linear, mlp
-from fedsuite.training.dense_gradients import dense_gradients
+from fedsuite.training.dense_gradients import DenseGradients, dense_gradients
 from fedsuite.training.evaluation import probe_model
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.losses import cross_entropy
@@ -163,11 +163,11 @@ def test_a_client_ends_with_the_same_bits_either_way(momentum):
 def test_a_client_uses_them_where_it_can(monkeypatch):
     used = []
 
-    def noted(model):
-        used.append(dense_gradients(model))
+    def noted(layers):
+        used.append(DenseGradients(layers))
         return used[-1]
 
-    monkeypatch.setattr("fedsuite.training.loop.dense_gradients", noted)
+    monkeypatch.setattr("fedsuite.training.loop.DenseGradients", noted)
     data = Split(torch.randn(5, 2), torch.tensor([0, 1, 0, 1, 0]))
     model = linear((2,), 2)
     request = Request(TRAIN, 0, {ARRAYS: model_arrays(model)}, {})
@@ -175,7 +175,16 @@ def test_a_client_uses_them_where_it_can(monkeypatch):
     SpelledOut(model, data, data).answer(request)
     focal = TrainingOptions(loss="focal")
     FedAvgClient(model, data, data, training=focal).answer(request)
-    assert len(used) == 1 and used[0] is not None
+    assert len(used) == 1
+    # The next client of the network has the same memory; another network has its own.
+    FedAvgClient(model, data, data).answer(request)
+    assert len(used) == 1
+    model[1].bias.requires_grad_(False)
+    FedAvgClient(model, data, data).answer(request)
+    assert len(used) == 1
+    other = linear((2,), 2)
+    FedAvgClient(other, data, data).answer(request)
+    assert len(used) == 2
 
 
 @pytest.mark.parametrize("rows", [1, 128, 300])

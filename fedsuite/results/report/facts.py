@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Value, toml_text
+from fedsuite.core.keys import Key, Value, toml_text
 from fedsuite.experiment.key_catalog import (
     SELECTORS,
     keys_of,
@@ -36,8 +36,8 @@ MOST_REASONS = 100
 """Most lines of the table of reasons."""
 
 
-def defaults_of(values: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the defaults of the keys that an experiment of this method and data has.
+def declared_keys(values: Mapping[str, Any]) -> dict[str, tuple[Key, Value]]:
+    """Return the keys that an experiment of this method and data has, with defaults.
 
     Empty for a method or data set that this fedsuite does not know.
     """
@@ -48,27 +48,33 @@ def defaults_of(values: Mapping[str, Any]) -> dict[str, Value]:
             keys += keys_of(selector, str(values[selector]).lower())
     except (KeyError, ConfigError):
         return {}
-    return {key.name: own.get(key.name, key.default) for key in keys}
+    return {k.name: (k, own.get(k.name, k.default)) for k in keys}
 
 
 def key_tables(run: Run) -> list[Table]:
     """Return the keys that differ from the defaults, and the others."""
-    defaults = defaults_of(run.experiment)
+    declared = declared_keys(run.experiment)
     differing: list[tuple[object, ...]] = []
     others: list[tuple[object, ...]] = []
     for name, value in sorted(
         run.experiment.items(), key=lambda item: (item[0] in local_keys(), item[0])
     ):
-        known = known_keys().get(name)
-        meaning = known.declarations[0].help if known else "not known to this fedsuite"
-        default = toml_text(defaults[name]) if name in defaults else None
-        row = (name, toml_text(value), default, meaning)
-        (others if name in defaults and value == defaults[name] else differing).append(row)
+        known, default = declared.get(name) or (_known(name), None)
+        meaning = known.help if known else "not known to this fedsuite"
+        usual = None if default is None else toml_text(default)
+        row = (name, toml_text(value), usual, meaning)
+        (others if value == default else differing).append(row)
     head = ("key", "value", "default", "meaning")
     found = [table("Keys that differ from the method's defaults", head, differing)]
-    if not defaults:
+    if not declared:
         found[0] = table("Keys; this fedsuite knows no defaults of them", head, differing)
     return [*found, table("Keys at their defaults", head, others)]
+
+
+def _known(name: str) -> Key | None:
+    """Return a key of another method or data set; to load them all takes a while."""
+    known = known_keys().get(name)
+    return known.declarations[0] if known else None
 
 
 def about_table(run: Run) -> Table:
