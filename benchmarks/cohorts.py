@@ -9,7 +9,8 @@ A case is one process. The sizes take turns, and each has its least time: what t
 import argparse
 from pathlib import Path
 
-from measuring.arms import EXPERIMENTS
+from measuring.arms import BENCHMARKS, EXPERIMENTS
+from measuring.record import keep
 from measuring.tables import markdown
 
 from fedsuite.core.progress import Work
@@ -39,10 +40,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="+", help="f1 to f5")
     parser.add_argument("--data-dir", default="", help="data sets; else FEDSUITE_DATA")
+    parser.add_argument("--output", type=Path, default=BENCHMARKS / "results/cohorts.json")
     arguments = parser.parse_args()
     data = str(Path(arguments.data_dir).resolve()) if arguments.data_dir else ""
     header = ("case", "model", "alone, µs", *(f"cohort = {size}, µs" for size in SIZES))
-    print(markdown(header, [measured(case, data) for case in arguments.cases]))
+    rows = [measured(case, data) for case in arguments.cases]
+    keep(arguments.output, {"rows": rows}, markdown(header, rows))
 
 
 if __name__ == "__main__":

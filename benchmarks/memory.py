@@ -7,7 +7,6 @@ end. Methods whose clients keep a model also tell what lies on the disk at the e
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -15,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from measuring.arms import BENCHMARKS, EXPERIMENTS, engine_arm, environment
+from measuring.record import keep
 from measuring.tables import markdown, ratios, steady, two
 from measuring.watch import watch
 
@@ -52,10 +52,6 @@ def main() -> None:
         for count in arguments.clients:
             found[count].append(measure(count, options))
             print(count, found[count][-1], file=sys.stderr)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(
-        json.dumps({"set": settings, "runs": found}, indent=1) + "\n"
-    )
     base = found[arguments.clients[0]]
     over = f"/ {arguments.clients[0]}"
     header = ("clients", "peak MiB", over, "s/round", "CPU s/round", over, "stored MiB")
@@ -73,7 +69,7 @@ def main() -> None:
                 f"{statistics.median(r['stored_mib'] for r in runs):.0f}",
             )
         )
-    print(markdown(header, rows))
+    keep(arguments.output, {"set": settings, "runs": found}, markdown(header, rows))
 
 
 if __name__ == "__main__":

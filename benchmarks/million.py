@@ -7,8 +7,6 @@ stopped after its rounds. Linux only.
 """
 
 import argparse
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +14,7 @@ import time
 from pathlib import Path
 
 from measuring.arms import BENCHMARKS, EXPERIMENTS, engine_arm, environment
+from measuring.record import keep
 from measuring.tables import markdown
 from measuring.watch import POLL_S, Tree
 
@@ -81,8 +80,6 @@ def main() -> None:
     for count in arguments.clients:
         found[count] = measure(count, arguments.rounds, arguments.set)
         print(count, found[count], file=sys.stderr)
-    kept = {"set": arguments.set, "load": os.getloadavg(), "runs": found}
-    arguments.output.write_text(json.dumps(kept, indent=1) + "\n")
     base = found[arguments.clients[0]]
     header = ("clients", "start s", "CPU s", "peak MiB", "/ first", "s/round", "/ first")
     header += ("CPU s/round", "/ first")
@@ -92,7 +89,7 @@ def main() -> None:
         for key, digits in (("peak_mib", 0), ("seconds", 2), ("cpu", 2)):
             row += [f"{run[key]:.{digits}f}", f"{run[key] / base[key]:.2f}"]
         rows.append(tuple(row))
-    print(markdown(header, rows))
+    keep(arguments.output, {"set": arguments.set, "runs": found}, markdown(header, rows))
 
 
 if __name__ == "__main__":

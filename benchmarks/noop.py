@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from measuring.arms import BENCHMARKS, environment
+from measuring.record import keep
 from measuring.tables import markdown, two
 from measuring.watch import Watched, watch
 
@@ -82,15 +83,13 @@ def main() -> None:
                 }
             )
             print(name, found[name][-1], file=sys.stderr)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    results = {"clients": clients, "rounds": rounds, "runs": found}
-    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
     header = ("arm", "s/round", "whole run, s", "whole run, CPU s", "peak MiB")
     rows = []
     for name, runs in found.items():
         cells = [two([r[key] for r in runs], 2) for key in ("seconds", "wall", "cpu")]
         rows.append((name, *cells, two([r["peak_mib"] for r in runs], 0)))
-    print(markdown(header, rows))
+    results = {"clients": clients, "rounds": rounds, "runs": found}
+    keep(arguments.output, results, markdown(header, rows))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ which of the heavy packages were loaded.
 """
 
 import argparse
-import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 from measuring.arms import BENCHMARKS, engine_arm, environment
+from measuring.record import keep
 from measuring.tables import markdown, two
 from measuring.watch import watch
 
@@ -69,16 +68,12 @@ def main() -> None:
                     if name in SNIPPETS
                     else first_round(Path(folder))
                 )
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
     header = ("what", "s", "CPU s", "loaded")
     rows = [
         (name, two([r[0] for r in runs], 2), two([r[1] for r in runs], 2), runs[0][2])
         for name, runs in found.items()
     ]
-    print(markdown(header, rows))
-    bare = statistics.median(r[0] for r in found["python alone"])
-    print(f"\nPython itself takes {bare:.2f} s of each.")
+    keep(arguments.output, {"runs": found}, markdown(header, rows))
 
 
 if __name__ == "__main__":

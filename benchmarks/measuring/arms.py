@@ -60,7 +60,11 @@ class Arm:
 
 def environment() -> dict[str, str]:
     """Return the environment of all arms: one thread a process, the same imports."""
-    paths = [str(BENCHMARKS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    paths = [
+        str(BENCHMARKS),
+        str(BENCHMARKS.parent),
+        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
+    ]
     absolute = [os.path.abspath(path) for path in paths if path]
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     # BlazeFL's progress bars are on, unless this turns them off.

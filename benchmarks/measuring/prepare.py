@@ -8,10 +8,8 @@ the scaled rows client after client as ``.npy``. With ``--no-data`` only the fir
 """
 
 import argparse
-import importlib.metadata
 import itertools
 import json
-import os
 import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +21,7 @@ from fedsuite.data import ClientData, FederatedData
 from fedsuite.experiment.experiment import Experiment, parse_assignment, read_file
 from fedsuite.experiment.key_catalog import known_keys
 from fedsuite.experiment.parts import experiment_model, federated_data
+from measuring.record import where
 
 PLAIN: dict[str, Value] = {
     "method": "fedavg",
@@ -111,14 +110,9 @@ def _write_part(
 
 
 def facts() -> dict[str, object]:
-    """Return what the results depend on besides the code."""
-    versions = {n: importlib.metadata.version(n) for n in ("torch", "flwr", "ray", "numpy")}
-    return {
-        "python": platform.python_version(),
-        **versions,
-        "cores": len(os.sched_getaffinity(0)),
-        "workers-key": "workers" in known_keys(),
-    }
+    """Return what the results depend on besides the experiment."""
+    python = platform.python_version()
+    return {**where(), "python": python, "workers-key": "workers" in known_keys()}
 
 
 def main() -> None:

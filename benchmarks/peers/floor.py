@@ -59,7 +59,8 @@ def run(prepared: Prepared, output: Path) -> dict[str, Tensor]:
             for name, tensor in model.state_dict().items():
                 sums[name] += tensor.double() * weight
             total += weight
-        state = {name: (value / total).float() for name, value in sums.items()}
+        # Counters of batch normalisation are whole numbers.
+        state = {n: (value / total).to(state[n].dtype) for n, value in sums.items()}
         if prepared.is_evaluated(server_round):
             model.load_state_dict(state)
             for rows in tests:

@@ -22,6 +22,10 @@ _SECONDS_BETWEEN_LOOKS = "0.5"
 """Seconds between the SuperExec's looks for work. At Flower's 20 looks per second SuperExec
 and SuperLink take 12 % of a core throughout a run."""
 
+_PRESTART_VARIABLE = "RAY_prestart_worker_first_driver"
+"""Variable that has Ray start a worker per core before anything asks for one. Flower's
+actors need another environment than those have, so that they would be thrown away."""
+
 _JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable that Ray merges into what a program asks of its job; Flower asks for no such."""
 
@@ -70,6 +74,7 @@ def run_ray(
 
     def drive(world: World) -> None:
         world.environment.setdefault(POLL_INTERVAL, _SECONDS_BETWEEN_LOOKS)
+        world.environment.setdefault(_PRESTART_VARIABLE, "0")
         # Whoever starts a simulation is the operator of its nodes.
         allowed = {ALLOWED_CODE_VARIABLE: ",".join(own_code(run_config))}
         world.environment.update(allowed)

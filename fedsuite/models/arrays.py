@@ -25,7 +25,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 def _collect(module: nn.Module, prefix: str, found: dict[str, Tensor]) -> bool:
     """Add a module's tensors; return whether ``state_dict`` would give no others."""
     hooked = module._state_dict_hooks or module._state_dict_pre_hooks
-    if hooked or _is_special(type(module)):
+    if hooked or _is_special(type(module)):  # type: ignore[arg-type]
         return False
     for name, parameter in module._parameters.items():
         if parameter is not None:

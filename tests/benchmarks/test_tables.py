@@ -11,6 +11,7 @@ from measuring.tables import (
     work_table,
 )
 from measuring.watch import Mark, Watched
+from page import filled, glance_table, over_floor
 
 
 def run(arm, seconds, cpu=1.0, accuracy=0.5, fingerprint="a"):
@@ -89,3 +90,23 @@ def test_the_mean_accuracy_of_the_repeats_counts():
     runs += [run("pfl", 1.0, accuracy=a) for a in (0.45, 0.57)]
     assert disagreements(runs, "floor", (), 0.011) == []
     assert len(disagreements(runs, "floor", (), 0.009)) == 1
+
+
+def test_the_page_takes_each_table_into_its_place():
+    page = "a\n<!-- f1 -->\nold\n<!-- /f1 -->\nb\n<!-- f2 -->\n<!-- /f2 -->\n"
+    made = filled(page, {"f1": "| one |", "f2": "| two |"})
+    assert made == filled(made, {"f1": "| one |", "f2": "| two |"})
+    assert "old" not in made
+    assert made.index("| one |") < made.index("b\n") < made.index("| two |")
+
+
+@pytest.mark.parametrize("tables", [{}, {"f1": "x", "f2": "y"}])
+def test_a_table_without_a_place_and_a_place_without_a_table_are_named(tables):
+    with pytest.raises(SystemExit, match=r"disagree on: f[12]"):
+        filled("<!-- f1 -->\n<!-- /f1 -->\n", tables)
+
+
+def test_arms_are_set_against_the_floors_median():
+    runs = [run("floor", s) for s in (1.0, 2.0, 9.0)] + [run("local", 3.0)]
+    assert over_floor(runs) == {"floor": 1.0, "local": 1.5}
+    assert "| F1 | 1.50 | - |" in glance_table({"F1": over_floor(runs)})

@@ -1,0 +1,124 @@
+"""Writes the tables and the picture of ``README.md`` from the files in ``results``.
+
+    python benchmarks/page.py
+
+Each table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, NAME being that of a
+file. ``speed.py`` writes runs, of which the tables are made here; the other scripts write
+their table with the results. No figure is typed by hand.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from measuring.arms import BENCHMARKS
+from measuring.plots import plot_glance
+from measuring.tables import (
+    ArmRun,
+    by_arm,
+    markdown,
+    second_core_table,
+    speed_table,
+    work_table,
+)
+
+CASES = ("f1", "f2", "f3", "f4", "f5", "blazefl", "blazefl_resnet")
+OTHERS = ("cohorts", "noop", "startup", "memory", "million", "apfl")
+GLANCE = (
+    "local",
+    "local-2",
+    "ray",
+    "flower",
+    "pfl",
+    "blazefl-thread",
+    "blazefl-process",
+)
+"""Arms of the table and the picture that show all cases."""
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return a file of results; empty where nothing was measured."""
+    path = BENCHMARKS / "results" / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def where(facts: Mapping[str, Any]) -> str:
+    """Return when, where and on what commit something was measured, in a line."""
+    return (
+        f"{facts['date'][:10]}, commit {facts['commit']}, {facts['cores']} cores of "
+        f"{facts['processor']}, torch {facts['torch']}, flwr {facts['flwr']}"
+    )
+
+
+def over_floor(runs: list[ArmRun]) -> dict[str, float]:
+    """Return seconds of a round over the floor's, by arm: the ratio of the medians."""
+    middle = {
+        arm: statistics.median(run.seconds for run in own)
+        for arm, own in by_arm(runs).items()
+    }
+    return {arm: seconds / middle["floor"] for arm, seconds in middle.items()}
+
+
+def case_table(results: Mapping[str, Any]) -> str:
+    """Return what there is to show of a case."""
+    runs = [ArmRun.of(row) for row in results["runs"]]
+    parts = [speed_table(runs, "floor"), second_core_table(runs)]
+    if results["work"]:
+        parts.append(work_table(runs, results["work"], "local"))
+    repeats = max(map(len, by_arm(runs).values()))
+    told = f"{results['settings']['num-rounds']} rounds, {repeats} repeats; "
+    return "\n\n".join([*filter(None, parts), f"*{told}{where(results['facts'])}.*"])
+
+
+def glance_table(ratios: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the table of all cases, seconds of a round over the floor's."""
+    rows = [
+        (case, *(f"{found[arm]:.2f}" if arm in found else "-" for arm in GLANCE))
+        for case, found in ratios.items()
+    ]
+    return markdown(("case", *GLANCE), rows)
+
+
+def filled(text: str, tables: Mapping[str, str]) -> str:
+    """Return a page with its tables replaced.
+
+    Raises
+    ------
+    SystemExit
+        If the page has no place for a table, or has a place for none.
+    """
+    places = re.findall(r"^<!-- (\w+) -->$", text, re.MULTILINE)
+    if odd := set(places) ^ set(tables):
+        raise SystemExit(f"README.md and the results disagree on: {', '.join(sorted(odd))}")
+    for name, table in tables.items():
+        head, _, rest = text.partition(f"<!-- {name} -->\n")
+        tail = rest.partition(f"<!-- /{name} -->")[2]
+        text = f"{head}<!-- {name} -->\n\n{table}\n\n<!-- /{name} -->{tail}"
+    return text
+
+
+def main() -> None:
+    """Write the page and the picture."""
+    cases = {name: found for name in CASES if (found := read(name))}
+    tables = {name: case_table(found) for name, found in cases.items()}
+    for name in OTHERS:
+        if found := read(name):
+            tables[name] = f"{found['table']}\n\n*{where(found['where'])}.*"
+    ratios = {
+        name.replace("_", " "): over_floor([ArmRun.of(row) for row in found["runs"]])
+        for name, found in cases.items()
+    }
+    tables["glance"] = glance_table(ratios)
+    shown = {
+        case: {arm: found[arm] for arm in GLANCE if arm in found}
+        for case, found in ratios.items()
+    }
+    plot_glance(shown, BENCHMARKS / "results" / "glance.png")
+    page = BENCHMARKS / "README.md"
+    page.write_text(filled(page.read_text("utf-8"), tables), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
