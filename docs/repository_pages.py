@@ -28,6 +28,7 @@ def copied_pages() -> dict[Path, str]:
         / "results"
         / "README.md": "results/leaderboard",
         ROOT / "benchmarks" / "README.md": "results/benchmarks",
+        ROOT / "benchmarks" / "log.md": "results/benchmarks_log",
     }
     for page in sorted((ROOT / "simulations").glob("*/README.md")):
         pages[page] = f"results/{page.parent.name}"
