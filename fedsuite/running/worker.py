@@ -26,7 +26,6 @@ from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.array_records import num_bytes
 from fedsuite.messages.decomposition import clients_take_part
 from fedsuite.messages.records import (
-    ARRAYS,
     Arrays,
     Reply,
     Request,
@@ -41,12 +40,12 @@ from fedsuite.running.node import (
     plug_in_facts,
     reasons_stay_here,
 )
+from fedsuite.running.together import Together
 from fedsuite.training.app import Answering, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.cohort import Cohort
 from fedsuite.training.cohort_calibration import SIZES, step_seconds
-from fedsuite.training.evaluations import ask_alike, evaluates_as_base, evaluations
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
 from fedsuite.training.loop import TrainingOptions, resolve_device
 from fedsuite.training.scoring import Scoring, WholeTest
@@ -140,6 +139,7 @@ class Worker:
         self._remembers_initial = own or decomposed
         self._groups = parameter_groups(self._resident(0).model) if decomposed else None
         self._clients = LeastRecent[int, Answering](CLIENT_CACHE_BYTES)
+        self._together = None if experiment["sites"] else self._make_together()
 
     @property
     def actions(self) -> list[str]:
@@ -208,26 +208,10 @@ class Worker:
     def together(
         self, context: Context, requests: Sequence[Request]
     ) -> Mapping[int, Reply]:
-        """Return evaluations of clients that score what they got on their test rows alone.
-
-        Of clients that do other work the data is read together. Liars and planned faults
-        leave evaluations alone.
-        """
-        client_ids = [request.client_id for request in requests]
-        if self._experiment["sites"] or len(requests) == 1:
+        """Return replies that are sooner made together; empty where clients are sites."""
+        if self._together is None or len(requests) == 1:
             return {}
-        plain = evaluates_as_base(self._client_class) and self._groups is None
-        more = self._scoring.whole_test or self._scoring.score_training_data
-        elsewhere = self._device.type != "cpu"
-        if not plain or more or elsewhere or not ask_alike(requests):
-            self._data.read_ahead([k for k in client_ids if k not in self._clients])
-            return {}
-        networks = {self._networks.of_client[client_id] for client_id in client_ids}
-        model = self._resident(next(iter(networks))).model
-        whole = set(requests[0].arrays[ARRAYS]) == set(model.state_dict())
-        if len(networks) > 1 or not whole or self._data.partition.validation:
-            return {}
-        return evaluations(model, requests, self._data.client_tests(client_ids))
+        return self._together.answers(requests)
 
     def facts(self, context: Context) -> Mapping[str, str]:
         """Return fingerprints of public data and plug-ins, if any, for a node's hello."""
@@ -268,6 +252,22 @@ class Worker:
                 self.cohort.add(model, row)
             self._residents[index] = _Resident(model, model_arrays(model))
         return self._residents[index]
+
+    def _make_together(self) -> Together:
+        same = self._groups is None and self._device.type == "cpu"
+        changed = self._liars or self._faults or self._self_regularisation
+        noised = self._privacy.upload_noise_multiplier > 0
+        return Together(
+            client_class=self._client_class,
+            data=self._data,
+            networks=self._networks,
+            training=self._training,
+            scoring=self._scoring,
+            seed=self._seed,
+            resident=lambda index: self._resident(index).model,
+            plain=same and self.cohort is None and not changed and not noised,
+            evaluates=same,
+        )
 
     def _make_scoring(self, num_rounds: int) -> Scoring:
         every = self._experiment.group(RoundSettings).evaluate_every

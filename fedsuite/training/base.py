@@ -24,7 +24,6 @@ from fedsuite.messages.records import (
     ARRAYS,
     EVALUATE,
     NUM_EXAMPLES,
-    NUM_STEPS,
     TRAIN,
     Arrays,
     ConfigValue,
@@ -44,6 +43,7 @@ from fedsuite.training.loop import (
     make_optimizer,
     mini_batches,
     run_steps,
+    train_metrics,
 )
 from fedsuite.training.losses import LossFunction, count_targets
 from fedsuite.training.scoring import Scoring, prefixed, validation_scores
@@ -331,11 +331,7 @@ class FederatedClient(NumPyClient):
 
     def train_metrics(self, summary: TrainingSummary) -> dict[str, MetricValue]:
         """Return the metrics that a training reports."""
-        return {
-            NUM_EXAMPLES: len(self.train_data),
-            "loss": summary.loss,
-            NUM_STEPS: summary.num_steps,
-        }
+        return train_metrics(len(self.train_data), summary)
 
     def evaluation(self) -> Reply:
         """Return the scores of ``self.model`` on all rows that it is scored on."""

@@ -23,14 +23,6 @@ def evaluates_as_base(kind: type[FederatedClient]) -> bool:
     return same and not trains and kind.ACTIONS.get(EVALUATE) == "on_evaluate"
 
 
-def ask_alike(requests: Sequence[Request]) -> bool:
-    """Return whether several requests are to evaluate the same model."""
-    first = requests[0]
-    if len(requests) == 1 or first.message_type != EVALUATE or ARRAYS not in first.arrays:
-        return False
-    return all(r.arrays.get(ARRAYS) is first.arrays[ARRAYS] for r in requests)
-
-
 def evaluations(
     model: nn.Module, requests: Sequence[Request], tests: Iterable[Split]
 ) -> dict[int, Reply]:
@@ -41,7 +33,7 @@ def evaluations(
     model
         The clients' network.
     requests
-        Requests that :func:`ask_alike`.
+        Requests to evaluate the same model.
     tests
         Each client's test rows.
     """

@@ -15,6 +15,7 @@ from fedsuite.core.keys import Unless, With
 from fedsuite.core.search import Around, Between
 from fedsuite.core.settings import Settings, key
 from fedsuite.data import Split
+from fedsuite.messages.records import NUM_EXAMPLES, NUM_STEPS, MetricValue
 from fedsuite.training.dense_gradients import DenseGradients, plain_layers
 from fedsuite.training.losses import LossFunction, count_targets, cross_entropy, focal_loss
 from fedsuite.training.optimizers import PlainAdam, PlainSGD
@@ -147,6 +148,11 @@ class TrainingSummary:
         steps = self.num_steps + second.num_steps
         total = self.loss * self.num_steps + second.loss * second.num_steps
         return TrainingSummary(total / steps if steps else 0.0, steps)
+
+
+def train_metrics(num_examples: int, summary: TrainingSummary) -> dict[str, MetricValue]:
+    """Return the metrics that a training on so many samples reports."""
+    return {NUM_EXAMPLES: num_examples, "loss": summary.loss, NUM_STEPS: summary.num_steps}
 
 
 def make_optimizer(

@@ -11,7 +11,7 @@ from fedsuite.data import Split
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Request
 from fedsuite.models.arrays import model_arrays
 from fedsuite.training.evaluation import evaluate_model, evaluate_on_each
-from fedsuite.training.evaluations import ask_alike, evaluates_as_base, evaluations
+from fedsuite.training.evaluations import evaluates_as_base, evaluations
 
 DENSE = (nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 5))
 ROWS = (10, 1, 0, 128, 129, 300, 17)
@@ -61,12 +61,3 @@ def test_classes_that_evaluate_in_their_own_way_are_asked_one_by_one():
     assert evaluates_as_base(FedAvgClient)
     assert not evaluates_as_base(Louder)
     assert not evaluates_as_base(Teaching)
-
-
-def test_requests_alike_evaluate_one_model():
-    model, other = {"w": 1}, {"w": 1}
-    asked = [Request(EVALUATE, k, {ARRAYS: model}) for k in range(2)]
-    assert ask_alike(asked)
-    assert not ask_alike(asked[:1])
-    assert not ask_alike([*asked, Request(EVALUATE, 2, {ARRAYS: other})])
-    assert not ask_alike([Request(TRAIN, k, {ARRAYS: model}) for k in range(2)])
