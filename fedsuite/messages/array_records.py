@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import FedsuiteError
-from fedsuite.workarounds.unchecked import filled
+from fedsuite.messages.unchecked import filled
 
 _MOST_AXES = 32
 _MOST_ENTRIES = 2**48

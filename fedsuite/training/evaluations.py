@@ -1,7 +1,6 @@
 """The evaluations of several clients that score one model on their test rows alone."""
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 
 from torch import nn
 
@@ -15,7 +14,6 @@ from fedsuite.training.losses import count_targets
 _HOOKS = ("answer", "act", "protect", "on_evaluate", "evaluation")
 
 
-@cache
 def evaluates_as_base(kind: type[FederatedClient]) -> bool:
     """Return whether a class evaluates as its base class does."""
     same = all(getattr(kind, hook) is getattr(FederatedClient, hook) for hook in _HOOKS)

@@ -6,7 +6,6 @@ all clients of a message is done once here; each reply has the bits of the clien
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache
 
 import numpy as np
 from torch import nn
@@ -45,7 +44,6 @@ _HOOKS = (
 )
 
 
-@cache
 def trains_as_base(kind: type[FederatedClient]) -> bool:
     """Return whether a class trains as its base class does."""
     same = all(getattr(kind, hook) is getattr(FederatedClient, hook) for hook in _HOOKS)
