@@ -11,7 +11,7 @@ import json
 import re
 import statistics
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from measuring.arms import BENCHMARKS
 from measuring.plots import plot_glance
@@ -37,6 +37,44 @@ GLANCE = (
 )
 """Arms of the table and the picture that show all cases."""
 
+ALL = ("f1", "f2", "f3", "f4", "f5")
+
+
+class Target(NamedTuple):
+    """A ratio of two arms that is to be at most so large.
+
+    Parameters
+    ----------
+    words
+        What is set against what.
+    cases
+        Where it is to hold.
+    arm, base, measure
+        Which arms, and which of a run's figures.
+    most
+        The limit.
+    """
+
+    words: str
+    cases: tuple[str, ...]
+    arm: str
+    base: str
+    measure: str
+    most: float
+
+
+TARGETS = (
+    Target("a round over the floor's", ("f1",), "local", "floor", "seconds", 1.5),
+    Target("a round over the floor's", ALL[1:], "local", "floor", "seconds", 1.05),
+    Target("a round over pfl's", ALL, "local", "pfl", "seconds", 1.0),
+    Target("a round of two workers over pfl's", ALL, "local-2", "pfl", "seconds", 1.0),
+    Target("a whole run over the floor's", ALL, "local", "floor", "wall", 1.2),
+    Target(
+        "two workers' round over one's", ("f3", "f4"), "local-2", "local", "seconds", 0.556
+    ),
+    Target("Ray's processor seconds over ours", ("f1",), "ray", "local", "cpu", 2.0),
+)
+
 
 def read(name: str) -> dict[str, Any]:
     """Return a file of results; empty where nothing was measured."""
@@ -54,11 +92,27 @@ def where(facts: Mapping[str, Any]) -> str:
 
 def over_floor(runs: list[ArmRun]) -> dict[str, float]:
     """Return seconds of a round over the floor's, by arm: the ratio of the medians."""
-    middle = {
-        arm: statistics.median(run.seconds for run in own)
-        for arm, own in by_arm(runs).items()
-    }
-    return {arm: seconds / middle["floor"] for arm, seconds in middle.items()}
+    floor = middle(runs, "floor", "seconds")
+    return {arm: middle(runs, arm, "seconds") / floor for arm in by_arm(runs)}
+
+
+def middle(runs: list[ArmRun], arm: str, measure: str) -> float:
+    """Return the median of an arm's figure."""
+    return statistics.median(getattr(r, measure) for r in runs if r.arm == arm)
+
+
+def targets_table(runs: Mapping[str, list[ArmRun]]) -> str:
+    """Return what was aimed at and what was found, by the medians."""
+    rows = []
+    for target in TARGETS:
+        cells = []
+        for case in filter(runs.__contains__, target.cases):
+            arm, base = (middle(runs[case], a, target.measure) for a in target[2:4])
+            met = arm / base <= target.most
+            found = f"{case.upper()} {arm / base:.2f}"
+            cells.append(found if met else f"**{found}, missed**")
+        rows.append((target.words, f"{target.most:g}", ", ".join(cells)))
+    return markdown(("target", "at most", "found"), rows)
 
 
 def case_table(results: Mapping[str, Any]) -> str:
@@ -106,10 +160,9 @@ def main() -> None:
     for name in OTHERS:
         if found := read(name):
             tables[name] = f"{found['table']}\n\n*{where(found['where'])}.*"
-    ratios = {
-        name.replace("_", " "): over_floor([ArmRun.of(row) for row in found["runs"]])
-        for name, found in cases.items()
-    }
+    runs = {name: [ArmRun.of(r) for r in found["runs"]] for name, found in cases.items()}
+    tables["targets"] = targets_table(runs)
+    ratios = {name.replace("_", " "): over_floor(found) for name, found in runs.items()}
     tables["glance"] = glance_table(ratios)
     shown = {
         case: {arm: found[arm] for arm in GLANCE if arm in found}

@@ -1,5 +1,5 @@
 """The ClientApp of fedsuite, as Flower names it."""
 
-from fedsuite.running.worker import app
+from fedsuite.running.node_app import app
 
 __all__ = ["app"]

@@ -72,7 +72,7 @@ def test_strategies_and_clients_come_when_asked_for():
 HELLO = """
 import sys
 from flwr.app import Message, RecordDict
-from fedsuite.running.worker import app
+from fedsuite.running.node_app import app
 from fedsuite.engines.local import LocalGrid
 from fedsuite.workarounds.identity import flower_identity
 

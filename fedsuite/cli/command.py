@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from fedsuite import __version__
 from fedsuite.analyses import command_group
+from fedsuite.cli.many_runs import leaderboard, sweep, tune
 from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.output import outliving_readers
@@ -54,7 +55,6 @@ EngineOption = Annotated[
     str | None,
     typer.Option(help=f"One of {', '.join(ENGINES)}; default: the file's, else local."),
 ]
-WorkersOption = Annotated[int, typer.Option(help="Runs at a time; 0: one per core.", min=0)]
 
 
 def main() -> None:
@@ -335,82 +335,8 @@ def fairness(
         print(f"tables and plot: {output}")
 
 
-@app.command()
-def sweep(
-    file: FileArgument,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--grid", metavar="KEY=A,B,C", help="Values of a key; may be repeated."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds per point.", min=1)] = 1,
-    first_seed: Annotated[int, typer.Option(help="First of the seeds.", min=0)] = 0,
-    workers: WorkersOption = 0,
-    output: Annotated[Path, typer.Option(help="Folder of the sweep.")] = Path("sweep"),
-    settings: SetOption = None,
-) -> None:
-    """Run the product of values and seeds; started again, it does what is missing."""
-    from fedsuite.sweeps.sweep import run_sweep
-
-    run_sweep(
-        file,
-        grid=grid or [],
-        seeds=seeds,
-        workers=workers,
-        output=output,
-        overrides=overrides(settings),
-        first_seed=first_seed,
-    )
-
-
-@app.command()
-def tune(
-    file: FileArgument,
-    methods: Annotated[str, typer.Option(help="Methods to tune, comma-separated.")],
-    keys: Annotated[
-        str, typer.Option(help="Keys of options to tune too, comma-separated.")
-    ] = "",
-    trials: Annotated[
-        int, typer.Option(min=1, help="Runs per method; the first has the defaults.")
-    ] = 12,
-    objective: Annotated[
-        str, typer.Option(help="What is scored: mean, worst-10 or variance.")
-    ] = "mean",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all trials.")] = 0,
-    workers: WorkersOption = 0,
-    output: Annotated[Path, typer.Option(help="Folder of the tuning.")] = Path("tuning"),
-    settings: SetOption = None,
-) -> None:
-    """Choose methods' values on validation rows; started again, it does what is missing."""
-    from fedsuite.sweeps.trials import objective_of
-    from fedsuite.sweeps.tune import Budget, tune_file
-
-    budget = Budget(trials, objective_of(objective), seed, workers)
-    tune_file(file, _names(methods), budget, output, overrides(settings), _names(keys))
-
-
-@app.command()
-def leaderboard(
-    suite: Annotated[Path, typer.Argument(help="Suite (TOML): problems, methods, budget.")],
-    problems: Annotated[str, typer.Option(help="Some of the problems, by name.")] = "",
-    methods: Annotated[
-        str, typer.Option(help="Some of the methods, by name; the baselines take part.")
-    ] = "",
-    page_only: Annotated[
-        bool, typer.Option("--page-only", help="Write the page again from its tables.")
-    ] = False,
-    workers: WorkersOption = 0,
-    output: Annotated[Path, typer.Option(help="Folder.")] = Path("leaderboard"),
-) -> None:
-    """Tune methods alike, train them on fresh seeds, and write a page; resumable."""
-    from fedsuite.sweeps.leaderboard import rewrite_page, run_leaderboard
-
-    if page_only:
-        rewrite_page(suite, output)
-    else:
-        named = {"problems": _names(problems), "methods": _names(methods)}
-        run_leaderboard(suite, output, workers=workers, **named)
+for command in (sweep, tune, leaderboard):
+    app.command()(command)
 
 
 @app.command()
@@ -422,10 +348,6 @@ def doctor() -> None:
     print_table(table)
     if not healthy:
         raise typer.Exit(1)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _engine(name: str | None) -> Engine | None:

@@ -1,24 +1,22 @@
-"""The ClientApp of fedsuite, and the worker that makes an experiment's clients."""
+"""The worker that makes an experiment's clients."""
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
 
 from fedsuite.clients import load_client
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import AUTO, Value
+from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
-from fedsuite.core.logs import configure_logs, json_logs, log_scope
 from fedsuite.core.registry import METHODS
-from fedsuite.data import ClientData, DataSettings, FederatedData, Split
+from fedsuite.data import ClientData, FederatedData, Split
 from fedsuite.data.site import Site
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
@@ -35,10 +33,7 @@ from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.running.node import (
-    node_experiment,
-    node_site,
     plug_in_facts,
-    reasons_stay_here,
 )
 from fedsuite.running.together import Together
 from fedsuite.training.app import Answering, Failures, make_client_app
@@ -54,7 +49,6 @@ from fedsuite.training.spill import SpillingMemory
 from fedsuite.training.store import ClientStore, FileStore, MemoryStore
 from fedsuite.training.upload_noise import UploadNoise
 from fedsuite.training.vision_transforms import check_augmentation
-from fedsuite.workarounds.packed import packing_mod
 
 STATE_VARIABLE = "FEDSUITE_STATE"
 
@@ -351,80 +345,3 @@ def client_app_for(worker: Worker, failures: Failures | None = None) -> ClientAp
         failures=failures,
         together=worker.together,
     )
-
-
-Config = frozenset[tuple[str, Value]]
-
-
-@cache
-def _worker(run_config: Config, run_id: int, node_config: Config) -> Worker:
-    experiment = node_experiment(dict(run_config), dict(node_config))
-    site = node_site(experiment, dict(node_config))
-    folder = state_folder(experiment, experiment_run_name(experiment, run_id))
-    if site is None:
-        return Worker(experiment, FileStore(folder))
-    with reasons_stay_here():
-        return Worker(experiment, FileStore(folder), site=site)
-
-
-def client_from_context(context: Context, client_id: int) -> Answering:
-    """Return a client of a run config's experiment; the process keeps model and data."""
-    return _worker_from(context).participant(context, client_id)
-
-
-def together_from_context(
-    context: Context, requests: Sequence[Request]
-) -> Mapping[int, Reply]:
-    """Return :meth:`Worker.together` of a run config's experiment."""
-    return _worker_from(context).together(context, requests)
-
-
-def facts_from_context(context: Context) -> Mapping[str, str]:
-    """Return the facts of a node's hello; load data only for facts or checks."""
-    experiment = node_experiment(context.run_config, context.node_config)
-    data = experiment.group(DataSettings)
-    public = data.public_size or data.public_dir
-    if node_site(experiment, context.node_config) is None and not public:
-        return plug_in_facts(experiment)
-    return _worker_from(context).facts(context)
-
-
-def _worker_from(context: Context) -> Worker:
-    run_config, node_config = context.run_config.items(), context.node_config.items()
-    return _worker(frozenset(run_config), context.run_id, frozenset(node_config))
-
-
-def log_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Add the names of the run and of the site, if any, to this process's log."""
-    configure_logs()
-    if not json_logs():
-        return call_next(message, context)
-    experiment = node_experiment(context.run_config, context.node_config)
-    facts = {"run": experiment_run_name(experiment, context.run_id)}
-    if "site" in context.node_config:
-        facts["site"] = str(context.node_config["site"])
-    with log_scope(**facts):
-        return call_next(message, context)
-
-
-class ExperimentApp(ClientApp):
-    """ClientApp that loads the one method that a message's context names."""
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a message."""
-        experiment = node_experiment(context.run_config, context.node_config)
-        return _app_of(str(experiment["method"]))(message, context)
-
-
-@cache
-def _app_of(method: str) -> ClientApp:
-    return make_client_app(
-        client_from_context,
-        list(load_client(METHODS[method]).ACTIONS),
-        mods=[log_mod, packing_mod],
-        facts=facts_from_context,
-        together=together_from_context,
-    )
-
-
-app = ExperimentApp()

@@ -11,7 +11,7 @@ from measuring.tables import (
     work_table,
 )
 from measuring.watch import Mark, Watched
-from page import filled, glance_table, over_floor
+from page import filled, glance_table, over_floor, targets_table
 
 
 def run(arm, seconds, cpu=1.0, accuracy=0.5, fingerprint="a"):
@@ -110,3 +110,11 @@ def test_arms_are_set_against_the_floors_median():
     runs = [run("floor", s) for s in (1.0, 2.0, 9.0)] + [run("local", 3.0)]
     assert over_floor(runs) == {"floor": 1.0, "local": 1.5}
     assert "| F1 | 1.50 | - |" in glance_table({"F1": over_floor(runs)})
+
+
+def test_targets_are_met_or_named_as_missed():
+    arms = {"floor": 1.0, "local": 1.1, "pfl": 2.0, "local-2": 0.5}
+    runs = {"f5": [run(arm, seconds) for arm, seconds in arms.items()]}
+    lines = targets_table(runs).splitlines()
+    assert "| a round over the floor's | 1.05 | **F5 1.10, missed** |" in lines
+    assert "| a round over pfl's | 1 | F5 0.55 |" in lines

@@ -23,7 +23,7 @@ from fedsuite.core.logs import (
     write_line,
 )
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.running.worker import log_mod
+from fedsuite.running.node_app import log_mod
 from tests.data.site_files import NAMES, write_sites
 from tests.helpers import for_client, run_tampered, set_metrics
 from tests.small_runs import SMALL

@@ -19,7 +19,7 @@ from fedsuite.messages.records import (
     TRAIN,
 )
 from fedsuite.running.node import node_experiment
-from fedsuite.running.worker import app, client_from_context
+from fedsuite.running.node_app import app, client_from_context
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.workarounds.identity import flower_identity
 from tests.plug_ins.fakes import example, installed, write_package

@@ -16,9 +16,10 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data
 from fedsuite.results.layout import PARTITION
 from fedsuite.running.node import node_site
+from fedsuite.running.node_app import client_from_context, facts_from_context
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
-from fedsuite.running.worker import Worker, client_from_context, facts_from_context
+from fedsuite.running.worker import Worker
 from fedsuite.training.store import MemoryStore
 from tests.data.site_files import DIVIDED, NAMES, write, write_sites
 from tests.small_runs import final_model
