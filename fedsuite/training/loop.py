@@ -183,6 +183,14 @@ def take_step(optimizer: torch.optim.Optimizer, clip_gradient_norm: float = 0.0)
     optimizer.zero_grad()
 
 
+def num_steps(num_examples: int, options: TrainingOptions) -> int:
+    """Return the number of mini-batches of one local training."""
+    if num_examples == 0:
+        return 0
+    size = options.batch_size or num_examples
+    return options.local_steps or options.local_epochs * -(-num_examples // size)
+
+
 def mini_batches(
     num_examples: int, options: TrainingOptions, generator: torch.Generator
 ) -> Iterator[Tensor]:
@@ -191,10 +199,8 @@ def mini_batches(
     Each pass is a fresh permutation; its last batch may be smaller. ``local_steps`` takes
     as many passes as that number of batches needs.
     """
-    if num_examples == 0:
-        return
     size = options.batch_size or num_examples
-    left = options.local_steps or options.local_epochs * -(-num_examples // size)
+    left = num_steps(num_examples, options)
     while left > 0:
         order = torch.randperm(num_examples, generator=generator)
         for start in range(0, num_examples, size):

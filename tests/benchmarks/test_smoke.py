@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from measuring.arms import EXPERIMENTS
 from measuring.at_once import APART, run_both
 from measuring.compare import fingerprint, judge, read_model
 from measuring.prepare import prepare, resolve
@@ -172,3 +173,10 @@ def test_two_commands_run_at_once_and_a_failure_of_either_is_told(tmp_path):
     assert run_both([*first, APART, sys.executable, "-c", waits, b, a]) == 0
     fails = [sys.executable, "-c", "import sys; sys.exit(3)"]
     assert run_both([*fails, APART, *first]) == run_both([*first, APART, *fails]) == 3
+
+
+@pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda f: f.stem)
+def test_each_case_is_an_experiment_that_this_fedsuite_runs(file):
+    # Of generated data alone the number of clients is on the command line.
+    more = {"num-clients": 1_000_000} if file.stem == "million" else {}
+    assert resolve(file, {"num-rounds": 20, **more})["num-rounds"] == 20

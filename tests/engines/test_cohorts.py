@@ -195,3 +195,17 @@ def test_a_class_that_says_it_can_train_in_cohorts_tells_all_its_hooks():
         acts = overrides(client, "before_step") or overrides(client, "after_step")
         assert acts <= overrides(client, "batched_hook"), found
     assert len(batched) >= 18
+
+
+def test_auto_counts_the_message_that_a_client_of_a_cohort_has_of_its_own(monkeypatch):
+    monkeypatch.setattr(
+        "fedsuite.running.worker.step_seconds", lambda *_: {1: 5e-5, 10: 2e-5}
+    )
+
+    def chosen(steps):
+        values = experiment(cohort="auto", local_steps=steps)
+        found = cohort_size.Worker(values, cohort_size.MemoryStore()).step_seconds(10)
+        return min(found, key=found.get)
+
+    # 1 ms more for a client, and 0.03 ms less for each of its steps.
+    assert [chosen(steps) for steps in (1, 33, 34, 100)] == [1, 1, 10, 10]

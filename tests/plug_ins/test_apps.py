@@ -15,7 +15,7 @@ from fedsuite.engines.local import LocalGrid
 from fedsuite.engines.staging import stage_keys
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.plug_ins import ALLOWED_CODE_VARIABLE
-from fedsuite.running import server, worker
+from fedsuite.running import node_app, server
 from fedsuite.workarounds.identity import flower_identity
 from tests.plug_ins.fakes import example
 from tests.small_runs import final_model
@@ -48,7 +48,7 @@ def run_by_flower(folder: Path, values: Mapping[str, Value]) -> None:
     told = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
     context = Context(1, 1, {}, RecordDict(), told)
     with flower_identity():
-        server.app(LocalGrid(worker.app, 2, told), context)
+        server.app(LocalGrid(node_app.app, 2, told), context)
 
 
 @pytest.mark.parametrize("names", [ADDED, CODE], ids=["by name", "by code"])

@@ -18,7 +18,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data
 from fedsuite.results.groups import group_runs
 from fedsuite.rounds.membership import Directory
-from fedsuite.running import worker as client_app
+from fedsuite.running import node_app as client_app
 from fedsuite.running.server import refuse_relative_paths
 from fedsuite.running.server_parts import public_data
 from fedsuite.running.worker import Worker, client_app_for

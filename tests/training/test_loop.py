@@ -22,6 +22,7 @@ from fedsuite.training.loop import (
     TrainingOptions,
     make_optimizer,
     mini_batches,
+    num_steps,
     resolve_device,
     run_steps,
 )
@@ -349,3 +350,18 @@ def test_chosen_rows_are_those_of_all_parts_in_evaluation_mode() -> None:
         right = model.eval()(features).argmax(dim=1) == labels
     assert found.tolist() == [i for i in range(count) if right[i]]
     assert 0 < len(found) < count
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "expected"),
+    [
+        (0, TrainingOptions(local_steps=3), 0),
+        (10, TrainingOptions(local_steps=3, batch_size=4), 3),
+        (10, TrainingOptions(local_epochs=2, batch_size=4), 6),
+        (10, TrainingOptions(local_epochs=2, batch_size=0), 2),
+        (10, TrainingOptions(local_epochs=0), 0),
+    ],
+)
+def test_the_number_of_steps_is_that_of_the_mini_batches(rows, options, expected):
+    batches = list(mini_batches(rows, options, torch.Generator()))
+    assert num_steps(rows, options) == len(batches) == expected

@@ -70,7 +70,7 @@ ONE_MESSAGE = """
 import sys
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from fedsuite.running import worker as client_app
+from fedsuite.running import node_app as client_app
 from fedsuite.experiment import parts as experiment_parts
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.models.arrays import model_arrays
