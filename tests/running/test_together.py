@@ -64,10 +64,8 @@ def test_requests_that_are_not_alike_are_answered_one_by_one():
     made = worker()
     one, two, three = asked(TRAIN, made)
     other = Request(TRAIN, 4, {ARRAYS: dict(three.arrays[ARRAYS])}, three.config)
-    part = [
-        Request(TRAIN, k, {ARRAYS: {"1.bias": three.arrays[ARRAYS]["1.bias"]}})
-        for k in (0, 1)
-    ]
+    some = {"1.bias": three.arrays[ARRAYS]["1.bias"]}
+    part = [Request(TRAIN, k, {ARRAYS: some}) for k in (0, 1)]
     none = [Request("query.probe", k, {}) for k in (0, 1)]
     for requests in ([one], [one, two, other], part, none):
         assert not made.together(CONTEXT, requests)

@@ -185,6 +185,12 @@ def test_a_client_uses_them_where_it_can(monkeypatch):
     other = linear((2,), 2)
     FedAvgClient(other, data, data).answer(request)
     assert len(used) == 2
+    # So has a network with another layer in the old one's place.
+    other[1] = nn.Linear(2, 2)
+    before = other[1].weight.clone()
+    FedAvgClient(other, data, data).answer(request)
+    assert len(used) == 3
+    assert not torch.equal(other[1].weight, before)
 
 
 @pytest.mark.parametrize("rows", [1, 128, 300])
