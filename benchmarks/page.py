@@ -10,6 +10,7 @@ their table with the results. No figure is typed by hand.
 import json
 import re
 import statistics
+import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ GLANCE = (
 )
 """Arms of the table and the picture that show all cases."""
 
+PAGE = BENCHMARKS / "README.md"
 ALL = ("f1", "f2", "f3", "f4", "f5")
 
 
@@ -96,6 +98,11 @@ def over_floor(runs: list[ArmRun]) -> dict[str, float]:
     return {arm: middle(runs, arm, "seconds") / floor for arm in by_arm(runs)}
 
 
+def note(words: str) -> str:
+    """Return the line below a table, wrapped as the page is."""
+    return textwrap.fill(f"*{words}.*", 100, break_on_hyphens=False)
+
+
 def middle(runs: list[ArmRun], arm: str, measure: str) -> float:
     """Return the median of an arm's figure."""
     return statistics.median(getattr(r, measure) for r in runs if r.arm == arm)
@@ -123,7 +130,7 @@ def case_table(results: Mapping[str, Any]) -> str:
         parts.append(work_table(runs, results["work"], "local"))
     repeats = max(map(len, by_arm(runs).values()))
     told = f"{results['settings']['num-rounds']} rounds, {repeats} repeats; "
-    return "\n\n".join([*filter(None, parts), f"*{told}{where(results['facts'])}.*"])
+    return "\n\n".join([*filter(None, parts), note(f"{told}{where(results['facts'])}")])
 
 
 def glance_table(ratios: Mapping[str, Mapping[str, float]]) -> str:
@@ -153,24 +160,36 @@ def filled(text: str, tables: Mapping[str, str]) -> str:
     return text
 
 
-def main() -> None:
-    """Write the page and the picture."""
-    cases = {name: found for name in CASES if (found := read(name))}
-    tables = {name: case_table(found) for name, found in cases.items()}
+def measured() -> dict[str, list[ArmRun]]:
+    """Return the runs of each case that was measured."""
+    found = {name: read(name) for name in CASES}
+    return {n: [ArmRun.of(row) for row in f["runs"]] for n, f in found.items() if f}
+
+
+def all_ratios() -> dict[str, dict[str, float]]:
+    """Return seconds of a round over the floor's, by case and arm."""
+    return {n.replace("_", " "): over_floor(runs) for n, runs in measured().items()}
+
+
+def all_tables() -> dict[str, str]:
+    """Return the page's tables by name."""
+    tables = {name: case_table(read(name)) for name in measured()}
     for name in OTHERS:
         if found := read(name):
-            tables[name] = f"{found['table']}\n\n*{where(found['where'])}.*"
-    runs = {name: [ArmRun.of(r) for r in found["runs"]] for name, found in cases.items()}
-    tables["targets"] = targets_table(runs)
-    ratios = {name.replace("_", " "): over_floor(found) for name, found in runs.items()}
-    tables["glance"] = glance_table(ratios)
+            tables[name] = f"{found['table']}\n\n{note(where(found['where']))}"
+    tables["targets"] = targets_table(measured())
+    tables["glance"] = glance_table(all_ratios())
+    return tables
+
+
+def main() -> None:
+    """Write the page and the picture."""
     shown = {
         case: {arm: found[arm] for arm in GLANCE if arm in found}
-        for case, found in ratios.items()
+        for case, found in all_ratios().items()
     }
     plot_glance(shown, BENCHMARKS / "results" / "glance.png")
-    page = BENCHMARKS / "README.md"
-    page.write_text(filled(page.read_text("utf-8"), tables), "utf-8")
+    PAGE.write_text(filled(PAGE.read_text("utf-8"), all_tables()), "utf-8")
 
 
 if __name__ == "__main__":

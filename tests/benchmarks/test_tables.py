@@ -11,7 +11,7 @@ from measuring.tables import (
     work_table,
 )
 from measuring.watch import Mark, Watched
-from page import filled, glance_table, over_floor, targets_table
+from page import PAGE, all_tables, filled, glance_table, over_floor, targets_table
 
 
 def run(arm, seconds, cpu=1.0, accuracy=0.5, fingerprint="a"):
@@ -118,3 +118,8 @@ def test_targets_are_met_or_named_as_missed():
     lines = targets_table(runs).splitlines()
     assert "| a round over the floor's | 1.05 | **F5 1.10, missed** |" in lines
     assert "| a round over pfl's | 1 | F5 0.55 |" in lines
+
+
+def test_the_page_is_what_the_results_make():
+    text = PAGE.read_text("utf-8")
+    assert filled(text, all_tables()) == text
