@@ -3,7 +3,8 @@
     python benchmarks/cohorts.py f1 f3 f4 f5 --data-dir FOLDER
 
 A case is one process. The sizes take turns, and each has its least time: what the key
-``cohort = "auto"`` compares. Other work on the machine moves the figures little.
+``cohort = "auto"`` compares, without what it adds for a client's message. Other work on the
+machine moves the figures little.
 """
 
 import argparse
@@ -25,7 +26,7 @@ def measured(case: str, data: str) -> tuple[str, ...]:
     changes = {"cohort": "auto", **({"data-dir": data} if data else {})}
     experiment = Experiment.load(EXPERIMENTS / f"{case}.toml", changes)
     with Work(f"timing {case}"):
-        seconds = Worker(experiment, MemoryStore()).step_seconds(100)
+        seconds = Worker(experiment, MemoryStore()).step_seconds(100, message_seconds=0.0)
     cells = [
         f"{1e6 * seconds[size]:.0f} ({seconds[1] / seconds[size]:.2f})"
         if size in seconds

@@ -179,17 +179,19 @@ class Worker:
         client.cohort = self.cohort
         return client if self._groups is None else DecomposedClient(client, self._groups)
 
-    def step_seconds(self, most: int) -> Mapping[int, float]:
+    def step_seconds(
+        self, most: int, message_seconds: float = MESSAGE_SECONDS
+    ) -> Mapping[int, float]:
         """Return the seconds of a step by size of cohort, up to so many clients.
 
         A client of a cohort has a message of its own, and rows that come from memory: what
-        these cost is shared by its steps.
+        these cost, ``message_seconds``, is shared by its steps; 0 is the steps alone.
         """
         count = min(most, max(SIZES), self._data.num_clients)
         data = [self._on_device(self._data.client(k).train) for k in range(count)]
         found = step_seconds(self._resident(0).model, data, self._training)
         steps = sum(num_steps(len(rows), self._training) for rows in data)
-        share = MESSAGE_SECONDS * len(data) / max(steps, 1)
+        share = message_seconds * len(data) / max(steps, 1)
         return {size: time + (share if size > 1 else 0.0) for size, time in found.items()}
 
     def _open_sites(self) -> None:
