@@ -5,6 +5,7 @@ S. Caldas et al.: LEAF: A Benchmark for Federated Settings, arXiv:1812.01097.
 
 from torch import nn
 
+from fedsuite.models.pooling import MaxPool2d
 from fedsuite.models.shapes import image_shape
 
 CHANNELS = 32
@@ -22,7 +23,7 @@ def cnn_celeba(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         layers += [
             nn.Conv2d(channels, CHANNELS, 3, padding=1),
             nn.BatchNorm2d(CHANNELS),
-            nn.MaxPool2d(2, ceil_mode=True),
+            MaxPool2d(2, ceil_mode=True),
             nn.ReLU(),
         ]
         channels, height, width = CHANNELS, (height + 1) // 2, (width + 1) // 2

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsuite.models.pooling import MaxPool2d
 from fedsuite.models.shapes import image_shape
 
 WIDTHS = (64, 128, 256, 512)
@@ -68,7 +69,7 @@ def resnet18_imagenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Modu
     channels, _, _ = image_shape("resnet18-imagenet", input_shape)
     stem = nn.Conv2d(channels, WIDTHS[0], 7, stride=2, padding=3, bias=False)
     return nn.Sequential(
-        stem, *_after_stem(num_classes, BLOCKS_18, nn.MaxPool2d(3, 2, padding=1))
+        stem, *_after_stem(num_classes, BLOCKS_18, MaxPool2d(3, 2, padding=1))
     )
 
 

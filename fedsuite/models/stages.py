@@ -6,6 +6,7 @@ from typing import NamedTuple
 from torch import nn
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.models.pooling import MaxPool2d
 from fedsuite.models.shapes import image_shape
 
 
@@ -78,7 +79,7 @@ def staged_network(
             layers.append(nn.BatchNorm2d(stage.channels))
         layers.append(activation())
         if stage.pooling > 1:
-            layers.append(nn.MaxPool2d(stage.pooling))
+            layers.append(MaxPool2d(stage.pooling))
         channels = stage.channels
         height, width = _after(stage, height), _after(stage, width)
     if average:

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -140,9 +141,8 @@ def _answer(reply: Message, store: CarriedStore, arena: Arena) -> dict[str, Any]
     return {"content": content, "saved": saved}
 
 
-def main() -> None:
-    """Serve on the descriptors of the command line."""
-    line, *descriptors = map(int, sys.argv[1:])
+def answer_messages(line: int, descriptors: Sequence[int]) -> None:
+    """Serve on open files: the line to the parent, and the arenas."""
     configure_logs()
     try:
         serve(Connection(line), Arenas(descriptors))
@@ -153,4 +153,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer_messages(int(sys.argv[1]), list(map(int, sys.argv[2:])))

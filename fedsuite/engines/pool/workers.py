@@ -5,8 +5,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,6 @@ from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fedsuite.core.errors import ConfigError, RunError
-from fedsuite.core.own_process import environment
 from fedsuite.engines.cohorts import parts
 from fedsuite.engines.pool.arena import (
     REPLIES,
@@ -39,6 +36,7 @@ from fedsuite.engines.pool.packing import (
     tell_content,
     tell_record,
 )
+from fedsuite.engines.pool.process import start_child
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import START_VERSIONS, Request, unpack_requests
 from fedsuite.training.app import Failures
@@ -48,8 +46,6 @@ _WINDOW = 4
 """Messages per worker that may be ahead of the oldest message without a reply. Early
 replies wait for their turn, so a window keeps memory from growing with the number of
 clients."""
-
-_CHILD = "fedsuite.engines.pool.child"
 
 
 class WorkerProcess:
@@ -69,18 +65,8 @@ class WorkerProcess:
         self._number = number
         own = [new_descriptor() for _ in range(TURNS + REPLIES)]
         ours, theirs = socket.socketpair()
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", _CHILD, str(theirs.fileno())),
-                *map(str, (shared, *own)),
-            ],
-            stdin=subprocess.DEVNULL,
-            env=environment(),
-            # Ctrl-C is for the parent, which then stops its workers.
-            start_new_session=True,
-            pass_fds=(theirs.fileno(), shared, *own),
-        )
-        theirs.close()
+        threads = setup["experiment"]["threads"]
+        self._process = start_child(ours, theirs, (shared, *own), threads)
         self.line = Connection(ours.detach())
         self._arenas = Arenas([shared, *own])
         self._descriptors = own

@@ -50,6 +50,13 @@ def children() -> set[int]:
     return set(map(int, listed.split()))
 
 
+@pytest.fixture(params=["a fork", "a new Python"])
+def start(request, monkeypatch):
+    """Start workers in one of the two ways; tests have threads, from which none forks."""
+    forks = request.param == "a fork"
+    monkeypatch.setattr("fedsuite.engines.pool.process._can_fork", lambda threads: forks)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -61,7 +68,7 @@ def children() -> set[int]:
         ),
     ],
 )
-def test_workers_end_with_the_bits_of_one_process(tmp_path, name):
+def test_workers_end_with_the_bits_of_one_process(tmp_path, start, name):
     before = children()
     alone = held(ran(tmp_path, "alone", EXPERIMENTS[name]))
     shared = held(ran(tmp_path, "shared", EXPERIMENTS[name], workers=2))
@@ -97,7 +104,9 @@ def test_clients_that_fail_are_rejected_as_in_one_process(tmp_path):
     assert shared == alone
 
 
-def test_a_worker_that_is_killed_ends_the_run_and_it_can_go_on(tmp_path, monkeypatch):
+def test_a_worker_that_is_killed_ends_the_run_and_it_can_go_on(
+    tmp_path, start, monkeypatch
+):
     whole = held(ran(tmp_path, "whole", EXPERIMENTS["scaffold"]))
     before = children()
     on_round_end = Progress.on_round_end
@@ -112,7 +121,7 @@ def test_a_worker_that_is_killed_ends_the_run_and_it_can_go_on(tmp_path, monkeyp
         RunError, match=r"worker process \d ended \(was killed by SIGKILL\)"
     ):
         ran(tmp_path, "killed", EXPERIMENTS["scaffold"], workers=2)
-    monkeypatch.undo()
+    monkeypatch.setattr(Progress, "on_round_end", on_round_end)
     assert children() == before
     folder = tmp_path / "killed"
     assert read_manifest(folder)["status"] == "failed"
