@@ -9,6 +9,7 @@ the world. A watchdog ends the world if this process is killed.
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -230,6 +231,37 @@ class World:
         self._programs.append(program)
         self._watchdog.tell(p.process.pid for p in self._programs)
         return program
+
+    def begin(self, name: str, program: str, modules: Sequence[str]) -> Program:
+        """Have modules loaded for a program that another program of this world will start.
+
+        Whoever starts the program by its name starts a stand-in, which hands its arguments
+        to the process that waits here. A second start, or one after this process died, has
+        the program itself.
+
+        Parameters
+        ----------
+        name
+            Name of the process, for its log.
+        program
+            Name of the program.
+        modules
+            What to import; a module that there is not is passed over.
+        """
+        pipe, stand_in = self.folder / f"{name}.pipe", self.folder / "begun" / program
+        own, begun = executable(program), str(Path(__file__).with_name("begun.py"))
+        os.mkfifo(pipe)
+        started = self.start(name, [sys.executable, "-P", begun, str(pipe), own, *modules])
+        stand_in.parent.mkdir(exist_ok=True)
+        to, flower = shlex.quote(str(pipe)), shlex.quote(own)
+        stand_in.write_text(
+            f"#!/bin/sh\nif [ -p {to} ] && kill -0 {started.process.pid} 2>/dev/null\n"
+            f'then printf \'%s\\n\' "$@" > {to}\nelse exec {flower} "$@"\nfi\n'
+        )
+        stand_in.chmod(0o700)
+        path = self.environment.get("PATH", os.defpath)
+        self.environment["PATH"] = os.pathsep.join([str(stand_in.parent), path])
+        return started
 
     def members(self) -> set[int]:
         """Ids of all living processes of this world.

@@ -1,9 +1,13 @@
 """Runs an experiment in Flower's Simulation Runtime: Ray actors here, or of a cluster."""
 
 import json
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+from fedsuite.core.errors import RunError
 from fedsuite.core.extras import require
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
@@ -17,6 +21,7 @@ from fedsuite.engines.flower import (
 from fedsuite.engines.processes import POLL_INTERVAL, World
 from fedsuite.engines.staging import stage_app
 from fedsuite.experiment.plug_ins import ALLOWED_CODE_VARIABLE, own_code
+from fedsuite.results.layout import RUN_FOLDER, read_manifest
 
 _SECONDS_BETWEEN_LOOKS = "0.5"
 """Seconds between the SuperExec's looks for work. At Flower's 20 looks per second SuperExec
@@ -25,6 +30,9 @@ and SuperLink take 12 % of a core throughout a run."""
 _PRESTART_VARIABLE = "RAY_prestart_worker_first_driver"
 """Variable that has Ray start a worker per core before anything asks for one. Flower's
 actors need another environment than those have, so that they would be thrown away."""
+
+_LOADED_BEFORE = ("flwr.simulation.app", "ray", "torch")
+"""What Flower's process of a simulation imports, whatever the app."""
 
 _JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable that Ray merges into what a program asks of its job; Flower asks for no such."""
@@ -83,9 +91,31 @@ def run_ray(
             # Actors of a running cluster inherit the environment of its nodes, not ours.
             job = {"runtime_env": {"env_vars": allowed}}
             world.environment[_JOB_VARIABLE] = json.dumps(job)
+        if sys.platform == "linux":
+            # Of two seconds, in which the SuperLink starts and takes the app.
+            world.begin("simulation", "flwr-simulation", _LOADED_BEFORE)
         app = stage_app(world.folder / "app", run_config, package=package)
         superlink = start_superlink(world, ["--simulation"])
         options = ["--federation-config", federation]
-        run_app(world, app, superlink, options, on_line)
+        # The world's Ray needs no orderly end; a cluster's does.
+        told = on_line if address else partial(_tell_until_finished, on_line)
+        with suppress(_Finished):
+            run_app(world, app, superlink, options, told)
 
     in_world(drive, package=package)
+
+
+class _Finished(Exception):
+    """A run whose folder is complete."""
+
+
+def _tell_until_finished(on_line: OnLine, line: str) -> None:
+    """Hand on a line; raise if it says that the run has finished, and its folder too.
+
+    Until Flower says so takes Ray's end, the log's, and another of its programs: 3 s.
+    """
+    on_line(line)
+    if line.startswith(RUN_FOLDER):
+        with suppress(RunError):
+            if read_manifest(Path(line.removeprefix(RUN_FOLDER)))["status"] == "finished":
+                raise _Finished

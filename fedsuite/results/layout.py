@@ -53,6 +53,9 @@ LEDGER = "privacy.ledger"
 MODEL = "model.safetensors"
 PLOTS = "plots"
 
+RUN_FOLDER = "run folder: "
+"""How the line begins that a finished run ends with."""
+
 ROUNDS = "rounds"
 CLIENTS = "clients"
 EVENTS = "events"

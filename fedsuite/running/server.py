@@ -39,6 +39,7 @@ from fedsuite.results.layout import (
     MANIFEST,
     MODEL,
     PARTITION,
+    RUN_FOLDER,
     read_manifest,
 )
 from fedsuite.results.summary import draw_plots, finish_folder
@@ -203,7 +204,7 @@ def _run_experiment(
         if len(result.arrays):
             run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
         run_folder.finish("finished")
-        write(f"run folder: {folder}")
+        write(f"{RUN_FOLDER}{folder}")
     except BaseException as error:
         _note_failure(run_folder, error)
         raise

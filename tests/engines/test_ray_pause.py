@@ -1,5 +1,7 @@
-"""How often the SuperExec of a run under Ray looks for work, of which it has none."""
+"""How often the SuperExec of a run under Ray looks for work, and when the run is over."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from fedsuite.engines import ray
 from fedsuite.engines.processes import POLL_INTERVAL, World
 from fedsuite.engines.ray import run_ray
+from fedsuite.results.layout import FORMAT, MANIFEST
 
 
 def pause_of_a_run(monkeypatch: pytest.MonkeyPatch) -> float:
@@ -32,3 +35,33 @@ def test_superexec_looks_neither_often_nor_late(monkeypatch: pytest.MonkeyPatch)
 def test_a_pause_that_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(POLL_INTERVAL, "0.125")
     assert pause_of_a_run(monkeypatch) == 0.125
+
+
+def lines_of_a_run(
+    monkeypatch: pytest.MonkeyPatch, lines: list[str], address: str = ""
+) -> list[str]:
+    """Return the lines that are handed on before the run is over."""
+
+    def run_app(
+        world: World, app: Path, superlink: Any, options: Any, on_line: Any
+    ) -> None:
+        for line in lines:
+            on_line(line)
+
+    heard: list[str] = []
+    monkeypatch.setattr(ray, "start_superlink", lambda *_: None)
+    monkeypatch.setattr(ray, "run_app", run_app)
+    run_ray({}, num_supernodes=1, address=address, on_line=heard.append)
+    return heard
+
+
+@pytest.mark.parametrize("status", ["finished", "running", "failed"])
+def test_a_run_whose_folder_is_complete_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    text = json.dumps({"format": FORMAT, "status": status})
+    (tmp_path / MANIFEST).write_text(text)
+    lines = ["run folder: ", "run folder: /no/where", f"run folder: {tmp_path}", "Ray ends"]
+    heard = lines_of_a_run(monkeypatch, lines)
+    assert heard == (lines[:3] if status == "finished" else lines)
+    assert lines_of_a_run(monkeypatch, lines, address="127.0.0.1:1") == lines

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -98,6 +99,59 @@ def test_facts_name_versions_and_programs() -> None:
 
 def python_program(world: World, code: str) -> processes.Program:
     return world.start("program", ["python", "-c", code])
+
+
+MADE = """#!{python}
+import sys
+sys.exit(f"{{sys.argv[1:]}} {{'colorsys' in sys.modules}} {{sys.modules.get('fedsuite')}}")
+"""
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a program that tells its arguments and what is loaded."""
+    program = tmp_path / "bin" / "made-program"
+    program.parent.mkdir()
+    program.write_text(MADE.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return program.name
+
+
+def started_by_name(world: World, program: str, *words: str) -> str:
+    """Start a program as Flower does, by its name, and return what it says itself."""
+    command, environment = [program, *words], world.environment
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=20
+    )
+    return done.stderr.strip()
+
+
+@linux
+def test_a_program_that_was_begun_has_its_imports_and_gets_its_arguments(made: str) -> None:
+    with World() as world:
+        begun = world.begin("early", made, ["colorsys", "no_such_module"])
+        assert started_by_name(world, made, "--token", "a b") == ""
+        assert begun.process.wait(timeout=20) == 1
+        # It has imported nothing of fedsuite, for a run brings its own.
+        assert begun.text.strip() == "['--token', 'a b'] True None"
+        assert started_by_name(world, made, "again") == "['again'] False None"
+
+
+@linux
+def test_a_begun_program_that_died_is_started_anew(made: str) -> None:
+    with World() as world:
+        begun = world.begin("early", made, [])
+        begun.process.kill()
+        begun.process.wait()
+        assert started_by_name(world, made, "x") == "['x'] False None"
+
+
+@linux
+def test_a_begun_program_that_nobody_starts_ends_with_its_world(made: str) -> None:
+    with World() as world:
+        begun = world.begin("early", made, [])
+    assert begun.process.poll() is not None
 
 
 @linux
