@@ -3,6 +3,8 @@
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -73,6 +75,17 @@ def main() -> None:
         gc.freeze()
 
 
+@contextmanager
+def _imports_uncollected() -> Iterator[None]:
+    """Keep the collector from what imports make, which stays: a fifth of their time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def _print_version(asked: bool) -> None:
     if asked:
         print(f"fedsuite {__version__}")
@@ -126,7 +139,9 @@ def run(
     ] = 0.0,
 ) -> None:
     """Run an experiment."""
-    from fedsuite.engines.api import run as start
+    with _imports_uncollected():
+        import fedsuite.engines.local  # noqa: F401
+        from fedsuite.engines.api import run as start
 
     start(
         file,
