@@ -9,6 +9,7 @@ which of the heavy packages were loaded.
 import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from measuring.arms import BENCHMARKS, engine_arm, environment
@@ -30,7 +31,12 @@ SNIPPETS = {
 """The first is what Python takes itself; the last, what no run of Flower can do without."""
 
 QUICKSTART = BENCHMARKS.parent / "simulations" / "quickstart.toml"
-FIRST_ROUND = "fedsuite run, digits, to the end of round 1"
+FIRST_ROUNDS = {
+    "fedsuite run, digits, to the end of round 1": ("--set", "workers=1"),
+    "the same with two workers": ("--set", "workers=2"),
+    "the same under Ray": ("--engine", "ray"),
+}
+"""Options of each run; the engine is the local one unless it is named."""
 
 
 def snippet(code: str, folder: Path) -> tuple[float, float, str]:
@@ -44,10 +50,9 @@ def snippet(code: str, folder: Path) -> tuple[float, float, str]:
     return watched.wall, watched.cpu, ", ".join(line.split()[1:])
 
 
-def first_round(folder: Path) -> tuple[float, float, str]:
-    """Return wall and processor seconds until the first round of a local run is over."""
-    options = ("--engine", "local", "--set", "num-rounds=1")
-    arm = engine_arm(QUICKSTART, folder, options)
+def first_round(options: Sequence[str], folder: Path) -> tuple[float, float, str]:
+    """Return wall and processor seconds until the first round of a run is over."""
+    arm = engine_arm(QUICKSTART, folder, (*options, "--set", "num-rounds=1"))
     mark = watch(arm.command, arm.rounds, environment(), folder).marks[0]
     return mark.wall, mark.cpu, "-"
 
@@ -58,7 +63,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path, default=BENCHMARKS / "results/startup.json")
     arguments = parser.parse_args()
-    names = [*SNIPPETS, FIRST_ROUND]
+    names = [*SNIPPETS, *FIRST_ROUNDS]
     found: dict[str, list[tuple[float, float, str]]] = {name: [] for name in names}
     for _ in range(arguments.repeats):
         for name in names:
@@ -66,7 +71,7 @@ def main() -> None:
                 found[name].append(
                     snippet(SNIPPETS[name], Path(folder))
                     if name in SNIPPETS
-                    else first_round(Path(folder))
+                    else first_round(FIRST_ROUNDS[name], Path(folder))
                 )
     header = ("what", "s", "CPU s", "loaded")
     rows = [
