@@ -168,8 +168,10 @@ def resume(
     ] = None,
 ) -> None:
     """Go on with a run from its last checkpoint, at its federation if it has one."""
-    from fedsuite.engines.api import federation_of
-    from fedsuite.engines.api import resume as go_on
+    with _imports_uncollected():
+        import fedsuite.engines.local  # noqa: F401
+        from fedsuite.engines.api import federation_of
+        from fedsuite.engines.api import resume as go_on
 
     folder = run.resolve()
     federation = federation_of(folder)

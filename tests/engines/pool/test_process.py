@@ -15,7 +15,8 @@ from fedsuite.core.own_process import environment
 from fedsuite.engines.pool import process
 
 PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
+from contextvars import ContextVar
 import fedsuite
 from fedsuite.callbacks.progress import Progress
 from fedsuite.engines.pool import process
@@ -24,9 +25,14 @@ from fedsuite.training.base import FederatedClient
 # What would start a new Python.
 process.subprocess = None
 train = FederatedClient.on_train
+# A fork is to know nothing of what goes on here.
+mark = ContextVar("mark", default="none")
+mark.set("ours")
+signal.signal(signal.SIGTERM, lambda *_: None)
 
 def told(self, request):
-    print("trains in", os.getpid())
+    own = mark.get(), signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    print("trains in", *own, os.getpid())
     return train(self, request)
 
 FederatedClient.on_train = told
@@ -53,12 +59,17 @@ def program(tmp_path: Path, how: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=values, stdout=subprocess.PIPE, text=True)
 
 
-def test_one_thread_without_a_gpu_forks_and_clients_prints_are_seen(tmp_path: Path) -> None:
+def test_one_thread_without_a_gpu_forks_and_what_clients_print_is_seen(
+    tmp_path: Path,
+) -> None:
     with program(tmp_path, "go") as started:
         printed, _ = started.communicate(timeout=120)
     assert started.returncode == 0
-    pids = {line.split()[-1] for line in printed.splitlines() if "trains in" in line}
-    assert str(started.pid) in pids and len(pids) > 1
+    trained = {
+        tuple(line.split()[2:]) for line in printed.splitlines() if "trains in" in line
+    }
+    assert ("ours", "False", str(started.pid)) in trained
+    assert {own[:2] for own in trained if own[2] != str(started.pid)} == {("none", "True")}
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
