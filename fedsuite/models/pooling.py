@@ -43,7 +43,7 @@ class _Pooling(torch.autograd.Function):
     @staticmethod
     def forward(maps: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
         pooled, places = _forward(_channels_together(maps), *options)
-        return pooled.contiguous(), places.contiguous()
+        return pooled.contiguous(), places
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

@@ -102,7 +102,9 @@ def python_program(world: World, code: str) -> processes.Program:
 
 
 MADE = """#!{python}
-import sys
+import sys, time
+if "stay" in sys.argv:
+    time.sleep(600)
 sys.exit(f"{{sys.argv[1:]}} {{'colorsys' in sys.modules}} {{sys.modules.get('fedsuite')}}")
 """
 
@@ -136,6 +138,18 @@ def test_a_program_that_was_begun_has_its_imports_and_gets_its_arguments(made: s
         # It has imported nothing of fedsuite, for a run brings its own.
         assert begun.text.strip() == "['--token', 'a b'] True None"
         assert started_by_name(world, made, "again") == "['again'] False None"
+
+
+@linux
+def test_a_second_start_while_the_first_goes_on_has_the_program_itself(made: str) -> None:
+    with World() as world:
+        begun = world.begin("early", made, [])
+        assert started_by_name(world, made, "stay") == ""
+        until = time.monotonic() + 20
+        while (world.folder / "early.pipe").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        assert started_by_name(world, made, "again") == "['again'] False None"
+        assert begun.process.poll() is None
 
 
 @linux
