@@ -73,6 +73,6 @@ def _in_words(method: str) -> list[str]:
 
 
 _MORE = """
-Digits, the guard's defaults: [the measurement](../how-to/robustness.md) and
-[what liars can do](../how-to/dishonest_clients.md).
+Digits, the guard's defaults: [the measurement](../../how-to/robustness.md) and
+[what liars can do](../../how-to/dishonest_clients.md).
 """

@@ -29,6 +29,7 @@ def copied_pages() -> dict[Path, str]:
         / "README.md": "results/leaderboard",
         ROOT / "benchmarks" / "README.md": "results/benchmarks",
         ROOT / "benchmarks" / "log.md": "results/benchmarks_log",
+        ROOT / "benchmarks" / "results" / "gpu-faked" / "README.md": "results/gpu_faked",
     }
     for page in sorted((ROOT / "simulations").glob("*/README.md")):
         pages[page] = f"results/{page.parent.name}"

@@ -1,12 +1,14 @@
 """Pages of the methods: docstrings as Markdown, ideas, and measured costs."""
 
+import os
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from fedsuite.core.registry import METHODS
-from tests.docs import pages as _  # noqa: F401 - puts docs/ on the path
+from tests.docs.pages import DOCS  # puts docs/ on the path
 
 
 def test_equations_stay_text() -> None:
@@ -65,6 +67,10 @@ def test_a_page_has_all_parts(name: str, tmp_path: Path) -> None:
     ]
     for key in page.keys:
         assert f"| `{key.name}` |" in text
+    # Where the site has it; pages of that folder are made with it.
+    links = re.findall(r"\]\((\.\./[^)\s#]+\.md)", text)
+    place = DOCS / "generated" / "methods"
+    assert links and all(Path(os.path.normpath(place / link)).exists() for link in links)
     assert "Work in multiplications" in text
     if name == "fedeba-plus":
         assert "`gradient`" in text and "p = softmax" in text

@@ -86,6 +86,17 @@ def test_links_lead_somewhere(page: Path) -> None:
             )
 
 
+def test_copies_of_pages_link_to_pages_that_the_site_has() -> None:
+    from repository_pages import copied_pages, places
+
+    for page in copied_pages():
+        links = (link.partition("#")[0] for link in targets(page))
+        for link in (link for link in links if link.endswith(".md")):
+            goal = (page.parent / link).resolve()
+            here = goal in places() or goal.is_relative_to(ROOT / "docs")
+            assert here, f"{named(page)} links to {link}, which the site has not"
+
+
 def leaf(words: list[str]) -> tuple[click.Command, list[str]]:
     """Return the command that words name, and the words after its name."""
     command = typer.main.get_command(app)
