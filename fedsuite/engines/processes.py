@@ -237,7 +237,7 @@ class World:
 
         Whoever starts the program by its name starts a stand-in, which hands its arguments
         to the process that waits here. A second start, or one after this process died, has
-        the program itself.
+        the program itself. Linux only.
 
         Parameters
         ----------
@@ -255,7 +255,8 @@ class World:
         stand_in.parent.mkdir(exist_ok=True)
         to, flower = shlex.quote(str(pipe)), shlex.quote(own)
         stand_in.write_text(
-            f"#!/bin/sh\nif [ -p {to} ] && kill -0 {started.process.pid} 2>/dev/null\n"
+            # A process that has ended is still known by its number, but runs no program.
+            f"#!/bin/sh\nif [ -p {to} ] && [ -e /proc/{started.process.pid}/exe ]\n"
             f'then printf \'%s\\n\' "$@" > {to}\nelse exec {flower} "$@"\nfi\n'
         )
         stand_in.chmod(0o700)

@@ -92,7 +92,7 @@ def run_ray(
             job = {"runtime_env": {"env_vars": allowed}}
             world.environment[_JOB_VARIABLE] = json.dumps(job)
         if sys.platform == "linux":
-            # Of two seconds, in which the SuperLink starts and takes the app.
+            # Two seconds of imports, while the SuperLink starts and takes the app.
             world.begin("simulation", "flwr-simulation", _LOADED_BEFORE)
         app = stage_app(world.folder / "app", run_config, package=package)
         superlink = start_superlink(world, ["--simulation"])

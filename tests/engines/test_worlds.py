@@ -157,7 +157,8 @@ def test_a_begun_program_that_died_is_started_anew(made: str) -> None:
     with World() as world:
         begun = world.begin("early", made, [])
         begun.process.kill()
-        begun.process.wait()
+        # Dead, and not yet waited for.
+        os.waitid(os.P_PID, begun.process.pid, os.WEXITED | os.WNOWAIT)
         assert started_by_name(world, made, "x") == "['x'] False None"
 
 
