@@ -20,7 +20,7 @@ from fedsuite.core.extras import naming_extras
 from fedsuite.core.output import outliving_readers
 from fedsuite.core.progress import shown
 from fedsuite.deploy.commands import app as deploy_app
-from fedsuite.engines.api import ENGINES, Engine
+from fedsuite.engines.api import ENGINES, Engine, Room, changed, run_begun
 from fedsuite.experiment.command_options import (
     FileArgument,
     RunsArgument,
@@ -139,19 +139,17 @@ def run(
     ] = 0.0,
 ) -> None:
     """Run an experiment."""
-    with _imports_uncollected():
-        import fedsuite.engines.local  # noqa: F401
-        from fedsuite.engines.api import run as start
+    from fedsuite.engines.early import begun_for
 
-    start(
-        file,
-        engine=_engine(engine),
-        seed=seed,
-        overrides=overrides(settings),
-        num_supernodes=num_supernodes,
-        client_cpus=client_cpus,
-        client_gpus=client_gpus,
-    )
+    chosen = _engine(engine)
+    # What will be wanted can be told before the keys are known.
+    typed = dict(setting.partition("=")[::2] for setting in settings or [])
+    with begun_for(file, changed(typed, chosen, None)) as begun:
+        with _imports_uncollected():
+            import fedsuite.engines.local  # noqa: F401
+
+        room = Room(num_supernodes, client_cpus, client_gpus)
+        run_begun(file, changed(overrides(settings), chosen, seed), room, begun)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,7 @@ from fedsuite.core.logs import write_line
 from fedsuite.core.progress import Work, shown
 
 if TYPE_CHECKING:
+    from fedsuite.engines.early import EarlyWorld
     from fedsuite.experiment.experiment import Experiment
     from fedsuite.results.reader import Run
 
@@ -64,22 +66,77 @@ def run(
     Stopped
         If Ctrl-C ends the run; this ``KeyboardInterrupt`` says where the run stopped.
     """
+    from fedsuite.engines.early import begun_for
+
+    changes = changed(overrides or {}, engine, seed)
+    if not isinstance(experiment, Mapping):
+        experiment = Path(experiment)
+    room = Room(num_supernodes, client_cpus, client_gpus)
+    with begun_for(experiment, changes) as begun:
+        return run_begun(experiment, changes, room, begun)
+
+
+def changed(
+    overrides: Mapping[str, Value], engine: str | None, seed: int | None
+) -> dict[str, Value]:
+    """Return the values that override an experiment's; None is no value."""
+    named = {"seed": seed, "engine": engine}
+    return {
+        **overrides,
+        **{key: value for key, value in named.items() if value is not None},
+    }
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where clients train: nodes, and what Ray reserves per working client.
+
+    Parameters
+    ----------
+    num_supernodes, client_cpus, client_gpus
+        As for :func:`run`.
+    """
+
+    num_supernodes: int = 0
+    client_cpus: int = 1
+    client_gpus: float = 0.0
+
+
+def run_begun(
+    experiment: Path | Mapping[str, Value],
+    changes: Mapping[str, Value],
+    room: Room,
+    begun: "EarlyWorld | None",
+) -> "Run":
+    """Run an experiment of which some programs may have begun.
+
+    Parameters
+    ----------
+    experiment
+        File, or keys and values.
+    changes
+        Values that override the experiment's.
+    room
+        Where clients train.
+    begun
+        What :func:`~fedsuite.engines.early.begun_for` has begun.
+
+    Raises
+    ------
+    FedsuiteError
+        As for :func:`run`.
+    """
     from fedsuite.experiment.experiment import Experiment
 
-    changes = dict(overrides or {})
-    if seed is not None:
-        changes["seed"] = seed
-    if engine is not None:
-        changes["engine"] = engine
     if isinstance(experiment, Mapping):
         chosen = Experiment.from_values({**experiment, **changes}, tuple(changes))
     else:
-        chosen = Experiment.load(Path(experiment), changes)
+        chosen = Experiment.load(experiment, changes)
     if chosen.note:
         write_line(chosen.note)
     resolved = at_home(chosen)
     folder = Path(str(resolved["output-dir"])) / str(resolved["run-name"])
-    return _start(resolved, folder, num_supernodes, client_cpus, client_gpus)
+    return _start(resolved, folder, room, begun)
 
 
 def resume(
@@ -113,6 +170,9 @@ def resume(
     Stopped
         As for :func:`run`.
     """
+    from fedsuite.engines.early import begun_for
+    from fedsuite.results.layout import EXPERIMENT
+
     folder = Path(path).resolve()
     federation = federation_of(folder)
     if federation and engine is None:
@@ -120,9 +180,10 @@ def resume(
             f"{folder} is a run of the federation {federation}: go on with it by the "
             f"command `fedsuite resume {folder}`, or name an engine"
         )
-    changes: dict[str, Value] = {} if engine is None else {"engine": engine}
-    resumed = at_home(resumable(folder, changes, num_rounds, from_round))
-    return _start(resumed, folder, num_supernodes, 1, 0.0)
+    changes = changed({}, engine, None)
+    with begun_for(folder / EXPERIMENT, changes) as begun:
+        resumed = at_home(resumable(folder, changes, num_rounds, from_round))
+        return _start(resumed, folder, Room(num_supernodes), begun)
 
 
 def federation_of(folder: Path) -> str:
@@ -224,23 +285,20 @@ def _free_name(output: Path, stem: str) -> str:
 
 
 def _start(
-    experiment: "Experiment",
-    folder: Path,
-    num_supernodes: int,
-    client_cpus: int,
-    client_gpus: float,
+    experiment: "Experiment", folder: Path, room: Room, begun: "EarlyWorld | None"
 ) -> "Run":
     from fedsuite.results.reader import load_run
     from fedsuite.results.writer import RunFolder
 
     num_clients = experiment.num_clients
-    if not 0 <= num_supernodes <= num_clients:
+    if not 0 <= room.num_supernodes <= num_clients:
         raise ConfigError(
-            f"--num-supernodes {num_supernodes}: expected at most the {num_clients} clients"
+            f"--num-supernodes {room.num_supernodes}: expected at most the "
+            f"{num_clients} clients"
         )
     try:
         with shown():
-            _drive(experiment, folder, num_supernodes, client_cpus, client_gpus)
+            _drive(experiment, folder, room, begun)
     except (KeyboardInterrupt, SystemExit) as error:
         # The run's other processes, if any, were killed.
         RunFolder.stop(folder)
@@ -277,20 +335,16 @@ def write_report_if_wanted(
 
 
 def _drive(
-    experiment: "Experiment",
-    folder: Path,
-    num_supernodes: int,
-    client_cpus: int,
-    client_gpus: float,
+    experiment: "Experiment", folder: Path, room: Room, begun: "EarlyWorld | None"
 ) -> None:
     """Run an experiment on its engine."""
     if experiment["engine"] == "local":
         from fedsuite.engines.local import run_local
 
-        run_local(experiment, folder, num_supernodes=num_supernodes)
+        run_local(experiment, folder, num_supernodes=room.num_supernodes)
         return
     _check_folder(experiment, folder)
-    room = os.cpu_count() or 1
+    places = os.cpu_count() or 1
     config = dict(experiment.values)
     if config["state-dir"] == AUTO:
         # Flower's processes do not know the run's folder by themselves.
@@ -302,18 +356,19 @@ def _drive(
         address = chosen_address(str(config["ray-address"]), os.environ)
         if address:
             require("ray", "the engine ray")
-            room = join(config, address).room(client_cpus, client_gpus)
+            places = join(config, address).room(room.client_cpus, room.client_gpus)
         run_ray(
             config,
-            num_supernodes=num_supernodes or min(experiment.num_clients, room),
-            client_cpus=client_cpus,
-            client_gpus=client_gpus,
+            num_supernodes=room.num_supernodes or min(experiment.num_clients, places),
+            client_cpus=room.client_cpus,
+            client_gpus=room.client_gpus,
             address=address,
+            begun=begun,
         )
     else:
         from fedsuite.engines.deployment import run_deployment
 
-        nodes = num_supernodes or min(experiment.num_clients, room)
+        nodes = room.num_supernodes or min(experiment.num_clients, places)
         run_deployment(config, num_supernodes=nodes)
 
 

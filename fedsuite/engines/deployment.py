@@ -72,7 +72,7 @@ def run_deployment(
                 joined.advance()
         run_app(world, app, superlink, [], on_line, partial(_watch, nodes, on_line))
 
-    in_world(drive, package=package)
+    in_world(drive, partial(World, package.name if package else "fedsuite"))
 
 
 def allowed_by_starter(run_config: Mapping[str, Value]) -> dict[str, Value]:

@@ -9,7 +9,6 @@ the world. A watchdog ends the world if this process is killed.
 import contextlib
 import os
 import re
-import shlex
 import shutil
 import signal
 import socket
@@ -58,14 +57,18 @@ def executable(name: str) -> str:
     RunError
         If there is no such script.
     """
-    folders = _script_folders()
-    found = shutil.which(name, path=os.pathsep.join(folders)) or shutil.which(name)
+    found = own_script(name) or shutil.which(name)
     if found is None:
         raise RunError(
-            f"{name} is neither in {folders[0]} nor on PATH: run "
+            f"{name} is neither in {_script_folders()[0]} nor on PATH: run "
             "pip install 'flwr>=1.39,<1.43' in that environment"
         )
     return found
+
+
+def own_script(name: str) -> str:
+    """Return the path of a console script beside this Python; "" if there is none."""
+    return shutil.which(name, path=os.pathsep.join(_script_folders())) or ""
 
 
 def clean_python_path(python_path: str, package: str | None) -> str:
@@ -181,6 +184,7 @@ class World:
             "RAY_TMPDIR": str(self.folder),
         }
         self._programs: list[Program] = []
+        self._closed = False
         self._reserved: list[socket.socket] = []
         self._watchdog = Watchdog(self._id, self.folder)
 
@@ -232,38 +236,6 @@ class World:
         self._watchdog.tell(p.process.pid for p in self._programs)
         return program
 
-    def begin(self, name: str, program: str, modules: Sequence[str]) -> Program:
-        """Have modules loaded for a program that another program of this world will start.
-
-        Whoever starts the program by its name starts a stand-in, which hands its arguments
-        to the process that waits here. A second start, or one after this process died, has
-        the program itself. Linux only.
-
-        Parameters
-        ----------
-        name
-            Name of the process, for its log.
-        program
-            Name of the program.
-        modules
-            What to import; a module that there is not is passed over.
-        """
-        pipe, stand_in = self.folder / f"{name}.pipe", self.folder / "begun" / program
-        own, begun = executable(program), str(Path(__file__).with_name("begun.py"))
-        os.mkfifo(pipe)
-        started = self.start(name, [sys.executable, "-P", begun, str(pipe), own, *modules])
-        stand_in.parent.mkdir(exist_ok=True)
-        to, flower = shlex.quote(str(pipe)), shlex.quote(own)
-        stand_in.write_text(
-            # A process that has ended is still known by its number, but runs no program.
-            f"#!/bin/sh\nif [ -p {to} ] && [ -e /proc/{started.process.pid}/exe ]\n"
-            f'then printf \'%s\\n\' "$@" > {to}\nelse exec {flower} "$@"\nfi\n'
-        )
-        stand_in.chmod(0o700)
-        path = self.environment.get("PATH", os.defpath)
-        self.environment["PATH"] = os.pathsep.join([str(stand_in.parent), path])
-        return started
-
     def members(self) -> set[int]:
         """Ids of all living processes of this world.
 
@@ -273,7 +245,7 @@ class World:
         return own | marked(self._id, self.folder)
 
     def close(self, grace_s: float) -> None:
-        """End every process of this world, then delete its folder.
+        """End every process of this world, then delete its folder; once.
 
         Ctrl-C and stop signals wait meanwhile, so that nothing is left behind.
 
@@ -282,6 +254,9 @@ class World:
         grace_s
             Seconds between SIGTERM and SIGKILL; 0 kills at once.
         """
+        if self._closed:
+            return
+        self._closed = True
         with _handled(_STOP_SIGNALS, signal.SIG_IGN):
             if grace_s > 0:
                 self._end(signal.SIGTERM, grace_s)

@@ -1,7 +1,6 @@
 """Runs an experiment in Flower's Simulation Runtime: Ray actors here, or of a cluster."""
 
 import json
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -12,30 +11,19 @@ from fedsuite.core.extras import require
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
 from fedsuite.engines.cluster import ADDRESS_VARIABLE
+from fedsuite.engines.early import JOB_VARIABLE, EarlyWorld, can_begin, spare_world
 from fedsuite.engines.flower import (
     OnLine,
+    SuperLink,
     in_world,
+    launch_superlink,
     run_app,
-    start_superlink,
+    wait_for,
 )
-from fedsuite.engines.processes import POLL_INTERVAL, World
+from fedsuite.engines.processes import World
 from fedsuite.engines.staging import stage_app
 from fedsuite.experiment.plug_ins import ALLOWED_CODE_VARIABLE, own_code
 from fedsuite.results.layout import RUN_FOLDER, read_manifest
-
-_SECONDS_BETWEEN_LOOKS = "0.5"
-"""Seconds between the SuperExec's looks for work. At Flower's 20 looks per second SuperExec
-and SuperLink take 12 % of a core throughout a run."""
-
-_PRESTART_VARIABLE = "RAY_prestart_worker_first_driver"
-"""Variable that has Ray start a worker per core before anything asks for one. Flower's
-actors need another environment than those have, so that they would be thrown away."""
-
-_LOADED_BEFORE = ("flwr.simulation.app", "ray", "torch")
-"""What Flower's process of a simulation imports, whatever the app."""
-
-_JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Variable that Ray merges into what a program asks of its job; Flower asks for no such."""
 
 
 def run_ray(
@@ -47,6 +35,7 @@ def run_ray(
     address: str = "",
     on_line: OnLine = print_line,
     package: Path | None = None,
+    begun: EarlyWorld | None = None,
 ) -> None:
     """Run an app in Flower's simulation and return when it has completed.
 
@@ -67,6 +56,8 @@ def run_ray(
         Function that takes each line of the run's log, without colours; default: print.
     package
         Package folder with ``server_app.py`` and ``client_app.py``; default: this fedsuite.
+    begun
+        World in which SuperLink, Ray and simulation have begun for this package, if any.
 
     Raises
     ------
@@ -79,30 +70,36 @@ def run_ray(
     )
 
     require("ray", "the engine ray")
+    # Whoever starts a simulation is the operator of its nodes.
+    allowed = {ALLOWED_CODE_VARIABLE: ",".join(own_code(run_config))}
 
     def drive(world: World) -> None:
-        world.environment.setdefault(POLL_INTERVAL, _SECONDS_BETWEEN_LOOKS)
-        world.environment.setdefault(_PRESTART_VARIABLE, "0")
-        # Whoever starts a simulation is the operator of its nodes.
-        allowed = {ALLOWED_CODE_VARIABLE: ",".join(own_code(run_config))}
-        world.environment.update(allowed)
-        if address:
-            world.environment[ADDRESS_VARIABLE] = address
-            # Actors of a running cluster inherit the environment of its nodes, not ours.
-            job = {"runtime_env": {"env_vars": allowed}}
-            world.environment[_JOB_VARIABLE] = json.dumps(job)
-        if sys.platform == "linux":
-            # Two seconds of imports, while the SuperLink starts and takes the app.
-            world.begin("simulation", "flwr-simulation", _LOADED_BEFORE)
+        superlink = _begun(world, allowed, address)
         app = stage_app(world.folder / "app", run_config, package=package)
-        superlink = start_superlink(world, ["--simulation"])
         options = ["--federation-config", federation]
         # The world's Ray needs no orderly end; a cluster's does.
         told = on_line if address else partial(_tell_until_finished, on_line)
+        wait_for(superlink)
         with suppress(_Finished):
             run_app(world, app, superlink, options, told)
 
-    in_world(drive, package=package)
+    kind = EarlyWorld if can_begin() and not address else World
+    in_world(drive, partial(kind, package.name if package else "fedsuite"), begun)
+
+
+def _begun(world: World, allowed: Mapping[str, str], address: str) -> SuperLink:
+    """Return the SuperLink of a world, told what the run needs."""
+    if isinstance(world, EarlyWorld):
+        world.tell(allowed)
+        return world.superlink
+    spare_world(world)
+    world.environment.update(allowed)
+    if address:
+        world.environment[ADDRESS_VARIABLE] = address
+        # Actors of a running cluster inherit the environment of its nodes, not ours.
+        job = {"runtime_env": {"env_vars": allowed}}
+        world.environment[JOB_VARIABLE] = json.dumps(job)
+    return launch_superlink(world, ["--simulation"])
 
 
 class _Finished(Exception):

@@ -1,12 +1,13 @@
 """How often the SuperExec of a run under Ray looks for work, and when the run is over."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedsuite.engines import ray
+from fedsuite.engines import early, ray
 from fedsuite.engines.processes import POLL_INTERVAL, World
 from fedsuite.engines.ray import run_ray
 from fedsuite.results.layout import FORMAT, MANIFEST
@@ -16,14 +17,28 @@ def pause_of_a_run(monkeypatch: pytest.MonkeyPatch) -> float:
     """Return the seconds that the SuperLink and what it starts are told."""
     told: list[str] = []
 
-    def start_superlink(world: World, _options: Any) -> None:
+    def launch(world: World, _options: Any) -> None:
         told.append(world.environment[POLL_INTERVAL])
 
-    monkeypatch.setattr(ray, "start_superlink", start_superlink)
-    monkeypatch.setattr(ray, "run_app", lambda *_: None)
+    without_programs(monkeypatch, launch, lambda *_: None)
     run_ray({}, num_supernodes=1)
-    (seconds,) = told
-    return float(seconds)
+    run_ray({}, num_supernodes=1, address="127.0.0.1:1")
+    own, of_a_cluster = told
+    assert own == of_a_cluster
+    return float(own)
+
+
+def without_programs(
+    monkeypatch: pytest.MonkeyPatch,
+    launch: Callable[..., None],
+    run_app: Callable[..., None],
+) -> None:
+    """Have a run start nothing but a SuperLink, and submit to nobody."""
+    monkeypatch.setattr(early, "launch_superlink", launch)
+    monkeypatch.setattr(early.EarlyWorld, "start", lambda *_: None)
+    monkeypatch.setattr(ray, "launch_superlink", launch)
+    monkeypatch.setattr(ray, "wait_for", lambda _: None)
+    monkeypatch.setattr(ray, "run_app", run_app)
 
 
 def test_superexec_looks_neither_often_nor_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +64,7 @@ def lines_of_a_run(
             on_line(line)
 
     heard: list[str] = []
-    monkeypatch.setattr(ray, "start_superlink", lambda *_: None)
-    monkeypatch.setattr(ray, "run_app", run_app)
+    without_programs(monkeypatch, lambda *_: None, run_app)
     run_ray({}, num_supernodes=1, address=address, on_line=heard.append)
     return heard
 

@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -101,74 +100,6 @@ def python_program(world: World, code: str) -> processes.Program:
     return world.start("program", ["python", "-c", code])
 
 
-MADE = """#!{python}
-import sys, time
-if "stay" in sys.argv:
-    time.sleep(600)
-sys.exit(f"{{sys.argv[1:]}} {{'colorsys' in sys.modules}} {{sys.modules.get('fedsuite')}}")
-"""
-
-
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the name of a program that tells its arguments and what is loaded."""
-    program = tmp_path / "bin" / "made-program"
-    program.parent.mkdir()
-    program.write_text(MADE.format(python=sys.executable))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    return program.name
-
-
-def started_by_name(world: World, program: str, *words: str) -> str:
-    """Start a program as Flower does, by its name, and return what it says itself."""
-    command, environment = [program, *words], world.environment
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=20
-    )
-    return done.stderr.strip()
-
-
-@linux
-def test_a_program_that_was_begun_has_its_imports_and_gets_its_arguments(made: str) -> None:
-    with World() as world:
-        begun = world.begin("early", made, ["colorsys", "no_such_module"])
-        assert started_by_name(world, made, "--token", "a b") == ""
-        assert begun.process.wait(timeout=20) == 1
-        # It has imported nothing of fedsuite, for a run brings its own.
-        assert begun.text.strip() == "['--token', 'a b'] True None"
-        assert started_by_name(world, made, "again") == "['again'] False None"
-
-
-@linux
-def test_a_second_start_while_the_first_goes_on_has_the_program_itself(made: str) -> None:
-    with World() as world:
-        begun = world.begin("early", made, [])
-        assert started_by_name(world, made, "stay") == ""
-        until = time.monotonic() + 20
-        while (world.folder / "early.pipe").exists() and time.monotonic() < until:
-            time.sleep(0.02)
-        assert started_by_name(world, made, "again") == "['again'] False None"
-        assert begun.process.poll() is None
-
-
-@linux
-def test_a_begun_program_that_died_is_started_anew(made: str) -> None:
-    with World() as world:
-        begun = world.begin("early", made, [])
-        begun.process.kill()
-        # Dead, and not yet waited for.
-        os.waitid(os.P_PID, begun.process.pid, os.WEXITED | os.WNOWAIT)
-        assert started_by_name(world, made, "x") == "['x'] False None"
-
-
-@linux
-def test_a_begun_program_that_nobody_starts_ends_with_its_world(made: str) -> None:
-    with World() as world:
-        begun = world.begin("early", made, [])
-    assert begun.process.poll() is not None
-
-
 @linux
 def test_closing_a_world_ends_processes_that_left_their_group_or_environment() -> None:
     code = """
@@ -238,6 +169,21 @@ def test_world_is_made_anew_when_a_port_was_taken() -> None:
     in_world(drive)
     assert len(worlds) == 2
     assert not any(world.folder.exists() for world in worlds)
+
+
+def test_a_world_that_is_there_comes_first_and_once() -> None:
+    worlds: list[World] = []
+
+    def drive(world: World) -> None:
+        worlds.append(world)
+        if len(worlds) == 1:
+            raise PortTakenError
+
+    with World() as first:
+        in_world(drive, first=first)
+        assert not first.folder.exists()
+    assert worlds[0] is first
+    assert len(worlds) == 2
 
 
 def test_ports_taken_again_and_again_are_an_error() -> None:
