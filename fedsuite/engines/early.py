@@ -7,10 +7,11 @@ Meanwhile SuperLink and Ray can start.
 import json
 import os
 import shlex
+import socket
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fedsuite.core.errors import FedsuiteError
@@ -18,38 +19,56 @@ from fedsuite.core.keys import AUTO
 from fedsuite.engines import begun
 from fedsuite.engines.cluster import chosen_address
 from fedsuite.engines.flower import launch_superlink
-from fedsuite.engines.processes import POLL_INTERVAL, World, own_script
+from fedsuite.engines.processes import POLL_INTERVAL, Program, World, own_script
 from fedsuite.experiment.shipped import find_experiment
 
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable that Ray merges into what a program asks of its job; Flower asks for no such."""
 
-_SECONDS_BETWEEN_LOOKS = "0.5"
-"""Seconds between the SuperExec's looks for work. At Flower's 20 looks per second SuperExec
-and SuperLink take 12 % of a core throughout a run."""
+_SPARING = {
+    # Seconds between the SuperExec's looks for work. At Flower's 20 looks per second
+    # SuperExec and SuperLink take 12 % of a core throughout a run.
+    POLL_INTERVAL: "0.5",
+    # Ray starts a worker per core before anything asks for one. Flower's actors need
+    # another environment than those have, so that they would be thrown away.
+    "RAY_prestart_worker_first_driver": "0",
+    # Ray's programs start side by side. Who finds no other yet waits a second, ten times.
+    "RAY_raylet_client_connect_timeout_milliseconds": "50",
+    "RAY_raylet_client_num_connect_attempts": "200",
+}
+"""Variables of a simulation's programs that the user's own win over."""
 
-_PRESTART_VARIABLE = "RAY_prestart_worker_first_driver"
-"""Variable that has Ray start a worker per core before anything asks for one. Flower's
-actors need another environment than those have, so that they would be thrown away."""
+_PROGRAMS = ("flower-superlink", "flower-superexec", "flwr")
+"""Flower's programs that are forks of a process with their modules."""
 
-_PROGRAM = "flwr-simulation"
+_SIMULATION = "flwr-simulation"
 
-_LOADED = ("torch", "flwr.simulation.app", "flwr.clientapp.client_app")
-"""What simulation and clients import, whatever the app; nothing that imports Ray."""
+_LOADED = (
+    "flwr.superlink.cli",
+    "flwr.supercore.cli",
+    "flwr.cli.app",
+    "flwr.simulation.app",
+    "flwr.clientapp.client_app",
+)
+"""What the programs import; nothing that imports Ray."""
+
+_LOADED_TOO = ("torch",)
+"""What simulation and clients import besides, whatever the app; nothing with Ray."""
 
 
-def spare_world(world: World) -> None:
-    """Set what keeps the idle programs of a simulation from taking time."""
-    world.environment.setdefault(POLL_INTERVAL, _SECONDS_BETWEEN_LOOKS)
-    world.environment.setdefault(_PRESTART_VARIABLE, "0")
+def spare_time(environment: dict[str, str]) -> None:
+    """Set what keeps a simulation's programs from waiting, and from useless work."""
+    for variable, value in _SPARING.items():
+        environment.setdefault(variable, value)
 
 
 class EarlyWorld(World):
     """A world whose SuperLink, Ray and simulation start at once.
 
-    The simulation waits until Flower starts it by its name: Flower finds a stand-in, which
-    hands the arguments on. Ray's workers are forks of the same process. If that process
-    dies, stand-in and workers run the programs themselves. Linux only.
+    What starts one of Flower's programs by its name here finds a stand-in. The stand-in
+    has a process that has loaded the program's modules fork for it, and Ray's workers start
+    in the same way. The simulation waits until it is started. If those processes die,
+    stand-ins and workers run the programs themselves. Linux only.
 
     Parameters
     ----------
@@ -60,12 +79,13 @@ class EarlyWorld(World):
     def __init__(self, package: str = "fedsuite") -> None:
         super().__init__(package)
         try:
-            spare_world(self)
+            spare_time(self.environment)
             self._sockets = self.folder / "begun"
-            self._sockets.mkdir()
-            self._write_stand_in(own_script(_PROGRAM))
-            command = [sys.executable, "-P", begun.__file__, "load", str(self._sockets)]
-            self.simulation = self.start("simulation", [*command, *_LOADED])
+            self._stand_ins = self._sockets / "bin"
+            self._stand_ins.mkdir(parents=True)
+            self.loaded = self._load()
+            path = self.environment.get("PATH", os.defpath)
+            self.environment["PATH"] = os.pathsep.join([str(self._stand_ins), path])
             self.superlink = launch_superlink(self, ["--simulation"])
         except BaseException:
             self.close(grace_s=0.0)
@@ -79,30 +99,43 @@ class EarlyWorld(World):
         variables
             Their names and values.
         """
-        job = {"env_vars": dict(variables), "py_executable": self._ask(begun.WORKERS)}
+        job = {"env_vars": dict(variables), "py_executable": self._ask("workers")}
         told = {**variables, JOB_VARIABLE: json.dumps({"runtime_env": job})}
-        file = self._sockets / (begun.SIMULATION + begun.ENVIRONMENT)
-        file.write_text(json.dumps(told))
+        (self._sockets / f"simulation{begun.ENVIRONMENT}").write_text(json.dumps(told))
 
-    def _ask(self, name: str) -> str:
-        """Return the command that has the process at a socket run a program."""
-        command = [sys.executable, "-I", "-S", begun.__file__, "ask"]
-        return shlex.join([*command, str(self._sockets / name)])
+    def _load(self) -> Program:
+        """Start the processes that load modules, and write the stand-ins that ask them."""
+        with ExitStack() as stack:
+            files = []
+            for name in ("programs", "workers", "simulation"):
+                server = stack.enter_context(socket.socket(socket.AF_UNIX))
+                server.bind(str(self._sockets / name))
+                server.listen(socket.SOMAXCONN)
+                files.append(server.fileno())
+            modules = [",".join(_LOADED), ",".join(_LOADED_TOO)]
+            command = [sys.executable, "-P", begun.__file__, "load", *map(str, files)]
+            loaded = self.start("loaded", [*command, *modules], files)
+        for program in _PROGRAMS:
+            self._write_stand_in("programs", program)
+        self._write_stand_in("simulation", _SIMULATION)
+        return loaded
 
-    def _write_stand_in(self, program: str) -> None:
-        folder = self._sockets / "bin"
-        folder.mkdir()
-        command = f"{self._ask(begun.SIMULATION)} {shlex.quote(program)}"
-        stand_in = folder / _PROGRAM
+    def _write_stand_in(self, socket_name: str, program: str) -> None:
+        stand_in = self._stand_ins / program
+        command = f"{self._ask(socket_name)} {shlex.quote(own_script(program))}"
         stand_in.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         stand_in.chmod(0o700)
-        path = self.environment.get("PATH", os.defpath)
-        self.environment["PATH"] = os.pathsep.join([str(folder), path])
+
+    def _ask(self, socket_name: str) -> str:
+        """Return the command that has the process at a socket run a program."""
+        command = [sys.executable, "-I", "-S", begun.__file__, "ask"]
+        return shlex.join([*command, str(self._sockets / socket_name)])
 
 
 def can_begin() -> bool:
     """Return whether this machine can have an :class:`EarlyWorld`."""
-    return sys.platform == "linux" and bool(own_script(_PROGRAM))
+    programs = (*_PROGRAMS, _SIMULATION)
+    return sys.platform == "linux" and all(own_script(program) for program in programs)
 
 
 @contextmanager
@@ -130,8 +163,12 @@ def begun_for(
     if not _wants_own_ray({**given, **changes}) or not can_begin():
         yield None
         return
-    with EarlyWorld() as world:
+    world = EarlyWorld()
+    try:
         yield world
+    finally:
+        # What runs an experiment closes it itself, with more patience.
+        world.close(grace_s=0.0)
 
 
 def _keys_of(file: Path) -> dict[str, object]:

@@ -218,18 +218,32 @@ class World:
             reserved.close()
         return port
 
-    def start(self, name: str, command: Sequence[str]) -> Program:
-        """Start ``command`` in the background, with its output in a file."""
+    def start(
+        self, name: str, command: Sequence[str], files: Sequence[int] = ()
+    ) -> Program:
+        """Start ``command`` in the background, with its output in a file.
+
+        Parameters
+        ----------
+        name
+            Name of the process, for its log.
+        command
+            Words; the first is the program's path, or its name in the world's ``PATH``.
+        files
+            Numbers of open files that the process is to have too.
+        """
         log = self.folder / f"{name}.log"
+        found = shutil.which(command[0], path=self.environment.get("PATH"))
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [executable(command[0]), *command[1:]],
+                [found or executable(command[0]), *command[1:]],
                 cwd=self.neutral,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=files,
             )
         program = Program(name, process, log)
         self._programs.append(program)

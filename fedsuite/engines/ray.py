@@ -11,7 +11,7 @@ from fedsuite.core.extras import require
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
 from fedsuite.engines.cluster import ADDRESS_VARIABLE
-from fedsuite.engines.early import JOB_VARIABLE, EarlyWorld, can_begin, spare_world
+from fedsuite.engines.early import JOB_VARIABLE, EarlyWorld, can_begin, spare_time
 from fedsuite.engines.flower import (
     OnLine,
     SuperLink,
@@ -92,7 +92,7 @@ def _begun(world: World, allowed: Mapping[str, str], address: str) -> SuperLink:
     if isinstance(world, EarlyWorld):
         world.tell(allowed)
         return world.superlink
-    spare_world(world)
+    spare_time(world.environment)
     world.environment.update(allowed)
     if address:
         world.environment[ADDRESS_VARIABLE] = address

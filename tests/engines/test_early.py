@@ -2,9 +2,9 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +22,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 MADE = """#!{python}
 import json, os, sys, time
+if "ray" in sys.modules:
+    sys.modules["ray"].init(include_dashboard=False)
 facts = {{
     "words": sys.argv[1:],
-    "shared": "colorsys" in sys.modules,
+    "shared": [name for name in ("colorsys", "this") if name in sys.modules],
     "fedsuite": "fedsuite" in sys.modules,
-    "ray": "ray" in sys.modules,
     "address": os.environ.get("RAY_ADDRESS"),
     "told": os.environ.get("TOLD"),
     "folder": os.getcwd(),
@@ -35,12 +36,17 @@ facts = {{
 print(json.dumps(facts), flush=True)
 if "stay" in sys.argv:
     time.sleep(600)
+if "read" in sys.argv:
+    print(sys.stdin.read())
+sys.exit(sys.argv[1] if sys.argv[1:] == ["no"] else len(sys.argv[1:]) - 1)
 """
 RAY = """
-import os
+import os, time
 def init(**options):
-    assert options == {"include_dashboard": False, "log_to_driver": False}
-    assert "RAY_ADDRESS" not in os.environ
+    if "log_to_driver" in options:
+        assert options == {"include_dashboard": False, "log_to_driver": False}
+        assert "RAY_ADDRESS" not in os.environ
+        time.sleep(0.3)
 def get_runtime_context():
     class Context:
         gcs_address = "made:1"
@@ -51,49 +57,46 @@ PATIENCE_S = 20
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a simulation that tells what it finds, and a Ray that starts at once."""
-    program = tmp_path / "made-program"
+    """Make a program that tells what it finds, and a Ray that starts soon."""
+    program = tmp_path / "made"
     program.write_text(MADE.format(python=sys.executable))
     program.chmod(0o755)
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "ray.py").write_text(RAY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
-    monkeypatch.setattr(early, "_PROGRAM", program.name)
+    monkeypatch.setattr(early, "_PROGRAMS", ("made-link",))
+    monkeypatch.setattr(early, "_SIMULATION", "made-simulation")
     monkeypatch.setattr(early, "own_script", lambda _: str(program))
     monkeypatch.setattr(early, "_LOADED", ("colorsys", "no_such_module"))
+    monkeypatch.setattr(early, "_LOADED_TOO", ("this",))
     monkeypatch.setattr(early, "launch_superlink", lambda *_: None)
     return tmp_path
 
 
-def facts_in(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+def facts_in(text: str) -> dict[str, Any]:
+    """Return what a program tells."""
+    (line,) = (line for line in text.splitlines() if line.startswith("{"))
+    facts: dict[str, Any] = json.loads(line)
+    return facts
 
 
-def wait_for_facts(world: EarlyWorld, count: int = 1) -> list[dict[str, Any]]:
-    """Return what was printed by programs that the begun process became."""
-    until = time.monotonic() + PATIENCE_S
-    while len(facts_in(world.simulation.text)) < count and time.monotonic() < until:
-        time.sleep(0.02)
-    return facts_in(world.simulation.text)
-
-
-def started_by_name(world: World, *words: str) -> list[dict[str, Any]]:
-    """Start the simulation as Flower does, by its name, and return what it says itself."""
+def started(world: World, *command: str) -> dict[str, Any]:
+    """Start a program by its name, as Flower does, and return what it tells."""
     done = subprocess.run(
-        [early._PROGRAM, *words],
+        command,
         env=world.environment,
         cwd=world.neutral,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-        check=True,
     )
+    assert done.returncode == len(command) - 2, done.stderr
     return facts_in(done.stdout)
 
 
-def worker(world: EarlyWorld, script: Path, *words: str) -> list[dict[str, Any]]:
-    """Start one of Ray's workers as Ray does, and return what it says itself."""
-    file = world._sockets / "simulation.socket.environment"
+def worker(world: EarlyWorld, script: Path, *words: str) -> dict[str, Any]:
+    """Start one of Ray's workers as Ray does, and return what it tells."""
+    file = world._sockets / "simulation.environment"
     job = json.loads(json.loads(file.read_text())[JOB_VARIABLE])
     command = f"exec {job['runtime_env']['py_executable']} -u {script} {' '.join(words)}"
     done = subprocess.run(
@@ -108,125 +111,158 @@ def worker(world: EarlyWorld, script: Path, *words: str) -> list[dict[str, Any]]
     return facts_in(done.stdout)
 
 
-def wait_for_socket(world: EarlyWorld, name: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not (world._sockets / f"{name}.socket").exists() and time.monotonic() < until:
-        time.sleep(0.02)
-
-
-@contextmanager
-def early_world() -> Iterator[EarlyWorld]:
-    """Yield a world that can be asked, as after the SuperLink's second of start."""
+def test_a_simulation_is_loaded_and_told_all(made: Path) -> None:
     with EarlyWorld() as world:
-        wait_for_socket(world, "simulation")
-        yield world
-
-
-def test_a_begun_simulation_is_told_all(made: Path) -> None:
-    with early_world() as world:
         world.tell({"TOLD": "a b"})
-        assert started_by_name(world, "--token", "a b") == []
-        (facts,) = wait_for_facts(world)
-        assert facts == {
+        assert started(world, "made-simulation", "--token", "a b") == {
             "words": ["--token", "a b"],
-            "shared": True,
+            "shared": ["colorsys", "this"],
             # A run brings its own.
             "fedsuite": False,
-            "ray": True,
             "address": "made:1",
             "told": "a b",
             "folder": str(world.neutral),
             "path": [],
         }
-        assert world.simulation.process.wait(PATIENCE_S) == 0
+        assert world.loaded.process.wait(PATIENCE_S) == 1
 
 
-def test_a_second_start_while_the_first_goes_on_is_the_program_itself(made: Path) -> None:
-    with early_world() as world:
+def test_a_second_simulation_is_a_process_of_its_own(made: Path) -> None:
+    with EarlyWorld() as world:
         world.tell({"TOLD": "x"})
-        started_by_name(world, "stay")
-        wait_for_facts(world)
-        (facts,) = started_by_name(world, "again")
-        assert (facts["words"], facts["shared"], facts["told"]) == (["again"], False, "x")
-        assert world.simulation.process.poll() is None
+        first = world.start("first", ["made-simulation", "stay"])
+        first.wait_until(lambda: "{" in first.text)
+        facts = started(world, "made-simulation", "again")
+        assert (facts["words"], facts["shared"], facts["told"]) == (["again"], [], "x")
+        first.check_alive()
 
 
 def test_a_simulation_that_died_is_started_anew(made: Path) -> None:
-    with early_world() as world:
+    with EarlyWorld() as world:
         world.tell({"TOLD": "x"})
-        wait_for_socket(world, "workers")
-        world.simulation.process.kill()
-        (facts,) = started_by_name(world, "x")
-        assert (facts["shared"], facts["told"], facts["address"]) == (False, "x", None)
+        assert started(world, "made-link", "x")["shared"] == ["colorsys"]
+        world.loaded.process.kill()
+        facts = started(world, "made-simulation", "x")
+        assert (facts["shared"], facts["told"], facts["address"]) == ([], "x", None)
 
 
-def test_a_simulation_that_dies_while_it_loads_is_started_anew(
-    made: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("program", ["made-link", "made-simulation"])
+def test_what_dies_while_it_loads_is_started_anew(
+    made: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     # Whoever asks before the modules are there waits for an answer.
     (made / "path" / "deadly.py").write_text("import os, time; time.sleep(1); os._exit(3)")
     monkeypatch.setattr(early, "_LOADED", ("deadly",))
-    with early_world() as world:
-        (facts,) = started_by_name(world, "x")
-        assert facts["words"] == ["x"]
+    with EarlyWorld() as world:
+        assert started(world, program, "x")["shared"] == []
 
 
 def test_a_ray_that_does_not_start_is_left_to_flower(made: Path) -> None:
-    (made / "path" / "ray.py").write_text("def init(**_): raise OSError('no room')")
-    with early_world() as world:
-        started_by_name(world)
-        (facts,) = wait_for_facts(world)
-        assert facts["address"] is None
-        assert "no room" in world.simulation.text
+    broken = RAY.replace("time.sleep(0.3)", "raise OSError('no room')")
+    (made / "path" / "ray.py").write_text(broken)
+    with EarlyWorld() as world:
+        assert started(world, "made-simulation", "x")["address"] is None
+        assert "no room" in world.loaded.text
+
+
+def test_programs_are_forks_that_share_what_was_imported(made: Path) -> None:
+    with EarlyWorld() as world:
+        for words in (["one"], ["two", "words"]):
+            facts = started(world, "made-link", *words)
+            assert facts["words"] == words
+            # What only workers need came later.
+            assert facts["shared"] == ["colorsys"]
 
 
 def test_workers_are_forks_that_share_what_was_imported(made: Path) -> None:
-    with early_world() as world:
+    with EarlyWorld() as world:
         world.tell({})
-        wait_for_socket(world, "workers")
-        script = made / "made-program"
-        assert worker(world, script, "one") == worker(world, script, "two") == []
-        facts = wait_for_facts(world, 2)
-        assert sorted(fact.pop("words") for fact in facts) == [["one"], ["two"]]
-        expected = {
-            "shared": True,
-            "fedsuite": False,
-            # Ray reads its variables when it is imported.
-            "ray": False,
-            "address": None,
-            "told": "worker",
-            "folder": "/",
-            "path": ["/its/own"],
-        }
-        assert facts == [expected, expected]
+        for word in ("one", "two"):
+            assert worker(world, made / "made", word) == {
+                "words": [word],
+                "shared": ["colorsys", "this"],
+                "fedsuite": False,
+                # Ray, which reads its variables when it is imported, is not there yet.
+                "address": None,
+                "told": "worker",
+                "folder": "/",
+                "path": ["/its/own"],
+            }
         # The simulation still waits.
-        assert started_by_name(world, "x") == []
-        assert wait_for_facts(world, 3)[-1]["words"] == ["x"]
+        assert started(world, "made-simulation", "x")["address"] == "made:1"
+
+
+@pytest.mark.parametrize("program", ["made-link", "made-simulation"])
+def test_a_stand_in_has_the_files_and_the_end_of_its_program(
+    made: Path, program: str
+) -> None:
+    with EarlyWorld() as world:
+        world.tell({})
+        command = [str(world._stand_ins / program)]
+        done = subprocess.run(
+            [*command, "no"], capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert (done.returncode, done.stderr.strip()) == (1, "no")
+        assert facts_in(done.stdout)["words"] == ["no"]
+        read = subprocess.run(
+            [*command, "read"],
+            input="é",
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert (read.returncode, read.stdout.splitlines()[-1]) == (0, "é")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stand_in_ends_as_its_program_does(made: Path, number: signal.Signals) -> None:
+    with EarlyWorld() as world:
+        program = world.start("link", ["made-link", "stay"])
+        program.wait_until(lambda: "{" in program.text)
+        if number is signal.SIGTERM:
+            program.process.terminate()
+        else:
+            (fork,) = processes_named("made")
+            os.kill(fork, number)
+        assert program.process.wait(PATIENCE_S) == -number
+        assert processes_named("made") == []
+
+
+def processes_named(name: str) -> list[int]:
+    """Return the ids of living processes by the name that `ps` shows."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (entry / "status").read_text()
+        except OSError:
+            continue
+        if f"Name:\t{name}\n" in status and "State:\tZ" not in status:
+            found.append(int(entry.name))
+    return found
 
 
 @pytest.mark.parametrize("threads", [True, False])
-def test_without_a_process_to_fork_a_worker_is_a_new_python(
+def test_without_a_process_to_fork_all_are_new_pythons(
     made: Path, monkeypatch: pytest.MonkeyPatch, threads: bool
 ) -> None:
     # A fork would have the locks of other threads, and not the threads.
-    lines = "import threading, time; threading.Thread(target=time.sleep, args=[60]).start()"
+    thread = "Thread(target=time.sleep, args=[60], daemon=True).start()"
+    lines = f"import time; from threading import Thread; {thread}"
     (made / "path" / "threaded.py").write_text(lines if threads else "raise SystemExit")
     monkeypatch.setattr(early, "_LOADED", ("threaded",))
-    with early_world() as world:
+    with EarlyWorld() as world:
         world.tell({})
-        if threads:
-            started_by_name(world)
-            wait_for_facts(world)
-        else:
-            world.simulation.process.wait(PATIENCE_S)
-        (facts,) = worker(world, made / "made-program", "one")
-        assert (facts["words"], facts["shared"]) == (["one"], False)
+        assert started(world, "made-link", "one")["shared"] == []
+        assert worker(world, made / "made", "one")["shared"] == []
+        expected = ["this"] if threads else []
+        assert started(world, "made-simulation", "x")["shared"] == expected
 
 
 def test_what_nobody_asks_ends_with_its_world(made: Path) -> None:
-    with early_world() as world:
-        wait_for_socket(world, "workers")
+    with EarlyWorld() as world:
+        started(world, "made-simulation", "x")
         members = world.members()
+        # Ray, and two that fork.
         assert len(members) == 3
     assert not world.members()
     assert not any(Path(f"/proc/{member}/cwd").exists() for member in members)
@@ -255,10 +291,10 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
 
     class Noted:
-        def __enter__(self) -> None:
+        def __init__(self) -> None:
             seen.append("begun")
 
-        def __exit__(self, *_: object) -> None:
+        def close(self, grace_s: float) -> None:
             seen.append("ended")
 
     monkeypatch.setattr(early, "EarlyWorld", Noted)
@@ -316,9 +352,20 @@ def test_a_wrong_experiment_ends_what_has_begun(monkeypatch: pytest.MonkeyPatch)
     assert seen == ["begun", "ended"]
 
 
-def test_every_program_that_is_begun_is_there() -> None:
+def test_the_programs_and_modules_that_are_loaded_are_there_and_know_nothing_of_ray() -> (
+    None
+):
     pytest.importorskip("ray")
     assert early.can_begin()
-    script = early.own_script(early._PROGRAM)
-    assert os.access(script, os.X_OK)
-    assert "python" in Path(script).read_text().splitlines()[0]
+    for program in (*early._PROGRAMS, early._SIMULATION):
+        assert "python" in Path(early.own_script(program)).read_text().splitlines()[0]
+    modules = (*early._LOADED, *early._LOADED_TOO)
+    code = (
+        "import importlib, os, sys\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        "print(len(os.listdir('/proc/self/task')), 'ray' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "False"]
