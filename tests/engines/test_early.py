@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 
 import fedsuite
-from fedsuite.core.errors import ConfigError
-from fedsuite.engines import early
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.engines import api, early, ray
 from fedsuite.engines.early import JOB_VARIABLE, EarlyWorld, begun_for
 from fedsuite.engines.processes import World
+from fedsuite.experiment.plug_ins import ALLOWED_CODE_VARIABLE
+from fedsuite.results.layout import EXPERIMENT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -24,12 +27,14 @@ MADE = """#!{python}
 import json, os, sys, time
 if "ray" in sys.modules:
     sys.modules["ray"].init(include_dashboard=False)
+    sys.modules["ray"].init()
 facts = {{
     "words": sys.argv[1:],
     "shared": [name for name in ("colorsys", "this") if name in sys.modules],
     "fedsuite": "fedsuite" in sys.modules,
     "address": os.environ.get("RAY_ADDRESS"),
     "told": os.environ.get("TOLD"),
+    "mark": "FEDSUITE_ENGINE_ID" in os.environ,
     "folder": os.getcwd(),
     "path": [path for path in sys.path if path == "/its/own"],
 }}
@@ -97,8 +102,10 @@ def started(world: World, *command: str) -> dict[str, Any]:
 def worker(world: EarlyWorld, script: Path, *words: str) -> dict[str, Any]:
     """Start one of Ray's workers as Ray does, and return what it tells."""
     file = world._sockets / "simulation.environment"
-    job = json.loads(json.loads(file.read_text())[JOB_VARIABLE])
-    command = f"exec {job['runtime_env']['py_executable']} -u {script} {' '.join(words)}"
+    told = json.loads(file.read_text())
+    job = json.loads(told.pop(JOB_VARIABLE))["runtime_env"]
+    assert job["env_vars"] == told
+    command = f"exec {job['py_executable']} -u {script} {' '.join(words)}"
     done = subprocess.run(
         ["bash", "-c", command],
         env={"TOLD": "worker", "PYTHONPATH": "/its/own"},
@@ -121,6 +128,7 @@ def test_a_simulation_is_loaded_and_told_all(made: Path) -> None:
             "fedsuite": False,
             "address": "made:1",
             "told": "a b",
+            "mark": True,
             "folder": str(world.neutral),
             "path": [],
         }
@@ -185,9 +193,13 @@ def test_workers_are_forks_that_share_what_was_imported(made: Path) -> None:
                 # Ray, which reads its variables when it is imported, is not there yet.
                 "address": None,
                 "told": "worker",
+                "mark": False,
                 "folder": "/",
                 "path": ["/its/own"],
             }
+        plain = made / "plain.py"
+        plain.write_text("""print('{"end": "its last line"}')""")
+        assert worker(world, plain) == {"end": "its last line"}
         # The simulation still waits.
         assert started(world, "made-simulation", "x")["address"] == "made:1"
 
@@ -225,7 +237,26 @@ def test_a_stand_in_ends_as_its_program_does(made: Path, number: signal.Signals)
             (fork,) = processes_named("made")
             os.kill(fork, number)
         assert program.process.wait(PATIENCE_S) == -number
+        # Its files are closed a moment before it is gone.
+        until = time.monotonic() + PATIENCE_S
+        while processes_named("made") and time.monotonic() < until:
+            time.sleep(0.02)
         assert processes_named("made") == []
+
+
+def test_a_program_outlives_the_process_that_forked(made: Path) -> None:
+    with EarlyWorld() as world:
+        world.tell({"TOLD": "x"})
+        program = world.start("link", ["made-link", "stay"])
+        program.wait_until(lambda: "{" in program.text)
+        (fork,) = processes_named("made")
+        assert os.getsid(fork) == fork
+        for other in world.members() - {fork, program.process.pid}:
+            os.kill(other, signal.SIGKILL)
+        # It answers nobody in that process's place.
+        assert started(world, "made-link", "x")["shared"] == []
+        assert worker(world, made / "made", "x")["shared"] == []
+        program.check_alive()
 
 
 def processes_named(name: str) -> list[int]:
@@ -261,6 +292,7 @@ def test_without_a_process_to_fork_all_are_new_pythons(
 def test_what_nobody_asks_ends_with_its_world(made: Path) -> None:
     with EarlyWorld() as world:
         started(world, "made-simulation", "x")
+        world.loaded.process.wait(PATIENCE_S)
         members = world.members()
         # Ray, and two that fork.
         assert len(members) == 3
@@ -350,6 +382,41 @@ def test_a_wrong_experiment_ends_what_has_begun(monkeypatch: pytest.MonkeyPatch)
     with begun(monkeypatch) as seen, pytest.raises(ConfigError, match="no-such-key"):
         fedsuite.run({"engine": "ray", "method": "fedavg", "no-such-key": 1})
     assert seen == ["begun", "ended"]
+
+
+def test_a_run_that_goes_on_begins_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def resumable(*_: object) -> None:
+        raise RunError("no checkpoint")
+
+    (tmp_path / EXPERIMENT).write_text('engine = "ray"\n')
+    monkeypatch.setattr(api, "federation_of", lambda _: "")
+    monkeypatch.setattr(api, "resumable", resumable)
+    with begun(monkeypatch) as seen:
+        with pytest.raises(RunError, match="no checkpoint"):
+            fedsuite.resume(tmp_path)
+        with pytest.raises(RunError, match="no checkpoint"):
+            fedsuite.resume(tmp_path, engine="local")
+    assert seen == ["begun", "ended"]
+
+
+def test_a_run_takes_the_world_that_has_begun(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worlds: list[World] = []
+    monkeypatch.setattr(ray, "wait_for", lambda _: None)
+
+    def run_app(world: EarlyWorld, *_: object) -> None:
+        worlds.append(world)
+        told = json.loads((world._sockets / "simulation.environment").read_text())
+        assert told[ALLOWED_CODE_VARIABLE] == "my_code:Net"
+
+    monkeypatch.setattr(ray, "run_app", run_app)
+    with EarlyWorld() as world:
+        ray.run_ray({"model": "my_code:Net"}, num_supernodes=1, begun=world)
+        assert worlds == [world]
+        assert not world.folder.exists()
 
 
 def test_the_programs_and_modules_that_are_loaded_are_there_and_know_nothing_of_ray() -> (
