@@ -20,6 +20,7 @@ from fedsuite.core.extras import naming_extras
 from fedsuite.core.output import outliving_readers
 from fedsuite.core.progress import shown
 from fedsuite.deploy.commands import app as deploy_app
+from fedsuite.engines.ahead import begun_for
 from fedsuite.engines.api import ENGINES, Engine, Room, changed, run_begun
 from fedsuite.experiment.command_options import (
     FileArgument,
@@ -139,8 +140,6 @@ def run(
     ] = 0.0,
 ) -> None:
     """Run an experiment."""
-    from fedsuite.engines.early import begun_for
-
     chosen = _engine(engine)
     # What will be wanted can be told before the keys are known.
     typed = dict(setting.partition("=")[::2] for setting in settings or [])

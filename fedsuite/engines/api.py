@@ -13,6 +13,7 @@ from fedsuite.core.extras import naming_extras, require
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.logs import write_line
 from fedsuite.core.progress import Work, shown
+from fedsuite.engines.ahead import begun_for
 
 if TYPE_CHECKING:
     from fedsuite.engines.early import EarlyWorld
@@ -66,8 +67,6 @@ def run(
     Stopped
         If Ctrl-C ends the run; this ``KeyboardInterrupt`` says where the run stopped.
     """
-    from fedsuite.engines.early import begun_for
-
     changes = changed(overrides or {}, engine, seed)
     if not isinstance(experiment, Mapping):
         experiment = Path(experiment)
@@ -119,7 +118,7 @@ def run_begun(
     room
         Where clients train.
     begun
-        What :func:`~fedsuite.engines.early.begun_for` has begun.
+        What :func:`~fedsuite.engines.ahead.begun_for` has begun.
 
     Raises
     ------
@@ -170,7 +169,6 @@ def resume(
     Stopped
         As for :func:`run`.
     """
-    from fedsuite.engines.early import begun_for
     from fedsuite.results.layout import EXPERIMENT
 
     folder = Path(path).resolve()

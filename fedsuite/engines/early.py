@@ -9,18 +9,12 @@ import os
 import shlex
 import socket
 import sys
-import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import ExitStack
 
-from fedsuite.core.errors import FedsuiteError
-from fedsuite.core.keys import AUTO
 from fedsuite.engines import begun
-from fedsuite.engines.cluster import chosen_address
 from fedsuite.engines.flower import launch_superlink
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World, own_script
-from fedsuite.experiment.shipped import find_experiment
 
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable that Ray merges into what a program asks of its job; Flower asks for no such."""
@@ -136,52 +130,3 @@ def can_begin() -> bool:
     """Return whether this machine can have an :class:`EarlyWorld`."""
     programs = (*_PROGRAMS, _SIMULATION)
     return sys.platform == "linux" and all(own_script(program) for program in programs)
-
-
-@contextmanager
-def begun_for(
-    experiment: Path | Mapping[str, object], changes: Mapping[str, object]
-) -> Iterator[EarlyWorld | None]:
-    """Begin what an experiment will need, if it will run under a Ray of its own.
-
-    Nothing is checked here: who reads the experiment says what is wrong with it.
-
-    Parameters
-    ----------
-    experiment
-        File, or keys and values.
-    changes
-        Values that override the experiment's.
-
-    Yields
-    ------
-    EarlyWorld or None
-        None if another engine or a Ray cluster will run it, or it is not known yet. The
-        world ends with the block.
-    """
-    given = experiment if isinstance(experiment, Mapping) else _keys_of(experiment)
-    if not _wants_own_ray({**given, **changes}) or not can_begin():
-        yield None
-        return
-    world = EarlyWorld()
-    try:
-        yield world
-    finally:
-        # What runs an experiment closes it itself, with more patience.
-        world.close(grace_s=0.0)
-
-
-def _keys_of(file: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(find_experiment(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-
-
-def _wants_own_ray(values: Mapping[str, object]) -> bool:
-    if values.get("engine", AUTO) != "ray":
-        return False
-    try:
-        return not chosen_address(str(values.get("ray-address", "")), os.environ)
-    except FedsuiteError:
-        return False

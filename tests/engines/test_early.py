@@ -16,7 +16,8 @@ import pytest
 import fedsuite
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.engines import api, early, ray
-from fedsuite.engines.early import JOB_VARIABLE, EarlyWorld, begun_for
+from fedsuite.engines.ahead import begun_for
+from fedsuite.engines.early import JOB_VARIABLE, EarlyWorld
 from fedsuite.engines.processes import World
 from fedsuite.experiment.plug_ins import ALLOWED_CODE_VARIABLE
 from fedsuite.results.layout import EXPERIMENT
