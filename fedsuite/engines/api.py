@@ -326,7 +326,8 @@ def write_report_if_wanted(
 
         with Work("writing the report"):
             write_report(runs, folder / NAME)
-    except (FedsuiteError, ImportError) as error:
+    except (FedsuiteError, ImportError, OSError) as error:
+        # A Flower app's bundle has modules alone, and not the page's other files.
         write_line(f"no report: {one_line(error)}")
         return
     write_line(f"report: {folder / NAME}")

@@ -170,6 +170,7 @@ def test_all_of_it_runs_against_a_faked_device(stand_in, tmp_path):
     assert " passed" in text
     rows = json.loads((tmp_path / "page" / "results.json").read_text())["steps"]
     assert list(rows) == [step.name for step in steps(REDUCED, None)]
-    assert {row["busy"] for row in rows.values() if "busy" in row} == {37.0}
+    busy = {row["busy"] for row in rows.values() if "busy" in row}
+    assert busy - {None} == {37.0}  # a step may be over between two looks
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert len(again.stderr.splitlines()) == 1, "a step that stands was run once more"

@@ -161,11 +161,12 @@ def test_the_command_goes_on_with_a_rehearsal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_stops_a_run_that_went_on(tmp_path: Path) -> None:
-    file, run = write_experiment(tmp_path / "e.toml", **LONG), tmp_path / "runs/x"
+    file = write_experiment(tmp_path / "e.toml", **LONG)
     with World() as world:
         deployed = LocalFederation(world, tmp_path / "fed", 2)
         deployed.start()
         folder = deployed.superlink.path
+        run = folder / "runs" / "x"
         line = interrupted(["run", folder, file], has_come_to(run, 1))
         done = load_run(run).rounds[-1]["round"]
         deadline = time.monotonic() + 60

@@ -154,14 +154,15 @@ def follow_the_recipe(tmp_path: Path, port: str, *runtime_ports: str) -> None:
             run = subprocess.run(
                 [*fedsuite, "run", str(superlink), "experiment.toml"],
                 cwd=tmp_path,
-                env=environment(FEDSUITE_RUNS="runs"),
+                env=environment(),
                 capture_output=True,
                 text=True,
                 timeout=300,
                 check=False,
             )
             assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    manifest = json.loads((tmp_path / "runs" / "prototype" / "manifest.json").read_text())
+    folder = superlink / "runs" / "prototype"
+    manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["status"] == "finished"
     for k, device in enumerate(devices):
         assert [p.name for p in (device / "state" / "prototype").iterdir()] == [str(k)]

@@ -9,6 +9,7 @@ import pytest
 
 import fedsuite
 from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.engines.api import write_report_if_wanted
 from fedsuite.experiment.experiment import Experiment
 from tests.small_runs import SMALL, final_model, write_experiment
 
@@ -245,3 +246,14 @@ def test_resuming_what_is_no_run_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(RunError, match="the file is damaged"):
         fedsuite.resume(tmp_path)
+
+
+def test_a_report_whose_parts_are_not_there_is_no_failure_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def write_report(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file", "page.js")
+
+    monkeypatch.setattr("fedsuite.results.report.write_report", write_report)
+    write_report_if_wanted({}, [tmp_path], tmp_path)
+    assert "no report: [Errno 2] No such file: 'page.js'" in capsys.readouterr().out
