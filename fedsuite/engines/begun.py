@@ -176,6 +176,9 @@ def _fork_for_each(server: socket.socket, servers: Sequence[socket.socket]) -> _
             server.close()
             os.setsid()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            if numpy_random := sys.modules.get("numpy.random"):
+                # NumPy does not notice a fork, so all forks would draw the same numbers.
+                numpy_random.seed()
             return asked
         _answer(asked, pid)
         asked.connection.close()

@@ -245,6 +245,21 @@ def test_a_stand_in_ends_as_its_program_does(made: Path, number: signal.Signals)
         assert processes_named("made") == []
 
 
+def test_forks_draw_numbers_of_their_own(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early, "_LOADED", ("numpy.random",))
+    script = made / "draws.py"
+    script.write_text(
+        "import json, random, numpy\n"
+        "print(json.dumps({'drawn': [random.random(), numpy.random.rand()]}))"
+    )
+    with EarlyWorld() as world:
+        world.tell({})
+        first, second = (worker(world, script)["drawn"] for _ in range(2))
+    assert not set(first) & set(second)
+
+
 def test_a_program_outlives_the_process_that_forked(made: Path) -> None:
     with EarlyWorld() as world:
         world.tell({"TOLD": "x"})
