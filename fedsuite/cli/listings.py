@@ -198,7 +198,7 @@ def doctor_report() -> tuple[Table, bool]:
     """Return the report on the installation, and whether all is well."""
     import torch
 
-    from fedsuite.engines.flower import PROGRAMS, flower_facts
+    from fedsuite.engines.facts import PROGRAMS, flower_facts
 
     facts = flower_facts()
     checks = [

@@ -8,7 +8,6 @@ import contextlib
 import http.client
 import importlib.metadata
 import json
-import os
 import re
 import subprocess
 import time
@@ -33,17 +32,6 @@ OnLine = Callable[[str], None]
 SUPPORTED_FROM = (1, 39)
 SUPPORTED_BELOW = (1, 43)
 _HTTP_SINCE = (1, 40)
-
-PROGRAMS = (
-    "flwr",
-    "flower-superlink",
-    "flower-supernode",
-    "flower-superexec",
-    "flwr-simulation",
-    "flwr-serverapp",
-    "flwr-clientapp",
-)
-"""Flower's programs that a run needs."""
 
 CONNECTION = "fedsuite"
 """Name by which Flower's commands know the SuperLink."""
@@ -376,42 +364,3 @@ def describe_failure(outcome: Outcome | None, log: Sequence[str]) -> str:
         useful = [line.strip() for line in log if line.strip()]
         cause = " | ".join(useful[-5:]) or "it left no log"
     return f"{how}: {cause}"
-
-
-def flower_facts() -> dict[str, str | int | bool]:
-    """Return the facts that decide how runs through Flower work on this machine.
-
-    Returns
-    -------
-    dict[str, str | int | bool]
-        Versions ("" if missing), whether this flwr is supported, the transport between
-        SuperNodes and SuperLink, paths of Flower's programs ("" if missing), CPUs that
-        this process may use, and threads per process.
-    """
-    flwr = _version("flwr")
-    parts = flower_version() if flwr else (0, 0)
-    facts: dict[str, str | int | bool] = {
-        "flwr": flwr,
-        "flwr-supported": SUPPORTED_FROM <= parts < SUPPORTED_BELOW,
-        "transport": ("gRPC" if parts < _HTTP_SINCE else "HTTP") if flwr else "",
-        "torch": _version("torch"),
-        "cpus": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1,
-        "threads": os.environ.get("OMP_NUM_THREADS", "1"),
-    }
-    return facts | {f"{name}-path": _find(name) for name in PROGRAMS}
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def _find(program: str) -> str:
-    try:
-        return executable(program)
-    except RunError:
-        return ""

@@ -149,10 +149,10 @@ def test_doctor(command):
 
 
 def test_doctor_fails_when_something_is_missing(command, monkeypatch):
-    from fedsuite.engines import flower
+    from fedsuite.engines import facts as about
 
-    facts = flower.flower_facts()
-    monkeypatch.setattr(flower, "flower_facts", lambda: {**facts, "torch": ""})
+    facts = about.flower_facts()
+    monkeypatch.setattr(about, "flower_facts", lambda: {**facts, "torch": ""})
     code, out, _ = command("doctor")
     assert code == 1
     assert "install torch" in out

@@ -175,10 +175,10 @@ def test_shifts_are_the_datas():
 
 def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):
     from fedsuite.cli import listings
-    from fedsuite.engines import flower
+    from fedsuite.engines import facts as about
 
-    facts = flower.flower_facts()
-    monkeypatch.setattr(flower, "flower_facts", lambda: {**facts, "torch": ""})
+    facts = about.flower_facts()
+    monkeypatch.setattr(about, "flower_facts", lambda: {**facts, "torch": ""})
     monkeypatch.setattr(listings, "find_spec", lambda name: None)
     monkeypatch.setenv("FEDSUITE_DATA", "/data/[red]")
     table, healthy = doctor_report()

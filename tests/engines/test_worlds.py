@@ -13,7 +13,8 @@ import pytest
 
 from fedsuite.core.errors import RunError
 from fedsuite.engines import processes
-from fedsuite.engines.flower import flower_facts, in_world
+from fedsuite.engines.facts import flower_facts
+from fedsuite.engines.flower import in_world
 from fedsuite.engines.processes import (
     PortTakenError,
     World,

@@ -1,0 +1,60 @@
+"""Facts of this machine that decide how runs through Flower work."""
+
+import importlib.metadata
+import os
+import shutil
+
+from fedsuite.engines.flower import (
+    SUPPORTED_BELOW,
+    SUPPORTED_FROM,
+    fleet_is_grpc,
+    flower_version,
+)
+from fedsuite.engines.processes import own_script
+
+PROGRAMS = (
+    "flwr",
+    "flower-superlink",
+    "flower-supernode",
+    "flower-superexec",
+    "flwr-simulation",
+    "flwr-serverapp",
+    "flwr-clientapp",
+)
+"""Flower's programs that a run needs."""
+
+
+def flower_facts() -> dict[str, str | int | bool]:
+    """Return the facts that decide how runs through Flower work on this machine.
+
+    Returns
+    -------
+    dict[str, str | int | bool]
+        Versions ("" if missing), whether this flwr is supported, the transport between
+        SuperNodes and SuperLink, paths of Flower's programs ("" if missing), CPUs that
+        this process may use, and threads per process.
+    """
+    flwr = _version("flwr")
+    parts = flower_version() if flwr else (0, 0)
+    facts: dict[str, str | int | bool] = {
+        "flwr": flwr,
+        "flwr-supported": SUPPORTED_FROM <= parts < SUPPORTED_BELOW,
+        "transport": ("gRPC" if fleet_is_grpc() else "HTTP") if flwr else "",
+        "torch": _version("torch"),
+        "cpus": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
+        "threads": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+    return facts | {f"{name}-path": _find(name) for name in PROGRAMS}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _find(program: str) -> str:
+    return own_script(program) or shutil.which(program) or ""
