@@ -14,7 +14,13 @@ from contextlib import ExitStack
 
 from fedsuite.engines import begun
 from fedsuite.engines.flower import launch_superlink
-from fedsuite.engines.processes import POLL_INTERVAL, Program, World, own_script
+from fedsuite.engines.processes import (
+    POLL_INTERVAL,
+    Program,
+    World,
+    own_script,
+    short_base,
+)
 
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable that Ray merges into what a program asks of its job; Flower asks for no such."""
@@ -128,5 +134,6 @@ class EarlyWorld(World):
 
 def can_begin() -> bool:
     """Return whether this machine can have an :class:`EarlyWorld`."""
-    programs = (*_PROGRAMS, _SIMULATION)
-    return sys.platform == "linux" and all(own_script(program) for program in programs)
+    if sys.platform != "linux" or os.statvfs(short_base()).f_flag & os.ST_NOEXEC:
+        return False  # stand-ins must be found before Flower's programs
+    return all(own_script(program) for program in (*_PROGRAMS, _SIMULATION))

@@ -173,7 +173,7 @@ class World:
     """
 
     def __init__(self, package: str = "fedsuite") -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="fed-", dir=_short_base())).resolve()
+        self.folder = Path(tempfile.mkdtemp(prefix="fed-", dir=short_base())).resolve()
         self.neutral = self.folder / "empty"
         """Empty working folder of every process; files there would shadow the app."""
         self.neutral.mkdir()
@@ -350,7 +350,7 @@ def _script_folders() -> list[str]:
     return [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
 
 
-def _short_base() -> str:
+def short_base() -> str:
     """Return a temporary folder whose path is short enough for Ray's sockets."""
     base = tempfile.gettempdir()
     fits = len(base) <= LONGEST_BASE and not any(c.isspace() for c in base)

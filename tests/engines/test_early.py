@@ -435,6 +435,19 @@ def test_a_run_takes_the_world_that_has_begun(
         assert not world.folder.exists()
 
 
+def test_nothing_begins_where_stand_ins_cannot_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert early.can_begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(early, "own_script", lambda name: name != "flwr" and name)
+        assert not early.can_begin()
+    flags = os.ST_NOEXEC | os.ST_NOSUID
+    place = os.statvfs_result((0,) * 8 + (flags, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: place)
+    assert not early.can_begin()
+
+
 def test_the_programs_and_modules_that_are_loaded_are_there_and_know_nothing_of_ray() -> (
     None
 ):
