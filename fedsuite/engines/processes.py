@@ -184,7 +184,6 @@ class World:
             "RAY_TMPDIR": str(self.folder),
         }
         self._programs: list[Program] = []
-        self._closed = False
         self._reserved: list[socket.socket] = []
         self._watchdog = Watchdog(self._id, self.folder)
 
@@ -259,7 +258,7 @@ class World:
         return own | marked(self._id, self.folder)
 
     def close(self, grace_s: float) -> None:
-        """End every process of this world, then delete its folder; once.
+        """End every process of this world, then delete its folder.
 
         Ctrl-C and stop signals wait meanwhile, so that nothing is left behind.
 
@@ -268,9 +267,6 @@ class World:
         grace_s
             Seconds between SIGTERM and SIGKILL; 0 kills at once.
         """
-        if self._closed:
-            return
-        self._closed = True
         with _handled(_STOP_SIGNALS, signal.SIG_IGN):
             if grace_s > 0:
                 self._end(signal.SIGTERM, grace_s)

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import fedsuite
+from fedsuite.cli import command
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.engines import api, early, ray
 from fedsuite.engines.ahead import begun_for
@@ -400,6 +402,18 @@ def test_a_wrong_experiment_ends_what_has_begun(monkeypatch: pytest.MonkeyPatch)
     assert seen == ["begun", "ended"]
 
 
+@pytest.mark.parametrize("option", [["--engine", "ray"], ["--set", "engine=ray"]])
+def test_the_command_begins_before_it_reads_the_keys(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: list[str]
+) -> None:
+    (tmp_path / "e.toml").write_text("no-such-key = 1\n")
+    with begun(monkeypatch) as seen:
+        words = ["run", str(tmp_path / "e.toml"), *option]
+        result = CliRunner().invoke(command.app, words)
+        assert "no-such-key" in str(result.exception)
+    assert seen == ["begun", "ended"]
+
+
 def test_a_run_that_goes_on_begins_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -420,18 +434,19 @@ def test_a_run_that_goes_on_begins_too(
 def test_a_run_takes_the_world_that_has_begun(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worlds: list[World] = []
-    monkeypatch.setattr(ray, "wait_for", lambda _: None)
+    seen: list[object] = []
+    monkeypatch.setattr(early, "launch_superlink", lambda *_: "its SuperLink")
+    monkeypatch.setattr(ray, "wait_for", seen.append)
 
     def run_app(world: EarlyWorld, *_: object) -> None:
-        worlds.append(world)
+        seen.append(world)
         told = json.loads((world._sockets / "simulation.environment").read_text())
         assert told[ALLOWED_CODE_VARIABLE] == "my_code:Net"
 
     monkeypatch.setattr(ray, "run_app", run_app)
     with EarlyWorld() as world:
         ray.run_ray({"model": "my_code:Net"}, num_supernodes=1, begun=world)
-        assert worlds == [world]
+        assert seen == ["its SuperLink", world]
         assert not world.folder.exists()
 
 
