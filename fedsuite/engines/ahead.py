@@ -1,4 +1,4 @@
-"""What begins before an experiment is read and checked, which takes a second."""
+"""Decides what begins before an experiment is read and checked, which takes a second."""
 
 import os
 import tomllib

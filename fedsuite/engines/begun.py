@@ -1,4 +1,4 @@
-"""Flower's programs and Ray, loaded before anybody starts them. Linux only.
+"""Loads what Flower's programs import, and forks for each program. Linux only.
 
     python -P begun.py load PROGRAMS WORKERS SIMULATION MODULES MODULES
     python -I -S begun.py ask SOCKET PROGRAM ARGUMENT ...

@@ -1,4 +1,4 @@
-"""What a run under Ray needs whatever its keys, started before the keys are read.
+"""Starts what every run under Ray needs before the run's keys are read.
 
 To read and check an experiment takes a second, for the methods' code must be imported.
 Meanwhile SuperLink and Ray can start.

@@ -1,4 +1,4 @@
-"""Facts of this machine that decide how runs through Flower work."""
+"""Finds the facts of this machine that decide how runs through Flower work."""
 
 import importlib.metadata
 import os
