@@ -2,8 +2,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-CONSTRAINTS ?= constraints/flwr-1.41.txt
-FLWR ?= 1.41.0
+CONSTRAINTS ?= constraints/flwr-1.42.txt
+FLWR ?= 1.42.0
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 

@@ -13,7 +13,7 @@ from tests.deploy.shipped import DEPLOY, MANIFESTS, README, UNITS
 
 
 def test_the_versions_are_the_ones_tested() -> None:
-    pinned = (DEPLOY.parent / "constraints" / "flwr-1.41.txt").read_text()
+    pinned = (DEPLOY.parent / "constraints" / "flwr-1.42.txt").read_text()
     (version,) = re.findall(r"^flwr==([\d.]+)", pinned, re.MULTILINE)
     text = "".join(path.read_text() for path in (*MANIFESTS, DEPLOY / "compose.yml"))
     found = set(
