@@ -30,6 +30,7 @@ def copied_pages() -> dict[Path, str]:
         ROOT / "benchmarks" / "README.md": "results/benchmarks",
         ROOT / "benchmarks" / "log.md": "results/benchmarks_log",
         ROOT / "benchmarks" / "results" / "gpu-faked" / "README.md": "results/gpu_faked",
+        ROOT / "benchmarks" / "results" / "gpu-h200" / "README.md": "results/gpu_h200",
     }
     for page in sorted((ROOT / "simulations").glob("*/README.md")):
         pages[page] = f"results/{page.parent.name}"
