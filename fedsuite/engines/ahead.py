@@ -1,7 +1,6 @@
 """Decides what begins before an experiment is read and checked, which takes a second."""
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.keys import AUTO
+from fedsuite.core.text import read_toml
 from fedsuite.experiment.shipped import find_experiment
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def begun_for(
 
 def _keys_of(file: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(find_experiment(file).read_text(encoding="utf-8"))
+        return read_toml(find_experiment(file))
     except (OSError, ValueError):
         return {}
 

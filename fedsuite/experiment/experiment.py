@@ -8,7 +8,6 @@ module checks values against the declarations and fills in defaults.
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.core.settings import Declaring
+from fedsuite.core.text import read_toml
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.experiment.choices import check_choices
 from fedsuite.experiment.client_networks import check_networks
@@ -292,11 +292,10 @@ def read_file(path: Path) -> dict[str, object]:
         If it cannot be read, is not TOML, or is not flat.
     """
     try:
-        with open(find_experiment(path), "rb") as file:
-            content = tomllib.load(file)
+        content = read_toml(find_experiment(path))
     except OSError as error:
         raise ConfigError(f"cannot read experiment {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"experiment {path} is not valid TOML: {error}") from error
     for name, value in content.items():
         if isinstance(value, dict | list):
