@@ -21,7 +21,8 @@ from fedsuite.core.output import outliving_readers
 from fedsuite.core.progress import shown
 from fedsuite.deploy.commands import app as deploy_app
 from fedsuite.engines.ahead import begun_for
-from fedsuite.engines.api import ENGINES, Engine, Room, changed, run_begun
+from fedsuite.engines.api import ENGINES, Engine, changed, run_begun
+from fedsuite.engines.room import Room
 from fedsuite.experiment.command_options import (
     FileArgument,
     RunsArgument,
@@ -143,11 +144,11 @@ def run(
     chosen = _engine(engine)
     # What will be wanted can be told before the keys are known.
     typed = dict(setting.partition("=")[::2] for setting in settings or [])
-    with begun_for(file, changed(typed, chosen, None)) as begun:
+    room = Room(num_supernodes, client_cpus, client_gpus)
+    with begun_for(file, changed(typed, chosen, None), room) as begun:
         with _imports_uncollected():
             import fedsuite.engines.local  # noqa: F401
 
-        room = Room(num_supernodes, client_cpus, client_gpus)
         run_begun(file, changed(overrides(settings), chosen, seed), room, begun)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.plug_ins import Registry
 from fedsuite.core.search import Search
+from fedsuite.core.text import escape_taken
 
 Value = bool | int | float | str
 
@@ -138,6 +139,8 @@ class Key:
         if type(value) is not self.type:
             raise self.error(value)
         assert isinstance(value, bool | int | float | str)
+        if isinstance(value, str) and (words := escape_taken(value)):
+            raise ConfigError(f"key {self.name} = {value!r}: {words}")
         if isinstance(value, str) and self.choices and value not in self.choices:
             raise self.error(value)
         if isinstance(value, int | float) and not isinstance(value, bool):

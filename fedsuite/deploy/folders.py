@@ -26,7 +26,7 @@ import tomli_w
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
-from fedsuite.core.text import read_toml
+from fedsuite.core.text import escape_taken, read_toml
 from fedsuite.deploy.certificates import (
     make_authority,
     make_node_key,
@@ -119,6 +119,10 @@ class NodeFolder:
                 raise ConfigError(
                     f"{path / NODE_FILE}: {_NODE_TABLE} key {name} holds a "
                     f"{type(value).__name__}: expected a string, a number or a boolean"
+                )
+            if isinstance(value, str) and (words := escape_taken(value)):
+                raise ConfigError(
+                    f"{path / NODE_FILE}: {_NODE_TABLE} key {name} = {value!r}: {words}"
                 )
         preload = values.get("preload", True)
         if not isinstance(preload, bool):

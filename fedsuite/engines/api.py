@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +13,7 @@ from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.logs import write_line
 from fedsuite.core.progress import Work, shown
 from fedsuite.engines.ahead import begun_for
+from fedsuite.engines.room import Room
 
 if TYPE_CHECKING:
     from fedsuite.engines.early import EarlyWorld
@@ -71,7 +71,7 @@ def run(
     if not isinstance(experiment, Mapping):
         experiment = Path(experiment)
     room = Room(num_supernodes, client_cpus, client_gpus)
-    with begun_for(experiment, changes) as begun:
+    with begun_for(experiment, changes, room) as begun:
         return run_begun(experiment, changes, room, begun)
 
 
@@ -84,21 +84,6 @@ def changed(
         **overrides,
         **{key: value for key, value in named.items() if value is not None},
     }
-
-
-@dataclass(frozen=True)
-class Room:
-    """Where clients train: nodes, and what Ray reserves per working client.
-
-    Parameters
-    ----------
-    num_supernodes, client_cpus, client_gpus
-        As for :func:`run`.
-    """
-
-    num_supernodes: int = 0
-    client_cpus: int = 1
-    client_gpus: float = 0.0
 
 
 def run_begun(
@@ -294,6 +279,7 @@ def _start(
             f"--num-supernodes {room.num_supernodes}: expected at most the "
             f"{num_clients} clients"
         )
+    room.check(str(experiment["engine"]))
     try:
         with shown():
             _drive(experiment, folder, room, begun)
@@ -355,7 +341,9 @@ def _drive(
         address = chosen_address(str(config["ray-address"]), os.environ)
         if address:
             require("ray", "the engine ray")
-            places = join(config, address).room(room.client_cpus, room.client_gpus)
+            places = join(config, address).room(room)
+        else:
+            room.check_here()
         run_ray(
             config,
             num_supernodes=room.num_supernodes or min(experiment.num_clients, places),
@@ -395,8 +383,10 @@ def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
 
 
 def _check_folder(experiment: "Experiment", folder: Path) -> None:
-    """Refuse an existing run folder before any process starts."""
-    if not experiment["resume"] and folder.exists() and any(folder.iterdir()):
+    """Refuse the folder of another run before any process starts."""
+    from fedsuite.results.writer import is_used
+
+    if not experiment["resume"] and is_used(folder):
         raise RunError(
             f"run folder {folder} exists and is not empty: choose another run-name or "
             f"output-dir, or go on with its run by `fedsuite resume {folder}`"

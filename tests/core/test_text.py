@@ -87,6 +87,9 @@ def test_every_reader_of_people_s_toml(tmp_path: Path) -> None:
     site.parent.mkdir(parents=True)
     site.write_bytes(MARK + b'label-column = "died"\n')
     assert rehearsal_sites(tmp_path / "sites", ["a"])[0].label_column == "died"
+    site.write_bytes(b'label-column = "\\table"\n')
+    with pytest.raises(ConfigError, match=f"label-column = .*{BACKSLASH}"):
+        rehearsal_sites(tmp_path / "sites", ["a"])
 
     make_run(tmp_path / "run")
     kept = tmp_path / "run" / "experiment.toml"
