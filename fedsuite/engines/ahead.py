@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from fedsuite.engines.early import EarlyWorld
 
 
+_USUAL = Room()
+
+
 @contextmanager
 def begun_for(
     experiment: Path | Mapping[str, object],
     changes: Mapping[str, object],
-    room: Room = Room(),
+    room: Room = _USUAL,
 ) -> Iterator["EarlyWorld | None"]:
     """Begin what an experiment will need, if it will run under a Ray of its own.
 

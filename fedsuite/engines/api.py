@@ -130,6 +130,8 @@ def resume(
     num_rounds: int | None = None,
     num_supernodes: int = 0,
     from_round: int | None = None,
+    client_cpus: int = 1,
+    client_gpus: float = 0.0,
 ) -> "Run":
     """Resume a run from its last checkpoint, to the same bits as without a stop.
 
@@ -146,6 +148,8 @@ def resume(
     from_round
         Round of an earlier checkpoint to go on from. Later checkpoints are passed over, and
         stay in the folder under names that end in ``.aside``.
+    client_cpus, client_gpus
+        As for :func:`run`.
 
     Raises
     ------
@@ -164,9 +168,10 @@ def resume(
             f"command `fedsuite resume {folder}`, or name an engine"
         )
     changes = changed({}, engine, None)
-    with begun_for(folder / EXPERIMENT, changes) as begun:
+    room = Room(num_supernodes, client_cpus, client_gpus)
+    with begun_for(folder / EXPERIMENT, changes, room) as begun:
         resumed = at_home(resumable(folder, changes, num_rounds, from_round))
-        return _start(resumed, folder, Room(num_supernodes), begun)
+        return _start(resumed, folder, room, begun)
 
 
 def federation_of(folder: Path) -> str:
@@ -279,7 +284,7 @@ def _start(
             f"--num-supernodes {room.num_supernodes}: expected at most the "
             f"{num_clients} clients"
         )
-    room.check(str(experiment["engine"]))
+    room.check(str(experiment["engine"]), str(experiment["device"]))
     try:
         with shown():
             _drive(experiment, folder, room, begun)

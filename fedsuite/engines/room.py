@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO
 
 _SMALLEST_SHARE = 0.0001
 """Ray's unit of a share."""
@@ -28,8 +29,13 @@ class Room:
     client_cpus: int = 1
     client_gpus: float = 0.0
 
-    def check(self, engine: str) -> None:
+    def check(self, engine: str, device: str = AUTO) -> None:
         """Refuse amounts that Ray does not set aside, or that another engine passes over.
+
+        Parameters
+        ----------
+        engine, device
+            The experiment's keys.
 
         Raises
         ------
@@ -42,6 +48,11 @@ class Room:
             raise ConfigError(
                 f"{option}: the engine {engine} sets nothing aside for a client: leave it "
                 "out, or take --engine ray"
+            )
+        if engine == "ray" and device == "cuda" and not gpus:
+            raise ConfigError(
+                "key device = 'cuda': Ray hides all GPUs from clients that reserve none: "
+                "give --client-gpus, a share such as 0.25 or whole GPUs"
             )
         if cpus < 1:
             raise ConfigError(f"--client-cpus {cpus}: expected at least 1")

@@ -275,7 +275,7 @@ def _claim(path: Path) -> BaseFileLock:
 
 
 def is_used(path: Path) -> bool:
-    """Return whether a run's folder holds more than a run that ended before its first round.
+    """Return whether a folder holds more than a run that ended before its first round.
 
     Such a run has nothing to lose, so its folder is not in the way of the next try.
     """

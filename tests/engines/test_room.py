@@ -1,4 +1,4 @@
-"""Processors and GPUs for clients: more than there are is one line before anything starts."""
+"""Processors and GPUs for clients: too many are one line before anything starts."""
 
 import math
 from pathlib import Path
@@ -62,9 +62,17 @@ def test_no_processor(cpus: int) -> None:
 
 @pytest.mark.parametrize("gpus", [-1.0, 1.5, 0.000099, math.nan, math.inf])
 def test_amounts_that_ray_does_not_take(gpus: float) -> None:
-    with pytest.raises(ConfigError, match="a share of a GPU such as 0.25, or whole GPUs"):
+    with pytest.raises(ConfigError, match=r"a share of a GPU such as 0\.25, or whole GPUs"):
         Room(client_gpus=gpus).check("ray")
     Room(client_gpus=0.000101).check("ray")
+
+
+def test_a_gpu_that_ray_would_hide() -> None:
+    with pytest.raises(ConfigError, match=r"key device = 'cuda': Ray hides all GPUs"):
+        Room().check("ray", "cuda")
+    Room(client_gpus=0.25).check("ray", "cuda")
+    Room().check("local", "cuda")
+    Room().check("ray", "auto")
 
 
 def test_the_count_is_this_machine_s() -> None:
