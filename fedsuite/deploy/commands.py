@@ -171,6 +171,7 @@ def local(
     """Rehearse a whole federation as processes of this machine."""
     from fedsuite.deploy.endings import rehearsal_told
     from fedsuite.deploy.rehearsal import rehearse
+    from fedsuite.engines.staging import check_code
 
     values = _values(file, settings)
     if values.get("sites"):
@@ -181,6 +182,7 @@ def local(
     if output is None and values["state-dir"] == AUTO:
         # The nodes' folders go, and a resumed run needs what clients kept.
         values["state-dir"] = str(Path(str(values["output-dir"])) / ".state")
+    check_code(values)
     with rehearsal_told(values, nodes, output):
         rehearse(values, nodes, output, print_line)
 

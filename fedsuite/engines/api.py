@@ -333,7 +333,10 @@ def _drive(
 
         run_local(experiment, folder, num_supernodes=room.num_supernodes)
         return
+    from fedsuite.engines.staging import check_code
+
     _check_folder(experiment, folder)
+    check_code(experiment.values)
     places = os.cpu_count() or 1
     config = dict(experiment.values)
     if config["state-dir"] == AUTO:

@@ -20,6 +20,7 @@ from typing import Any
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.files import make_folder
 from fedsuite.core.keys import Value
+from fedsuite.core.own_process import anywhere
 from fedsuite.core.progress import Work
 from fedsuite.engines.processes import flower_environment
 from fedsuite.engines.room import Room
@@ -232,7 +233,7 @@ def _probe(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "fedsuite.engines.cluster_probe"],
-            env=flower_environment(os.environ) | {"PYTHONPATH": import_path()},
+            env=flower_environment(anywhere(os.environ)) | {"PYTHONPATH": import_path()},
             input=json.dumps(request),
             capture_output=True,
             text=True,
@@ -257,4 +258,4 @@ def _probe(request: Mapping[str, Any]) -> dict[str, Any]:
 def import_path() -> str:
     """Return what nodes of this machine need on PYTHONPATH to import what we do."""
     here = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(dict.fromkeys([here, *filter(os.path.isabs, sys.path)]))
+    return os.pathsep.join(dict.fromkeys([here, *map(os.path.abspath, sys.path)]))

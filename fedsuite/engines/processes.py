@@ -26,6 +26,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.own_process import anywhere
 from fedsuite.core.progress import redraw
 from fedsuite.engines.watchdog import Watchdog, mark, marked
 
@@ -74,7 +75,8 @@ def own_script(name: str) -> str:
 def clean_python_path(python_path: str, package: str | None) -> str:
     """Return the entries of a ``PYTHONPATH`` that cannot shadow ``package``.
 
-    Relative entries are dropped, because they mean another folder in another process.
+    Relative entries are dropped, because they mean another folder in another process;
+    :func:`~fedsuite.core.own_process.anywhere` has made those of this process absolute.
     Folders with their own ``package`` are dropped if there is a package to shadow.
     """
     entries = (entry for entry in python_path.split(os.pathsep) if os.path.isabs(entry))
@@ -178,7 +180,7 @@ class World:
         """Empty working folder of every process; files there would shadow the app."""
         self.neutral.mkdir()
         self._id = uuid.uuid4().hex
-        self.environment = flower_environment(os.environ, package) | {
+        self.environment = flower_environment(anywhere(os.environ), package) | {
             **mark(self._id),
             "FLWR_HOME": str(self.folder / "flwr"),
             "RAY_TMPDIR": str(self.folder),
