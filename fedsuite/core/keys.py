@@ -99,6 +99,10 @@ class Key:
     words
         What a key of numbers accepts beside them, such as ``"off"`` or ``"median x 3"``; a
         number in it stands for any number.
+    path
+        For a key that names a file or folder: the environment variable by which each
+        machine names its own, or "" if there is none. No node takes the key's value from a
+        message. None for other keys.
     """
 
     name: str
@@ -114,6 +118,7 @@ class Key:
     search: Search | None = None
     local: bool = False
     words: tuple[str, ...] = ()
+    path: str | None = None
 
     @property
     def type(self) -> type:
@@ -146,6 +151,12 @@ class Key:
         if isinstance(value, int | float) and not isinstance(value, bool):
             self._check_bounds(value)
         return value
+
+    def own(self, value: object) -> object:
+        """Return what a node takes of a message: its own folder in place of a path."""
+        if self.path is None or value == self.default:
+            return value
+        return AUTO if self.path else self.default
 
     def parse_text(self, text: str) -> Value:
         """Return the value of a command line's text (``true``, ``3``, ``0.1``, ``mlp``)."""

@@ -149,12 +149,16 @@ def run(
     from fedsuite.deploy.folders import SuperLinkFolder
     from fedsuite.deploy.rehearsal import submit
     from fedsuite.experiment.experiment import Experiment
+    from fedsuite.experiment.paths import places, refuse_relative_paths
 
     experiment = Experiment.load(file, overrides(settings))
     values = portable(experiment)
     if experiment["output-dir"] == AUTO:
         # The server's own place, where `deploy status` looks; this may be another machine.
         values["output-dir"] = AUTO
+    refuse_relative_paths(values)
+    if own := sorted(set(places(values)) - {"FEDSUITE_RUNS"}):
+        print_line(f"the folders of nodes are their operators' own, by {', '.join(own)}")
     submit(SuperLinkFolder.load(folder), values, print_line, host)
 
 
@@ -171,9 +175,13 @@ def local(
     """Rehearse a whole federation as processes of this machine."""
     from fedsuite.deploy.endings import rehearsal_told
     from fedsuite.deploy.rehearsal import rehearse
+    from fedsuite.engines.api import at_home
     from fedsuite.engines.staging import check_code
+    from fedsuite.experiment.experiment import Experiment
 
-    values = _values(file, settings)
+    experiment = Experiment.load(file, overrides(settings))
+    # All machines are this one.
+    values = dict(at_home(experiment.replace(engine="deployment")).values)
     if values.get("sites"):
         raise ConfigError(
             "key sites: nodes that this command starts bring no data; rehearse with "
@@ -210,13 +218,6 @@ def status(
     there = runs or Path(superlink_environment(loaded)["FEDSUITE_RUNS"])
     for table in tables(loaded, there):
         console.print(table)
-
-
-def _values(file: Path, settings: list[str] | None) -> "dict[str, Value]":
-    """Return an experiment's values for a run on other machines."""
-    from fedsuite.experiment.experiment import Experiment
-
-    return portable(Experiment.load(file, overrides(settings)))
 
 
 def portable(experiment: "Experiment") -> "dict[str, Value]":

@@ -41,6 +41,7 @@ from fedsuite.engines.flower import (
 )
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
 from fedsuite.engines.staging import stage_keys
+from fedsuite.experiment.paths import path_keys, places
 from fedsuite.results.layout import EXPERIMENT, FEDERATION_VARIABLE
 
 
@@ -145,7 +146,9 @@ def rehearse(
     def drive(world: World) -> None:
         allowed = allowed_by_starter(run_config)
         place = folder or world.folder / "federation"
-        federation = LocalFederation(world, place, num_nodes, node_config=allowed)
+        federation = LocalFederation(
+            world, place, num_nodes, node_config=allowed, places=places(run_config)
+        )
         federation.start()
         federation.run(run_config, on_line)
 
@@ -155,7 +158,8 @@ def rehearse(
 class LocalFederation:
     """SuperLink and SuperNodes of a federation as processes of this machine.
 
-    ``folder`` is new or empty; ``node_config`` adds to every node's configuration.
+    ``folder`` is new or empty; ``node_config`` adds to every node's configuration, and
+    ``places`` to its environment.
     """
 
     def __init__(
@@ -166,6 +170,7 @@ class LocalFederation:
         *,
         preload: bool = True,
         node_config: Mapping[str, Value] | None = None,
+        places: Mapping[str, str] | None = None,
     ) -> None:
         names = [f"node-{index}" for index in range(num_nodes)]
         ports = [world.reserve_port() for _ in range(num_nodes + 2)]
@@ -180,6 +185,7 @@ class LocalFederation:
         ]
         self.running: dict[str, list[Program]] = {}
         self._world = world
+        self._places = places or {}
         self._ports = ports[2:]
         # Several SuperExecs together look for work as often as one.
         world.environment.setdefault(POLL_INTERVAL, f"{min(1.0, 0.05 * num_nodes):g}")
@@ -212,7 +218,7 @@ class LocalFederation:
     def start_node(self, index: int) -> None:
         """Start a SuperNode and its SuperExec."""
         folder, port = self.nodes[index], self._ports[index]
-        with _within(self._world, supernode_environment(folder)):
+        with _within(self._world, {**supernode_environment(folder), **self._places}):
             node = self._world.start(folder.name, supernode_command(folder, port))
             command = supernode_helper_command(folder, port)
             helper = self._world.start(f"{folder.name}-superexec", command)
@@ -240,8 +246,8 @@ def _is_connected(node: Program) -> bool:
 def _within(world: World, environment: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables for processes started inside the block."""
     names = (
-        *("FLWR_HOME", "FEDSUITE_RUNS", "FEDSUITE_STATE", "PYTHONPATH"),
-        FEDERATION_VARIABLE,
+        *("FLWR_HOME", "PYTHONPATH", FEDERATION_VARIABLE),
+        *(key.path for key in path_keys() if key.path),
     )
     before = dict(world.environment)
     world.environment.update({n: environment[n] for n in names if n in environment})

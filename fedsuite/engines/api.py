@@ -238,27 +238,22 @@ def _pass_over_later(folder: Path, server_round: int) -> None:
 
 def at_home(experiment: "Experiment") -> "Experiment":
     """Return the experiment with absolute folders, run name and engine."""
+    from fedsuite.experiment.paths import absolute_paths
     from fedsuite.experiment.plug_ins import requirements
 
     values = dict(experiment.values)
     values["plug-ins"] = requirements(values)
-    output = str(values["output-dir"])
-    values["output-dir"] = os.path.abspath("runs" if output == AUTO else output)
+    if values["output-dir"] == AUTO:
+        values["output-dir"] = "runs"
+    if values["data-dir"] == AUTO:
+        values["data-dir"] = os.environ.get("FEDSUITE_DATA", "") or AUTO
+    values |= absolute_paths(values)
     if values["run-name"] == AUTO:
         stem = f"{values['method']}-{values['dataset']}-s{values['seed']}"
         stem = stem.replace(":", "-")
         values["run-name"] = _free_name(Path(str(values["output-dir"])), stem)
-    if values["state-dir"] != AUTO:
-        values["state-dir"] = os.path.abspath(str(values["state-dir"]))
     if values["engine"] == AUTO:
         values["engine"] = "local"
-    data = str(values["data-dir"])
-    if data == AUTO:
-        data = os.environ.get("FEDSUITE_DATA", "") or AUTO
-    values["data-dir"] = data if data == AUTO else os.path.abspath(os.path.expanduser(data))
-    if values["public-dir"] not in ("", AUTO):
-        public = os.path.expanduser(str(values["public-dir"]))
-        values["public-dir"] = os.path.abspath(public)
     return type(experiment).from_values(values)
 
 

@@ -109,7 +109,11 @@ class Experiment:
 
     @classmethod
     def from_values(
-        cls, given: Mapping[str, object], overridden: Collection[str] = ()
+        cls,
+        given: Mapping[str, object],
+        overridden: Collection[str] = (),
+        *,
+        own_paths: bool = False,
     ) -> "Experiment":
         """Check values and fill in defaults.
 
@@ -120,6 +124,8 @@ class Experiment:
         overridden
             Keys whose values win over a file's. Other keys that lose their effect by them
             fall to their defaults, and are not refused.
+        own_paths
+            Whether the values came with a message to a node, which has folders of its own.
 
         Raises
         ------
@@ -137,6 +143,8 @@ class Experiment:
             for key in group:
                 defaults[key.name] = own.get(key.name, key.default)
                 value = given.get(key.name, defaults[key.name])
+                if own_paths:
+                    value = key.own(value)
                 if value == AUTO and key.name in own:
                     value = own[key.name]
                 elif value == AUTO and key.default != AUTO and key.name in ambiguous_keys():
