@@ -110,8 +110,11 @@ def supernode(
         Path, typer.Argument(help="The node's folder, as it was handed out.")
     ],
     runtime_port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port on this machine's loopback.")
-    ] = 9094,
+        int | None,
+        typer.Option(
+            min=1, max=65535, help="Port on this machine's loopback; default: a free one."
+        ),
+    ] = None,
 ) -> None:
     """Run a SuperNode until it is stopped; it keeps private models in its folder."""
     from fedsuite.deploy.folders import NodeFolder
@@ -204,10 +207,12 @@ def status(
 ) -> None:
     """Show nodes, runs, last rounds, and replies that were not used."""
     from rich.console import Console
+    from rich.text import Text
 
+    from fedsuite.core.errors import RunError
     from fedsuite.deploy.folders import SERVER, SuperLinkFolder
     from fedsuite.deploy.programs import superlink_environment
-    from fedsuite.deploy.status import tables
+    from fedsuite.deploy.status import federation_tables, read_runs, results_table
     from fedsuite.deploy.validity import valid_until
 
     loaded = SuperLinkFolder.load(folder)
@@ -216,8 +221,16 @@ def status(
         f"The certificate holds until {valid_until(loaded.path / SERVER):%Y-%m-%d}"
     )
     there = runs or Path(superlink_environment(loaded)["FEDSUITE_RUNS"])
-    for table in tables(loaded, there):
-        console.print(table)
+    found = read_runs(there)
+    try:
+        for table in federation_tables(loaded, found):
+            console.print(table)
+    except RunError as error:
+        # What it has done is in its folder all the same.
+        start = f"fedsuite deploy superlink {loaded.path}"
+        told = f"the SuperLink does not answer ({error}): `{start}` starts it"
+        console.print(Text(told))
+    console.print(results_table(there, found))
 
 
 def portable(experiment: "Experiment") -> "dict[str, Value]":

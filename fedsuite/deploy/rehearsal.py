@@ -10,6 +10,7 @@ from fedsuite.core.errors import RunError, Stopped
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
 from fedsuite.core.progress import Work
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.deploy.door import LOOPBACK
 from fedsuite.deploy.endings import failed_there, is_full, left_to_superlink, run_folder
 from fedsuite.deploy.folders import (
@@ -19,6 +20,7 @@ from fedsuite.deploy.folders import (
     SuperLinkFolder,
     init_federation,
 )
+from fedsuite.deploy.lacking import Lacking
 from fedsuite.deploy.programs import (
     is_healthy,
     register_nodes,
@@ -69,9 +71,12 @@ def submit(
     write_connection(folder, host)
     run_id: str | None = None
 
+    lacking = Lacking(folder, DataSettings.of(run_config).site_names, on_line)
+
     def note(line: str) -> None:
         nonlocal run_id
         run_id = run_id or started_run(line)
+        lacking.hear(line)
         on_line(line)
 
     full = False
@@ -82,6 +87,8 @@ def submit(
         was, full = full, is_full(folder.path)
         if full and not was:
             on_line(f"the disk of {folder.path} is full: free some")
+        if run_id:
+            lacking.look()
 
     def drive(world: World) -> None:
         app = stage_keys(world.folder / "app", run_config)

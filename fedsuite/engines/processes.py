@@ -28,6 +28,7 @@ from typing import Self
 from fedsuite.core.errors import RunError
 from fedsuite.core.own_process import anywhere
 from fedsuite.core.progress import redraw
+from fedsuite.engines.ports import reserved_port
 from fedsuite.engines.watchdog import Watchdog, mark, marked
 
 POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
@@ -202,21 +203,9 @@ class World:
         self.close(grace_s=0.0 if kind is None else 1.0)
 
     def reserve_port(self) -> int:
-        """Return a free port of 127.0.0.1, reserved while the world is open.
-
-        A socket stays bound to the port without listening. Linux then gives the port to
-        nobody who asks for any free port, but lets a server bind it. Other systems would
-        refuse the server, so there the port is only likely to stay free.
-        """
-        reserved = socket.socket()
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(("127.0.0.1", 0))
-        port: int = reserved.getsockname()[1]
-        if sys.platform == "linux":
-            self._reserved.append(reserved)
-        else:
-            reserved.close()
+        """Return a free port of 127.0.0.1, reserved while the world is open."""
+        port, reserved = reserved_port()
+        self._reserved.append(reserved)
         return port
 
     def start(

@@ -48,6 +48,10 @@ PACKAGES = ("flwr", "flwr-datasets", "ray", "torch", "numpy", "scikit-learn")
 """Packages whose versions the manifest holds."""
 
 
+class InUseError(RunError):
+    """A run's folder that a process writes."""
+
+
 class RunFolder:
     """A run's folder, opened for writing by :meth:`create` or :meth:`resume`.
 
@@ -244,7 +248,7 @@ def _locked(path: Path) -> BaseFileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise RunError(
+        raise InUseError(
             f"run folder {path} is in use: a process still writes this run; wait for it, "
             "or stop it"
         ) from None
@@ -272,6 +276,24 @@ def _claim(path: Path) -> BaseFileLock:
         lock.release()
         raise
     return lock
+
+
+def status_of(path: Path) -> str:
+    """Return a run's status; ``killed`` if it never ended, and no process writes it.
+
+    A process that was killed has left its status at ``running``.
+    """
+    status = str(layout.read_manifest(path).get("status"))
+    if status != "running":
+        return status
+    try:
+        with RunFolder.unused(path):
+            # The run may have ended between the two looks.
+            status = str(layout.read_manifest(path).get("status"))
+            return "killed" if status == "running" else status
+    except RunError:
+        # A process writes it, or the lock is not ours to look at.
+        return status
 
 
 def is_used(path: Path) -> bool:
