@@ -1,5 +1,6 @@
 """Runs on an existing federation, or on a federation rehearsed on one machine."""
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -45,6 +46,7 @@ from fedsuite.engines.processes import POLL_INTERVAL, Program, World
 from fedsuite.engines.staging import stage_keys
 from fedsuite.experiment.paths import path_keys, places
 from fedsuite.results.layout import EXPERIMENT, FEDERATION_VARIABLE
+from fedsuite.results.writer import is_used
 
 
 def submit(
@@ -156,8 +158,14 @@ def rehearse(
         federation = LocalFederation(
             world, place, num_nodes, node_config=allowed, places=places(run_config)
         )
-        federation.start()
-        federation.run(run_config, on_line)
+        try:
+            federation.start()
+            federation.run(run_config, on_line)
+        except Exception:
+            # Before the first round it holds nothing, and is in the way of the next try.
+            if not is_used(run_folder(run_config)):
+                shutil.rmtree(place, ignore_errors=True)
+            raise
 
     in_world(drive)
 
