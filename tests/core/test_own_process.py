@@ -66,6 +66,9 @@ def test_a_notebook_s_own_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, "src"])
     assert str(tmp_path / "src") in anywhere({})["PYTHONPATH"].split(os.pathsep)
+    # A variable that was set since this process began.
+    told = anywhere({"PYTHONPATH": "code"})["PYTHONPATH"].split(os.pathsep)
+    assert str(tmp_path / "code") in told and "code" not in told
 
 
 def test_what_every_python_has_is_not_told_again() -> None:
