@@ -21,7 +21,8 @@ from fedsuite.core.output import outliving_readers
 from fedsuite.core.progress import shown
 from fedsuite.deploy.commands import app as deploy_app
 from fedsuite.engines.ahead import begun_for
-from fedsuite.engines.api import ENGINES, Engine, Room, changed, run_begun
+from fedsuite.engines.api import ENGINES, Engine, changed, run_begun
+from fedsuite.engines.room import Room
 from fedsuite.experiment.command_options import (
     FileArgument,
     RunsArgument,
@@ -55,6 +56,8 @@ app.add_typer(deploy_app, name="deploy")
 NodesOption = Annotated[
     int, typer.Option(help="Nodes that the clients live on; 0 chooses a number.")
 ]
+CpusOption = Annotated[int, typer.Option(help="CPUs per client at work (ray).")]
+GpusOption = Annotated[float, typer.Option(help="GPUs per client at work (ray).")]
 EngineOption = Annotated[
     str | None,
     typer.Option(help=f"One of {', '.join(ENGINES)}; default: the file's, else local."),
@@ -134,20 +137,18 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed; overrides the file's.")] = None,
     settings: SetOption = None,
     num_supernodes: NodesOption = 0,
-    client_cpus: Annotated[int, typer.Option(help="CPUs per client at work (ray).")] = 1,
-    client_gpus: Annotated[
-        float, typer.Option(help="GPUs per client at work (ray).")
-    ] = 0.0,
+    client_cpus: CpusOption = 1,
+    client_gpus: GpusOption = 0.0,
 ) -> None:
     """Run an experiment."""
     chosen = _engine(engine)
     # What will be wanted can be told before the keys are known.
     typed = dict(setting.partition("=")[::2] for setting in settings or [])
-    with begun_for(file, changed(typed, chosen, None)) as begun:
+    room = Room(num_supernodes, client_cpus, client_gpus)
+    with begun_for(file, changed(typed, chosen, None), room) as begun:
         with _imports_uncollected():
             import fedsuite.engines.local  # noqa: F401
 
-        room = Room(num_supernodes, client_cpus, client_gpus)
         run_begun(file, changed(overrides(settings), chosen, seed), room, begun)
 
 
@@ -163,6 +164,8 @@ def resume(
         int | None,
         typer.Option(help="Go on from this round's checkpoint, not from the last."),
     ] = None,
+    client_cpus: CpusOption = 1,
+    client_gpus: GpusOption = 0.0,
 ) -> None:
     """Go on with a run from its last checkpoint, at its federation if it has one."""
     with _imports_uncollected():
@@ -175,6 +178,7 @@ def resume(
     if federation and engine is None:
         from fedsuite.deploy.rehearsal import resume_there
 
+        Room(0, client_cpus, client_gpus).check("deployment")
         resume_there(folder, Path(federation), num_rounds, from_round)
         return
     go_on(
@@ -183,6 +187,8 @@ def resume(
         num_rounds=num_rounds,
         num_supernodes=num_supernodes,
         from_round=from_round,
+        client_cpus=client_cpus,
+        client_gpus=client_gpus,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.plug_ins import Registry
 from fedsuite.core.search import Search
+from fedsuite.core.text import escape_taken
 
 Value = bool | int | float | str
 
@@ -98,6 +99,10 @@ class Key:
     words
         What a key of numbers accepts beside them, such as ``"off"`` or ``"median x 3"``; a
         number in it stands for any number.
+    path
+        For a key that names a file or folder: the environment variable by which each
+        machine names its own, or "" if there is none. No node takes the key's value from a
+        message. None for other keys.
     """
 
     name: str
@@ -113,6 +118,7 @@ class Key:
     search: Search | None = None
     local: bool = False
     words: tuple[str, ...] = ()
+    path: str | None = None
 
     @property
     def type(self) -> type:
@@ -138,11 +144,19 @@ class Key:
         if type(value) is not self.type:
             raise self.error(value)
         assert isinstance(value, bool | int | float | str)
+        if isinstance(value, str) and (words := escape_taken(value)):
+            raise ConfigError(f"key {self.name} = {value!r}: {words}")
         if isinstance(value, str) and self.choices and value not in self.choices:
             raise self.error(value)
         if isinstance(value, int | float) and not isinstance(value, bool):
             self._check_bounds(value)
         return value
+
+    def own(self, value: object) -> object:
+        """Return what a node takes of a message: its own folder in place of a path."""
+        if self.path is None or value == self.default:
+            return value
+        return AUTO if self.path else self.default
 
     def parse_text(self, text: str) -> Value:
         """Return the value of a command line's text (``true``, ``3``, ``0.1``, ``mlp``)."""

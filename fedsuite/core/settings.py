@@ -52,6 +52,7 @@ def key(
     told: str = "",
     search: Search | None = None,
     words: tuple[str, ...] = (),
+    path: str | None = None,
     init: Literal[True] = True,
 ) -> T:
     """Declare a field that experiments may set.
@@ -84,13 +85,16 @@ def key(
         Values that ``fedsuite tune`` tries; None leaves the key as it is.
     words
         What ``float | str`` allows beside numbers; a number in a word is any number.
+    path
+        For a file or folder: the variable by which each machine names its own; "" if there
+        is none.
     """
     said: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
     said |= {"needs": needs, "value_needs": value_needs, "search": search, "words": words}
     if choices:
         # A registry is not read before a value is.
         said["choices"] = choices if isinstance(choices, Registry) else tuple(choices)
-    said["local"] = local
+    said |= {"local": local, "path": path}
     made: T = field(default=default, metadata={_KEY: said, _HELP: help, _TOLD: told})
     return made
 

@@ -23,6 +23,7 @@ class DataSettings(Settings):
     data_dir: str = key(
         local=True,
         default=AUTO,
+        path="FEDSUITE_DATA",
         help="folder with one sub-folder of Parquet files per data set; auto is the "
         "environment variable FEDSUITE_DATA, else the hub",
     )
@@ -41,6 +42,7 @@ class DataSettings(Settings):
     site_dirs: str = key(
         local=True,
         default="",
+        path="",
         help="rehearses sites in the local engine: folder with a sub-folder of data for "
         "each",
     )
@@ -86,6 +88,7 @@ class DataSettings(Settings):
     public_dir: str = key(
         local=True,
         default="",
+        path="FEDSUITE_PUBLIC",
         help="folder with Parquet files of public images of your own, without labels, of "
         "which public-size takes the first rows (0 is all); auto is the environment "
         "variable FEDSUITE_PUBLIC of each machine; empty holds out rows instead",

@@ -15,11 +15,13 @@ pressure of 0 (all of Switzerland's cholesterol) and a ``ca`` above 3.
 """
 
 import csv
+import io
 from pathlib import Path
 
 import numpy as np
 
 from fedsuite.core.errors import DataError
+from fedsuite.core.text import read_text
 from fedsuite.data.folders import dataset_file
 from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
 from fedsuite.data.tabular import Floats, one_hot, standardised
@@ -84,10 +86,9 @@ def _positions(column: Floats, values: tuple[int, ...]) -> IntArray:
 def _read(file: Path) -> dict[str, Floats]:
     """Return the columns of one hospital; NaN is missing."""
     try:
-        with open(file, newline="", encoding="utf-8") as opened:
-            reader = csv.DictReader(opened)
-            lines = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(read_text(file), newline=""))
+        lines = list(reader)
+    except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{file}: not a readable CSV file ({error})") from error
     header = reader.fieldnames or []
     for name in (*FEATURES, LABEL):

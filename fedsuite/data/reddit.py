@@ -27,6 +27,7 @@ import numpy as np
 
 from fedsuite.core.errors import DataError, one_line
 from fedsuite.core.settings import key
+from fedsuite.core.text import read_text
 from fedsuite.data.cache import load_or_build
 from fedsuite.data.folders import dataset_folder, file_identity
 from fedsuite.data.specs import IGNORED, DatasetSpec, IntArray, RawData, Source
@@ -133,7 +134,7 @@ def _read(spec: DatasetSpec, files: list[Path]) -> dict[str, IntArray]:
 def _comments(file: Path) -> Iterator[_Comment]:
     """Yield the comments of one file; refuse another form than LEAF's."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
     except (OSError, ValueError) as error:
         reason = f"not a readable JSON file ({one_line(error)})"
         raise DataError(f"{file}: {reason}") from error

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
+from fedsuite.core.text import escape_taken
 from fedsuite.data.federated import Split
 from fedsuite.data.specs import DatasetSpec, IntArray
 
@@ -98,6 +99,8 @@ def site_from_config(config: Mapping[str, Value]) -> Site:
             continue
         if not isinstance(value, str) or not value:
             raise ConfigError(f'node-config {key} = {value!r}: expected {key}="..."')
+        if words := escape_taken(value):
+            raise ConfigError(f"node-config {key} = {value!r}: {words}")
         given[_KEYS[key]] = value
     if "data" not in given:
         raise ConfigError(

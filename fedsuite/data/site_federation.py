@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import Value
+from fedsuite.core.text import read_toml
 from fedsuite.data.catalog import DATASETS
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.division import Partition
@@ -180,8 +180,8 @@ def rehearsal_sites(folder: Path, names: Sequence[str]) -> list[Site]:
 
 def _read_settings(path: Path) -> dict[str, Value]:
     try:
-        settings = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        settings = read_toml(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as TOML ({error}): mend it") from error
     if "data" in settings:
         raise ConfigError(f"{path}: data is the folder itself: take the key out")

@@ -110,8 +110,11 @@ def supernode(
         Path, typer.Argument(help="The node's folder, as it was handed out.")
     ],
     runtime_port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port on this machine's loopback.")
-    ] = 9094,
+        int | None,
+        typer.Option(
+            min=1, max=65535, help="Port on this machine's loopback; default: a free one."
+        ),
+    ] = None,
 ) -> None:
     """Run a SuperNode until it is stopped; it keeps private models in its folder."""
     from fedsuite.deploy.folders import NodeFolder
@@ -149,12 +152,16 @@ def run(
     from fedsuite.deploy.folders import SuperLinkFolder
     from fedsuite.deploy.rehearsal import submit
     from fedsuite.experiment.experiment import Experiment
+    from fedsuite.experiment.paths import places, refuse_relative_paths
 
     experiment = Experiment.load(file, overrides(settings))
     values = portable(experiment)
     if experiment["output-dir"] == AUTO:
         # The server's own place, where `deploy status` looks; this may be another machine.
         values["output-dir"] = AUTO
+    refuse_relative_paths(values)
+    if own := sorted(set(places(values)) - {"FEDSUITE_RUNS"}):
+        print_line(f"the folders of nodes are their operators' own, by {', '.join(own)}")
     submit(SuperLinkFolder.load(folder), values, print_line, host)
 
 
@@ -171,8 +178,13 @@ def local(
     """Rehearse a whole federation as processes of this machine."""
     from fedsuite.deploy.endings import rehearsal_told
     from fedsuite.deploy.rehearsal import rehearse
+    from fedsuite.engines.api import at_home
+    from fedsuite.engines.staging import check_code
+    from fedsuite.experiment.experiment import Experiment
 
-    values = _values(file, settings)
+    experiment = Experiment.load(file, overrides(settings))
+    # All machines are this one.
+    values = dict(at_home(experiment.replace(engine="deployment")).values)
     if values.get("sites"):
         raise ConfigError(
             "key sites: nodes that this command starts bring no data; rehearse with "
@@ -181,6 +193,7 @@ def local(
     if output is None and values["state-dir"] == AUTO:
         # The nodes' folders go, and a resumed run needs what clients kept.
         values["state-dir"] = str(Path(str(values["output-dir"])) / ".state")
+    check_code(values)
     with rehearsal_told(values, nodes, output):
         rehearse(values, nodes, output, print_line)
 
@@ -194,10 +207,12 @@ def status(
 ) -> None:
     """Show nodes, runs, last rounds, and replies that were not used."""
     from rich.console import Console
+    from rich.text import Text
 
+    from fedsuite.core.errors import RunError
     from fedsuite.deploy.folders import SERVER, SuperLinkFolder
     from fedsuite.deploy.programs import superlink_environment
-    from fedsuite.deploy.status import tables
+    from fedsuite.deploy.status import federation_tables, read_runs, results_table
     from fedsuite.deploy.validity import valid_until
 
     loaded = SuperLinkFolder.load(folder)
@@ -206,15 +221,16 @@ def status(
         f"The certificate holds until {valid_until(loaded.path / SERVER):%Y-%m-%d}"
     )
     there = runs or Path(superlink_environment(loaded)["FEDSUITE_RUNS"])
-    for table in tables(loaded, there):
-        console.print(table)
-
-
-def _values(file: Path, settings: list[str] | None) -> "dict[str, Value]":
-    """Return an experiment's values for a run on other machines."""
-    from fedsuite.experiment.experiment import Experiment
-
-    return portable(Experiment.load(file, overrides(settings)))
+    found = read_runs(there)
+    try:
+        for table in federation_tables(loaded, found):
+            console.print(table)
+    except RunError as error:
+        # What it has done is in its folder all the same.
+        start = f"fedsuite deploy superlink {loaded.path}"
+        told = f"the SuperLink does not answer ({error}): `{start}` starts it"
+        console.print(Text(told))
+    console.print(results_table(there, found))
 
 
 def portable(experiment: "Experiment") -> "dict[str, Value]":

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.engines.flower import fleet_is_grpc
+from fedsuite.engines.ports import LOOPBACK
 
-LOOPBACK = "127.0.0.1"
 OPEN = "--open-control-api"
 
 

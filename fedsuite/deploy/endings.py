@@ -110,5 +110,5 @@ def _where_a_rehearsal_stopped(run: Path, num_nodes: int, kept: Path | None) -> 
     told = where_it_stopped(run, ["fedsuite", "deploy", "run", superlink, *rest])
     return (
         f"{told}, once `{start}` runs, and `fedsuite deploy supernode` with each folder in "
-        f"{kept.resolve() / NODES} and a --runtime-port of its own"
+        f"{kept.resolve() / NODES}"
     )

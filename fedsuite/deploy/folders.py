@@ -17,7 +17,6 @@ import ipaddress
 import os
 import re
 import secrets
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ import tomli_w
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
+from fedsuite.core.text import escape_taken, read_toml
 from fedsuite.deploy.certificates import (
     make_authority,
     make_node_key,
@@ -119,6 +119,10 @@ class NodeFolder:
                 raise ConfigError(
                     f"{path / NODE_FILE}: {_NODE_TABLE} key {name} holds a "
                     f"{type(value).__name__}: expected a string, a number or a boolean"
+                )
+            if isinstance(value, str) and (words := escape_taken(value)):
+                raise ConfigError(
+                    f"{path / NODE_FILE}: {_NODE_TABLE} key {name} = {value!r}: {words}"
                 )
         preload = values.get("preload", True)
         if not isinstance(preload, bool):
@@ -248,14 +252,13 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read a TOML file of a folder, which must have these names."""
     kind = "superlink" if path.name == SUPERLINK_FILE else "node's"
     try:
-        with open(path, "rb") as file:
-            values = tomllib.load(file)
+        values = read_toml(path)
     except OSError:
         raise ConfigError(
             f"{path.parent} holds no {path.name}: give the {kind} folder that "
             "`fedsuite deploy init` made"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     for name in names:
         if name not in values:

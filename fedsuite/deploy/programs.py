@@ -42,6 +42,7 @@ from fedsuite.deploy.preloaded import superexec
 from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
+from fedsuite.engines.ports import chosen_port
 from fedsuite.engines.processes import executable, flower_environment, stop_signals_raise
 from fedsuite.engines.watchdog import Watchdog, mark
 from fedsuite.results.layout import FEDERATION_VARIABLE
@@ -265,18 +266,27 @@ def run_superlink(
 
 
 def run_supernode(
-    folder: NodeFolder, runtime_port: int, write: Callable[[str], None]
+    folder: NodeFolder, runtime_port: int | None, write: Callable[[str], None]
 ) -> None:
-    """Run a SuperNode and its SuperExec until a signal comes; see :func:`run_superlink`."""
+    """Run a SuperNode and its SuperExec until a signal comes; see :func:`run_superlink`.
+
+    ``runtime_port`` is the port of the loopback by which the two know each other; None
+    chooses a free one.
+    """
     for warning in filter(None, (check_node(folder), clock_trouble(folder))):
         write(warning)
 
     def why() -> str:
         return clock_trouble(folder) or "its last lines say why, or the SuperLink's"
 
-    with _supervised(folder.path, supernode_environment(folder), why) as programs:
-        programs.start("SuperNode", supernode_command(folder, runtime_port))
-        programs.start("SuperExec", supernode_helper_command(folder, runtime_port))
+    environment = supernode_environment(folder)
+    with (
+        chosen_port(runtime_port, "--runtime-port") as port,
+        _supervised(folder.path, environment, why) as programs,
+    ):
+        write(f"SuperNode {folder.name}: its own apps reach it on {LOOPBACK}:{port}")
+        programs.start("SuperNode", supernode_command(folder, port))
+        programs.start("SuperExec", supernode_helper_command(folder, port))
         programs.watch(write)
 
 

@@ -1,5 +1,6 @@
 """Runs on an existing federation, or on a federation rehearsed on one machine."""
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from fedsuite.core.errors import RunError, Stopped
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
 from fedsuite.core.progress import Work
+from fedsuite.data.data_settings import DataSettings
 from fedsuite.deploy.door import LOOPBACK
 from fedsuite.deploy.endings import failed_there, is_full, left_to_superlink, run_folder
 from fedsuite.deploy.folders import (
@@ -19,6 +21,7 @@ from fedsuite.deploy.folders import (
     SuperLinkFolder,
     init_federation,
 )
+from fedsuite.deploy.lacking import Lacking
 from fedsuite.deploy.programs import (
     is_healthy,
     register_nodes,
@@ -41,7 +44,9 @@ from fedsuite.engines.flower import (
 )
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
 from fedsuite.engines.staging import stage_keys
+from fedsuite.experiment.paths import path_keys, places
 from fedsuite.results.layout import EXPERIMENT, FEDERATION_VARIABLE
+from fedsuite.results.writer import is_used
 
 
 def submit(
@@ -68,9 +73,12 @@ def submit(
     write_connection(folder, host)
     run_id: str | None = None
 
+    lacking = Lacking(folder, DataSettings.of(run_config).site_names, on_line)
+
     def note(line: str) -> None:
         nonlocal run_id
         run_id = run_id or started_run(line)
+        lacking.hear(line)
         on_line(line)
 
     full = False
@@ -81,6 +89,8 @@ def submit(
         was, full = full, is_full(folder.path)
         if full and not was:
             on_line(f"the disk of {folder.path} is full: free some")
+        if run_id:
+            lacking.look()
 
     def drive(world: World) -> None:
         app = stage_keys(world.folder / "app", run_config)
@@ -145,9 +155,17 @@ def rehearse(
     def drive(world: World) -> None:
         allowed = allowed_by_starter(run_config)
         place = folder or world.folder / "federation"
-        federation = LocalFederation(world, place, num_nodes, node_config=allowed)
-        federation.start()
-        federation.run(run_config, on_line)
+        federation = LocalFederation(
+            world, place, num_nodes, node_config=allowed, places=places(run_config)
+        )
+        try:
+            federation.start()
+            federation.run(run_config, on_line)
+        except Exception:
+            # Before the first round it holds nothing, and is in the way of the next try.
+            if not is_used(run_folder(run_config)):
+                shutil.rmtree(place, ignore_errors=True)
+            raise
 
     in_world(drive)
 
@@ -155,7 +173,8 @@ def rehearse(
 class LocalFederation:
     """SuperLink and SuperNodes of a federation as processes of this machine.
 
-    ``folder`` is new or empty; ``node_config`` adds to every node's configuration.
+    ``folder`` is new or empty; ``node_config`` adds to every node's configuration, and
+    ``places`` to its environment.
     """
 
     def __init__(
@@ -166,6 +185,7 @@ class LocalFederation:
         *,
         preload: bool = True,
         node_config: Mapping[str, Value] | None = None,
+        places: Mapping[str, str] | None = None,
     ) -> None:
         names = [f"node-{index}" for index in range(num_nodes)]
         ports = [world.reserve_port() for _ in range(num_nodes + 2)]
@@ -180,6 +200,7 @@ class LocalFederation:
         ]
         self.running: dict[str, list[Program]] = {}
         self._world = world
+        self._places = places or {}
         self._ports = ports[2:]
         # Several SuperExecs together look for work as often as one.
         world.environment.setdefault(POLL_INTERVAL, f"{min(1.0, 0.05 * num_nodes):g}")
@@ -212,7 +233,7 @@ class LocalFederation:
     def start_node(self, index: int) -> None:
         """Start a SuperNode and its SuperExec."""
         folder, port = self.nodes[index], self._ports[index]
-        with _within(self._world, supernode_environment(folder)):
+        with _within(self._world, {**supernode_environment(folder), **self._places}):
             node = self._world.start(folder.name, supernode_command(folder, port))
             command = supernode_helper_command(folder, port)
             helper = self._world.start(f"{folder.name}-superexec", command)
@@ -240,8 +261,8 @@ def _is_connected(node: Program) -> bool:
 def _within(world: World, environment: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables for processes started inside the block."""
     names = (
-        *("FLWR_HOME", "FEDSUITE_RUNS", "FEDSUITE_STATE", "PYTHONPATH"),
-        FEDERATION_VARIABLE,
+        *("FLWR_HOME", "PYTHONPATH", FEDERATION_VARIABLE),
+        *(key.path for key in path_keys() if key.path),
     )
     before = dict(world.environment)
     world.environment.update({n: environment[n] for n in names if n in environment})

@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsuite.core.errors import FedsuiteError
+from fedsuite.core.errors import FedsuiteError, RunError
 from fedsuite.deploy.folders import SuperLinkFolder
 from fedsuite.deploy.programs import ask, node_numbers
 from fedsuite.engines.flower import CONNECTION
 from fedsuite.results.reader import load_run
+from fedsuite.results.writer import status_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 REJECTED = "rejected-reply"
+
+ONLINE = "online"
+"""Flower's word for a node that is connected."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class RunStatus:
     """Progress of a run, read from its folder.
 
     ``accuracy`` is the mean over clients at the last evaluation, a fraction, and
-    ``last_reason`` that of the last rejected reply.
+    ``last_reason`` that of the last rejected reply. ``number`` is Flower's of the run.
     """
 
     name: str
@@ -33,6 +37,7 @@ class RunStatus:
     accuracy: float | None
     rejected: int
     last_reason: str
+    number: str = ""
 
 
 def list_nodes(folder: SuperLinkFolder) -> list[tuple[str, str]]:
@@ -68,47 +73,58 @@ def read_runs(folder: Path) -> list[RunStatus]:
         found.append(
             RunStatus(
                 path.name,
-                str(run.manifest.get("status", "")),
+                status_of(path),
                 int(last.get("round", 0)),
                 int(run.experiment.get("num-rounds", 0)),
                 means[-1] if means else None,
                 len(reasons),
                 str(reasons[-1]) if reasons else "",
+                str(run.manifest.get("flwr_run_id", "")),
             )
         )
     return found
 
 
-def tables(folder: SuperLinkFolder, runs: Path) -> list["Table"]:
-    """Return the tables of a federation's status for a console."""
+def federation_tables(folder: SuperLinkFolder, runs: Sequence[RunStatus]) -> list["Table"]:
+    """Return the tables of what the SuperLink knows, for a console.
+
+    Flower takes a run for running until a minute after its ServerApp was killed, and its
+    folder tells at once.
+    """
+    killed = {run.number for run in runs if run.status == "killed"}
+    known = [
+        (number, "killed" if number in killed and status == "running" else status)
+        for number, status in (
+            (str(run.get("run-id", "")), str(run.get("status", "")))
+            for run in list_runs(folder)
+        )
+    ]
+    return [
+        _table("Nodes", ("name", "status"), list_nodes(folder)),
+        _table("Runs that the SuperLink knows", ("run", "status"), known),
+    ]
+
+
+def results_table(folder: Path, runs: Sequence[RunStatus]) -> "Table":
+    """Return the table of the runs in a folder, for a console."""
+    return _table(
+        f"Results in {folder}",
+        ("run", "status", "round", "mean accuracy", "replies not used", "the last one"),
+        [_cells(run) for run in runs],
+    )
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    def made(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-        table = Table(title=title, title_justify="left")
-        for heading in headings:
-            table.add_column(heading, overflow="fold")
-        for row in rows:
-            # Text, because names and reasons may hold a console's markup.
-            table.add_row(*(Text(cell) for cell in row))
-        return table
-
-    return [
-        made("Nodes", ("name", "status"), list_nodes(folder)),
-        made(
-            "Runs that the SuperLink knows",
-            ("run", "status"),
-            [
-                [str(r.get(key, "")) for key in ("run-id", "status")]
-                for r in list_runs(folder)
-            ],
-        ),
-        made(
-            f"Results in {runs}",
-            ("run", "status", "round", "mean accuracy", "replies not used", "the last one"),
-            [_cells(run) for run in read_runs(runs)],
-        ),
-    ]
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        # Text, because names and reasons may hold a console's markup.
+        table.add_row(*(Text(cell) for cell in row))
+    return table
 
 
 def _cells(run: RunStatus) -> tuple[str, ...]:
@@ -119,7 +135,10 @@ def _cells(run: RunStatus) -> tuple[str, ...]:
 
 def _entries(text: str, kind: str) -> list[Mapping[str, Any]]:
     try:
-        entries: list[Mapping[str, Any]] = json.loads(text)[kind]
-    except (json.JSONDecodeError, KeyError, TypeError):
+        answer: Mapping[str, Any] = json.loads(text)
+        if words := answer.get("error-message"):
+            raise RunError([line for line in words.splitlines() if line.strip()][-1])
+        entries: list[Mapping[str, Any]] = answer[kind]
+    except (json.JSONDecodeError, LookupError, TypeError, AttributeError):
         return []
     return entries

@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +13,7 @@ from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.logs import write_line
 from fedsuite.core.progress import Work, shown
 from fedsuite.engines.ahead import begun_for
+from fedsuite.engines.room import Room
 
 if TYPE_CHECKING:
     from fedsuite.engines.early import EarlyWorld
@@ -71,7 +71,7 @@ def run(
     if not isinstance(experiment, Mapping):
         experiment = Path(experiment)
     room = Room(num_supernodes, client_cpus, client_gpus)
-    with begun_for(experiment, changes) as begun:
+    with begun_for(experiment, changes, room) as begun:
         return run_begun(experiment, changes, room, begun)
 
 
@@ -84,21 +84,6 @@ def changed(
         **overrides,
         **{key: value for key, value in named.items() if value is not None},
     }
-
-
-@dataclass(frozen=True)
-class Room:
-    """Where clients train: nodes, and what Ray reserves per working client.
-
-    Parameters
-    ----------
-    num_supernodes, client_cpus, client_gpus
-        As for :func:`run`.
-    """
-
-    num_supernodes: int = 0
-    client_cpus: int = 1
-    client_gpus: float = 0.0
 
 
 def run_begun(
@@ -145,6 +130,8 @@ def resume(
     num_rounds: int | None = None,
     num_supernodes: int = 0,
     from_round: int | None = None,
+    client_cpus: int = 1,
+    client_gpus: float = 0.0,
 ) -> "Run":
     """Resume a run from its last checkpoint, to the same bits as without a stop.
 
@@ -161,6 +148,8 @@ def resume(
     from_round
         Round of an earlier checkpoint to go on from. Later checkpoints are passed over, and
         stay in the folder under names that end in ``.aside``.
+    client_cpus, client_gpus
+        As for :func:`run`.
 
     Raises
     ------
@@ -179,9 +168,10 @@ def resume(
             f"command `fedsuite resume {folder}`, or name an engine"
         )
     changes = changed({}, engine, None)
-    with begun_for(folder / EXPERIMENT, changes) as begun:
+    room = Room(num_supernodes, client_cpus, client_gpus)
+    with begun_for(folder / EXPERIMENT, changes, room) as begun:
         resumed = at_home(resumable(folder, changes, num_rounds, from_round))
-        return _start(resumed, folder, Room(num_supernodes), begun)
+        return _start(resumed, folder, room, begun)
 
 
 def federation_of(folder: Path) -> str:
@@ -248,27 +238,22 @@ def _pass_over_later(folder: Path, server_round: int) -> None:
 
 def at_home(experiment: "Experiment") -> "Experiment":
     """Return the experiment with absolute folders, run name and engine."""
+    from fedsuite.experiment.paths import absolute_paths
     from fedsuite.experiment.plug_ins import requirements
 
     values = dict(experiment.values)
     values["plug-ins"] = requirements(values)
-    output = str(values["output-dir"])
-    values["output-dir"] = os.path.abspath("runs" if output == AUTO else output)
+    if values["output-dir"] == AUTO:
+        values["output-dir"] = "runs"
+    if values["data-dir"] == AUTO:
+        values["data-dir"] = os.environ.get("FEDSUITE_DATA", "") or AUTO
+    values |= absolute_paths(values)
     if values["run-name"] == AUTO:
         stem = f"{values['method']}-{values['dataset']}-s{values['seed']}"
         stem = stem.replace(":", "-")
         values["run-name"] = _free_name(Path(str(values["output-dir"])), stem)
-    if values["state-dir"] != AUTO:
-        values["state-dir"] = os.path.abspath(str(values["state-dir"]))
     if values["engine"] == AUTO:
         values["engine"] = "local"
-    data = str(values["data-dir"])
-    if data == AUTO:
-        data = os.environ.get("FEDSUITE_DATA", "") or AUTO
-    values["data-dir"] = data if data == AUTO else os.path.abspath(os.path.expanduser(data))
-    if values["public-dir"] not in ("", AUTO):
-        public = os.path.expanduser(str(values["public-dir"]))
-        values["public-dir"] = os.path.abspath(public)
     return type(experiment).from_values(values)
 
 
@@ -294,6 +279,7 @@ def _start(
             f"--num-supernodes {room.num_supernodes}: expected at most the "
             f"{num_clients} clients"
         )
+    room.check(str(experiment["engine"]), str(experiment["device"]))
     try:
         with shown():
             _drive(experiment, folder, room, begun)
@@ -342,7 +328,10 @@ def _drive(
 
         run_local(experiment, folder, num_supernodes=room.num_supernodes)
         return
+    from fedsuite.engines.staging import check_code
+
     _check_folder(experiment, folder)
+    check_code(experiment.values)
     places = os.cpu_count() or 1
     config = dict(experiment.values)
     if config["state-dir"] == AUTO:
@@ -355,7 +344,9 @@ def _drive(
         address = chosen_address(str(config["ray-address"]), os.environ)
         if address:
             require("ray", "the engine ray")
-            places = join(config, address).room(room.client_cpus, room.client_gpus)
+            places = join(config, address).room(room)
+        else:
+            room.check_here()
         run_ray(
             config,
             num_supernodes=room.num_supernodes or min(experiment.num_clients, places),
@@ -395,8 +386,10 @@ def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
 
 
 def _check_folder(experiment: "Experiment", folder: Path) -> None:
-    """Refuse an existing run folder before any process starts."""
-    if not experiment["resume"] and folder.exists() and any(folder.iterdir()):
+    """Refuse the folder of another run before any process starts."""
+    from fedsuite.results.writer import is_used
+
+    if not experiment["resume"] and is_used(folder):
         raise RunError(
             f"run folder {folder} exists and is not empty: choose another run-name or "
             f"output-dir, or go on with its run by `fedsuite resume {folder}`"

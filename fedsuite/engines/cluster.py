@@ -20,8 +20,10 @@ from typing import Any
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.files import make_folder
 from fedsuite.core.keys import Value
+from fedsuite.core.own_process import anywhere
 from fedsuite.core.progress import Work
 from fedsuite.engines.processes import flower_environment
+from fedsuite.engines.room import Room
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 """Ray's own variable of a cluster's address."""
@@ -70,28 +72,25 @@ class Cluster:
     address: str
     nodes: tuple[Node, ...]
 
-    def room(self, client_cpus: float, client_gpus: float) -> int:
+    def room(self, room: Room) -> int:
         """Return how many clients train at a time.
 
         Raises
         ------
         RunError
-            If no node has room for one.
+            If no node has room for one, or the share of a GPU cannot work on one.
         """
-        found = sum(_room_of(node, client_cpus, client_gpus) for node in self.nodes)
+        for node in self.nodes:
+            if words := room.wrong_share(node.cpus, node.gpus):
+                raise RunError(f"node {node.name} of the Ray cluster: {words}")
+        found = sum(room.clients_on(node.cpus, node.gpus) for node in self.nodes)
         if not found:
             raise RunError(
-                f"no node of the Ray cluster {self.address} has {client_cpus:g} CPUs and "
-                f"{client_gpus:g} GPUs for a client: lower --client-cpus or --client-gpus"
+                f"no node of the Ray cluster {self.address} has {room.client_cpus} CPUs "
+                f"and {room.client_gpus:g} GPUs for a client: lower --client-cpus or "
+                "--client-gpus"
             )
         return found
-
-
-def _room_of(node: Node, client_cpus: float, client_gpus: float) -> int:
-    rooms = [node.cpus / client_cpus] if client_cpus else []
-    rooms += [node.gpus / client_gpus] if client_gpus else []
-    # Shares such as a tenth are not exact.
-    return int(min(rooms, default=node.cpus) + 1e-9)
 
 
 def chosen_address(key: str, environment: Mapping[str, str]) -> str:
@@ -234,7 +233,7 @@ def _probe(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "fedsuite.engines.cluster_probe"],
-            env=flower_environment(os.environ) | {"PYTHONPATH": import_path()},
+            env=flower_environment(anywhere(os.environ)) | {"PYTHONPATH": import_path()},
             input=json.dumps(request),
             capture_output=True,
             text=True,
@@ -259,4 +258,4 @@ def _probe(request: Mapping[str, Any]) -> dict[str, Any]:
 def import_path() -> str:
     """Return what nodes of this machine need on PYTHONPATH to import what we do."""
     here = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(dict.fromkeys([here, *filter(os.path.isabs, sys.path)]))
+    return os.pathsep.join(dict.fromkeys([here, *map(os.path.abspath, sys.path)]))

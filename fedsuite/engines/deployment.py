@@ -17,6 +17,7 @@ from fedsuite.engines.flower import (
 )
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
 from fedsuite.engines.staging import stage_app
+from fedsuite.experiment.paths import places
 from fedsuite.experiment.plug_ins import ALLOWED_CODE, own_code
 
 
@@ -59,6 +60,8 @@ def run_deployment(
         # second.
         interval = min(1.0, 0.05 * num_supernodes)
         world.environment.setdefault(POLL_INTERVAL, f"{interval:g}")
+        # No node takes a folder from a message; whoever starts nodes chooses theirs.
+        world.environment.update(places(run_config))
         app = stage_app(world.folder / "app", run_config, package=package)
         superlink = start_superlink(world, [])
         config = {**allowed_by_starter(run_config), **(node_config or {})}

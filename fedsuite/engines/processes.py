@@ -26,7 +26,9 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.own_process import anywhere
 from fedsuite.core.progress import redraw
+from fedsuite.engines.ports import reserved_port
 from fedsuite.engines.watchdog import Watchdog, mark, marked
 
 POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
@@ -74,7 +76,8 @@ def own_script(name: str) -> str:
 def clean_python_path(python_path: str, package: str | None) -> str:
     """Return the entries of a ``PYTHONPATH`` that cannot shadow ``package``.
 
-    Relative entries are dropped, because they mean another folder in another process.
+    Relative entries are dropped, because they mean another folder in another process;
+    :func:`~fedsuite.core.own_process.anywhere` has made those of this process absolute.
     Folders with their own ``package`` are dropped if there is a package to shadow.
     """
     entries = (entry for entry in python_path.split(os.pathsep) if os.path.isabs(entry))
@@ -178,7 +181,7 @@ class World:
         """Empty working folder of every process; files there would shadow the app."""
         self.neutral.mkdir()
         self._id = uuid.uuid4().hex
-        self.environment = flower_environment(os.environ, package) | {
+        self.environment = flower_environment(anywhere(os.environ), package) | {
             **mark(self._id),
             "FLWR_HOME": str(self.folder / "flwr"),
             "RAY_TMPDIR": str(self.folder),
@@ -200,21 +203,9 @@ class World:
         self.close(grace_s=0.0 if kind is None else 1.0)
 
     def reserve_port(self) -> int:
-        """Return a free port of 127.0.0.1, reserved while the world is open.
-
-        A socket stays bound to the port without listening. Linux then gives the port to
-        nobody who asks for any free port, but lets a server bind it. Other systems would
-        refuse the server, so there the port is only likely to stay free.
-        """
-        reserved = socket.socket()
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(("127.0.0.1", 0))
-        port: int = reserved.getsockname()[1]
-        if sys.platform == "linux":
-            self._reserved.append(reserved)
-        else:
-            reserved.close()
+        """Return a free port of 127.0.0.1, reserved while the world is open."""
+        port, reserved = reserved_port()
+        self._reserved.append(reserved)
         return port
 
     def start(

@@ -1,11 +1,19 @@
 """Flower apps that are written for one run: a copy of a package, or keys alone."""
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 
 import fedsuite
+from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
+from fedsuite.core.own_process import anywhere
+from fedsuite.core.plug_ins import import_code
+from fedsuite.engines.processes import clean_python_path
+from fedsuite.experiment.plug_ins import own_code
 
 
 def stage_app(
@@ -37,6 +45,50 @@ def stage_app(
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
     return _write_app(folder, source.name, [f"{source.name}/**/*.py"], run_config)
+
+
+def check_code(run_config: Mapping[str, Value], package: str = "fedsuite") -> None:
+    """Refuse code of one's own that the processes of a staged app would not find.
+
+    They say so themselves, after a minute.
+
+    Parameters
+    ----------
+    run_config
+        The run's configuration.
+    package
+        Package of the app; no folder with another package of this name is theirs.
+
+    Raises
+    ------
+    ConfigError
+        Naming the module.
+    """
+    everything = anywhere(os.environ).get("PYTHONPATH", "")
+    kept = clean_python_path(everything, package).split(os.pathsep)
+    dropped = set(everything.split(os.pathsep)) - set(kept)
+    for code in own_code(run_config):
+        module = code.partition(":")[0].partition(".")[0]
+        if module == "__main__":
+            raise ConfigError(
+                f"the code {code!r} is of this program or notebook, which no other process "
+                "can import: put it into a file of its own"
+            )
+        spec = find_spec(module)
+        if spec is None:
+            import_code(code)  # says what to do
+        elif places := _folders(spec) & dropped:
+            raise ConfigError(
+                f"module {module} lies in {min(places)} beside a folder {package}, which "
+                f"other processes would take for the app: move {module} to a folder of its "
+                "own and name that in PYTHONPATH"
+            )
+
+
+def _folders(spec: ModuleSpec) -> set[str]:
+    """Return the folders that a top-level module was found in."""
+    parts = list(spec.submodule_search_locations or [spec.origin or ""])
+    return {str(Path(part).parent) for part in parts}
 
 
 def stage_keys(folder: Path, run_config: Mapping[str, Value]) -> Path:

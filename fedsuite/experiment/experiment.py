@@ -8,7 +8,6 @@ module checks values against the declarations and fills in defaults.
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.registry import METHODS
 from fedsuite.core.settings import Declaring
+from fedsuite.core.text import read_toml
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.experiment.choices import check_choices
 from fedsuite.experiment.client_networks import check_networks
@@ -109,7 +109,11 @@ class Experiment:
 
     @classmethod
     def from_values(
-        cls, given: Mapping[str, object], overridden: Collection[str] = ()
+        cls,
+        given: Mapping[str, object],
+        overridden: Collection[str] = (),
+        *,
+        own_paths: bool = False,
     ) -> "Experiment":
         """Check values and fill in defaults.
 
@@ -120,6 +124,8 @@ class Experiment:
         overridden
             Keys whose values win over a file's. Other keys that lose their effect by them
             fall to their defaults, and are not refused.
+        own_paths
+            Whether the values came with a message to a node, which has folders of its own.
 
         Raises
         ------
@@ -137,6 +143,8 @@ class Experiment:
             for key in group:
                 defaults[key.name] = own.get(key.name, key.default)
                 value = given.get(key.name, defaults[key.name])
+                if own_paths:
+                    value = key.own(value)
                 if value == AUTO and key.name in own:
                     value = own[key.name]
                 elif value == AUTO and key.default != AUTO and key.name in ambiguous_keys():
@@ -292,11 +300,10 @@ def read_file(path: Path) -> dict[str, object]:
         If it cannot be read, is not TOML, or is not flat.
     """
     try:
-        with open(find_experiment(path), "rb") as file:
-            content = tomllib.load(file)
+        content = read_toml(find_experiment(path))
     except OSError as error:
         raise ConfigError(f"cannot read experiment {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"experiment {path} is not valid TOML: {error}") from error
     for name, value in content.items():
         if isinstance(value, dict | list):

@@ -75,10 +75,18 @@ class RunSettings(Settings):
     resume: bool = key(
         local=True, default=False, help="go on from the last checkpoint in the run's folder"
     )
-    output_dir: str = key(local=True, default=AUTO, help="folder that run folders go into")
+    output_dir: str = key(
+        local=True,
+        default=AUTO,
+        path="FEDSUITE_RUNS",
+        help="folder that run folders go into",
+    )
     run_name: str = key(local=True, default=AUTO, help="name of the run's folder")
     state_dir: str = key(
-        local=True, default=AUTO, help="folder for what clients keep between rounds"
+        local=True,
+        default=AUTO,
+        path="FEDSUITE_STATE",
+        help="folder for what clients keep between rounds",
     )
     client_memory: int = key(
         local=True,

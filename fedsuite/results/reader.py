@@ -1,6 +1,5 @@
 """Reading of a run's folder, finished or not."""
 
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import read_error
 from fedsuite.core.keys import Value
+from fedsuite.core.text import read_toml
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.results import layout
 
@@ -177,7 +177,7 @@ def load_run(path: str | Path) -> Run:
 
 def _read_experiment(path: Path) -> dict[str, Value]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return read_toml(path)
     except OSError as error:
         raise read_error(path, error) from error
     except ValueError as error:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -35,11 +36,20 @@ from fedsuite.results import layout
 LOCK = ".lock"
 """File that locks a folder for its writer."""
 
+_AT_FIRST = {LOCK, layout.EXPERIMENT, layout.MANIFEST, layout.PARTITION}
+_AT_FIRST |= {f"{name}.jsonl" for name in (layout.ROUNDS, layout.CLIENTS, layout.EVENTS)}
+_AT_FIRST |= {"state", "tensorboard", "wandb"}
+"""What may stand in a run's folder before the first round has ended."""
+
 _BLOCK = 10_000
 """Rows of a table that are written at a time."""
 
 PACKAGES = ("flwr", "flwr-datasets", "ray", "torch", "numpy", "scikit-learn")
 """Packages whose versions the manifest holds."""
+
+
+class InUseError(RunError):
+    """A run's folder that a process writes."""
 
 
 class RunFolder:
@@ -68,8 +78,8 @@ class RunFolder:
         Parameters
         ----------
         path
-            Folder to make. It may exist if it is empty, or if its run died before the
-            manifest was written.
+            Folder to make. It may exist if it is empty, or if its run ended before its
+            first round had.
         experiment
             The full resolved experiment by kebab-case key.
         manifest
@@ -238,7 +248,7 @@ def _locked(path: Path) -> BaseFileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise RunError(
+        raise InUseError(
             f"run folder {path} is in use: a process still writes this run; wait for it, "
             "or stop it"
         ) from None
@@ -253,25 +263,75 @@ def _claim(path: Path) -> BaseFileLock:
         f"run folder {path} exists and is not empty: choose another output-dir, remove the "
         f"folder, or go on with its run by `fedsuite resume {path}`"
     )
-    if path.is_file() or (path.is_dir() and _is_used(path)):
+    if is_used(path):
         raise taken
     make_folder(path)
     lock = _locked(path)
-    # Another run may have come and gone since the first look.
-    if _is_used(path):
+    try:
+        # Another run may have come and gone since the first look.
+        if is_used(path):
+            raise taken
+        _clear(path)
+    except BaseException:
         lock.release()
-        raise taken
-    for leftover in path.glob(TEMPORARY_PATTERN):
-        leftover.unlink(missing_ok=True)
+        raise
     return lock
 
 
-def _is_used(path: Path) -> bool:
-    """Return whether a folder holds more than the remains of a failed start."""
+def status_of(path: Path) -> str:
+    """Return a run's status; ``killed`` if it never ended, and no process writes it.
+
+    A process that was killed has left its status at ``running``.
+    """
+    status = str(layout.read_manifest(path).get("status"))
+    if status != "running":
+        return status
+    try:
+        with RunFolder.unused(path):
+            # The run may have ended between the two looks.
+            status = str(layout.read_manifest(path).get("status"))
+            return "killed" if status == "running" else status
+    except RunError:
+        # A process writes it, or the lock is not ours to look at.
+        return status
+
+
+def is_used(path: Path) -> bool:
+    """Return whether a folder holds more than a run that ended before its first round.
+
+    Such a run has nothing to lose, so its folder is not in the way of the next try.
+    """
+    if not path.is_dir():
+        return path.exists()
     names = {entry.name for entry in path.iterdir()}
-    remains = {LOCK, layout.EXPERIMENT}
-    remains |= {name for name in names if fnmatch(name, TEMPORARY_PATTERN)}
-    return bool(names) and not (LOCK in names and names <= remains)
+    whole = layout.MANIFEST in names
+    known = _AT_FIRST if whole else {LOCK, layout.EXPERIMENT}
+    others = {n for n in names - known if not fnmatch(n, TEMPORARY_PATTERN)}
+    if not names or LOCK not in names or others:
+        return bool(names)
+    if not whole:
+        return False
+    try:
+        ended = layout.read_manifest(path)["status"] == "finished"
+        rounds = layout.read_rows(layout.lines_path(path, layout.ROUNDS))
+        return ended or next(rounds, None) is not None
+    except (RunError, LookupError):
+        return True
+
+
+def _clear(path: Path) -> None:
+    """Delete what a run left that ended before its first round, but for the lock."""
+    try:
+        # The manifest goes last: without it the rest would be somebody else's.
+        for entry in sorted(path.iterdir(), key=lambda e: e.name == layout.MANIFEST):
+            if entry.name == LOCK:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+    except OSError as error:
+        raise write_error(path, error) from error
 
 
 def _plain(value: object) -> object:

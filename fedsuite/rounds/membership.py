@@ -1,7 +1,6 @@
 """Who takes part: clients, the nodes that they live on, and seeded sampling."""
 
 import hashlib
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,12 +15,11 @@ from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.records import HELLO
 from fedsuite.rounds.greeting import OwnSide, facts_of, names_of
 from fedsuite.rounds.validation import one_line
+from fedsuite.rounds.waiting import Waiting
 
 Identity = Literal["node", "partition", "registered"]
 
 logger = ServerLogger(__name__)
-
-_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -192,7 +190,6 @@ class Directory:
         self._num_partitions = 0
         self._known_nodes: list[int] = []
         self._hosts: Members | None = None
-        self._told_connected = -1
 
     def wait(self, grid: Grid, min_nodes: int) -> Members:
         """Return the members once enough nodes are there.
@@ -216,26 +213,22 @@ class Directory:
             return self._wait_for_sites(grid)
         find = self._registered if self._identity == "registered" else self._by_node
         members = find(grid)
-        deadline = time.monotonic() + self._timeout
+        waiting = Waiting(self._timeout)
         while len(members.nodes) < max(min_nodes, 1):
-            self._pause(deadline, len(members.nodes), max(min_nodes, 1))
+            self._pause(waiting, len(members.nodes), max(min_nodes, 1))
             members = find(grid)
         return members
 
-    def _pause(self, deadline: float, connected: int, needed: int) -> None:
-        if time.monotonic() > deadline:
+    def _pause(
+        self, waiting: Waiting, connected: int, needed: int, lacking: str = ""
+    ) -> None:
+        if waiting.over:
+            others = f"the others, {lacking}," if lacking else "the others"
             raise RunError(
                 f"only {connected} of {needed} SuperNodes connected within "
-                f"{self._timeout:g} s: start the others, or raise connect-timeout"
+                f"{self._timeout:g} s: start {others} or raise connect-timeout"
             )
-        if connected != self._told_connected:
-            self._told_connected = connected
-            logger.tell(
-                "Waiting for nodes to connect: %d connected (minimum required: %d).",
-                connected,
-                needed,
-            )
-        time.sleep(_POLL_SECONDS)
+        waiting.pause(connected, needed, lacking)
 
     @staticmethod
     def _by_node(grid: Grid) -> Members:
@@ -262,16 +255,16 @@ class Directory:
     def _wait_for_sites(self, grid: Grid) -> Members:
         """Return the named nodes, those that are away too; the first call needs all."""
         nodes = self._nodes_of_sites(grid)
-        deadline = time.monotonic() + self._timeout
+        waiting = Waiting(self._timeout)
         while self._greeted is None and len(nodes) < len(self._names):
-            if time.monotonic() > deadline:
-                away = [name for k, name in self._names.items() if k not in nodes]
+            away = ", ".join(name for k, name in self._names.items() if k not in nodes)
+            if waiting.over:
                 raise RunError(
-                    f"sites {', '.join(away)} did not connect within {self._timeout:g} s: "
+                    f"sites {away} did not connect within {self._timeout:g} s: "
                     "start their SuperNodes, register them under these names, or raise "
                     "connect-timeout"
                 )
-            time.sleep(_POLL_SECONDS)
+            waiting.pause(len(nodes), len(self._names), away)
             nodes = self._nodes_of_sites(grid)
         self._greet_sites(grid, nodes)
         greeted = self._greeted or set()
@@ -334,12 +327,15 @@ class Directory:
         if self._hosts is not None and connected == self._known_nodes:
             return self._hosts
         first = self._num_partitions == 0
-        deadline = time.monotonic() + self._timeout
+        waiting = Waiting(self._timeout)
         self._greet(grid, connected)
         while not self._partitions or (
             first and len(self._by_partition()) < self._expected()
         ):
-            self._pause(deadline, len(self._by_partition()), self._expected())
+            here = self._by_partition()
+            away = [str(p) for p in range(self._num_partitions) if p not in here]
+            lacking = f"partitions {', '.join(away)}" if away else ""
+            self._pause(waiting, len(here), self._expected(), lacking)
             self._greet(grid, sorted(grid.get_node_ids()))
         by_partition = self._by_partition()
         num_clients = self._num_clients or self._num_partitions

@@ -1,11 +1,13 @@
 """What a node makes of an experiment that came with a message.
 
-A message chooses no file, no column and no code of a node. It names what fedsuite and the
-packages on the node know by name, and the node's operator chose these packages.
+A message chooses no file, no folder, no column and no code of a node. It names what
+fedsuite and the packages on the node know by name, and the node's operator chose these
+packages. Where a message names a path, the node takes its own.
 """
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -14,6 +16,7 @@ from fedsuite.core.keys import Value
 from fedsuite.data import DataSettings
 from fedsuite.data.site import Site, site_from_config
 from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.paths import path_keys
 from fedsuite.experiment.plug_ins import (
     ALLOWED_CODE,
     ALLOWED_CODE_VARIABLE,
@@ -37,10 +40,36 @@ def node_experiment(run_config: Mapping[str, Value], node_config: NodeConfig) ->
     ConfigError
         If it cannot be run, or names code that the node's operator did not allow.
     """
-    experiment = Experiment.from_values(run_config)
+    experiment = Experiment.from_values(run_config, own_paths=not _is_simulated())
     allowed = node_config.get(ALLOWED_CODE, os.environ.get(ALLOWED_CODE_VARIABLE, ""))
     check_allowed(experiment.values, str(allowed))
     return experiment
+
+
+def tell_passed_over(run_config: Mapping[str, Value], experiment: Experiment) -> None:
+    """Say in the node's log which paths of a message it takes no notice of, if any."""
+    told = {key: run_config.get(key.name, key.default) for key in path_keys()}
+    keys = [key for key, value in told.items() if value != experiment[key.name]]
+    if keys:
+        variables = ", ".join(key.path for key in keys if key.path)
+        logger.warning(
+            "passed over what a message says of %s: this node's operator chooses its "
+            "folders (%s)",
+            ", ".join(key.name for key in keys),
+            variables or "node-config",
+        )
+
+
+def _is_simulated() -> bool:
+    """Return whether this process is an actor of Ray, as in Flower's simulation.
+
+    Then whoever runs the server has started this process too, and its paths are theirs. A
+    message cannot make an actor of a node's process.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return False
+    return ray.get_runtime_context().get_actor_id() is not None
 
 
 def plug_in_facts(experiment: Experiment) -> dict[str, str]:

@@ -18,6 +18,7 @@ from fedsuite.running.node import (
     node_site,
     plug_in_facts,
     reasons_stay_here,
+    tell_passed_over,
 )
 from fedsuite.running.worker import Worker, experiment_run_name, state_folder
 from fedsuite.training.app import Answering, make_client_app
@@ -53,6 +54,7 @@ def together_from_context(
 def facts_from_context(context: Context) -> Mapping[str, str]:
     """Return the facts of a node's hello; load data only for facts or checks."""
     experiment = node_experiment(context.run_config, context.node_config)
+    tell_passed_over(context.run_config, experiment)
     data = experiment.group(DataSettings)
     public = data.public_size or data.public_dir
     if node_site(experiment, context.node_config) is None and not public:

@@ -26,6 +26,7 @@ from fedsuite.experiment.choices import CHOICES, chosen_metric
 from fedsuite.experiment.cohort_keys import ALONE, refuse_engine
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.experiment.paths import refuse_relative_paths
 from fedsuite.experiment.plug_ins import additions, fingerprint
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
@@ -77,7 +78,7 @@ def main(grid: Grid, context: Context) -> None:
         experiment = Experiment.from_values(context.run_config)
         if experiment.note:
             write_line(experiment.note)
-        refuse_relative_paths(experiment)
+        refuse_relative_paths(experiment.values)
         refuse_flowers_table(experiment, context.run_config)
         refuse_engine(experiment.values, "flower")
         folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
@@ -87,17 +88,6 @@ def main(grid: Grid, context: Context) -> None:
         # Flower logs a traceback; this line is for people.
         write_line(f"fedsuite: error: {error}")
         raise
-
-
-def refuse_relative_paths(experiment: Experiment) -> None:
-    """Refuse relative paths: a ServerApp runs in the folder of its SuperLink."""
-    for name in ("output-dir", "state-dir", "data-dir", "public-dir"):
-        path = str(experiment[name])
-        if path not in (AUTO, "") and not Path(path).is_absolute():
-            raise ConfigError(
-                f"key {name} = {path!r}: expected an absolute path under `flwr run`, "
-                "because the ServerApp runs in the SuperLink's folder"
-            )
 
 
 def refuse_flowers_table(experiment: Experiment, run_config: Mapping[str, object]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.files import atomic_write
+from fedsuite.core.text import read_text
 from fedsuite.results.compare import spread
 from fedsuite.results.tables import markdown_table
 from fedsuite.sweeps.board_scores import (
@@ -82,8 +83,8 @@ def read_table(path: Path, kind: type[Line]) -> list[Line]:
         If the file cannot be read as such a table.
     """
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return [_line(kind, cells) for cells in csv.DictReader(file)]
+        text = io.StringIO(read_text(path), newline="")
+        return [_line(kind, cells) for cells in csv.DictReader(text)]
     except (OSError, KeyError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as a table: {error}") from error
 

@@ -29,7 +29,6 @@
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from typing import Any
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
+from fedsuite.core.text import read_toml
 from fedsuite.experiment.shipped import find_experiment
 from fedsuite.sweeps.points import OWN_KEYS
 from fedsuite.sweeps.trials import (
@@ -130,10 +130,10 @@ def read_suite(path: Path) -> Suite:
         If the file cannot be read, or its content is no suite.
     """
     try:
-        content = tomllib.loads(find_experiment(path).read_text("utf-8"))
+        content = read_toml(find_experiment(path))
     except OSError as error:
         raise ConfigError(f"cannot read suite {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"suite {path} is not valid TOML: {error}") from error
     try:
         return _suite(path.name, content)

@@ -115,8 +115,7 @@ def test_a_rehearsal_whose_nodes_are_kept(
         f"fedsuite: stopped after round 1 of 3: `fedsuite deploy run {kept}/superlink "
         f"{run}/experiment.toml --set resume=true` starts it again, for there is no "
         f"checkpoint yet, once `fedsuite deploy superlink {kept}/superlink` runs, and "
-        f"`fedsuite deploy supernode` with each folder in {kept}/nodes and a "
-        "--runtime-port of its own"
+        f"`fedsuite deploy supernode` with each folder in {kept}/nodes"
     )
     assert read_manifest(run)["status"] == "stopped"
 

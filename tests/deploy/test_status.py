@@ -1,12 +1,19 @@
 """How a federation stands, from what Flower tells and from the folders of runs."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from rich.table import Table
+from typer.testing import CliRunner
 
 from fedsuite.deploy import programs, status
+from fedsuite.deploy.commands import app
 from fedsuite.deploy.folders import SuperLinkFolder, init_federation
+from fedsuite.results.layout import read_manifest
+from fedsuite.results.writer import RunFolder
 from tests.results.made_runs import make_run
 
 
@@ -70,7 +77,7 @@ def test_runs_with_their_last_round_and_what_was_not_used(
 
     answers(monkeypatch, [])
     runs = tmp_path / "runs"
-    made = make_run(runs / "one", accuracies=((0.5, 0.7), (0.6, 0.9)), status="running")
+    made = make_run(runs / "one", accuracies=((0.5, 0.7), (0.6, 0.9)), status="failed")
     made.append(
         "events",
         [
@@ -82,16 +89,70 @@ def test_runs_with_their_last_round_and_what_was_not_used(
     make_run(runs / "two", accuracies=())
     (runs / "no-run").mkdir()
     one, two = status.read_runs(runs)
-    assert (one.name, one.status, one.rounds, one.planned) == ("one", "running", 2, 3)
+    assert (one.name, one.status, one.rounds, one.planned) == ("one", "failed", 2, 3)
     assert one.accuracy == pytest.approx(0.75)
     assert (one.rejected, one.last_reason) == (2, "[red]late")
     assert (two.rounds, two.accuracy, two.rejected) == (0, None, 0)
     console = Console(width=140, record=True)
-    for table in status.tables(folder, runs):
+    for table in status.federation_tables(folder, [one, two]):
         console.print(table)
+    console.print(status.results_table(runs, [one, two]))
     text = console.export_text()
     assert "75.00 %" in text and "2 of 3" in text and "[red]late" in text
     assert "not registered" in text and "running" in text
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from fedsuite.results.writer import RunFolder
+folder = RunFolder.create(
+    Path(sys.argv[1]), {"method": "fedavg", "num-rounds": 3}, {"flwr_run_id": 7}
+)
+folder.append("rounds", [{"round": 1}])
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_run_is_shown_as_killed(
+    folder: SuperLinkFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(monkeypatch, [])
+    run = tmp_path / "runs" / "one"
+    command = [sys.executable, "-c", WRITER, str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server_app:
+        assert server_app.stdout is not None
+        server_app.stdout.readline()
+        found = status.read_runs(run.parent)
+        assert [one.status for one in found] == ["running"]
+        assert cells(status.federation_tables(folder, found)[1]) == [("7", "running")]
+        server_app.kill()
+    found = status.read_runs(run.parent)
+    assert [one.status for one in found] == ["killed"]
+    # Flower still takes it for running.
+    assert cells(status.federation_tables(folder, found)[1]) == [("7", "killed")]
+    # To look changes nothing.
+    assert read_manifest(run)["status"] == "running"
+    RunFolder.stop(run)
+    assert status.read_runs(run.parent)[0].status == "stopped"
+
+
+def cells(table: Table) -> list[tuple[str, ...]]:
+    columns = [[str(cell) for cell in column.cells] for column in table.columns]
+    return list(zip(*columns, strict=True))
+
+
+def test_results_are_shown_where_no_superlink_answers(
+    folder: SuperLinkFolder, tmp_path: Path
+) -> None:
+    make_run(tmp_path / "runs" / "one", accuracies=((0.5, 0.7),), status="finished")
+    words = ["status", str(folder.path), "--runs", str(tmp_path / "runs")]
+    answer = CliRunner().invoke(app, words)
+    assert answer.exit_code == 0, answer.output
+    text = " ".join(answer.output.split())
+    assert "the SuperLink does not answer" in text
+    assert "finished" in text and "1 of 3" in text
 
 
 def test_a_folder_without_runs(tmp_path: Path) -> None:

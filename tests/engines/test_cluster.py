@@ -19,6 +19,7 @@ from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.keys import Value
 from fedsuite.engines.cluster import Cluster, Node, chosen_address, join, misfit_of
 from fedsuite.engines.cluster_probe import keeps_state
+from fedsuite.engines.room import Room
 
 OURS = {"Python": "3.11.7", "fedsuite": "abc"}
 NODE = Node("10.0.0.1 (a)", 8.0, 4.0, OURS, data="d")
@@ -66,12 +67,15 @@ def test_wrong_address_is_one_line_at_once(tmp_path: Path) -> None:
 
 def test_room_is_a_sum_over_nodes_not_of_their_resources() -> None:
     cluster = Cluster("head:1", (NODE, replace(NODE, cpus=3.0, gpus=0.0)))
-    assert cluster.room(1, 0.0) == 11
-    assert cluster.room(2, 0.0) == 5  # 4 + 1: the odd core of the second serves nobody
-    assert cluster.room(1, 0.1) == 8  # of the first alone
-    assert cluster.room(1, 1.0) == 4
+    assert cluster.room(Room()) == 11
+    # 4 + 1: the odd core of the second serves nobody
+    assert cluster.room(Room(client_cpus=2)) == 5
+    assert cluster.room(Room(client_gpus=0.1)) == 8  # of the first alone
+    assert cluster.room(Room(client_gpus=1.0)) == 4
+    with pytest.raises(RunError, match=r"node 10\.0\.0\.1 \(a\) .* for 4 such clients"):
+        cluster.room(Room(client_gpus=0.6))
     with pytest.raises(RunError, match="no node of the Ray cluster head:1 has 9 CPUs"):
-        cluster.room(9, 0.0)
+        cluster.room(Room(client_cpus=9))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsuite.core.errors import RunError
+from fedsuite.results.layout import read_manifest
 from fedsuite.results.reader import load_run
-from fedsuite.results.writer import RunFolder
+from fedsuite.results.writer import RunFolder, is_used
 from tests.results.made_runs import EXPERIMENT, make_run
 
 
@@ -289,3 +290,52 @@ def test_folder_has_one_writer_at_a_time(tmp_path):
         RunFolder.resume(path, 0)
     writer.finish("stopped")
     RunFolder.resume(path, 0).finish("finished")
+
+
+@pytest.mark.parametrize("status", ["failed", "stopped", "running"])
+def test_a_run_that_ended_before_its_first_round_makes_way(tmp_path, status):
+    path = tmp_path / "run"
+    folder = RunFolder.create(path, EXPERIMENT, {"first": True})
+    folder.append("events", [{"round": 1, "kind": "warning"}])
+    folder.append("rounds", [])
+    (path / "state" / "3").mkdir(parents=True)
+    (path / "state" / "3" / "1.1.safetensors").write_bytes(b"")
+    folder.finish(status)
+    assert not is_used(path)
+    RunFolder.create(path, EXPERIMENT, {"first": False}).finish("failed")
+    assert read_manifest(path)["first"] is False
+    assert sorted(entry.name for entry in path.iterdir()) == [
+        ".lock",
+        "experiment.toml",
+        "manifest.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda folder: folder.append("rounds", [{"round": 1}]),
+        lambda folder: folder.write_bytes("privacy.ledger", b"{}\n"),
+        lambda folder: folder.write_bytes("thesis.txt", b"years of work"),
+        lambda folder: (folder.path / "checkpoints").mkdir(),
+        lambda folder: folder.finish("finished"),
+        lambda folder: folder.write_bytes("manifest.json", b"{"),
+    ],
+    ids=["round", "release", "other", "checkpoint", "finished", "damaged"],
+)
+def test_what_a_run_has_done_does_not(tmp_path, leave):
+    folder = RunFolder.create(tmp_path / "run", EXPERIMENT, {"first": True})
+    folder.finish("failed")
+    leave(folder)
+    assert is_used(tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
+    with pytest.raises(RunError, match="exists and is not empty"):
+        RunFolder.create(tmp_path / "run", EXPERIMENT, {"first": False})
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_run_that_still_begins_is_not_replaced(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", EXPERIMENT, {"first": True})
+    with pytest.raises(RunError, match="in use: a process still writes this run"):
+        RunFolder.create(folder.path, EXPERIMENT, {"first": False})
+    assert read_manifest(folder.path)["first"] is True

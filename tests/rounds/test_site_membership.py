@@ -7,7 +7,10 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.logs import log_scope
+from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.records import HELLO
+from fedsuite.rounds import waiting
 from fedsuite.rounds.membership import Directory
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.training.app import source_hash
@@ -40,6 +43,37 @@ def test_a_name_without_a_key_is_nobodys() -> None:
         pytest.raises(RunError, match=r"sites north did not connect within 0\.05 s"),
     ):
         site_directory(0.05).wait(Registered(matrix_app(), nodes), 1)
+
+
+def test_whom_a_run_waits_for_is_said_at_once_and_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "AGAIN_S", 0.3)
+    nodes = {1000: ("south", b"s")}
+    with (
+        flower_identity(),
+        log_scope(run="mine"),
+        pytest.raises(RunError, match="sites north did not connect"),
+    ):
+        site_directory(1.0).wait(Registered(matrix_app(), nodes), 1)
+    told = capsys.readouterr().out.splitlines()
+    words = "Waiting for nodes to connect: 1 connected (minimum required: 2)."
+    assert set(told) == {f"{words} Not yet: north."}
+    assert 2 <= len(told) <= 4, "not at each of the looks, which are many more"
+
+
+def test_partitions_that_lack_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    directory = Directory("partition", 4, 0.5)
+    grid = LocalGrid(matrix_app(), 4)
+    grid.get_node_ids = lambda: [1000, 1002]  # type: ignore[method-assign]
+    with (
+        flower_identity(),
+        log_scope(run="mine"),
+        pytest.raises(RunError, match="start the others, partitions 1, 3, or raise"),
+    ):
+        directory.wait(grid, 1)
+    (told,) = capsys.readouterr().out.splitlines()
+    assert told.endswith("2 connected (minimum required: 4). Not yet: partitions 1, 3.")
 
 
 def test_two_nodes_of_one_name() -> None:

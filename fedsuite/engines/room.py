@@ -1,0 +1,134 @@
+"""What Ray sets aside for each client at work, and how many clients a machine has room for.
+
+Who asks for more than there is waits half a minute for Ray, and gets its reason a hundred
+lines above the last. Before anything starts it is one line.
+"""
+
+import math
+import os
+from dataclasses import dataclass
+
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import AUTO
+
+_SMALLEST_SHARE = 0.0001
+"""Ray's unit of a share."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where clients train: nodes, and what Ray reserves per working client.
+
+    Parameters
+    ----------
+    num_supernodes, client_cpus, client_gpus
+        As for :func:`fedsuite.engines.api.run`.
+    """
+
+    num_supernodes: int = 0
+    client_cpus: int = 1
+    client_gpus: float = 0.0
+
+    def check(self, engine: str, device: str = AUTO) -> None:
+        """Refuse amounts that Ray does not set aside, or that another engine passes over.
+
+        Parameters
+        ----------
+        engine, device
+            The experiment's keys.
+
+        Raises
+        ------
+        ConfigError
+            Naming the option.
+        """
+        cpus, gpus = self.client_cpus, self.client_gpus
+        if engine != "ray" and (cpus, gpus) != (1, 0.0):
+            option = f"--client-cpus {cpus}" if cpus != 1 else f"--client-gpus {gpus:g}"
+            raise ConfigError(
+                f"{option}: the engine {engine} sets nothing aside for a client: leave it "
+                "out, or take --engine ray"
+            )
+        if engine == "ray" and device == "cuda" and not gpus:
+            raise ConfigError(
+                "key device = 'cuda': Ray hides all GPUs from clients that reserve none: "
+                "give --client-gpus, a share such as 0.25 or whole GPUs"
+            )
+        if cpus < 1:
+            raise ConfigError(f"--client-cpus {cpus}: expected at least 1")
+        whole = math.isfinite(gpus) and gpus == int(gpus)
+        if not ((whole and gpus >= 0) or _SMALLEST_SHARE <= gpus < 1):
+            raise ConfigError(
+                f"--client-gpus {gpus:g}: expected 0, a share of a GPU such as 0.25, or "
+                "whole GPUs"
+            )
+
+    def clients_on(self, cpus: float, gpus: float) -> int:
+        """Return how many clients Ray has room for; a client's share lies on one GPU."""
+        rooms = [int(cpus / self.client_cpus)]
+        if self.client_gpus:
+            per_gpu = int(1 / self.client_gpus + 1e-9)
+            rooms.append(int(gpus) * per_gpu if per_gpu else int(gpus / self.client_gpus))
+        return min(rooms)
+
+    def wrong_share(self, cpus: float, gpus: float) -> str:
+        """Return what is wrong with a share of which Flower counts too many; "" if none.
+
+        Flower divides all GPUs by the share. Clients beyond Ray's room would wait for ever.
+        """
+        if not self.client_gpus:
+            return ""
+        counted = min(int(cpus / self.client_cpus), int(gpus / self.client_gpus))
+        fits = self.clients_on(cpus, gpus)
+        if counted <= fits:
+            return ""
+        even = 1 / int(1 / self.client_gpus + 1e-9)
+        return (
+            f"--client-gpus {self.client_gpus:g}: {gpus:g} GPUs have room for {fits} such "
+            f"clients, and Flower would start {counted}: set {_rounded_down(even)}"
+        )
+
+    def check_here(self) -> None:
+        """Refuse a client that does not fit on this machine, or whose share cannot work.
+
+        Raises
+        ------
+        ConfigError
+            Naming the option, and what there is.
+        """
+        if (self.client_cpus, self.client_gpus) == (1, 0.0):
+            return  # the usual client fits anywhere, and to count takes a second
+        cpus, gpus = cpus_of_ray(), gpus_of_ray() if self.client_gpus else 0
+        for option, wanted, there in (
+            ("--client-cpus", self.client_cpus, cpus),
+            ("--client-gpus", self.client_gpus, gpus),
+        ):
+            if wanted > there:
+                raise ConfigError(
+                    f"{option} {wanted:g}: this machine has {there}, so no client could "
+                    f"start: set at most {there}"
+                    + (", or name a cluster in ray-address" if there else "")
+                )
+        if words := self.wrong_share(cpus, gpus):
+            raise ConfigError(words)
+
+
+def cpus_of_ray() -> int:
+    """Return the CPUs that Ray counts here, which are a container's where there is one."""
+    try:
+        from ray._private.utils import get_num_cpus
+    except ImportError:
+        return os.cpu_count() or 1
+    return int(get_num_cpus(override_docker_cpu_warning=True))
+
+
+def gpus_of_ray() -> int:
+    """Return the GPUs that processes of this machine may use."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _rounded_down(share: float) -> str:
+    """Return a share in four digits, of which as many fit."""
+    return f"{math.floor(share * 10_000) / 10_000:g}"
