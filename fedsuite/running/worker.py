@@ -15,8 +15,10 @@ from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
+from fedsuite.core.logs import write_line
 from fedsuite.core.registry import METHODS
 from fedsuite.data import ClientData, FederatedData, Split
+from fedsuite.data.columns import fingerprint
 from fedsuite.data.site import Site
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
@@ -229,7 +231,22 @@ class Worker:
         # Very many nodes of one process ask for them.
         public = self._data.public_set()
         of_public = {"public": public.fingerprint} if len(public) else {}
-        return plug_in_facts(self._experiment) | of_public
+        return plug_in_facts(self._experiment) | of_public | self._column_facts()
+
+    def _column_facts(self) -> Mapping[str, str]:
+        """Return a hash of this site's columns; the names are told to its own log."""
+        # A node with a site has the site's rows under any client number.
+        columns = self._data.client(0).columns if self._site is not None else ()
+        if self._site is None or not columns:
+            return {}
+        found = fingerprint(columns)
+        # One line, whatever the names hold.
+        names = " ".join(", ".join(columns).split())
+        write_line(
+            f"site {self._site.name}: columns {found[:12]}, which all sites must have in "
+            f"this order: {names}"
+        )
+        return {"columns": found}
 
     def _initialised(self, client_id: int) -> torch.nn.Module:
         """Return the client's model, with the client's initial arrays if it copies them.
