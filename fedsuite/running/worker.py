@@ -1,5 +1,6 @@
 """The worker that makes an experiment's clients."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from fedsuite.messages.records import (
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
+from fedsuite.models.one_row import one_row_failure
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.running.node import (
     plug_in_facts,
@@ -51,6 +53,8 @@ from fedsuite.training.spill import SpillingMemory
 from fedsuite.training.store import ClientStore, FileStore, MemoryStore
 from fedsuite.training.upload_noise import UploadNoise
 from fedsuite.training.vision_transforms import check_augmentation
+
+logger = logging.getLogger(__name__)
 
 STATE_VARIABLE = "FEDSUITE_STATE"
 
@@ -179,6 +183,16 @@ class Worker:
             standardisation=self._data.standardisation,
         )
         client.cohort = self.cohort
+        if self._experiment["sites"] and len(train) == 1:
+            # Of other clients the server knows how many rows they have, and says so.
+            reason = one_row_failure(client.model, client.train_data.features)
+            if reason:
+                logger.warning(
+                    "client %d has one training row, on which its network cannot train "
+                    "(%s): it takes no step",
+                    client_id,
+                    reason,
+                )
         return client if self._groups is None else DecomposedClient(client, self._groups)
 
     def step_seconds(
