@@ -42,7 +42,10 @@ class TrainingOptions(Settings):
         minimum=0,
     )
     batch_size: int = key(
-        default=32, help="samples per mini-batch; 0 is all of the client's data", minimum=0
+        default=32,
+        help="samples per mini-batch; 0 is all of the client's data. A last one of one row "
+        "joins the one before, where the network cannot train on one",
+        minimum=0,
     )
     learning_rate: float = key(
         default=0.1,

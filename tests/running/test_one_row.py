@@ -29,7 +29,28 @@ class Normed(nn.Module):
         return outputs
 
 
+class Convolutional(nn.Module):
+    """A network that cannot train on one row, and can be decomposed."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(input_shape[0], 4, 8)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.norm(self.body(inputs)).flatten(1)
+        outputs: torch.Tensor = self.head(torch.relu(hidden))
+        return outputs
+
+
 NORMED = f"{__name__}:Normed"
+PERSONAL_ATOMS = {
+    "model": f"{__name__}:Convolutional",
+    "decomposition": True,
+    "personal-atoms": True,
+    "refresh-epochs": 1,
+}
 NEEDS_PUBLIC = {"public-size": 33, "public-batch-size": 8}
 
 SMALL: dict[str, Any] = {
@@ -74,6 +95,7 @@ def lost(folder: Path) -> list[str]:
         ("fedmd-lf", NEEDS_PUBLIC),
         ("fedavg-ft", {}),
         ("focus", {}),
+        ("fedavg", PERSONAL_ATOMS),
     ],
 )
 def test_a_last_row_alone_loses_no_reply(
