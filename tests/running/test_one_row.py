@@ -10,7 +10,11 @@ from torch import nn
 
 import fedsuite
 from fedsuite.core.errors import ConfigError
+from fedsuite.experiment.experiment import Experiment
+from fedsuite.experiment.parts import federated_data
+from fedsuite.models.assignment import experiment_networks
 from fedsuite.results.reader import load_run
+from fedsuite.running.one_row import refuse_one_row
 from tests.data.site_files import write
 
 
@@ -201,3 +205,23 @@ def test_clients_with_one_row_are_named_at_the_start(
         run(tmp_path / "all", num_clients=7, **few)
     with caplog.at_level(logging.WARNING):
         run(tmp_path / "other", num_clients=7, **few, model="linear")
+
+
+def test_clients_of_another_network_are_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    values = {
+        "dataset": f"{__name__}:few_rows",
+        "num-clients": 6,
+        "method": "fd",
+        "client-models": "linear, mlp",
+    }
+    given = Experiment.from_values(values)
+    data = federated_data(given)
+    networks = [nn.Linear(3, 2), nn.BatchNorm1d(3)]
+    with caplog.at_level(logging.WARNING):
+        refuse_one_row(given, data, lambda: networks)
+    (told,) = [record.getMessage() for record in caplog.records]
+    of_client = experiment_networks(given.values).of_client
+    # Client 0 has two rows.
+    idle = [str(k) for k in range(1, 6) if of_client[k] == 1]
+    assert 0 < len(idle) < 5
+    assert told.startswith(f"clients {', '.join(idle)} have one training row")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedsuite.clients.distillation.fedproto import FedProtoClient
 from fedsuite.core.errors import RunError
 from fedsuite.core.rng import torch_stream
 from fedsuite.data import Split
@@ -120,3 +121,10 @@ def test_a_network_whose_rows_depend_on_each_other_is_no_cohorts() -> None:
     )
     assert "depend on the other rows" in obstacle(model, torch.zeros(1, 3))
     assert obstacle(nn.Linear(3, 2), torch.zeros(1, 3)) == ""
+
+
+def test_fedproto_gathers_in_the_last_of_the_joined_passes() -> None:
+    how = TrainingOptions(batch_size=3, local_epochs=2)
+    client = FedProtoClient(normed(), rows(7), rows(3), training=how)
+    client.before_training(Request(TRAIN, 0, {}, {}))
+    assert client._gathers_after == 2
