@@ -64,11 +64,14 @@ class ClientData:
         Rows to train on and to be tested on.
     validation
         Rows to validate on, none of them in ``train``; None where clients have none.
+    columns
+        Names of the inputs, where the client is a site that told them.
     """
 
     train: Split
     test: Split
     validation: Split | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:

@@ -33,7 +33,7 @@ class OwnRows(Source):
 
         The rows of a subject, if there are any, are a group.
         """
-        from fedsuite.data.site_loading import check_rows
+        from fedsuite.data.site_loading import check_rows, site_data
 
         where = f"dataset {spec.name}"
         try:
@@ -48,8 +48,17 @@ class OwnRows(Source):
                 f"{where}: reading failed ({type(error).__name__}: {one_line(error)}): "
                 "mend it or the data"
             ) from error
-        checked = check_rows(where, "function", _of_rows(spec, data), data)
+        checked = site_data(where, "function", data)
         parts = checked.train, checked.test
+        largest = max(0, *(int(part.labels.max()) for part in parts))
+        described = _described(spec, checked.train.features.numpy(), largest)
+        check_rows(where, "function", described, checked)
+        types = [str(part.features.dtype) for part in parts]
+        if types[0] != types[1]:
+            raise DataError(
+                f"{where}: inputs are {types[0]} in the training part and {types[1]} in "
+                "the test part: give both one type"
+            )
         return RawData(
             np.concatenate([part.features.numpy() for part in parts]),
             np.concatenate([part.labels.numpy() for part in parts]),
@@ -60,19 +69,6 @@ class OwnRows(Source):
     def described(self, spec: DatasetSpec, raw: RawData) -> DatasetSpec:
         """Return the description with classes, shape and scaling of the rows."""
         return _described(spec, raw.features, int(raw.labels.max()))
-
-
-def _of_rows(spec: DatasetSpec, data: object) -> DatasetSpec:
-    """Return the description by what a function returned, whatever that is."""
-    import torch
-
-    parts = [getattr(data, name, None) for name in ("train", "test")]
-    labels = [getattr(part, "labels", None) for part in parts]
-    largest = [int(y.max()) for y in labels if isinstance(y, torch.Tensor) and y.numel()]
-    features = getattr(parts[0], "features", None)
-    if not isinstance(features, torch.Tensor):
-        return spec
-    return _described(spec, features.numpy(), max(largest, default=0))
 
 
 def _described(

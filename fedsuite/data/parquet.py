@@ -1,11 +1,10 @@
 """Image data sets stored as Parquet in the layout of the Hugging Face hub.
 
-Images are structs of encoded bytes (PNG or JPEG) beside an integer label. All images are
-decoded once into one 8-bit array; see :mod:`fedsuite.data.cache`.
+Images are structs of encoded bytes (see :mod:`fedsuite.data.pictures`) beside an integer
+label. All images are decoded once into one 8-bit array; see :mod:`fedsuite.data.cache`.
 """
 
 import hashlib
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +19,14 @@ from fedsuite.core.extras import naming_extras
 from fedsuite.core.progress import Work
 from fedsuite.data.cache import load_or_build
 from fedsuite.data.folders import file_identity, missing_folder
+from fedsuite.data.pictures import decode
 from fedsuite.data.specs import DatasetSpec, RawData, Source
 
 HUB = "hf://datasets/"
 """Prefix of the hub's repositories for the ``datasets`` library."""
 
 _BRIGHTEST = 255  # of an encoded image
-_DECODER_VERSION = 1  # part of the cache key: raise it when decoding changes
+_DECODER_VERSION = 2  # part of the cache key: raise it when decoding changes
 _ROWS_PER_BATCH = 1024
 
 ArrowTable: TypeAlias = Any  # pyarrow ships no types
@@ -298,25 +298,8 @@ def _decode_images(
         )
     for row, encoded in enumerate(column.field("bytes")):
         try:
-            out[row] = _decode_image(spec, encoded.as_buffer())
+            if not encoded.is_valid:
+                raise DataError("no image bytes")
+            out[row] = decode(encoded.as_buffer(), *spec.input_shape, resize=spec.resize)
         except DataError as error:
             raise DataError(f"{where}: row {first_row + row}: {error}") from error
-
-
-def _decode_image(spec: DatasetSpec, encoded: Any) -> npt.NDArray[np.uint8]:
-    from PIL import Image
-
-    if encoded is None:
-        raise DataError("no image bytes")
-    channels, height, width = spec.input_shape
-    try:
-        with Image.open(io.BytesIO(encoded)) as opened:
-            image = opened.convert("L" if channels == 1 else "RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"not a readable image ({one_line(error)})") from error
-    if image.size != (width, height):
-        if not spec.resize:
-            raise DataError(f"image of {image.width}x{image.height}, not {width}x{height}")
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
-    pixels = np.asarray(image)
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)

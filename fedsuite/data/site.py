@@ -64,13 +64,17 @@ class SiteData:
     train, test
         Inputs (float32; uint8 for images), ``[rows, *input_shape]``, and classes (int64).
     ids
-        Subject of each training row and each test row, such as a patient's number. The two
-        parts must share no subject. The ids have no other use.
+        Subject of each training row and each test row, such as a patient's number, as two
+        NumPy arrays. The two parts must share no subject. The ids have no other use.
+    columns
+        Names of the inputs of a table, in their order, where an adapter knows them: sites
+        of other names are then refused. See :mod:`fedsuite.data.columns`.
     """
 
     train: Split
     test: Split
     ids: tuple[IntArray, IntArray] | None = None
+    columns: tuple[str, ...] = ()
 
 
 Adapter: TypeAlias = Callable[[Site, DatasetSpec, float], SiteData]

@@ -12,6 +12,7 @@ from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import Value
 from fedsuite.core.text import read_toml
 from fedsuite.data.catalog import DATASETS
+from fedsuite.data.columns import difference
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.data.division import Partition
 from fedsuite.data.federated import ClientData, FederatedData
@@ -100,7 +101,7 @@ class SiteFederation(FederatedData):
             )
         site = self._sites[client_id]
         if site not in self._site_data:
-            self._site_data[site] = load_site_data(
+            data = load_site_data(
                 site,
                 self.spec,
                 self._scaling,
@@ -108,6 +109,14 @@ class SiteFederation(FederatedData):
                 self._settings.client_validation_fraction,
                 self._seed,
             )
+            for other, known in self._site_data.items():
+                if reason := difference(data.columns, known.columns):
+                    raise DataError(
+                        f"sites {other.name} and {site.name} have other columns: "
+                        f"{site.name} {reason}: give all sites the same names in the same "
+                        "order"
+                    )
+            self._site_data[site] = data
         return self._site_data[site]
 
     def class_counts(self) -> npt.NDArray[np.int64]:

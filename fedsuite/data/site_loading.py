@@ -49,7 +49,8 @@ def load_site_data(
     if validation_fraction:
         parts[0], validation = _hold_out(data, validation_fraction, seed)
         parts.append(validation)
-    return ClientData(*(_scaled(part, spec, scaling) for part in parts))
+    scaled = [_scaled(part, spec, scaling) for part in parts]
+    return ClientData(*scaled, columns=data.columns)
 
 
 def _hold_out(data: SiteData, fraction: float, seed: int) -> tuple[Split, Split]:
@@ -66,48 +67,118 @@ def _hold_out(data: SiteData, fraction: float, seed: int) -> tuple[Split, Split]
     return stays, out
 
 
-def check_rows(where: str, reader: str, spec: DatasetSpec, data: object) -> SiteData:
-    """Return rows that clients can train on.
+def site_data(where: str, reader: str, data: object) -> SiteData:
+    """Return what somebody else's code made of rows, if it is in the form of SiteData.
 
     Parameters
     ----------
     where, reader
         Place of the data, and what read it, for errors.
-    spec
-        The data set that the rows must match.
     data
         What the reader returned.
 
     Raises
     ------
     DataError
-        If no client could train on the rows.
+        If anything of it has another type or length.
     """
     if not isinstance(data, SiteData):
         raise DataError(
             f"{where}: the {reader} returned a {type(data).__name__}: return a SiteData"
         )
-    for name, part in (("training", data.train), ("test", data.test)):
-        _check_part(f"{where}, {name} part", spec, part)
+    for name, part in _parts_of(data):
+        _check_form(f"{where}, {name} part", part)
     if data.ids is not None:
-        common = set(data.ids[0].tolist()) & set(data.ids[1].tolist())
-        if common:
-            raise DataError(
-                f"{where}: {len(common)} ids are in both the training and the test part: "
-                "move all rows of an id to one of them"
-            )
+        _check_ids(where, data)
+    columns: object = data.columns
+    if not isinstance(columns, tuple) or not all(isinstance(n, str) for n in columns):
+        raise DataError(f"{where}: columns = {columns!r}: give a tuple of names"[:300])
     return data
 
 
-def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:
+def check_rows(where: str, reader: str, spec: DatasetSpec, data: object) -> SiteData:
+    """Return rows that clients can train on.
+
+    Parameters
+    ----------
+    where, reader, data
+        As :func:`site_data` takes them.
+    spec
+        The data set that the rows must match.
+
+    Raises
+    ------
+    DataError
+        If no client could train on the rows.
+    """
+    rows = site_data(where, reader, data)
+    for name, part in _parts_of(rows):
+        _check_part(f"{where}, {name} part", spec, part)
+    return rows
+
+
+def _parts_of(data: SiteData) -> list[tuple[str, Split]]:
+    return [("training", data.train), ("test", data.test)]
+
+
+def _check_ids(where: str, data: SiteData) -> None:
+    ids: object = data.ids
+    if not isinstance(ids, tuple | list) or len(ids) != 2:
+        raise DataError(
+            f"{where}: ids are a {type(ids).__name__}: give two NumPy arrays, of the "
+            "training rows and of the test rows"
+        )
+    for (name, part), of_part in zip(_parts_of(data), ids, strict=True):
+        array = isinstance(of_part, np.ndarray)
+        if not array or of_part.ndim != 1 or of_part.dtype.kind not in "iuUS":
+            kind = f"{of_part.dtype} array" if array else type(of_part).__name__
+            raise DataError(
+                f"{where}, {name} part: ids are a {kind}: give one whole number or text "
+                "per row, as a NumPy array"
+            )
+        if len(of_part) != len(part):
+            raise DataError(
+                f"{where}, {name} part: {len(of_part)} ids and {len(part)} rows: expected "
+                "as many"
+            )
+    common = set(ids[0].tolist()) & set(ids[1].tolist())
+    if common:
+        raise DataError(
+            f"{where}: {len(common)} ids are in both the training and the test part: "
+            "move all rows of an id to one of them"
+        )
+
+
+def _check_form(where: str, part: object) -> None:
+    if not isinstance(part, Split):
+        what = "there is none" if part is None else f"it is a {type(part).__name__}"
+        raise DataError(
+            f"{where}: {what}: give a Split of inputs and labels, with at least one row"
+        )
     features, labels = part.features, part.labels
     for kind, tensor in (("features", features), ("labels", labels)):
         if not isinstance(tensor, torch.Tensor):
             raise DataError(f"{where}: {kind} are no torch tensor: return one")
+        plain = tensor.layout == torch.strided and tensor.is_cpu
+        if not plain or tensor.requires_grad:
+            raise DataError(
+                f"{where}: {kind} lie elsewhere, are sparse or want a gradient: return a "
+                "plain tensor on the CPU"
+            )
     if labels.ndim != 1 or labels.dtype != torch.int64:
         raise DataError(
             f"{where}: labels are {labels.dtype} of shape {tuple(labels.shape)}: expected "
             "one int64 class per row"
+        )
+    if features.ndim < 2:
+        raise DataError(
+            f"{where}: inputs are of shape {tuple(features.shape)}: expected rows of at "
+            "least one number"
+        )
+    if features.dtype not in _RAW_TYPES:
+        raise DataError(
+            f"{where}: inputs are {features.dtype}: expected {_RAW_TYPES[0]}, or "
+            f"{_RAW_TYPES[1]} of images"
         )
     if len(features) != len(labels):
         raise DataError(
@@ -115,15 +186,17 @@ def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:
         )
     if not len(labels):
         raise DataError(f"{where}: no rows: give at least one")
+
+
+def _check_part(where: str, spec: DatasetSpec, part: Split) -> None:
+    features, labels = part.features, part.labels
     if tuple(features.shape[1:]) != spec.input_shape:
         raise DataError(
             f"{where}: inputs of shape {tuple(features.shape[1:])}: data set {spec.name} "
             f"has {spec.input_shape}; name other columns or another data set"
         )
-    allowed = _RAW_TYPES if spec.is_image else _RAW_TYPES[:1]
-    if features.dtype not in allowed:
-        names = " or ".join(str(kind) for kind in allowed)
-        raise DataError(f"{where}: inputs are {features.dtype}: expected {names}")
+    if features.dtype != _RAW_TYPES[0] and not spec.is_image:
+        raise DataError(f"{where}: inputs are {features.dtype}: expected {_RAW_TYPES[0]}")
     if not torch.isfinite(features).all():
         raise DataError(
             f"{where}: inputs hold NaN or infinity: fill missing values or drop their rows"

@@ -9,6 +9,8 @@ Inputs are one column of images, or columns of numbers:
 * Columns of numbers are taken in the order of ``feature-columns``. Without this key, all
   but label and id are taken in the order of their names. A column of lists counts as one
   column per list entry. Numbers of images are raw pixels, by channel and then by row.
+
+All files of a site must have the same columns, as all sites of a run must.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,7 @@ import numpy.typing as npt
 import torch
 
 from fedsuite.core.errors import DataError, one_line
+from fedsuite.data.columns import Columns, difference
 from fedsuite.data.federated import Split
 from fedsuite.data.parquet import decode_files, raw_units, read_column, read_labels
 from fedsuite.data.site import Site, SiteData
@@ -51,10 +54,11 @@ def read_site(site: Site, spec: DatasetSpec, test_fraction: float) -> SiteData:
             )
     present = _schema(files["train"][0]).names
     has_images = not site.feature_columns and named.image_column in present
+    names: Columns = ()
     if spec.is_image and (has_images or site.image_column):
         arrays = _read_images(named, files)
     else:
-        arrays = _read_table(named, files, site.feature_columns)
+        arrays, names = _read_table(named, files, site.feature_columns)
     ids = arrays.get("ids")
     raw = RawData(
         arrays["features"],
@@ -65,7 +69,8 @@ def read_site(site: Site, spec: DatasetSpec, test_fraction: float) -> SiteData:
     )
     parts = split_rows(raw, test_fraction)
     train, test = (_split(raw, rows) for rows in parts)
-    return SiteData(train, test, None if ids is None else (ids[parts[0]], ids[parts[1]]))
+    subjects = None if ids is None else (ids[parts[0]], ids[parts[1]])
+    return SiteData(train, test, subjects, tuple(names))
 
 
 def _split(raw: RawData, rows: IntArray) -> Split:
@@ -102,19 +107,28 @@ def _read_images(spec: DatasetSpec, files: _Files) -> dict[str, npt.NDArray[Any]
 
 
 def _read_table(
-    spec: DatasetSpec, files: _Files, columns: Sequence[str]
-) -> dict[str, npt.NDArray[Any]]:
+    spec: DatasetSpec, files: _Files, columns: Columns
+) -> tuple[dict[str, npt.NDArray[Any]], Columns]:
+    """Return the arrays of all files, and the names of their columns of numbers."""
     import pyarrow as pa
 
     features, labels, ids, num_rows = [], [], [], dict.fromkeys(files, 0)
+    first, known = files["train"][0], list(columns)
+    names: list[str] = []
     for part, paths in files.items():
         for file in paths:
             chosen = columns or _number_columns(file, spec)
+            known = known or list(chosen)
+            _refuse_other_columns(file, chosen, first, known)
             _check_present(file, (*chosen, spec.label_column, spec.id_column))
             table = _read(file, [*chosen, spec.label_column, spec.id_column])
             if not table.num_rows:
                 continue
-            features.append(_numbers(table, chosen, file, spec))
+            numbers = {name: _one_column(table, name, file) for name in chosen}
+            features.append(_numbers(numbers, file, spec))
+            named = [_named(table, name, numbers[name]) for name in chosen]
+            names = names or named
+            _refuse_other_columns(file, named, first, names)
             labels.append(read_labels(spec, table, (str(file), 0)))
             if spec.id_column:
                 column = read_column(table, spec.id_column, str(file))
@@ -130,15 +144,31 @@ def _read_table(
     }
     if ids:
         arrays["ids"] = np.unique(np.concatenate(ids).astype(str), return_inverse=True)[1]
-    return arrays
+    return arrays, names
+
+
+def _refuse_other_columns(
+    file: Path, columns: Columns, first: Path, others: Columns
+) -> None:
+    """Refuse a file whose columns are not those of the first."""
+    if reason := difference(columns, others):
+        raise DataError(
+            f"{file} and {first.name} have other columns: {file.name} {reason}: give all "
+            "files the same, or name those of all with feature-columns in node-config"
+        )
+
+
+def _named(table: Any, name: str, numbers: npt.NDArray[np.float32]) -> str:
+    """Return a column's name, with the length of its lists."""
+    is_list = _is_list(table.schema.field(name).type)
+    return f"{name}[{numbers.shape[1]}]" if is_list else name
 
 
 def _numbers(
-    table: Any, columns: Sequence[str], file: Path, spec: DatasetSpec
+    columns: Mapping[str, npt.NDArray[np.float32]], file: Path, spec: DatasetSpec
 ) -> npt.NDArray[np.float32]:
-    """Return the inputs of a table, ``[rows, *input_shape]``."""
-    found = [_one_column(table, name, file) for name in columns]
-    flat = np.concatenate([c.reshape(len(c), -1) for c in found], axis=1)
+    """Return the inputs of columns ``[rows, numbers]``, ``[rows, *input_shape]``."""
+    flat = np.concatenate(list(columns.values()), axis=1)
     width = int(np.prod(spec.input_shape))
     if flat.shape[1] != width:
         raise DataError(

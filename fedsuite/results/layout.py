@@ -14,7 +14,7 @@ file                  contents
 ``privacy.ledger``    one object per noised release, written before it; with noise at the
                       server
 ``summary.json``      the final fairness report and totals
-``model.safetensors`` the final model, written last; none where clients keep theirs
+``model.safetensors`` the final model; none where clients keep theirs
 ``plots/``            figures
 ``report.html``       all of this as one page; see :mod:`fedsuite.results.report`
 ``checkpoints/``      what resuming needs

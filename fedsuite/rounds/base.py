@@ -34,7 +34,7 @@ from fedsuite.rounds.gathering import gathered
 from fedsuite.rounds.loop import RoundLoop
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.recovery import NO_TRAINING
-from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.report import FAILED, PhaseReport
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
 from fedsuite.rounds.validation import ClientReply, Expected, all_finite
 
@@ -178,6 +178,7 @@ class FederatedStrategy(RoundLoop):
     def _miss(self, missed: QuorumMissed) -> None:
         """Count a failed round; after a poisoned one the last good model comes back."""
         report = self.reports[TRAIN]
+        self.round_metrics[FAILED] = 1.0
         if not self.recovery.must_go_back(report):
             self.judge.miss(self.server_round, missed)
             return
@@ -203,6 +204,8 @@ class FederatedStrategy(RoundLoop):
         made = privacy.release(self._arrays, server_round, rate)
         self.round_metrics |= privacy.metrics
         arrays = self._counted_step(made, report)
+        if report.num_asked and not report.rows:
+            self.round_metrics[FAILED] = 1.0
         self.judge.heard(server_round, report)
         record = None if arrays is None else to_record(arrays)
         return record, self._means[TRAIN].record(report)
@@ -270,6 +273,7 @@ class FederatedStrategy(RoundLoop):
         reason = "the new model holds NaN or infinity: the old one stays"
         logger.warning("round %d: %s", self.server_round, reason)
         report.rejections.append(Rejection(self.server_round, None, reason))
+        self.round_metrics[FAILED] = 1.0
         return None
 
     def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:

@@ -54,6 +54,29 @@ class OwnSide:
         return ""
 
 
+class SiteColumns:
+    """Compares the columns of sites, of which each says a hash and none the names."""
+
+    def __init__(self) -> None:
+        self._first: tuple[str, str] | None = None
+
+    def refusal(self, site: str, facts: Mapping[str, ConfigValue]) -> str:
+        """Return what is wrong with a site of other columns than the first; else empty."""
+        told = one_line(str(facts.get("columns", "")))
+        if not told:
+            return ""
+        if self._first is None:
+            self._first = site, told
+        first, known = self._first
+        if told == known:
+            return ""
+        return (
+            f"has other columns than site {first} ({told[:12]} and {known[:12]}): compare "
+            "the names, which stand beside these numbers in each site's own log, and give "
+            "both the same in the same order"
+        )
+
+
 def names_of(grid: Grid) -> Callable[[int], str]:
     """Return what calls a node by the name that the SuperLink knows, or by its number."""
 

@@ -13,7 +13,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.records import HELLO
-from fedsuite.rounds.greeting import OwnSide, facts_of, names_of
+from fedsuite.rounds.greeting import OwnSide, SiteColumns, facts_of, names_of
 from fedsuite.rounds.validation import one_line
 from fedsuite.rounds.waiting import Waiting
 
@@ -184,6 +184,7 @@ class Directory:
         self._num_clients = num_clients
         self._timeout = connect_timeout
         self._ours = OwnSide(source_hash, plug_ins, public_fingerprint)
+        self._columns = SiteColumns()
         self._names = dict(enumerate(site_names))
         self._greeted: set[int] | None = None
         self._partitions: dict[int, int] = {}
@@ -205,7 +206,7 @@ class Directory:
         ------
         RunError
             If they do not come before the deadline, run other code, or have other
-            public data.
+            public data or columns.
         """
         if self._identity == "partition":
             return self._wait_for_partitions(grid)
@@ -312,7 +313,9 @@ class Directory:
                 f"site {name} failed the hello ({one_line(reply.error.reason)}): its "
                 "operator finds the cause in its log"
             )
-        if reason := self._ours.refusal(facts_of(reply)):
+        facts = facts_of(reply)
+        reason = self._ours.refusal(facts) or self._columns.refusal(name, facts)
+        if reason:
             raise RunError(f"site {name} {reason}")
 
     def _hello(self, grid: Grid, nodes: Sequence[int]) -> Iterable[Message]:

@@ -11,6 +11,9 @@ Row = dict[str, float | int | str]
 
 CLAIMED = "claimed_examples"
 
+FAILED = "round_failed"
+"""Metric of a round whose training came to nothing: 1; other rounds have none."""
+
 OF_A_CLIENT = frozenset(
     {"client", "update_norm", "norm_ratio", "cosine", "weight", "clipped", CLAIMED}
 )

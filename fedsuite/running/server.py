@@ -51,6 +51,7 @@ from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.release_ledger import ReleaseLedger
 from fedsuite.running.collusion import with_liars
+from fedsuite.running.outcome import untrained
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts
 from fedsuite.running.worker import experiment_run_name
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
@@ -187,12 +188,15 @@ def _run_experiment(
                 callbacks=callbacks,
                 resume=checkpoint,
             )
+            if len(result.arrays):
+                run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
             finish_folder(run_folder, write)
+            # The folder is whole, and the trackers hear of a failed run.
+            if reason := untrained(folder):
+                raise RunError(reason)
         if run.plots:
             with Work("drawing plots"):
                 draw_plots(run_folder, write)
-        if len(result.arrays):
-            run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
         run_folder.finish("finished")
         write(f"{RUN_FOLDER}{folder}")
     except BaseException as error:

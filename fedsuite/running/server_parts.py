@@ -20,6 +20,7 @@ from fedsuite.models.features import features_are_inputs
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.running.one_row import refuse_one_row
 from fedsuite.running.server_validation import ServerValidation
 from fedsuite.training.loop import resolve_device
 
@@ -77,6 +78,7 @@ def server_parts(
         would have no effect.
     """
     _check_feature_term(experiment, data, model)
+    refuse_one_row(experiment, data, partial(_networks, experiment, data, model))
     return ServerParts(
         parameter_groups(model),
         server_validation(experiment, data, model),
@@ -94,16 +96,22 @@ def _check_feature_term(
     key = next((term for term in terms if term and experiment[term] != 0), None)
     if key is None:
         return
-    models = [model]
-    if experiment["client-models"]:
-        distinct = experiment_networks(experiment.values).distinct
-        models = [network_model(experiment, data, index) for index in range(len(distinct))]
-    if all(map(features_are_inputs, models)):
+    if all(map(features_are_inputs, _networks(experiment, data, model))):
         raise ConfigError(
             f"key {key} = {experiment[key]!r} has no effect: no client has anything to "
             "train before its classifier, so that features are inputs: choose another "
             "model, or set 0"
         )
+
+
+def _networks(
+    experiment: Experiment, data: FederatedData, model: nn.Module
+) -> list[nn.Module]:
+    """Return the clients' networks: that of the key ``model``, if they share one."""
+    if not experiment["client-models"]:
+        return [model]
+    distinct = experiment_networks(experiment.values).distinct
+    return [network_model(experiment, data, index) for index in range(len(distinct))]
 
 
 def initial_arrays(experiment: Experiment, model: nn.Module, parts: ServerParts) -> Arrays:

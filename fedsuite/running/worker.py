@@ -1,5 +1,6 @@
 """The worker that makes an experiment's clients."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,10 @@ from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
+from fedsuite.core.logs import write_line
 from fedsuite.core.registry import METHODS
 from fedsuite.data import ClientData, FederatedData, Split
+from fedsuite.data.columns import fingerprint
 from fedsuite.data.site import Site
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
@@ -31,6 +34,7 @@ from fedsuite.messages.records import (
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
+from fedsuite.models.one_row import one_row_failure
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.running.node import (
     plug_in_facts,
@@ -49,6 +53,8 @@ from fedsuite.training.spill import SpillingMemory
 from fedsuite.training.store import ClientStore, FileStore, MemoryStore
 from fedsuite.training.upload_noise import UploadNoise
 from fedsuite.training.vision_transforms import check_augmentation
+
+logger = logging.getLogger(__name__)
 
 STATE_VARIABLE = "FEDSUITE_STATE"
 
@@ -177,6 +183,16 @@ class Worker:
             standardisation=self._data.standardisation,
         )
         client.cohort = self.cohort
+        if self._experiment["sites"] and len(train) == 1:
+            # Of other clients the server knows how many rows they have, and says so.
+            reason = one_row_failure(client.model, client.train_data.features)
+            if reason:
+                logger.warning(
+                    "client %d has one training row, on which its network cannot train "
+                    "(%s): it takes no step",
+                    client_id,
+                    reason,
+                )
         return client if self._groups is None else DecomposedClient(client, self._groups)
 
     def step_seconds(
@@ -229,7 +245,22 @@ class Worker:
         # Very many nodes of one process ask for them.
         public = self._data.public_set()
         of_public = {"public": public.fingerprint} if len(public) else {}
-        return plug_in_facts(self._experiment) | of_public
+        return plug_in_facts(self._experiment) | of_public | self._column_facts()
+
+    def _column_facts(self) -> Mapping[str, str]:
+        """Return a hash of this site's columns; the names are told to its own log."""
+        # A node with a site has the site's rows under any client number.
+        columns = self._data.client(0).columns if self._site is not None else ()
+        if self._site is None or not columns:
+            return {}
+        found = fingerprint(columns)
+        # One line, whatever the names hold.
+        names = " ".join(", ".join(columns).split())
+        write_line(
+            f"site {self._site.name}: columns {found[:12]}, which all sites must have in "
+            f"this order: {names}"
+        )
+        return {"columns": found}
 
     def _initialised(self, client_id: int) -> torch.nn.Module:
         """Return the client's model, with the client's initial arrays if it copies them.

@@ -39,6 +39,7 @@ from fedsuite.training.extra_losses import decorrelated, loss_on
 from fedsuite.training.loop import (
     TrainingOptions,
     TrainingSummary,
+    fewest_rows,
     frozen_arrays,
     make_optimizer,
     mini_batches,
@@ -206,7 +207,8 @@ class FederatedClient(NumPyClient):
         self, num_examples: int, training: TrainingOptions, generator: torch.Generator
     ) -> Iterator[Tensor]:
         """Yield the sample indices of each step of one local training."""
-        return mini_batches(num_examples, training, generator)
+        fewest = fewest_rows(self.model, self.train_data, num_examples, training)
+        return mini_batches(num_examples, training, generator, fewest)
 
     def make_optimizer(
         self, training: TrainingOptions, server_round: int

@@ -10,7 +10,13 @@ from torch import nn
 
 from fedsuite.data import Split
 from fedsuite.training.cohort_steps import BatchedHook, Training, train_together
-from fedsuite.training.loop import TrainingOptions, make_optimizer, mini_batches, run_steps
+from fedsuite.training.loop import (
+    TrainingOptions,
+    fewest_rows,
+    make_optimizer,
+    mini_batches,
+    run_steps,
+)
 from fedsuite.training.losses import cross_entropy
 from fedsuite.training.stacked import StackedNetwork, stacked_network
 
@@ -65,7 +71,8 @@ def step_seconds(
 
 
 def _training(model: nn.Module, data: Split, options: TrainingOptions) -> Training:
-    batches = mini_batches(len(data), options, torch.Generator())
+    fewest = fewest_rows(model, data, len(data), options)
+    batches = mini_batches(len(data), options, torch.Generator(), fewest)
     some = list(islice(batches, _STEPS))
     return Training(model, data, some, options, 1, BatchedHook(), lambda _, step: None)
 

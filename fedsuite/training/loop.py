@@ -10,12 +10,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.keys import Unless, With
 from fedsuite.core.search import Around, Between
 from fedsuite.core.settings import Settings, key
 from fedsuite.data import Split
 from fedsuite.messages.records import NUM_EXAMPLES, NUM_STEPS, MetricValue
+from fedsuite.models.one_row import one_row_failure
 from fedsuite.training.dense_gradients import DenseGradients, plain_layers
 from fedsuite.training.losses import LossFunction, count_targets, cross_entropy, focal_loss
 from fedsuite.training.optimizers import PlainAdam, PlainSGD
@@ -41,7 +42,10 @@ class TrainingOptions(Settings):
         minimum=0,
     )
     batch_size: int = key(
-        default=32, help="samples per mini-batch; 0 is all of the client's data", minimum=0
+        default=32,
+        help="samples per mini-batch; 0 is all of the client's data. A last one of one row "
+        "joins the one before, where the network cannot train on one",
+        minimum=0,
     )
     learning_rate: float = key(
         default=0.1,
@@ -183,31 +187,73 @@ def take_step(optimizer: torch.optim.Optimizer, clip_gradient_norm: float = 0.0)
     optimizer.zero_grad()
 
 
-def num_steps(num_examples: int, options: TrainingOptions) -> int:
-    """Return the number of mini-batches of one local training."""
-    if num_examples == 0:
-        return 0
+def fewest_rows(
+    model: nn.Module, data: Split, num_examples: int, options: TrainingOptions
+) -> int:
+    """Return how few rows a mini-batch of one local training may have: 1, or else 2.
+
+    Two where the network cannot train on one, and a mini-batch of one would come. RunError
+    if all would have one row.
+
+    Parameters
+    ----------
+    model
+        The network.
+    data
+        The client's rows, on the model's device.
+    num_examples
+        Number of the rows that are trained on.
+    options
+        How to train.
+    """
     size = options.batch_size or num_examples
-    return options.local_steps or options.local_epochs * -(-num_examples // size)
+    if num_examples == 0 or num_examples % size != 1 % size:
+        return 1
+    reason = one_row_failure(model, data.features)
+    if reason and size == 1 < num_examples:
+        raise RunError(
+            f"batch-size = 1: the network cannot train on one row ({reason}): give 2 or "
+            "more, or choose a model without batch normalisation"
+        )
+    return 2 if reason else 1
+
+
+def num_steps(num_examples: int, options: TrainingOptions, fewest: int = 1) -> int:
+    """Return the number of mini-batches of one local training, of ``fewest`` rows each."""
+    if num_examples < fewest:
+        return 0
+    return options.local_steps or options.local_epochs * len(
+        _first_rows(num_examples, options, fewest)
+    )
+
+
+def _first_rows(num_examples: int, options: TrainingOptions, fewest: int) -> range:
+    """Return where the mini-batches of one pass begin."""
+    return range(0, num_examples - fewest + 1, options.batch_size or num_examples)
 
 
 def mini_batches(
-    num_examples: int, options: TrainingOptions, generator: torch.Generator
+    num_examples: int,
+    options: TrainingOptions,
+    generator: torch.Generator,
+    fewest: int = 1,
 ) -> Iterator[Tensor]:
     """Yield the sample indices of each mini-batch of one local training.
 
-    Each pass is a fresh permutation; its last batch may be smaller. ``local_steps`` takes
-    as many passes as that number of batches needs.
+    Each pass is a fresh permutation; its last batch may be smaller. One of less than
+    ``fewest`` rows joins the one before, and fewer rows than that are no batch.
+    ``local_steps`` takes as many passes as that number of batches needs.
     """
     size = options.batch_size or num_examples
-    left = num_steps(num_examples, options)
+    left = num_steps(num_examples, options, fewest)
     while left > 0:
         order = torch.randperm(num_examples, generator=generator)
-        for start in range(0, num_examples, size):
+        starts = _first_rows(num_examples, options, fewest)
+        for start in starts:
             if left == 0:
                 return
             left -= 1
-            yield order[start : start + size]
+            yield order[start:] if start == starts[-1] else order[start : start + size]
 
 
 def run_steps(

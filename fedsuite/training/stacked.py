@@ -205,7 +205,13 @@ def obstacle(model: nn.Module, example: Tensor) -> str:
         outputs = StackedModule(model).outputs(arrays, torch.stack([rows, rows]))
         torch.autograd.grad(outputs.sum(), list(arrays.values()))
         with torch.no_grad():
-            alike = torch.allclose(outputs[0], model(rows), rtol=1e-3, atol=1e-5)
+            one = model(rows)
+            alike = torch.allclose(outputs[0], one, rtol=1e-3, atol=1e-5)
+            # Rows that fill a mini-batch up must not change the others.
+            mixed = model(torch.cat([example, torch.ones_like(example)]))
+            apart = torch.allclose(mixed[:1], one[:1], rtol=1e-3, atol=1e-5)
     except (RuntimeError, ValueError, NotImplementedError) as error:
         return str(error).strip().partition("\n")[0]
+    if not apart:
+        return "a row's outputs depend on the other rows of its mini-batch"
     return "" if alike else "its copies give other outputs"

@@ -94,9 +94,9 @@ def test_grey_images_of_a_colour_set_and_large_images_of_celeba(tmp_path):
 
 def count_decoded(monkeypatch):
     decoded = []
-    decode = parquet._decode_image
+    decode = parquet.decode
     monkeypatch.setattr(
-        parquet, "_decode_image", lambda *a: decoded.append(1) or decode(*a)
+        parquet, "decode", lambda *a, **k: decoded.append(1) or decode(*a, **k)
     )
     return decoded
 

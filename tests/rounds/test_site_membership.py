@@ -168,3 +168,50 @@ def test_rounds_of_sites_report_their_names() -> None:
     trace = run(strategy, Registered(matrix_app(), SITE_NODES))
     assert [row["client"] for row in trace.reports[0].train.rows] == ["north", "south"]
     assert trace.weights == [pytest.approx(5 / 3)]
+
+
+def greeted_with(columns: dict[int, str], keys: dict[int, tuple[str, bytes]]) -> Greeted:
+    """Return a grid whose nodes say a hash of their columns; others say none."""
+
+    class Told(Greeted):
+        def _answer(self, message: Message) -> Message:
+            reply = super()._answer(message)
+            if message.metadata.message_type == HELLO:
+                told = columns.get(message.metadata.dst_node_id)
+                if told is not None:
+                    reply.content.config_records["hello"]["columns"] = told
+            return reply
+
+    return Told(matrix_app(), keys)
+
+
+def test_sites_of_other_columns_end_the_start_by_their_names() -> None:
+    grid = greeted_with({1000: "a" * 64, 1001: "b" * 64}, SITE_NODES)
+    with (
+        flower_identity(),
+        pytest.raises(
+            RunError,
+            match=r"^site (north|south) has other columns than site (?!\1)(north|south) "
+            r"\(([ab])\3{11} and (?!\3)[ab]{12}\): compare",
+        ),
+    ):
+        site_directory().wait(grid, 1)
+
+
+@pytest.mark.parametrize("columns", [{}, {1000: "a"}, {1000: "a", 1001: "a", 1002: "b"}])
+def test_sites_of_the_same_or_of_untold_columns_take_part(columns: dict[int, str]) -> None:
+    grid = greeted_with(columns, SITE_NODES)
+    with flower_identity():
+        assert site_directory().wait(grid, 1).nodes == {0: 1001, 1: 1000}
+
+
+def test_a_site_that_comes_later_with_other_columns_takes_no_part() -> None:
+    columns = {1000: "a", 1001: "a"}
+    grid = greeted_with(columns, SITE_NODES)
+    directory = site_directory()
+    with flower_identity():
+        directory.wait(grid, 1)
+        grid.keys = {1000: ("south", b"s")}
+        directory.wait(grid, 1)
+        grid.keys, columns[1001] = SITE_NODES, "b"
+        assert directory.wait(grid, 1).nodes == {1: 1000}

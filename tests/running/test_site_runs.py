@@ -11,6 +11,7 @@ from flwr.app import Context, RecordDict
 import fedsuite
 from fedsuite.core.errors import ConfigError, DataError, FedsuiteError
 from fedsuite.core.keys import Value
+from fedsuite.data.columns import fingerprint
 from fedsuite.data.site_federation import rehearsal_sites
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data
@@ -21,7 +22,7 @@ from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
 from fedsuite.running.worker import Worker
 from fedsuite.training.store import MemoryStore
-from tests.data.site_files import DIVIDED, NAMES, write, write_sites
+from tests.data.site_files import DIVIDED, NAMES, PIXELS, write, write_sites
 from tests.small_runs import final_model
 
 SITES: dict[str, Value] = {
@@ -210,7 +211,8 @@ def test_a_node_has_its_own_rows_whatever_its_number(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = a_node(tmp_path, monkeypatch, folder / "south")
-    assert facts_from_context(context) == {}
+    # A hash of the columns' names, and nothing else.
+    assert facts_from_context(context) == {"columns": fingerprint(PIXELS)}
     own = federated_data(experiment(site_dirs=str(folder))).client(2)
     for number in (0, 1, 2):
         client: Any = client_from_context(context, number)

@@ -21,7 +21,13 @@ from fedsuite.messages.records import (
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.training.base import STORED_STATE, FederatedClient
-from fedsuite.training.loop import frozen_arrays, make_optimizer, mini_batches, run_steps
+from fedsuite.training.loop import (
+    fewest_rows,
+    frozen_arrays,
+    make_optimizer,
+    mini_batches,
+    run_steps,
+)
 from fedsuite.training.scoring import VALIDATION
 
 _PARTS = ("inner", "slow", "drifted", "personal")
@@ -222,8 +228,9 @@ class DecomposedClient:
         if epochs:
             options = replace(options, local_epochs=epochs, local_steps=0)
         keys = (client.seed, f"{purpose}-batches", server_round, client.client_id)
-        batches = mini_batches(len(client.train_data), options, torch_stream(*keys))
-        model = client.model
+        model, data = client.model, client.train_data
+        fewest = fewest_rows(model, data, len(data), options)
+        batches = mini_batches(len(data), options, torch_stream(*keys), fewest)
         load_arrays(model, {**received, **start})
         with (
             frozen_arrays(model, set(self._names) - set(start)),
@@ -232,7 +239,7 @@ class DecomposedClient:
             optimizer = make_optimizer(model, options, server_round)
             summary = run_steps(
                 model,
-                client.train_data,
+                data,
                 batches,
                 optimizer,
                 client.training_loss(options, purpose, server_round),

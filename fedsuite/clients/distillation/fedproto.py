@@ -1,7 +1,7 @@
 """Clients of FedProto and of its form on public data: draw features to others' means."""
 
-import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -21,6 +21,7 @@ from fedsuite.messages.records import (
 from fedsuite.models.distillation import leave_one_out
 from fedsuite.models.features import check_trained, feature_width, with_features
 from fedsuite.training.evaluation import correct_predictions
+from fedsuite.training.loop import fewest_rows, num_steps
 from fedsuite.training.told import Told
 
 
@@ -44,8 +45,9 @@ class FedProtoClient(ClassTableClient):
     def before_training(self, request: Request) -> None:
         """Compute the step after which the last epoch begins."""
         options, count = self.training, len(self.train_data)
-        epoch = math.ceil(count / (options.batch_size or count)) if count else 0
-        steps = options.local_steps or options.local_epochs * epoch
+        fewest = fewest_rows(self.model, self.train_data, count, options)
+        once = replace(options, local_epochs=1, local_steps=0)
+        epoch, steps = (num_steps(count, how, fewest) for how in (once, options))
         self._steps_taken, self._gathers_after = 0, steps - epoch
 
     def after_step(self, model: nn.Module, step: int) -> None:

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.search import Between
 from fedsuite.core.settings import key, part, state
 from fedsuite.data.public_batches import public_batch
@@ -128,10 +128,19 @@ class CFD(PublicExchange):
     def student(self) -> "ServerStudent":
         """The server's network with its optimiser, made on first use."""
         # At the top it would cost every command the time that importing torch takes.
+        from fedsuite.models.one_row import one_row_failure
         from fedsuite.strategies.distillation.server_student import ServerStudent
 
         if self._student is None:
-            self._student = ServerStudent(self._build(), self.cfd_learning_rate, self.seed)
+            network = self._build()
+            if self.batch_size == 1 and (
+                reason := one_row_failure(network, self.public.features)
+            ):
+                raise RunError(
+                    "public-batch-size = 1: the server's network cannot train on one row "
+                    f"({reason}): give 2 or more, or choose another cfd-server-model"
+                )
+            self._student = ServerStudent(network, self.cfd_learning_rate, self.seed)
         return self._student
 
     def output_spec(self) -> RecordSpec:
