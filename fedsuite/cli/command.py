@@ -66,14 +66,20 @@ def main() -> None:
     # Threads are a key of the experiment; further OpenMP threads would only contend.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        with outliving_readers(), shown(), naming_extras("this command"):
+        with outliving_readers():
+            _run_command()
+    finally:
+        # Python looks through all that torch made before it ends: half a second.
+        gc.freeze()
+
+
+def _run_command() -> None:
+    try:
+        with shown(), naming_extras("this command"):
             app()
     except FedsuiteError as error:
         print(f"fedsuite: error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    finally:
-        # Python looks through all that torch made before it ends: half a second.
-        gc.freeze()
 
 
 @contextmanager

@@ -20,7 +20,8 @@ import tomli_w
 from fedsuite.core.errors import ConfigError, RunError, Stopped
 from fedsuite.core.files import TEMPORARY_PATTERN, atomic_write, write_error
 from fedsuite.core.keys import AUTO, Value, plain_text
-from fedsuite.core.output import print_line
+from fedsuite.core.logs import harmless
+from fedsuite.core.output import outliving_terminal, print_line
 from fedsuite.core.own_process import cores
 from fedsuite.core.progress import Work, duration, round_in
 from fedsuite.engines.api import write_report_if_wanted
@@ -159,7 +160,7 @@ def run_points(
         If Ctrl-C or SIGTERM ends the work.
     """
     merge_record(folder, base, points)
-    with _claimed(folder) as lock:
+    with _claimed(folder) as lock, outliving_terminal():
         # A second time, now that no other sweep uses the folder.
         record = merge_record(folder, base, points)
         actions = {point: _action(folder / point.name, point) for point in points}
@@ -169,7 +170,8 @@ def run_points(
             engine = str(base.get("engine", AUTO))
             failures = _work(folder, actions, engine, workers, lock, work)
             if compared:
-                _compare(folder, record)
+                with harmless("comparison"):
+                    _compare(folder, record)
         except (KeyboardInterrupt, SystemExit) as error:
             done = sum(is_finished(folder / point.name) for point in points)
             told = f"stopped with {done} of {len(points)} runs done: `{command}` goes on"

@@ -30,7 +30,11 @@ from fedsuite.results.report.values import (
 from fedsuite.results.summary import totals
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
-_KINDS = {"rejected-reply": "not used", "bounded-reply": "used, shortened"}
+_KINDS = {
+    "rejected-reply": "not used",
+    "bounded-reply": "used, shortened",
+    layout.UNCOUNTED: "used, but not its accuracy",
+}
 
 MOST_REASONS = 100
 """Most lines of the table of reasons."""
