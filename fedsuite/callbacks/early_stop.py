@@ -33,8 +33,8 @@ class Best:
         Raises
         ------
         ConfigError
-            If the first evaluated round lacks the metric, whose name is then misspelt. Later
-            ones may: perhaps no client's accuracy counts.
+            If no evaluated round has had the metric, whose name is then misspelt. Later a
+            round may lack it, because no client's accuracy counts.
         """
         value = report.metrics.get(self.metric)
         if value is None:

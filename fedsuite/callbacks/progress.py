@@ -73,7 +73,7 @@ class Progress(Callback):
 def accuracy_words(report: RoundReport) -> str:
     """Return the accuracies of a round in words; empty without an evaluation.
 
-    Where clients have validation rows these are shown, for what is chosen is chosen by them.
+    Where clients have validation rows these are shown, for they decide what is chosen.
     """
     validated = any(name.startswith("validation_accuracy") for name in report.metrics)
     name = "validation_accuracy" if validated else "accuracy"

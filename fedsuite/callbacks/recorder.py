@@ -59,9 +59,8 @@ class Recorder(Callback):
         # Last, so that a round with this line has the others too.
         self._folder.append("rounds", [report.metrics])
 
-
     def _uncounted(self, report: RoundReport) -> list[dict[str, object]]:
-        """Return the events of accuracies that do not count; warn of each client's first."""
+        """Return events of accuracies that do not count; warn of each client's first."""
         events: list[dict[str, object]] = []
         new: list[dict[str, object]] = []
         for phase, row, name in _no_fractions(report):

@@ -19,7 +19,9 @@ def described(error: BaseException) -> str:
     if isinstance(error, FedsuiteError | OSError):
         return one_line(error)
     places = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
+    where = (
+        f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
+    )
     return f"{type(error).__name__}: {one_line(error)}{where}"
 
 

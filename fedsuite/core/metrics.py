@@ -24,7 +24,7 @@ from fedsuite.core.rng import numpy_stream
 
 
 def is_accuracy(name: str) -> bool:
-    """Return whether a column of ``clients.jsonl`` holds accuracies, which are fractions."""
+    """Return whether a column of ``clients.jsonl`` holds accuracies, so fractions."""
     return name == "accuracy" or name.endswith("_accuracy")
 
 
@@ -34,7 +34,7 @@ def is_fraction(value: float) -> bool:
 
 
 def counted_in(name: str) -> str:
-    """Return the column with the number of rows that a score is of; empty if none has it."""
+    """Return the column with the number of rows that a score is of; empty if none has."""
     for part in ("validation_", "whole_test_"):
         before, found, _ = name.partition(part)
         if found:

@@ -1,7 +1,7 @@
-"""Standard output and errors that may be lost: a reader goes, a disk is full, a terminal hangs up.
+"""Standard output and standard error that can no longer be written.
 
-The work goes on, and further output is lost. What a stream's encoding lacks is shown as a
-question mark.
+A reader goes, a disk is full, a terminal hangs up: the work goes on without output. What a
+stream's encoding lacks is shown as a question mark.
 """
 
 import contextlib

@@ -19,6 +19,7 @@ from fedsuite.engines.ahead import begun_for
 if TYPE_CHECKING:
     from fedsuite.engines.early import EarlyWorld
     from fedsuite.experiment.experiment import Experiment
+    from fedsuite.results.compare import Comparison
     from fedsuite.results.reader import Run
 
 Engine = Literal["local", "ray", "deployment"]
@@ -318,11 +319,15 @@ def _started(
 
 
 def write_report_if_wanted(
-    values: Mapping[str, object], runs: Sequence[Path], folder: Path
+    values: Mapping[str, object],
+    runs: Sequence[Path],
+    folder: Path,
+    comparison: "Comparison | None" = None,
 ) -> None:
     """Write the report of runs into a folder, if an experiment's keys ask for one.
 
-    A report that cannot be written is no failure of the runs: a line says so.
+    A report that cannot be written is no failure of the runs: a line says so. What is
+    printed of a comparison and what the report shows is one object.
     """
     report = values.get("report", AUTO)
     if not (values.get("plots", True) if report == AUTO else report):
@@ -334,7 +339,7 @@ def write_report_if_wanted(
             from fedsuite.results.report import NAME, write_report
 
         with Work("writing the report"):
-            write_report(runs, folder / NAME)
+            write_report(runs, folder / NAME, comparison)
         write_line(f"report: {folder / NAME}")
 
 
