@@ -163,7 +163,10 @@ class Run:
                     found[server_round][row["client"]] = float(row[column])
         own = column if column.startswith("validation_") else "accuracy"
         for row in self.rounds:
-            server_round, told = row["round"], row.get(f"{own}_clients_asked")
+            server_round = row["round"]
+            # Of a round without a good reply nobody knows what the clients have.
+            nobody = row.get("accuracy_clients") == 0
+            told = row.get(f"{'accuracy' if nobody else own}_clients_asked")
             if told is not None and (asked or column == "accuracy"):
                 asked[server_round] = max(asked.get(server_round, 0), told)
                 found.setdefault(server_round, {})

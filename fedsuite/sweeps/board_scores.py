@@ -12,7 +12,7 @@ from fedsuite.results.layout import MANIFEST
 from fedsuite.results.paired import Paired, paired
 from fedsuite.results.reader import Run, load_run
 from fedsuite.sweeps.sweep import is_finished
-from fedsuite.sweeps.trials import Contender, Result, last_mean
+from fedsuite.sweeps.trials import LAST, Contender, Result, last_mean
 from fedsuite.sweeps.tuning_page import words
 
 MEASURES = ("mean", "worst_10", "variance")
@@ -182,6 +182,13 @@ def final_of(problem: str, contender: Contender, seed: int, run: Run) -> Final:
         curve.seconds[-1],
         int(run.manifest["num_clients"]) - len(clients),
     )
+
+
+def final_words(run: Run) -> str:
+    """Return the accuracy of a final run, as the page has it, in words."""
+    mean = f"mean test accuracy {100 * last_mean(run, 'accuracy_mean'):.2f} %"
+    short = [scores.short for scores in run.scores(last=LAST) if scores.short]
+    return f"{mean} of {short[0]}" if short else mean
 
 
 def curve_of(run: Run) -> Curve:
