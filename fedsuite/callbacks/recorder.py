@@ -37,7 +37,7 @@ class Recorder(Callback):
                 for row in phase.rows
             ),
         )
-        events = [
+        events: list[dict[str, object]] = [
             {
                 "round": server_round,
                 "kind": kind,

@@ -94,8 +94,7 @@ class Row:
     def short(self) -> str:
         """Of how many clients the numbers are at the least; empty where of all."""
         found = [one for scores in self.scores.values() for one in scores if one.short]
-        found.sort(key=lambda one: len(one.of) / one.num_asked)
-        return found[0].short if found else ""
+        return min(found, key=Scores.share).short if found else ""
 
 
 @dataclass(frozen=True)
@@ -290,15 +289,19 @@ def _final_metrics(scores: Sequence[Scores], evaluations: int) -> dict[str, floa
 
 
 def _left_out(rows: Sequence[Row]) -> list[str]:
-    """Return of which runs the numbers leave out clients."""
-    return [
-        f"{row.label}, seed {seed}: the numbers are of {one.short} at round "
-        f"{one.server_round}: the others have no accuracy that counts"
-        for row in rows
-        for seed, scores in row.scores.items()
-        for one in scores
-        if one.short
-    ]
+    """Return of which runs the numbers leave out clients, and of how many they are."""
+    lines = []
+    for row in rows:
+        for seed, scores in row.scores.items():
+            short = [one for one in scores if one.short]
+            if short:
+                worst = min(short, key=Scores.share)
+                more = f" and of fewer than all at {len(short) - 1} more" * (len(short) > 1)
+                lines.append(
+                    f"{row.label}, seed {seed}: the numbers are of {worst.short} at round "
+                    f"{worst.server_round}{more}: the others have no accuracy that counts"
+                )
+    return lines
 
 
 def spread(values: Sequence[float]) -> Spread | None:

@@ -46,6 +46,10 @@ class Scores:
         """The accuracies in per cent."""
         return [100 * accuracy for accuracy in self.of.values()]
 
+    def share(self) -> float:
+        """Return the share of those asked that have a score."""
+        return len(self.of) / max(self.num_asked, 1)
+
     @property
     def short(self) -> str:
         """How many have a score, ``5 of 8 clients``; empty where all have."""

@@ -66,6 +66,9 @@ class Final:
     at_equal_megabytes, at_equal_seconds
         Mean accuracy at the last evaluation before the run had spent more than the
         baseline's whole run of that seed; NaN where no evaluation came before.
+    unscored
+        Most clients without an accuracy at one of these evaluations, which the means of test
+        accuracy leave out.
     """
 
     problem: str
@@ -79,6 +82,7 @@ class Final:
     untrained: int
     at_equal_megabytes: float = math.nan
     at_equal_seconds: float = math.nan
+    unscored: int = 0
 
 
 @dataclass(frozen=True)
@@ -181,6 +185,7 @@ def final_of(problem: str, contender: Contender, seed: int, run: Run) -> Final:
         curve.megabytes[-1],
         curve.seconds[-1],
         int(run.manifest["num_clients"]) - len(clients),
+        unscored=max((s.num_asked - len(s.of) for s in run.scores(last=LAST)), default=0),
     )
 
 

@@ -24,7 +24,7 @@ from fedsuite.experiment.cohort_keys import refuse_auto
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import local_keys, shared_keys
 from fedsuite.results.layout import MANIFEST
-from fedsuite.results.reader import Run, load_run
+from fedsuite.results.reader import Run, Scores, load_run
 from fedsuite.sweeps.points import OWN_KEYS, Point
 from fedsuite.sweeps.sweep import is_finished
 
@@ -295,9 +295,7 @@ def score_words(run: Run, objective: Objective) -> str:
 def left_out_of(run: Run) -> str:
     """Return how few clients have a score; empty where all have."""
     evaluations = run.scores("validation_accuracy", LAST)
-    short = [scores for scores in evaluations if scores.short]
-    short.sort(key=lambda scores: len(scores.of) / scores.num_asked)
-    return short[0].short if short else ""
+    return min(evaluations, key=Scores.share).short if evaluations else ""
 
 
 def best_of(results: list[Result]) -> Result:
