@@ -67,8 +67,8 @@ class Final:
         Mean accuracy at the last evaluation before the run had spent more than the
         baseline's whole run of that seed; NaN where no evaluation came before.
     unscored
-        Most clients without an accuracy at one of these evaluations, which the means of test
-        accuracy leave out.
+        Most clients without an accuracy at one of these evaluations, which the means of
+        accuracies leave out.
     """
 
     problem: str
