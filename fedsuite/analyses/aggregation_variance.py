@@ -38,6 +38,7 @@ from fedsuite.analyses.options import (
 )
 from fedsuite.analyses.output import Output, Table, legend_below, panels, whole_rounds
 from fedsuite.core.errors import RunError
+from fedsuite.core.output import print_line
 from fedsuite.core.rng import stream_seed
 from fedsuite.core.vectors import Vector
 from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
@@ -184,7 +185,7 @@ class RoundRepeater(Callback):
                 repeats.products.add(self._products.result())
             self.rows.append(repeats.row(report.server_round, self._model, clients))
         if self._open:
-            print(f"{self._model}: round {report.server_round} measured", flush=True)
+            print_line(f"{self._model}: round {report.server_round} measured")
         self._open = {}
         if state.server_round < state.num_rounds:
             self._repeat_next(state)

@@ -21,6 +21,7 @@ from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Cell, Output, Table, legend_below, panels
 from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Value
+from fedsuite.core.output import print_line
 from fedsuite.data import ClientShift, CovariateShift, load_federated_data
 from fedsuite.experiment.command_options import FileArgument, SetOption, overrides
 from fedsuite.experiment.experiment import Experiment
@@ -92,7 +93,7 @@ def command(
     atomic_write(clients, rows.to_csv().encode())
     table = Table(COLUMNS, [_row(group) for group in _groups(cases)], NOTE)
     files.write(table, covariate_shift_figure(cases))
-    print(f"each client: {clients}", flush=True)
+    print_line(f"each client: {clients}")
 
 
 def covariate_shift_figure(cases: Sequence[Case]) -> Figure:

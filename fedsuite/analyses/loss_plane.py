@@ -25,6 +25,7 @@ from fedsuite.analyses.filters import DenseSpace, flat
 from fedsuite.analyses.options import OutputOption, OverwriteOption, variant
 from fedsuite.analyses.output import Output, Table, panels, whole_rounds
 from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.output import print_line
 from fedsuite.core.rng import numpy_stream
 from fedsuite.core.vectors import Vector
 from fedsuite.data import FederatedData, Split
@@ -196,7 +197,7 @@ def command(
         trajectory = Trajectory(DenseSpace(federation.model), surface.names)
         federation.run(federation.grid(), [trajectory])
         points[name] = np.array(trajectory.points)
-        print(f"{name}: {len(trajectory.points) - 1} rounds", flush=True)
+        print_line(f"{name}: {len(trajectory.points) - 1} rounds")
     plane = principal_plane(np.concatenate(list(points.values())))
     rows = [
         Row(name, index, x, y, surface.loss(point), surface.loss(plane.point(x, y)))

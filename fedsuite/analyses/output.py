@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write, write_error
+from fedsuite.core.output import print_line
 from fedsuite.results.plots import save_figure
 from fedsuite.results.tables import console_table, csv_table, markdown_table, print_table
 
@@ -99,7 +100,7 @@ class Output:
         atomic_write(markdown, table.to_markdown().encode())
         save_figure(figure, image)
         (printed or table).show()
-        print(f"table and plot: {csv_path}, {markdown.name}, {image.name}", flush=True)
+        print_line(f"table and plot: {csv_path}, {markdown.name}, {image.name}")
 
 
 def panels(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedsuite.analyses.options import OutputOption, OverwriteOption
 from fedsuite.analyses.output import Cell, Output, Table
 from fedsuite.core.errors import RunError
+from fedsuite.core.output import print_line
 from fedsuite.experiment.command_options import RunsArgument
 from fedsuite.results.groups import Group, group_runs
 from fedsuite.results.plots import PALETTE, dress, escape_dollars
@@ -184,7 +185,7 @@ def command(
     )
     files.write(Table(columns, cells, note), time_figure(timings))
     for line in instructions(timings, equal):
-        print(line, flush=True)
+        print_line(line)
 
 
 def instructions(timings: Sequence[Timing], equal: Sequence[int]) -> list[str]:

@@ -33,11 +33,13 @@ class Best:
         Raises
         ------
         ConfigError
-            If an evaluated round lacks the metric, whose name is then misspelt.
+            If no evaluated round has had the metric, whose name is then misspelt. Later a
+            round may lack it, because no client's accuracy counts.
         """
         value = report.metrics.get(self.metric)
         if value is None:
-            if report.evaluate is not None and report.evaluate.rows:
+            unknown = self.value is None and report.server_round < report.num_rounds
+            if unknown and report.evaluate is not None and report.evaluate.rows:
                 raise ConfigError(
                     f"no metric {self.metric!r} to follow (early-stop-metric or "
                     f"best-model-metric): rounds have {', '.join(report.metrics)}"

@@ -4,11 +4,15 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from fedsuite.core.metrics import of_clients
 from fedsuite.core.progress import ROUNDS, Work, round_words
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 
 ALWAYS_BELOW = 50
 """Most rounds of a run that prints each round."""
+
+NO_ACCURACY = "no accuracy"
+"""Words on an evaluation at which no client told an accuracy, though they did before."""
 
 SECONDS_BETWEEN = 2.0
 """Least pause between the lines of longer runs."""
@@ -45,7 +49,7 @@ class Progress(Callback):
         if not self._last:
             # The first round loads what the others find in memory.
             self._rounds.settle()
-        self._accuracy = accuracy_words(report) or self._accuracy
+        self._accuracy = self._words(report)
         due = (
             report.num_rounds <= ALWAYS_BELOW
             or report.server_round in (1, report.num_rounds)
@@ -57,16 +61,31 @@ class Progress(Callback):
         if state.stop_reason is not None:
             self._write(f"stopping after round {report.server_round}: {state.stop_reason}")
 
+    def _words(self, report: RoundReport) -> str:
+        """Return words on the last evaluation, perhaps of an earlier round."""
+        words = accuracy_words(report)
+        if not words and self._accuracy:
+            scored = report.evaluate is not None and report.evaluate.rows
+            return NO_ACCURACY if scored else self._accuracy
+        return words
+
 
 def accuracy_words(report: RoundReport) -> str:
-    """Return the accuracies of a round in words; empty without an evaluation."""
+    """Return the accuracies of a round in words; empty without an evaluation.
+
+    Where clients have validation rows these are shown, for they decide what is chosen.
+    """
+    validated = any(name.startswith("validation_accuracy") for name in report.metrics)
+    name = "validation_accuracy" if validated else "accuracy"
+    what = name.replace("_", " ")
     metrics = report.metrics
-    if "accuracy_mean" not in metrics:
-        return ""
-    return (
-        f"mean accuracy {metrics['accuracy_mean']:6.2%}  "
-        f"worst 10 % {metrics['accuracy_worst10']:6.2%}"
-    )
+    asked = int(metrics.get(f"{name}_clients_asked", 0))
+    short = of_clients(int(metrics.get(f"{name}_clients", 0)), asked)
+    if f"{name}_mean" not in metrics:
+        return f"mean {what} of {short}" if short else ""
+    mean = f"mean {what} {metrics[f'{name}_mean']:6.2%}"
+    worst = f"worst 10 % {metrics[f'{name}_worst10']:6.2%}"
+    return f"{mean} of {short}  {worst}" if short else f"{mean}  {worst}"
 
 
 def round_line(report: RoundReport, accuracy: str) -> str:

@@ -79,10 +79,12 @@ class Totals:
             "rounds_planned": report.num_rounds,
             "last_round_seconds": report.seconds,
         }
-        for name in ("accuracy_mean", "accuracy_worst10"):
-            # A round without an evaluation leaves the last value.
-            if name in metrics:
-                self.latest[name] = metrics[name]
+        if report.evaluate is not None and report.evaluate.num_to_score():
+            # A round without an evaluation leaves the last values.
+            for name in _OF_CLIENTS:
+                self.latest.pop(name, None)
+                if name in metrics:
+                    self.latest[name] = metrics[name]
 
     def text(self) -> str:
         """Return the totals in Prometheus' text format."""
@@ -126,7 +128,10 @@ _GAUGES = {
     "last_round_seconds": "Time that the last round took",
     "accuracy_mean": "Mean accuracy over clients, a fraction, when last evaluated",
     "accuracy_worst10": "Mean accuracy of the worst tenth of clients",
+    "accuracy_clients": "Clients with an accuracy, where not all that were asked have one",
+    "accuracy_clients_asked": "Clients that were asked for an accuracy",
 }
+_OF_CLIENTS = tuple(name for name in _GAUGES if name.startswith("accuracy"))
 
 
 def _metric(name: str, kind: str, words: str, values: dict[str, float]) -> list[str]:

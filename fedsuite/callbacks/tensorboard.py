@@ -30,7 +30,7 @@ class TensorBoard:
         self._last = report.server_round
         for name, value in numbers(report).items():
             self._writer.add_scalar(name, value, report.server_round)
-        accuracies = report.evaluate.column("accuracy") if report.evaluate else []
+        accuracies = report.evaluate.accuracies() if report.evaluate else []
         if accuracies:
             import numpy as np
 

@@ -69,14 +69,20 @@ def main() -> None:
     # Threads are a key of the experiment; further OpenMP threads would only contend.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        with outliving_readers(), shown(), naming_extras("this command"):
+        with outliving_readers():
+            _run_command()
+    finally:
+        # Python looks through all that torch made before it ends: half a second.
+        gc.freeze()
+
+
+def _run_command() -> None:
+    try:
+        with shown(), naming_extras("this command"):
             app()
     except FedsuiteError as error:
         print(f"fedsuite: error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    finally:
-        # Python looks through all that torch made before it ends: half a second.
-        gc.freeze()
 
 
 @contextmanager
@@ -266,25 +272,30 @@ def partition(
         print(f"plot: {path}")
 
 
+EvaluationsOption = Annotated[
+    int, typer.Option(min=1, help="Last evaluations that the numbers are means of.")
+]
+BaselineOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Label of the experiment to subtract, pair by pair; default: the first."
+    ),
+]
+ScoreOption = Annotated[
+    str,
+    typer.Option(help="Accuracy of clients to compare, such as whole_test_accuracy."),
+]
+
+
 @app.command()
 def compare(
     runs: RunsArgument,
     output: Annotated[
         Path | None, typer.Option(help="Folder for table and curves.")
     ] = None,
-    evaluations: Annotated[
-        int, typer.Option(min=1, help="Last evaluations that the numbers are means of.")
-    ] = 1,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            help="Label of the experiment to subtract, pair by pair; default: the first."
-        ),
-    ] = None,
-    score: Annotated[
-        str,
-        typer.Option(help="Accuracy of clients to compare, such as whole_test_accuracy."),
-    ] = "accuracy",
+    evaluations: EvaluationsOption = 1,
+    baseline: BaselineOption = None,
+    score: ScoreOption = "accuracy",
     with_report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write report.html there too.")
     ] = True,
@@ -294,25 +305,31 @@ def compare(
     from fedsuite.results import paired
     from fedsuite.results.compare import compare as compare_runs
 
-    comparison = compare_runs(runs, evaluations, score)
-    for table in paired.tables(comparison, baseline):
+    comparison = compare_runs(runs, evaluations, score, baseline)
+    for table in paired.tables(comparison):
         print_table(table)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        paired.write(comparison, output, baseline)
+        paired.write(comparison, output)
         print(f"table and curves: {output}")
-        write_report_if_wanted({"report": with_report}, runs, output)
+        write_report_if_wanted({"report": with_report}, runs, output, comparison)
 
 
 @app.command()
 def report(
     runs: RunsArgument,
     output: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    evaluations: EvaluationsOption = 1,
+    baseline: BaselineOption = None,
+    score: ScoreOption = "accuracy",
 ) -> None:
     """Write runs as one HTML file that needs no network; also of a run that goes on."""
+    from fedsuite.results.compare import compare as compare_runs
     from fedsuite.results.report import write_report
 
-    write_report(runs, output)
+    options = evaluations, score, baseline
+    asked = len(runs) > 1 or options != (1, "accuracy", None)
+    write_report(runs, output, compare_runs(runs, *options) if asked else None)
     print(f"report: {output}")
 
 

@@ -5,11 +5,24 @@ message without a traceback.
 """
 
 import signal
+import traceback
+from pathlib import Path
 
 
 def one_line(error: BaseException) -> str:
     """Return the text of a foreign error as one line."""
     return " ".join(str(error).split())
+
+
+def described(error: BaseException) -> str:
+    """Return an error as one line, a foreign one with its type and place."""
+    if isinstance(error, FedsuiteError | OSError):
+        return one_line(error)
+    places = traceback.extract_tb(error.__traceback__)
+    where = (
+        f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
+    )
+    return f"{type(error).__name__}: {one_line(error)}{where}"
 
 
 class FedsuiteError(Exception):

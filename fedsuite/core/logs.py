@@ -10,13 +10,13 @@ A strategy in somebody else's Flower app logs through Flower: see :class:`Server
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, described
 from fedsuite.core.output import print_line
 
 VARIABLE = "FEDSUITE_LOG"
@@ -130,3 +130,22 @@ def write_line(line: str) -> None:
         logger.info(line)
     else:
         print_line(line)
+
+
+@contextmanager
+def harmless(what: str, write: Callable[[str], None] = write_line) -> Iterator[None]:
+    """Tell in one line that something could not be made, in place of an error.
+
+    For what is made of work that is done, such as its plots.
+
+    Parameters
+    ----------
+    what
+        What is made inside the block.
+    write
+        Function that prints a line.
+    """
+    try:
+        yield
+    except Exception as error:  # whatever a library raises, the work itself is done
+        write(f"no {what}: {described(error)}")

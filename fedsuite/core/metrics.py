@@ -9,15 +9,56 @@ Two questions are kept apart:
 
 Accuracies in :func:`fairness_report` are **per cent**, because variances are published in
 per cent squared. The rest of fedsuite holds fractions.
+
+Clients say what they like. :func:`has_score` tells which of their numbers count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsuite.core.rng import numpy_stream
+
+
+def is_accuracy(name: str) -> bool:
+    """Return whether a column of ``clients.jsonl`` holds accuracies, so fractions."""
+    return name == "accuracy" or name.endswith("_accuracy")
+
+
+def is_fraction(value: float) -> bool:
+    """Return whether a number lies in 0 to 1; NaN does not."""
+    return 0.0 <= value <= 1.0
+
+
+def counted_in(name: str) -> str:
+    """Return the column with the number of rows that a score is of; empty if none has."""
+    for part in ("validation_", "whole_test_"):
+        before, found, _ = name.partition(part)
+        if found:
+            return f"{before}{found}examples"
+    return "" if name.startswith("trained_") else "num_examples"
+
+
+def has_score(row: Mapping[str, Any], name: str) -> bool:
+    """Return whether a client's row has a number that counts under a name.
+
+    An accuracy counts if it is a fraction. A score of no rows is none.
+    """
+    value = row.get(name)
+    if value is None:
+        return False
+    if is_accuracy(name):
+        return is_fraction(value) and row.get(counted_in(name)) != 0
+    measured = "validation_" in name and not name.endswith("examples")
+    return not measured or row.get(counted_in(name)) != 0
+
+
+def of_clients(scored: int, asked: int) -> str:
+    """Return ``5 of 8 clients``; empty where all that were asked have a score."""
+    return f"{scored} of {asked} clients" if scored < asked else ""
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,19 @@ few times a second at most. The cursor stays visible, so that a killed process l
 nothing to mend.
 """
 
+import math
 import os
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fedsuite.core.logs import json_logs
+from fedsuite.core.output import is_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -151,7 +153,7 @@ def round_in(line: str) -> tuple[int, int] | None:
 @contextmanager
 def shown() -> Iterator[None]:
     """Draw the progress of work inside the block, if standard output is a terminal."""
-    capable = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    capable = is_terminal(sys.stdout) and os.environ.get("TERM", "") not in ("", "dumb")
     # A notebook runs `!command` on a terminal, and shows all that was drawn, line by line.
     capable = capable and "JPY_PARENT_PID" not in os.environ
     if _current.get() is not None or not capable or json_logs():
@@ -209,19 +211,26 @@ class _Display:
 
     def draw(self) -> None:
         """Draw the work under way; without any the lines vanish."""
-        if not self.works:
+        if not self.works or self._next == math.inf:
             self.stop()
             return
-        if self._live is None:
-            self._live = _live(lambda: _Lines(self.works))
-            self._live.start()
-        self._live.refresh()
+        try:
+            if self._live is None:
+                self._live = _live(lambda: _Lines(self.works))
+                self._live.start()
+            self._live.refresh()
+        except (OSError, ValueError):
+            # The terminal has gone: nothing is drawn any more.
+            self._next = math.inf
+            self.stop()
+            return
         self._next = time.monotonic() + SECONDS_BETWEEN
 
     def stop(self) -> None:
         live, self._live = self._live, None
         if live is not None:
-            live.stop()
+            with suppress(OSError, ValueError):
+                live.stop()
 
 
 class _Lines:
@@ -270,7 +279,7 @@ def _live(lines: Any) -> "Live":
         console=_console(),
         auto_refresh=False,
         transient=True,
-        redirect_stderr=sys.stderr.isatty(),
+        redirect_stderr=is_terminal(sys.stderr),
     )
 
 

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fedsuite.core.errors import ConfigError, FedsuiteError, RunError, Stopped, one_line
+from fedsuite.core.errors import ConfigError, RunError, Stopped
 from fedsuite.core.extras import naming_extras, require
 from fedsuite.core.keys import AUTO, Value
-from fedsuite.core.logs import write_line
+from fedsuite.core.logs import harmless, write_line
+from fedsuite.core.output import outliving_terminal
 from fedsuite.core.progress import Work, shown
 from fedsuite.engines.ahead import begun_for
 from fedsuite.engines.room import Room
@@ -18,6 +19,7 @@ from fedsuite.engines.room import Room
 if TYPE_CHECKING:
     from fedsuite.engines.early import EarlyWorld
     from fedsuite.experiment.experiment import Experiment
+    from fedsuite.results.compare import Comparison
     from fedsuite.results.reader import Run
 
 Engine = Literal["local", "ray", "deployment"]
@@ -270,9 +272,6 @@ def _free_name(output: Path, stem: str) -> str:
 def _start(
     experiment: "Experiment", folder: Path, room: Room, begun: "EarlyWorld | None"
 ) -> "Run":
-    from fedsuite.results.reader import load_run
-    from fedsuite.results.writer import RunFolder
-
     num_clients = experiment.num_clients
     if not 0 <= room.num_supernodes <= num_clients:
         raise ConfigError(
@@ -280,6 +279,16 @@ def _start(
             f"{num_clients} clients"
         )
     room.check(str(experiment["engine"]), str(experiment["device"]))
+    with outliving_terminal():
+        return _started(experiment, folder, room, begun)
+
+
+def _started(
+    experiment: "Experiment", folder: Path, room: Room, begun: "EarlyWorld | None"
+) -> "Run":
+    from fedsuite.results.reader import load_run
+    from fedsuite.results.writer import RunFolder
+
     try:
         with shown():
             _drive(experiment, folder, room, begun)
@@ -296,27 +305,28 @@ def _start(
 
 
 def write_report_if_wanted(
-    values: Mapping[str, object], runs: Sequence[Path], folder: Path
+    values: Mapping[str, object],
+    runs: Sequence[Path],
+    folder: Path,
+    comparison: "Comparison | None" = None,
 ) -> None:
     """Write the report of runs into a folder, if an experiment's keys ask for one.
 
-    A report that cannot be written is no failure of the runs: a line says so.
+    A report that cannot be written is no failure of the runs: a line says so. What is
+    printed of a comparison and what the report shows is one object.
     """
     report = values.get("report", AUTO)
     if not (values.get("plots", True) if report == AUTO else report):
         return
-    try:
+    # A Flower app's bundle has modules alone, and not the page's other files.
+    with harmless("report"):
         # Its parts take a second, which no run waits for before it begins.
         with naming_extras("the page"):
             from fedsuite.results.report import NAME, write_report
 
         with Work("writing the report"):
-            write_report(runs, folder / NAME)
-    except (FedsuiteError, ImportError, OSError) as error:
-        # A Flower app's bundle has modules alone, and not the page's other files.
-        write_line(f"no report: {one_line(error)}")
-        return
-    write_line(f"report: {folder / NAME}")
+            write_report(runs, folder / NAME, comparison)
+        write_line(f"report: {folder / NAME}")
 
 
 def _drive(
@@ -372,6 +382,8 @@ def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
     if not (folder / MANIFEST).exists():
         return "stopped before the first round: nothing is lost"
     run = load_run(folder)
+    if run.manifest["status"] == "finished":
+        return f"stopped after the rounds: {folder} is finished, but for plots and report"
     done = run.rounds[-1]["round"] if run.rounds else 0
     checkpoints = list_checkpoints(folder / CHECKPOINTS)
     goes_on = (

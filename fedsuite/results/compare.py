@@ -1,6 +1,5 @@
 """Comparisons of runs: means, spreads over seeds, and warnings of unfair comparisons."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,9 +7,9 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.extras import MissingExtraError, naming_extras
+from fedsuite.core.extras import naming_extras
 from fedsuite.core.files import atomic_write
-from fedsuite.core.logs import write_line
+from fedsuite.core.logs import harmless
 from fedsuite.core.metrics import fairness_report
 from fedsuite.results.groups import SEED, Group, group_runs
 from fedsuite.results.likeness import (
@@ -20,7 +19,7 @@ from fedsuite.results.likeness import (
     partition_warnings,
     seeds_text,
 )
-from fedsuite.results.reader import Run, load_run
+from fedsuite.results.reader import Run, Scores, load_run
 from fedsuite.results.tables import console_table, csv_table, markdown_table
 
 if TYPE_CHECKING:
@@ -72,6 +71,8 @@ class Row:
         run without accuracies.
     partitions
         Fingerprint of the partition per seed; empty where unknown.
+    scores
+        The evaluations that the metrics are of, per seed.
     """
 
     label: str
@@ -79,6 +80,7 @@ class Row:
     num_rounds: tuple[int, int]
     by_seed: dict[object, dict[str, float]]
     partitions: dict[object, str]
+    scores: dict[object, tuple[Scores, ...]] = field(default_factory=dict)
 
     @property
     def metrics(self) -> dict[str, Spread | None]:
@@ -87,6 +89,12 @@ class Row:
             name: spread([run[name] for run in self.by_seed.values() if name in run])
             for name in COLUMNS
         }
+
+    @property
+    def short(self) -> str:
+        """Of how many clients the numbers are at the least; empty where of all."""
+        found = [one for scores in self.scores.values() for one in scores if one.short]
+        return min(found, key=Scores.share).short if found else ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,8 @@ class Comparison:
         The runs of each row, one per seed.
     evaluations
         Number of last evaluations that the metrics average.
+    baseline
+        Label of the row that differences are from.
     score
         Compared column of ``clients.jsonl``.
     keys
@@ -113,6 +123,7 @@ class Comparison:
     warnings: tuple[str, ...]
     groups: tuple[Group, ...]
     evaluations: int
+    baseline: str
     score: str = ACCURACY
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -140,7 +151,10 @@ class Comparison:
 
 
 def compare(
-    paths: Sequence[str | Path], evaluations: int = 1, score: str = ACCURACY
+    paths: Sequence[str | Path],
+    evaluations: int = 1,
+    score: str = ACCURACY,
+    baseline: str | None = None,
 ) -> Comparison:
     """Return the comparison of runs' experiments, over seeds.
 
@@ -153,11 +167,14 @@ def compare(
         all.
     score
         Accuracy to compare, a column of ``clients.jsonl`` such as ``whole_test_accuracy``.
+    baseline
+        Label of the experiment to subtract, pair by pair; None is the first.
 
     Raises
     ------
     RunError
-        If there is no run, a folder holds no run, or no run has the column.
+        If there is no run, a folder holds no run, no run has the column, or no experiment
+        has the label.
     """
     if not paths:
         raise RunError("nothing to compare: give the folders of one or more runs")
@@ -170,10 +187,14 @@ def compare(
             f"no run has {score} of its clients: `accuracy` is there, and "
             "`whole_test_accuracy` where the experiment says score-whole-test = true"
         )
+    labels = [row.label for row in rows]
+    subtracted = labels[0] if baseline is None else baseline
+    if subtracted not in labels:
+        raise RunError(f"no experiment {subtracted!r}: there are {'; '.join(labels)}")
     warnings = repeated + _unfinished(groups) + _different_rounds(runs)
-    warnings += partition_warnings(groups)
+    warnings += partition_warnings(groups) + _left_out(rows)
     keys = keys_that_differ(groups)
-    return Comparison(rows, tuple(warnings), groups, evaluations, score, keys)
+    return Comparison(rows, tuple(warnings), groups, evaluations, subtracted, score, keys)
 
 
 def tables(comparison: Comparison) -> list["Table"]:
@@ -232,44 +253,55 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
     atomic_write(folder / "comparison.csv", to_csv(comparison).encode())
     atomic_write(folder / "by_seed.csv", by_seed_csv(comparison).encode())
     runs = [run for group in comparison.groups for run in group.runs]
-    try:
+    with harmless("curves"):
         with naming_extras("drawing"):
             from fedsuite.results.plots import plot_curves
-    except MissingExtraError as error:
-        write_line(f"no curves: {error}")
-    else:
         plot_curves(runs, folder / "curves.png")
 
 
 def _row(group: Group, evaluations: int, score: str) -> Row:
     rounds = [_last_round(run) for run in group.runs]
+    scores = {
+        run.experiment.get(SEED): run.scores(score, max(evaluations, LAST))
+        for run in group.runs
+    }
     return Row(
         label=group.label,
         num_seeds=len(group.runs),
         num_rounds=(min(rounds), max(rounds)),
-        by_seed={
-            run.experiment.get(SEED): _final_metrics(run, evaluations, score)
-            for run in group.runs
-        },
+        by_seed={seed: _final_metrics(s, evaluations) for seed, s in scores.items()},
         partitions={run.experiment.get(SEED): partition_of(run) for run in group.runs},
+        scores={seed: tuple(s[-evaluations:]) for seed, s in scores.items()},
     )
 
 
-def _final_metrics(run: Run, evaluations: int, score: str) -> dict[str, float]:
+def _final_metrics(scores: Sequence[Scores], evaluations: int) -> dict[str, float]:
     """Return one run's metrics by name in COLUMNS, in per cent."""
-    percent = [
-        [100 * accuracy for accuracy in accuracies.values()]
-        for _, accuracies in deque(
-            run.client_rounds("evaluate", score), maxlen=max(evaluations, LAST)
-        )
-    ]
-    if not percent:
-        return {}
-    reports = [fairness_report(clients) for clients in percent[-evaluations:]]
-    metrics = {
-        name: fmean(getattr(report, name) for report in reports) for name in OVER_CLIENTS
-    }
-    return {**metrics, "last": fmean(fmean(clients) for clients in percent[-LAST:])}
+    reports = [fairness_report(one.percent) for one in scores[-evaluations:] if one.of]
+    metrics = {}
+    if reports:
+        metrics = {
+            name: fmean(getattr(report, name) for report in reports)
+            for name in OVER_CLIENTS
+        }
+    means = [fmean(one.percent) for one in scores[-LAST:] if one.of]
+    return {**metrics, "last": fmean(means)} if means else metrics
+
+
+def _left_out(rows: Sequence[Row]) -> list[str]:
+    """Return of which runs the numbers leave out clients, and of how many they are."""
+    lines = []
+    for row in rows:
+        for seed, scores in row.scores.items():
+            short = [one for one in scores if one.short]
+            if short:
+                worst = min(short, key=Scores.share)
+                more = f" and of fewer than all at {len(short) - 1} more" * (len(short) > 1)
+                lines.append(
+                    f"{row.label}, seed {seed}: the numbers are of {worst.short} at round "
+                    f"{worst.server_round}{more}: the others have no accuracy that counts"
+                )
+    return lines
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -313,7 +345,9 @@ def _different_rounds(runs: Sequence[Run]) -> list[str]:
 
 def table_lines(comparison: Comparison) -> list[list[str]]:
     """Return the heading and the cells of the rows."""
-    lines = [["experiment", "seeds", "partitions", "rounds", *COLUMNS.values()]]
+    short = any(row.short for row in comparison.rows)
+    heads = ["clients"] if short else []
+    lines = [["experiment", "seeds", "partitions", "rounds", *heads, *COLUMNS.values()]]
     letters = comparison.partitions
     for row in comparison.rows:
         names = [letters[found] for found in row.partitions.values()]
@@ -324,6 +358,7 @@ def table_lines(comparison: Comparison) -> list[list[str]]:
                 seeds_text(list(row.by_seed)),
                 " ".join(dict.fromkeys(names)),
                 str(most) if fewest == most else f"{fewest} to {most}",
+                *([row.short.removesuffix(" clients") or "all"] if short else []),
                 *(
                     "–" if number is None else str(number)
                     for number in row.metrics.values()

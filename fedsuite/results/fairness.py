@@ -189,6 +189,9 @@ def _collaboration(
     """Return the fairness of a run by a score, None without the score."""
     theirs = _last_values(run, score.phase, score.column, evaluations, end)
     own = _last_values(alone, "evaluate", score.alone, evaluations)
+    sizes = _last_values(run, "evaluate", score.examples, 1, end)
+    # A client without test rows has no accuracy to compare.
+    own = {client: value for client, value in own.items() if sizes.get(client) != 0}
     if not theirs or not own:
         return None
     if set(theirs) != set(own):
@@ -196,8 +199,6 @@ def _collaboration(
             f"{run.path} and {alone.path} have other clients in {score.column}: compare "
             "runs in which all clients are scored"
         )
-    sizes = _last_values(run, "evaluate", score.examples, 1, end)
-    # A client without test rows has no accuracy to compare.
     tested = [client for client in theirs if sizes.get(client, 0) >= 1]
     if not tested:
         return None

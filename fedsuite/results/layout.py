@@ -14,7 +14,8 @@ file                  contents
 ``privacy.ledger``    one object per noised release, written before it; with noise at the
                       server
 ``summary.json``      the final fairness report and totals
-``model.safetensors`` the final model; none where clients keep theirs
+``model.safetensors`` the final model, written as the rounds end; none where clients keep
+                      theirs
 ``plots/``            figures
 ``report.html``       all of this as one page; see :mod:`fedsuite.results.report`
 ``checkpoints/``      what resuming needs
@@ -59,6 +60,9 @@ RUN_FOLDER = "run folder: "
 ROUNDS = "rounds"
 CLIENTS = "clients"
 EVENTS = "events"
+
+UNCOUNTED = "uncounted-accuracy"
+"""Kind of the event of a reply that was used, all but an accuracy in it."""
 
 _PARSED_TOGETHER = 1000
 """Lines of a JSON-lines file that are parsed at once."""

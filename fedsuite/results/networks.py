@@ -41,7 +41,7 @@ def accuracy_by_network(
     network_of = dict(enumerate(run.manifest.get("client_networks", [])))
     by_network: dict[int, list[float]] = {}
     for client, accuracy in run.client_values("evaluate", column, server_round).items():
-        if client in network_of and 0 <= accuracy <= 1:
+        if client in network_of:
             by_network.setdefault(network_of[client], []).append(accuracy)
     return tuple(
         NetworkAccuracy(labels[index], sizes[index], len(found), fmean(found))

@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.results import compare
 from fedsuite.results.compare import COLUMNS, Comparison, Row
@@ -68,55 +67,39 @@ class Difference:
     metrics: dict[str, Paired | None]
 
 
-def paired_differences(
-    comparison: Comparison, baseline: str | None = None
-) -> tuple[Difference, ...]:
-    """Return the paired differences of each experiment from the baseline.
-
-    Parameters
-    ----------
-    comparison
-        The comparison.
-    baseline
-        Label of the experiment to subtract; None is the first, RunError an unknown one.
-    """
+def paired_differences(comparison: Comparison) -> tuple[Difference, ...]:
+    """Return the paired differences of each experiment from the comparison's baseline."""
     rows = {row.label: row for row in comparison.rows}
-    label = _baseline(comparison, baseline)
-    if label not in rows:
-        raise RunError(f"no experiment {label!r}: there are {'; '.join(rows)}")
+    baseline = rows[comparison.baseline]
     return tuple(
-        _difference(row, rows[label]) for row in comparison.rows if row.label != label
+        _difference(row, baseline) for row in comparison.rows if row is not baseline
     )
 
 
-def tables(comparison: Comparison, baseline: str | None = None) -> list["Table"]:
+def tables(comparison: Comparison) -> list["Table"]:
     """Return tables of rows, differing keys and differences for a rich console."""
-    differences = paired_differences(comparison, baseline)
+    differences = paired_differences(comparison)
     found = compare.tables(comparison)
     if any(difference.num_pairs for difference in differences):
-        explained = legend(_baseline(comparison, baseline))
+        explained = legend(comparison.baseline)
         found.append(console_table(table_lines(differences), [explained]))
     return found
 
 
-def write(comparison: Comparison, folder: Path, baseline: str | None = None) -> None:
+def write(comparison: Comparison, folder: Path) -> None:
     """Write a comparison into a folder, and ``differences.md`` if there are pairs."""
-    differences = paired_differences(comparison, baseline)
+    differences = paired_differences(comparison)
     compare.write_comparison(comparison, folder)
     path = folder / "differences.md"
     path.unlink(missing_ok=True)
     if any(difference.num_pairs for difference in differences):
-        text = to_markdown(differences, _baseline(comparison, baseline))
+        text = to_markdown(differences, comparison.baseline)
         atomic_write(path, text.encode())
 
 
 def to_markdown(differences: tuple[Difference, ...], baseline: str) -> str:
     """Return the differences as a Markdown table."""
     return f"{markdown_table(table_lines(differences))}\n{legend(baseline)}\n"
-
-
-def _baseline(comparison: Comparison, baseline: str | None) -> str:
-    return comparison.rows[0].label if baseline is None else baseline
 
 
 def _difference(row: Row, baseline: Row) -> Difference:

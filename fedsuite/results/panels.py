@@ -6,8 +6,10 @@ panels :data:`POOLED` have a figure of their own.
 """
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
+from fedsuite.core.metrics import of_clients
 from fedsuite.results.reader import Run
 
 Curve = dict[int, float]
@@ -85,6 +87,22 @@ def client_curves(run: Run, panels: Iterable[Panel]) -> dict[str, Curve]:
     keys = {key for panel in panels for key in (panel.key, panel.beside) if key}
     means = run.client_means(key for key in keys if key.startswith(PHASES))
     return {key: means[key] if key in means else pooled_curve(run, key) for key in keys}
+
+
+def left_out_words(runs: Iterable[Run]) -> str:
+    """Return of how few clients means are, at the least; empty where all have a score."""
+    short = [
+        (row["accuracy_clients"] / row["accuracy_clients_asked"], row)
+        for run in runs
+        for row in run.rounds
+        if row.get("accuracy_clients_asked")
+    ]
+    if not short:
+        return ""
+    worst = min(short, key=itemgetter(0))[1]
+    words = of_clients(worst["accuracy_clients"], worst["accuracy_clients_asked"])
+    more = f", fewer than all in {len(short) - 1} more" if len(short) > 1 else ""
+    return f"Accuracies of {words} at round {worst['round']}{more}"
 
 
 def pooled_curve(run: Run, key: str) -> Curve:

@@ -6,8 +6,8 @@ into the caller's session. A ``*_figure`` function returns a figure.
 
 import io
 import textwrap
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.files import atomic_write, write_error
+from fedsuite.core.files import atomic_write, make_folder
 from fedsuite.core.metrics import fairness_report
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.results import layout
@@ -39,6 +39,7 @@ from fedsuite.results.panels import (
     Curve,
     Panel,
     client_curves,
+    left_out_words,
     pooled_curve,
 )
 from fedsuite.results.reader import Client, Run, load_run
@@ -77,22 +78,25 @@ def plot_run(path: str | Path) -> list[Path]:
     """Draw all figures of a run into its folder ``plots``, and return the files."""
     run = load_run(path)
     folder = run.path / layout.PLOTS
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error) from error
+    make_folder(folder)
+    figures = figures_of(run)
+    for name, make in figures.items():
+        save_figure(make(), folder / name)
+    return [folder / name for name in figures]
+
+
+def figures_of(run: Run) -> dict[str, Callable[[], Figure]]:
+    """Return what draws each figure for which a run has data, by file name."""
     figures = _curves([run], "curves.png")
     if any(run.client_rounds("evaluate", "accuracy")):
-        figures["client_accuracy.png"] = client_accuracy_figure(run)
+        figures["client_accuracy.png"] = partial(client_accuracy_figure, run)
     for part in ("train", "test"):
         counts = run.class_counts(part)
         if counts is not None:
-            figures[f"partition_{part}.png"] = partition_figure(counts, part)
+            figures[f"partition_{part}.png"] = partial(partition_figure, counts, part)
     if run.shifts():
-        figures["partition_shift.png"] = shift_figure(run.shifts())
-    for name, figure in figures.items():
-        save_figure(figure, folder / name)
-    return [folder / name for name in figures]
+        figures["partition_shift.png"] = partial(shift_figure, run.shifts())
+    return figures
 
 
 def plot_curves(runs: Sequence[Run], path: Path) -> None:
@@ -100,8 +104,8 @@ def plot_curves(runs: Sequence[Run], path: Path) -> None:
     figures = _curves(runs, path.name)
     if not figures:
         raise RunError(NO_CURVES)
-    for name, figure in figures.items():
-        save_figure(figure, path.with_name(name))
+    for name, make in figures.items():
+        save_figure(make(), path.with_name(name))
 
 
 def curves_figure(runs: Sequence[Run]) -> Figure:
@@ -116,24 +120,34 @@ def curves_figure(runs: Sequence[Run]) -> Figure:
     RunError
         If no run has data to draw.
     """
-    return _figure(runs, PANELS, [client_curves(run, PANELS) for run in runs], ONCE)
+    return _figure(runs, PANELS, _once(runs), ONCE)
 
 
 def pooled_figure(runs: Sequence[Run]) -> Figure:
     """Draw means over rows against rounds; see :func:`curves_figure`."""
-    curves = [{panel.key: pooled_curve(run, panel.key) for panel in POOLED} for run in runs]
-    return _figure(runs, POOLED, curves, BY_ROWS)
+    return _figure(runs, POOLED, _by_rows(runs), BY_ROWS)
 
 
-def _curves(runs: Sequence[Run], name: str) -> dict[str, Figure]:
-    """Return the runs' figures of curves, by file name."""
+def _once(runs: Sequence[Run]) -> list[dict[str, Curve]]:
+    return [client_curves(run, PANELS) for run in runs]
+
+
+def _by_rows(runs: Sequence[Run]) -> list[dict[str, Curve]]:
+    return [{panel.key: pooled_curve(run, panel.key) for panel in POOLED} for run in runs]
+
+
+def _curves(runs: Sequence[Run], name: str) -> dict[str, Callable[[], Figure]]:
+    """Return what draws the figures of curves for which runs have data, by file name."""
     stem, dot, suffix = name.rpartition(".")
-    makers = {name: curves_figure, f"{stem}_by_rows{dot}{suffix}": pooled_figure}
-    figures = {}
-    for path, make in makers.items():
-        with suppress(RunError):
-            figures[path] = make(runs)
-    return figures
+    kinds = (
+        (name, PANELS, _once(runs), ONCE),
+        (f"{stem}_by_rows{dot}{suffix}", POOLED, _by_rows(runs), BY_ROWS),
+    )
+    return {
+        path: partial(_figure, runs, panels, curves, weights)
+        for path, panels, curves, weights in kinds
+        if any(any(found.values()) for found in curves)
+    }
 
 
 def _figure(
@@ -163,6 +177,8 @@ def _figure(
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     title = weights[0].upper() + weights[1:]
+    if left_out := left_out_words(runs):
+        title += f"\n{left_out}"
     if len(groups) == 1:
         figure.suptitle(escape_dollars(f"{_title(groups[0])}\n{title}"))
     else:
@@ -197,6 +213,9 @@ def client_accuracy_figure(run: Run) -> Figure:
     figure = Figure(figsize=(10.5, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     title = f"Each client after round {last}"
+    for scores in run.scores():
+        if scores.short:
+            title += f"; {scores.short} at round {scores.server_round}"
     dress(left, title, "client, sorted by accuracy", "accuracy (%)")
     _draw_sorted_clients(left, accuracies)
     dress(right, "Spread over clients", "round", "accuracy (%)")

@@ -1,6 +1,6 @@
 """Reading of a run's folder, finished or not."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -14,12 +14,46 @@ from numpy.typing import NDArray
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import read_error
 from fedsuite.core.keys import Value
+from fedsuite.core.metrics import counted_in, has_score, is_fraction, of_clients
 from fedsuite.core.text import read_toml
 from fedsuite.data.shift_report import ClientShift
 from fedsuite.results import layout
 
 Client = int | str
 """A client's identity in the tables: a partition id, a node id, or a registered name."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Clients' accuracies (fractions) at one evaluation.
+
+    Parameters
+    ----------
+    server_round
+        Round of the evaluation.
+    of
+        Accuracy by client, of those whose accuracy counts.
+    num_asked
+        Number of clients that were asked and have such rows.
+    """
+
+    server_round: int
+    of: Mapping[Client, float]
+    num_asked: int
+
+    @property
+    def percent(self) -> list[float]:
+        """The accuracies in per cent."""
+        return [100 * accuracy for accuracy in self.of.values()]
+
+    def share(self) -> float:
+        """Return the share of those asked that have a score."""
+        return len(self.of) / max(self.num_asked, 1)
+
+    @property
+    def short(self) -> str:
+        """How many have a score, ``5 of 8 clients``; empty where all have."""
+        return of_clients(len(self.of), self.num_asked)
 
 
 @dataclass(frozen=True)
@@ -100,10 +134,47 @@ class Run:
         rows = (
             row
             for row in self._rows(layout.CLIENTS)
-            if row["phase"] == phase and row.get(key) is not None and _has_rows(row, key)
+            if row["phase"] == phase and has_score(row, key)
         )
         for server_round, found in groupby(rows, itemgetter("round")):
             yield server_round, {row["client"]: float(row[key]) for row in found}
+
+    def scores(self, column: str = "accuracy", last: int = 1) -> list[Scores]:
+        """Return the last evaluations, oldest first; those too at which nobody has a score.
+
+        Parameters
+        ----------
+        column
+            The accuracy, such as ``"whole_test_accuracy"``. A number that is no fraction is
+            no score, whatever its name.
+        last
+            Number of evaluations, at most.
+        """
+        found: dict[int, dict[Client, float]] = {}
+        asked: dict[int, int] = {}
+        for row in self._rows(layout.CLIENTS):
+            if row["phase"] != "evaluate" or row.get(column) is None:
+                continue
+            server_round = row["round"]
+            if server_round not in found:
+                found[server_round], asked[server_round] = {}, 0
+                # Rounds come in their order: earlier ones are no longer wanted.
+                for earlier in list(found)[:-last]:
+                    del found[earlier]
+            if row.get(counted_in(column)) != 0:
+                asked[server_round] += 1
+                if is_fraction(row[column]):
+                    found[server_round][row["client"]] = float(row[column])
+        own = column if column.startswith("validation_") else "accuracy"
+        for row in self.rounds:
+            server_round = row["round"]
+            # Of a round without a good reply nobody knows what the clients have.
+            nobody = row.get("accuracy_clients") == 0
+            told = row.get(f"{'accuracy' if nobody else own}_clients_asked")
+            if told is not None and (asked or column == "accuracy"):
+                asked[server_round] = max(asked.get(server_round, 0), told)
+                found.setdefault(server_round, {})
+        return [Scores(r, found[r], asked[r]) for r in sorted(found)[-last:]]
 
     def client_means(self, keys: Iterable[str]) -> dict[str, dict[int, float]]:
         """Return means over clients by round, each client counting once.
@@ -118,8 +189,7 @@ class Run:
         values: dict[str, dict[int, list[float]]] = {key: {} for key in wanted}
         for row in self._rows(layout.CLIENTS):
             for key, (phase, column) in wanted.items():
-                told = row["phase"] == phase and row.get(column) is not None
-                if told and _has_rows(row, column):
+                if row["phase"] == phase and has_score(row, column):
                     values[key].setdefault(row["round"], []).append(float(row[column]))
         return {
             key: {server_round: float(np.mean(v)) for server_round, v in found.items()}
@@ -147,12 +217,6 @@ class Run:
         except TypeError as error:
             path = self.path / layout.PARTITION
             raise RunError(f"{path}: its shifts cannot be read: {error}") from error
-
-
-def _has_rows(row: dict[str, Any], key: str) -> bool:
-    """Return whether a client has what a number is measured on: few rows leave none."""
-    model, name, score = key.partition("validation_")
-    return not name or score == "examples" or row.get(f"{model}{name}examples") != 0
 
 
 def load_run(path: str | Path) -> Run:

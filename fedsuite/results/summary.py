@@ -1,18 +1,21 @@
 """Summary, plots and printed tables at the end of a run."""
 
 import io
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedsuite.core.extras import MissingExtraError, naming_extras
-from fedsuite.core.files import write_error
+from fedsuite.core.extras import naming_extras
+from fedsuite.core.files import make_folder
+from fedsuite.core.logs import harmless
 from fedsuite.core.metrics import FairnessReport, fairness_report
 from fedsuite.results.layout import LEDGER, PLOTS, SUMMARY, read_rows
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
-from fedsuite.results.reader import Run, load_run
+from fedsuite.results.reader import Run, Scores, load_run
 from fedsuite.results.writer import RunFolder
 
 _ROWS = (
@@ -31,53 +34,74 @@ _ROWS = (
 )
 
 
-def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
-    """Write ``summary.json`` of a run with complete JSON-lines files; print its tables."""
+def write_summary(folder: RunFolder) -> None:
+    """Write ``summary.json`` of a run with complete JSON-lines files."""
     run = load_run(folder.path)
     last = run.rounds[-1] if run.rounds else {}
-    report = _over_clients(run, "accuracy")
-    validation = _over_clients(run, "validation_accuracy")
-    networks = accuracy_by_network(run)
-    whole = accuracy_by_network(run, column="whole_test_accuracy")
     summary: dict[str, object] = {
         "rounds": last.get("round", 0),
-        "accuracy_in_per_cent": report.as_dict() if report else None,
+        "accuracy_in_per_cent": _over_clients(last_scores(run, "accuracy")),
     }
-    if validation:
-        summary["validation_accuracy_in_per_cent"] = validation.as_dict()
-    if networks:
+    if validation := _over_clients(last_scores(run, "validation_accuracy")):
+        summary["validation_accuracy_in_per_cent"] = validation
+    if networks := accuracy_by_network(run):
         by_network = {n.label: 100 * n.accuracy for n in networks}
         summary["accuracy_in_per_cent_by_network"] = by_network
-    releases = list(read_rows(folder.path / LEDGER))
-    privacy = [str(entry["sentence"]) for entry in releases[-1:]]
-    if privacy:
-        summary["privacy"] = privacy[0]
+    if sentence := _privacy(run):
+        summary["privacy"] = sentence
     folder.write_json(SUMMARY, {**summary, **totals(run), "last_round": last})
-    lines = render_report(report).splitlines() if report else []
-    lines += render_networks(networks, whole).splitlines() if networks else []
-    for line in lines + privacy:
+
+
+def tell_summary(path: Path, write: Callable[[str], None]) -> None:
+    """Print the tables of a run that has ended."""
+    run = load_run(path)
+    scores = last_scores(run, "accuracy")
+    networks = accuracy_by_network(run)
+    lines = []
+    if scores.of:
+        lines += render_report(fairness_report(scores.percent), scores.short).splitlines()
+    elif scores.short:
+        lines.append(f"No accuracy over clients: {scores.short} have a score")
+    if networks:
+        whole = accuracy_by_network(run, column="whole_test_accuracy")
+        lines += render_networks(networks, whole).splitlines()
+    if sentence := _privacy(run):
+        lines.append(sentence)
+    for line in lines:
         write(line)
 
 
-def _over_clients(run: Run, column: str) -> FairnessReport | None:
-    """Return the report on the last accuracies of all clients; None of none."""
-    accuracies = run.client_values("evaluate", column)
-    percent = [100 * a for a in accuracies.values() if 0 <= a <= 1]
-    return fairness_report(percent) if percent else None
+def last_scores(run: Run, column: str) -> Scores:
+    """Return the scores of a run's last evaluation; of no client where there was none."""
+    return (run.scores(column) or [Scores(0, {}, 0)])[-1]
 
 
-def draw_plots(folder: RunFolder, write: Callable[[str], None]) -> None:
-    """Draw the plots of a run with complete JSON-lines files; tell where they cannot be."""
-    try:
+def _over_clients(scores: Scores) -> dict[str, int | float] | None:
+    """Return the fairness metrics of scores; None of none."""
+    asked = {"num_asked": scores.num_asked} if scores.short else {}
+    if not scores.of:
+        return None
+    return {**fairness_report(scores.percent).as_dict(), **asked}
+
+
+def _privacy(run: Run) -> str:
+    """Return what the last noised release says of its epsilon; empty without noise."""
+    releases = list(read_rows(run.path / LEDGER))
+    return str(releases[-1]["sentence"]) if releases else ""
+
+
+def draw_plots(folder: Path, write: Callable[[str], None]) -> None:
+    """Draw the plots of a run with complete JSON-lines files; tell which cannot be."""
+    with harmless("plots", write):
         with naming_extras("drawing"):
             # matplotlib takes a third of a second, which no run waits for before it begins.
-            from fedsuite.results.plots import plot_run
+            from fedsuite.results.plots import figures_of, save_figure
 
-        plot_run(folder.path)
-    except MissingExtraError as error:
-        write(f"no plots: {error}")
-    except OSError as error:
-        raise write_error(folder.path / PLOTS, error) from error
+        run = load_run(folder)
+        make_folder(folder / PLOTS)
+        for name, make in figures_of(run).items():
+            with harmless(f"plot {name}", write):
+                save_figure(make(), folder / PLOTS / name)
 
 
 def totals(run: Run) -> dict[str, float]:
@@ -88,9 +112,13 @@ def totals(run: Run) -> dict[str, float]:
     }
 
 
-def render_report(report: FairnessReport) -> str:
-    """Return a fairness report as a table of text."""
-    table = Table(title=f"Accuracy over {report.num_clients} clients", title_justify="left")
+def render_report(report: FairnessReport, short: str = "") -> str:
+    """Return a fairness report as a table of text.
+
+    ``short`` says how many clients have a score, where not all have: ``5 of 8 clients``.
+    """
+    over = short or f"{report.num_clients} clients"
+    table = Table(title=f"Accuracy over {over}", title_justify="left")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("unit")
@@ -121,7 +149,9 @@ def render_networks(
 
 
 def _text(table: Table) -> str:
-    console = Console(file=io.StringIO(), width=80, force_terminal=False)
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().rstrip()
+    # In the encoding of the output, for its frame must be of characters that it has.
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    text = io.TextIOWrapper(io.BytesIO(), encoding, "replace")
+    Console(file=text, width=80, force_terminal=False).print(table)
+    text.seek(0)
+    return text.read().rstrip()

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from fedsuite.core.output import is_terminal, print_line
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -55,4 +57,7 @@ def print_table(table: "Table") -> None:
     """Print a table; output to a file or pipe has 140 columns."""
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    console = Console(width=None if is_terminal(sys.stdout) else 140)
+    with console.capture() as captured:
+        console.print(table)
+    print_line(captured.get().removesuffix("\n"))

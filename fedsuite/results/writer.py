@@ -67,6 +67,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         layout.read_manifest(path)
         self.path = path
+        self.finished = False
+        """Whether the run has ended well."""
         self._lock: BaseFileLock | None = None
 
     @classmethod
@@ -216,6 +218,7 @@ class RunFolder:
         """Record in the manifest when, how and why the run ended."""
         try:
             self.update_manifest(finished=_now(), status=status, error=error)
+            self.finished = status == "finished"
         finally:
             if self._lock is not None:
                 self._lock.release()

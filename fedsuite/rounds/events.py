@@ -1,6 +1,6 @@
 """What a callback sees of a run, and when."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsuite.core.metrics import fairness_report
+from fedsuite.core.metrics import fairness_report, is_fraction
 from fedsuite.rounds.report import PhaseReport
 
 if TYPE_CHECKING:
@@ -75,11 +75,13 @@ class RoundReport:
         """
         values: dict[str, float | int] = {"round": self.server_round}
         for phase in self.phases:
-            values.update({f"{phase.phase}_{k}": v for k, v in phase.means().items()})
+            values.update(
+                {f"{phase.phase}_{k}": v for k, v in phase.means_of_scores().items()}
+            )
         if self.evaluate is not None:
-            values.update(accuracy_metrics(self.evaluate.column("accuracy")))
-            validation = accuracy_metrics(self.evaluate.scored("validation"))
-            values.update({f"validation_{k}": v for k, v in validation.items()})
+            for rows in ("", "validation_"):
+                found = _scores(self.evaluate, f"{rows}accuracy")
+                values.update({f"{rows}{k}": v for k, v in found.items()})
         values.update({f"server_{k}": v for k, v in self.server_metrics.items()})
         values.update(self.method_metrics)
         values["clients_trained"] = len(self.train.rows) if self.train else 0
@@ -95,20 +97,35 @@ class RoundReport:
         return values
 
 
-def accuracy_metrics(accuracies: list[float]) -> dict[str, float]:
+def _scores(phase: PhaseReport, name: str) -> dict[str, float]:
+    """Return what is shown of an accuracy; empty where no client speaks of it."""
+    told = any(name in row for row in phase.rows)
+    nobody_answered = name == "accuracy" and not phase.rows
+    if not told and not nobody_answered:
+        return {}
+    return accuracy_metrics(phase.accuracies(name), phase.num_to_score(name))
+
+
+def accuracy_metrics(accuracies: Sequence[float], num_asked: int = 0) -> dict[str, float]:
     """Return mean, worst 10 % and variance over clients of accuracies in [0, 1].
 
-    What is no fraction (a client that reports per cent, or lies) is left out.
+    What is no fraction (a client that reports per cent, or lies) is left out. Where fewer
+    clients have an accuracy than were asked, ``accuracy_clients`` and
+    ``accuracy_clients_asked`` count them.
     """
-    accuracies = [accuracy for accuracy in accuracies if 0.0 <= accuracy <= 1.0]
-    if not accuracies:
-        return {}
-    report = fairness_report(100.0 * np.asarray(accuracies))
-    return {
-        "accuracy_mean": report.mean / 100.0,
-        "accuracy_worst10": report.worst_10 / 100.0,
-        "accuracy_variance": report.variance,
-    }
+    accuracies = [accuracy for accuracy in accuracies if is_fraction(accuracy)]
+    metrics: dict[str, float] = {}
+    if accuracies:
+        report = fairness_report(100.0 * np.asarray(accuracies))
+        metrics = {
+            "accuracy_mean": report.mean / 100.0,
+            "accuracy_worst10": report.worst_10 / 100.0,
+            "accuracy_variance": report.variance,
+        }
+    if len(accuracies) < num_asked:
+        metrics["accuracy_clients"] = len(accuracies)
+        metrics["accuracy_clients_asked"] = num_asked
+    return metrics
 
 
 class Callback:

@@ -7,12 +7,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsuite.core.logs import log_scope
+from fedsuite.core.errors import described
+from fedsuite.core.logs import ServerLogger, log_scope
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.parts import StrategyParts
 from fedsuite.rounds.telling import tell, tell_end, tell_start
+
+logger = ServerLogger(__name__)
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -83,7 +86,7 @@ class RoundLoop(StrategyParts):
             raise
         finally:
             for callback in callbacks:
-                callback.on_end(state, error)
+                _end(callback, state, error)
         return state.result
 
     def converse(
@@ -145,6 +148,15 @@ class RoundLoop(StrategyParts):
             seconds_evaluate=end_wall - trained_wall,
             cpu_seconds_evaluate=end_cpu - trained_cpu,
         )
+
+
+def _end(callback: Callback, state: RunState, error: BaseException | None) -> None:
+    """Tell a callback that the run is over: what it raises must not cost the result."""
+    try:
+        callback.on_end(state, error)
+    except Exception as failure:
+        name = type(callback).__name__
+        logger.warning("%s failed at the end of the run: %s", name, described(failure))
 
 
 def _evaluate_on_server(state: RunState, evaluate_fn: EvaluateFn) -> MetricRecord | None:

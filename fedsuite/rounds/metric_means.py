@@ -4,14 +4,13 @@ Flower's strategies take such functions as ``train_metrics_aggr_fn`` and
 ``evaluate_metrics_aggr_fn``; here they mean the same.
 """
 
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from fedsuite.core.errors import described
 from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.records import records_of
 from fedsuite.rounds.aggregation import mean_metrics
@@ -90,7 +89,7 @@ class MetricMeans:
                 logger.warning(
                     "%s_metrics_aggr_fn failed: %s: the weighted means stand in for it",
                     self._phase,
-                    _described(error),
+                    described(error),
                 )
         means = report.means()
         total = means.pop("num_examples")
@@ -146,10 +145,3 @@ def _as_counted(reply: ClientReply, weight_key: str) -> RecordDict:
             changed = {**dict(record), weight_key: reply.num_examples}
             content[name] = MetricRecord(changed)
     return content
-
-
-def _described(error: Exception) -> str:
-    """Return an error in one line, with the place where it was raised."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(place.filename).name}, line {place.lineno}"
-    return f"{type(error).__name__}: {one_line(error)} ({where})"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedsuite.core.metrics import counted_in, has_score, is_accuracy, is_fraction
 from fedsuite.rounds.aggregation import mean_metrics
 from fedsuite.rounds.exchange import Rejection
 from fedsuite.rounds.validation import ClientReply
@@ -115,13 +116,14 @@ class PhaseReport:
         """Return one metric of all clients that reported it, in client order."""
         return [float(row[name]) for row in self.rows if name in row]
 
-    def scored(self, rows: str) -> list[float]:
-        """Return the accuracies on some rows of the clients that have such rows."""
-        return [
-            float(row[f"{rows}_accuracy"])
-            for row in self.rows
-            if f"{rows}_accuracy" in row and float(row.get(f"{rows}_examples", 1)) > 0
-        ]
+    def accuracies(self, name: str = "accuracy") -> list[float]:
+        """Return the accuracies that count, in client order."""
+        return [float(row[name]) for row in self.rows if has_score(row, name)]
+
+    def num_to_score(self, name: str = "accuracy") -> int:
+        """Return how many clients were asked, without those that have no such rows."""
+        without = sum(row.get(counted_in(name)) == 0 for row in self.rows)
+        return max(self.num_asked, len(self.rows)) - without
 
     def means(self) -> dict[str, float]:
         """Return the means of the metrics, weighted by examples; empty of no replies."""
@@ -131,4 +133,17 @@ class PhaseReport:
             if name in means and weight in means:
                 counted = [{**row, weight: max(row[weight], 0.0)} for row in rows]
                 means[name] = mean_metrics(counted, weight)[name]
+        return means
+
+    def means_of_scores(self) -> dict[str, float]:
+        """Return the means, those of accuracies over the clients whose accuracy counts."""
+        means = self.means()
+        for name in filter(is_accuracy, list(means)):
+            rows = self.numeric_rows()
+            counted = [row for row in rows if is_fraction(row[name])]
+            if len(counted) < len(rows):
+                del means[name]
+                if counted:
+                    weight = OTHER_WEIGHTS.get(name, "num_examples")
+                    means[name] = mean_metrics(counted, weight)[name]
         return means

@@ -19,7 +19,7 @@ from fedsuite.callbacks.tracking import tracking
 from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
-from fedsuite.core.logs import configure_logs, log_scope, write_line
+from fedsuite.core.logs import configure_logs, harmless, log_scope, write_line
 from fedsuite.core.progress import Work
 from fedsuite.data import DataSettings, FederatedData
 from fedsuite.experiment.choices import CHOICES, chosen_metric
@@ -43,7 +43,7 @@ from fedsuite.results.layout import (
     RUN_FOLDER,
     read_manifest,
 )
-from fedsuite.results.summary import draw_plots, finish_folder
+from fedsuite.results.summary import draw_plots, tell_summary, write_summary
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
@@ -188,20 +188,24 @@ def _run_experiment(
                 callbacks=callbacks,
                 resume=checkpoint,
             )
+            # Before anything that may fail, for it is what the run was for.
             if len(result.arrays):
                 run_folder.write_bytes(MODEL, safetensors_bytes(to_arrays(result.arrays)))
-            finish_folder(run_folder, write)
+            with harmless("summary", write):
+                write_summary(run_folder)
             # The folder is whole, and the trackers hear of a failed run.
             if reason := untrained(folder):
                 raise RunError(reason)
-        if run.plots:
-            with Work("drawing plots"):
-                draw_plots(run_folder, write)
-        run_folder.finish("finished")
-        write(f"{RUN_FOLDER}{folder}")
+            run_folder.finish("finished")
     except BaseException as error:
         _note_failure(run_folder, error)
         raise
+    with harmless("tables", write):
+        tell_summary(folder, write)
+    if run.plots:
+        with Work("drawing plots"):
+            draw_plots(folder, write)
+    write(f"{RUN_FOLDER}{folder}")
     return FinishedRun(folder, result)
 
 
@@ -326,7 +330,7 @@ def _new_folder(
 
 def _note_failure(folder: RunFolder | None, error: BaseException) -> None:
     """Record the failure in the manifest; a full disk must not hide the cause."""
-    if folder is None:
+    if folder is None or folder.finished:
         return
     stopped = isinstance(error, KeyboardInterrupt | SystemExit)
     reason = str(error) or type(error).__name__

@@ -8,7 +8,7 @@ import csv
 import io
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -96,7 +96,8 @@ def _line(kind: type[Line], cells: Mapping[str, str]) -> Line:
         float: float,
         str: str,
     }
-    return kind(**{f.name: parse[f.type](cells[f.name]) for f in fields(kind)})
+    known = [f for f in fields(kind) if f.name in cells or f.default is MISSING]
+    return kind(**{f.name: parse[f.type](cells[f.name]) for f in known})
 
 
 def _cell(value: object) -> object:
@@ -256,6 +257,8 @@ def _difference(verdict: Verdict | None) -> str:
 def _cost(rows: list[Row]) -> str:
     header = ["method", "values", "untuned", "tuned", "learnt", "MB", "CPU s"]
     header += ["at equal MB", "at equal CPU", "never trained", "failed"]
+    unscored = any(any(row.values("unscored")) for row in rows)
+    header += ["without accuracy"] * unscored
     lines = [header]
     for row in rows:
         learnt = sum(tried.learnt for tried in row.tried)
@@ -269,7 +272,9 @@ def _cost(rows: list[Row]) -> str:
         for measure in ("megabytes", "seconds", "at_equal_megabytes", "at_equal_seconds"):
             cells.append(number(fmean(row.values(measure))) if row.finals else "–")
         untrained = fmean(row.values("untrained")) if row.finals else 0.0
-        lines.append([*cells, f"{untrained:g}", str(row.failures)])
+        cells += [f"{untrained:g}", str(row.failures)]
+        without = fmean(row.values("unscored")) if row.finals else 0.0
+        lines.append([*cells, *[f"{without:g}"] * unscored])
     return markdown_table(lines, (0, 1))
 
 

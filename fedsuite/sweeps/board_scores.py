@@ -12,7 +12,7 @@ from fedsuite.results.layout import MANIFEST
 from fedsuite.results.paired import Paired, paired
 from fedsuite.results.reader import Run, load_run
 from fedsuite.sweeps.sweep import is_finished
-from fedsuite.sweeps.trials import Contender, Result, last_mean
+from fedsuite.sweeps.trials import LAST, Contender, Result, last_mean
 from fedsuite.sweeps.tuning_page import words
 
 MEASURES = ("mean", "worst_10", "variance")
@@ -66,6 +66,9 @@ class Final:
     at_equal_megabytes, at_equal_seconds
         Mean accuracy at the last evaluation before the run had spent more than the
         baseline's whole run of that seed; NaN where no evaluation came before.
+    unscored
+        Most clients without an accuracy at one of these evaluations, which the means of
+        accuracies leave out.
     """
 
     problem: str
@@ -79,6 +82,7 @@ class Final:
     untrained: int
     at_equal_megabytes: float = math.nan
     at_equal_seconds: float = math.nan
+    unscored: int = 0
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,15 @@ def final_of(problem: str, contender: Contender, seed: int, run: Run) -> Final:
         curve.megabytes[-1],
         curve.seconds[-1],
         int(run.manifest["num_clients"]) - len(clients),
+        unscored=max((s.num_asked - len(s.of) for s in run.scores(last=LAST)), default=0),
     )
+
+
+def final_words(run: Run) -> str:
+    """Return the accuracy of a final run, as the page has it, in words."""
+    mean = f"mean test accuracy {100 * last_mean(run, 'accuracy_mean'):.2f} %"
+    short = [scores.short for scores in run.scores(last=LAST) if scores.short]
+    return f"{mean} of {short[0]}" if short else mean
 
 
 def curve_of(run: Run) -> Curve:

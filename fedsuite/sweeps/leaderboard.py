@@ -25,7 +25,14 @@ from fedsuite.sweeps.board_page import (
     write_tables,
 )
 from fedsuite.sweeps.board_page import TUNING as TRIED
-from fedsuite.sweeps.board_scores import Final, Tried, final_name, finals_of, tried_of
+from fedsuite.sweeps.board_scores import (
+    Final,
+    Tried,
+    final_name,
+    final_words,
+    finals_of,
+    tried_of,
+)
 from fedsuite.sweeps.points import Point
 from fedsuite.sweeps.suite import Problem, Suite, read_suite
 from fedsuite.sweeps.sweep import run_points
@@ -109,7 +116,16 @@ def run_problem(
     ]
     # Of a method whose trials all failed there are no final runs.
     work.leave_out(len(problem.contenders) * len(problem.seeds) - len(points))
-    run_points(folder / TEST, problem.base, points, workers, command, work, compared=False)
+    run_points(
+        folder / TEST,
+        problem.base,
+        points,
+        workers,
+        command,
+        work,
+        compared=False,
+        scored=final_words,
+    )
     finals = finals_of(
         problem.name, problem.contenders, problem.seeds, folder / TEST, problem.baseline
     )

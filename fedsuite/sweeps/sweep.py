@@ -9,18 +9,20 @@ a sweep.
 import fcntl
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import tomli_w
 
 from fedsuite.core.errors import ConfigError, RunError, Stopped
 from fedsuite.core.files import TEMPORARY_PATTERN, atomic_write, write_error
 from fedsuite.core.keys import AUTO, Value, plain_text
-from fedsuite.core.output import print_line
+from fedsuite.core.logs import harmless
+from fedsuite.core.output import outliving_terminal, print_line
 from fedsuite.core.own_process import cores
 from fedsuite.core.progress import Work, duration, round_in
 from fedsuite.engines.api import write_report_if_wanted
@@ -29,7 +31,8 @@ from fedsuite.experiment.key_catalog import shared_keys
 from fedsuite.results import paired
 from fedsuite.results.compare import compare
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, read_manifest
-from fedsuite.results.reader import load_run
+from fedsuite.results.reader import Run, load_run
+from fedsuite.results.summary import last_scores
 from fedsuite.results.tables import print_table
 from fedsuite.results.writer import LOCK
 from fedsuite.sweeps.points import (
@@ -110,7 +113,9 @@ def run_sweep(
     command = _command(file, grid, (first_seed, seeds), workers, output, overrides)
     folder = Path(os.path.abspath(output))
     work = Work("runs", len(points))
-    failures = run_points(folder, base, points, workers, command, work, compared=True)
+    failures = run_points(
+        folder, base, points, workers, command, work, compared=True, scored=_accuracy
+    )
     runs = [folder / name for name in Record.read(folder).runs]
     if finished := [run for run in runs if is_finished(run)]:
         write_report_if_wanted({**read_file(file), **overrides}, finished, folder)
@@ -131,6 +136,7 @@ def run_points(
     work: Work,
     *,
     compared: bool,
+    scored: Callable[[Run], str],
 ) -> list[str]:
     """Run the missing ones of some points, and return the failures, one line each.
 
@@ -150,6 +156,8 @@ def run_points(
         What the runs are part of, for the terminal.
     compared
         Whether all finished runs of the folder are compared at the end.
+    scored
+        Returns the number of a finished run that counts here, in words.
 
     Raises
     ------
@@ -159,7 +167,7 @@ def run_points(
         If Ctrl-C or SIGTERM ends the work.
     """
     merge_record(folder, base, points)
-    with _claimed(folder) as lock:
+    with _claimed(folder) as lock, outliving_terminal():
         # A second time, now that no other sweep uses the folder.
         record = merge_record(folder, base, points)
         actions = {point: _action(folder / point.name, point) for point in points}
@@ -167,9 +175,10 @@ def run_points(
         atomic_write(folder / BASE, tomli_w.dumps(dict(record.base)).encode())
         try:
             engine = str(base.get("engine", AUTO))
-            failures = _work(folder, actions, engine, workers, lock, work)
+            failures = _work(folder, actions, engine, workers, lock, work, scored)
             if compared:
-                _compare(folder, record)
+                with harmless("comparison"):
+                    _compare(folder, record)
         except (KeyboardInterrupt, SystemExit) as error:
             done = sum(is_finished(folder / point.name) for point in points)
             told = f"stopped with {done} of {len(points)} runs done: `{command}` goes on"
@@ -279,6 +288,7 @@ def _work(
     workers: int,
     lock: int,
     work: Work,
+    scored: Callable[[Run], str],
 ) -> list[str]:
     """Run missing points and return the failures, one line each."""
     counts = [(action, list(actions.values()).count(action)) for action in Action]
@@ -302,7 +312,10 @@ def _work(
         work.advance()
         if outcome.error is not None:
             failures.append(f"{outcome.name}: {outcome.error}")
-        result = outcome.error or f"finished{_accuracy(folder / outcome.name)}"
+        result = outcome.error
+        if result is None:
+            words = scored(load_run(folder / outcome.name))
+            result = f"finished, {words}" if words else "finished"
         how = "failed: " if outcome.error is not None else ""
         seconds = f"{outcome.seconds:.1f} s"
         left = these.seconds_left()
@@ -381,10 +394,13 @@ def is_finished(folder: Path) -> bool:
     return (folder / MANIFEST).exists() and read_manifest(folder)["status"] == "finished"
 
 
-def _accuracy(folder: Path) -> str:
+def _accuracy(run: Run) -> str:
     """Return the mean accuracy of a run in words; empty without one."""
-    report = (load_run(folder).summary or {}).get("accuracy_in_per_cent")
-    return f", mean accuracy {report['mean']:.2f} %" if report else ""
+    scores = last_scores(run, "accuracy")
+    if not scores.of:
+        return f"mean accuracy of {scores.short}" if scores.short else ""
+    mean = f"mean accuracy {fmean(scores.percent):.2f} %"
+    return f"{mean} of {scores.short}" if scores.short else mean
 
 
 def _compare(folder: Path, record: Record) -> None:

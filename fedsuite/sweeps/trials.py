@@ -16,6 +16,7 @@ from typing import Literal
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Key, Value
+from fedsuite.core.metrics import fairness_report
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rng import numpy_stream
 from fedsuite.core.search import Search
@@ -23,7 +24,7 @@ from fedsuite.experiment.cohort_keys import refuse_auto
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import local_keys, shared_keys
 from fedsuite.results.layout import MANIFEST
-from fedsuite.results.reader import Run, load_run
+from fedsuite.results.reader import Run, Scores, load_run
 from fedsuite.sweeps.points import OWN_KEYS, Point
 from fedsuite.sweeps.sweep import is_finished
 
@@ -44,6 +45,13 @@ _COLUMNS: Mapping[Objective, tuple[str, float]] = {
     "variance": ("validation_accuracy_variance", -1.0),
 }
 """Column of ``rounds.jsonl`` and its factor, which makes more of each better."""
+
+_MEASURES: Mapping[Objective, str] = {
+    "mean": "mean",
+    "worst-10": "worst_10",
+    "variance": "variance",
+}
+"""The same in a fairness report."""
 
 
 def objective_of(name: str) -> Objective:
@@ -119,7 +127,7 @@ class Result:
         The trial.
     score
         In per cent for accuracies, the negative of the variance in per cent squared;
-        :data:`FAILED` where the run failed.
+        :data:`FAILED` where the run failed. A client without a score counts as 0 %.
     accuracy
         Mean validation accuracy over clients, per cent; NaN where the run failed.
     learnt
@@ -128,6 +136,8 @@ class Result:
         Processor seconds of the run.
     error
         Why the run failed; empty where it did not.
+    left_out
+        How many clients have a score, ``5 of 8 clients``; empty where all have.
     """
 
     trial: Trial
@@ -136,6 +146,7 @@ class Result:
     learnt: bool = False
     seconds: float = 0.0
     error: str = field(default="", compare=False)
+    left_out: str = ""
 
 
 @dataclass(frozen=True)
@@ -246,14 +257,45 @@ def result_of(trial: Trial, folder: Path, objective: Objective, error: str = "")
     if not (path / MANIFEST).exists() or not is_finished(path):
         return Result(trial, FAILED, error=error or "the run did not finish")
     run = load_run(path)
-    column, factor = _COLUMNS[objective]
-    accuracy = last_mean(run, "validation_accuracy_mean") * 100
+    accuracy = score_of(run, "mean")
     guess = 100 * run.manifest["data"].get("largest-class-train", 0.0)
     seconds = (run.summary or {}).get("total_cpu_seconds", 0.0)
-    score = last_mean(run, column) * factor
+    score = score_of(run, objective)
     if not math.isfinite(score):
         return Result(trial, FAILED, accuracy, False, seconds, "no finite validation score")
-    return Result(trial, score, accuracy, accuracy > guess, seconds)
+    learnt, short = accuracy > guess, left_out_of(run)
+    return Result(trial, score, accuracy, learnt, seconds, left_out=short)
+
+
+def score_of(run: Run, objective: Objective) -> float:
+    """Return what a trial is chosen by; NaN for a run without validation accuracies.
+
+    A client without a score counts as 0 %: without those whose training diverged the
+    others' mean would look better.
+    """
+    column, factor = _COLUMNS[objective]
+    if not left_out_of(run):
+        return last_mean(run, column) * factor
+    reports = [
+        fairness_report(scores.percent + [0.0] * (scores.num_asked - len(scores.of)))
+        for scores in run.scores("validation_accuracy", LAST)
+    ]
+    # In per cent already, as no column of accuracies is.
+    values = [getattr(report, _MEASURES[objective]) for report in reports]
+    return fmean(values) * math.copysign(1.0, factor)
+
+
+def score_words(run: Run, objective: Objective) -> str:
+    """Return what a trial is chosen by, in words."""
+    short = left_out_of(run)
+    words = f"validation score {score_of(run, objective):.2f} ({objective})"
+    return f"{words}, {short} have one" if short else words
+
+
+def left_out_of(run: Run) -> str:
+    """Return how few clients have a score; empty where all have."""
+    evaluations = run.scores("validation_accuracy", LAST)
+    return min(evaluations, key=Scores.share).short if evaluations else ""
 
 
 def best_of(results: list[Result]) -> Result:

@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import tomli_w
@@ -31,6 +32,7 @@ from fedsuite.sweeps.trials import (
     Trial,
     best_of,
     result_of,
+    score_words,
 )
 from fedsuite.sweeps.tuning_page import write_page
 
@@ -188,7 +190,16 @@ def run_trials(
     """Run the missing ones of some trials, and return the results of all."""
     runs = folder / TRIALS
     points: list[Point] = [trial.point for trial in trials]
-    lines = run_points(runs, base, points, budget.workers, command, work, compared=False)
+    lines = run_points(
+        runs,
+        base,
+        points,
+        budget.workers,
+        command,
+        work,
+        compared=False,
+        scored=partial(score_words, objective=budget.objective),
+    )
     failures = dict(line.split(": ", 1) for line in lines)
     return [
         result_of(trial, runs, budget.objective, failures.get(trial.point.name, ""))

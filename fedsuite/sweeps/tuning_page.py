@@ -14,6 +14,8 @@ MEANINGS: Mapping[Objective, str] = {
     "variance": "the negative of the accuracy's variance over clients, in per cent squared",
 }
 
+LEFT_OUT = " A client without a score, perhaps because it diverged, counts as 0 %."
+
 _HEADER = ("contender", "trial", "values", "score", "mean accuracy", "cpu seconds", "error")
 
 
@@ -27,13 +29,15 @@ def write_page(
     """Write ``README.md`` and ``trials.csv`` into a tuning's folder."""
     rows = [_cells(result) for found in results.values() for result in found]
     atomic_write(folder / "trials.csv", csv_table([_HEADER, *rows]).encode())
+    left_out = any(result.left_out for found in results.values() for result in found)
     summary = [["method", "best", "with the defaults", "trial", "values", "learnt"]]
     summary += [_summary(list(found)) for found in results.values()]
     text = (
         f"# Tuning on {problem}\n\n"
         f"Score: {MEANINGS[objective]}, of the clients' validation rows, mean of the last "
         f"{LAST} evaluations. No test row has a part in it. Trial 0 has the defaults. "
-        '"Learnt" counts the trials that beat always guessing the largest class.\n\n'
+        '"Learnt" counts the trials that beat always guessing the largest class.'
+        f"{LEFT_OUT if left_out else ''}\n\n"
         f"{markdown_table(summary, (0, 4))}\nCommand: `{command}`\n\n"
         f"## All trials\n\n{markdown_table([_HEADER, *rows], (0, 2, 6))}"
     )
@@ -68,7 +72,7 @@ def _cells(result: Result) -> list[str]:
         trial.contender.name,
         str(trial.number),
         words(trial.drawn),
-        number(result.score),
+        number(result.score) + (f" ({result.left_out})" if result.left_out else ""),
         number(result.accuracy),
         f"{result.seconds:.1f}",
         result.error.replace("|", "/"),

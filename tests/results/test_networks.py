@@ -2,7 +2,7 @@
 
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import load_run
-from fedsuite.results.summary import finish_folder, render_networks
+from fedsuite.results.summary import render_networks, tell_summary, write_summary
 from tests.results.made_runs import make_run
 
 MANIFEST = {
@@ -38,7 +38,8 @@ def test_a_run_with_one_network_has_none(tmp_path) -> None:
 def test_summary_has_a_line_for_each_network(tmp_path) -> None:
     lines: list[str] = []
     manifest = {**MANIFEST, "networks": ["linear", "nobodys", "[b]mlp"]}
-    finish_folder(make_run(tmp_path / "a", accuracies=ACCURACIES, **manifest), lines.append)
+    write_summary(make_run(tmp_path / "a", accuracies=ACCURACIES, **manifest))
+    tell_summary(tmp_path / "a", lines.append)
     told = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
     assert ["linear", "650", "1", "90.00"] in told
     assert ["[b]mlp", "12,345", "3", "50.00"] in told
@@ -46,7 +47,8 @@ def test_summary_has_a_line_for_each_network(tmp_path) -> None:
     assert summary is not None
     assert summary["accuracy_in_per_cent_by_network"] == {"linear": 90.0, "[b]mlp": 50.0}
     lines.clear()
-    finish_folder(make_run(tmp_path / "b", accuracies=ACCURACIES), lines.append)
+    write_summary(make_run(tmp_path / "b", accuracies=ACCURACIES))
+    tell_summary(tmp_path / "b", lines.append)
     assert lines and not any("network" in line for line in lines)
     assert "accuracy_in_per_cent_by_network" not in (load_run(tmp_path / "b").summary or {})
 

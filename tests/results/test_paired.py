@@ -32,7 +32,7 @@ QUANTILE = 12.7062
 
 
 def test_only_common_seeds_count(comparison):
-    prox, sgd = paired_differences(comparison, "fedavg")
+    prox, sgd = paired_differences(comparison)
     assert (prox.label, prox.num_pairs) == ("fedprox", 2)
     # Differences 4 and 2, whose mean has the standard error 1; FedProx's seed 3 has no
     # partner.
@@ -45,7 +45,14 @@ def test_only_common_seeds_count(comparison):
 
 
 def test_the_first_experiment_is_the_baseline_unless_another_is_named(comparison):
-    assert paired_differences(comparison) == paired_differences(comparison, "fedavg")
+    assert comparison.baseline == "fedavg"
+    assert minus(comparison, "fedavg") == comparison
+
+
+def minus(comparison, baseline):
+    """Return the comparison with another baseline."""
+    paths = [run.path for group in comparison.groups for run in group.runs]
+    return compare(paths, baseline=baseline)
 
 
 def test_runs_of_one_seed_on_other_data_are_no_pair(tmp_path):
@@ -81,9 +88,9 @@ def test_differences_are_written_where_there_are_pairs_alone(comparison, tmp_pat
     folder = tmp_path / "out"
     folder.mkdir()
     assert len(tables(comparison)) == 3
-    write(comparison, folder, "fedprox")
+    write(minus(comparison, "fedprox"), folder)
     text = (folder / "differences.md").read_text()
-    assert text == to_markdown(paired_differences(comparison, "fedprox"), "fedprox")
+    assert text == to_markdown(paired_differences(minus(comparison, "fedprox")), "fedprox")
     apart = [tmp_path / "fedavg-2", tmp_path / "fedprox-3"]
     assert len(tables(compare(apart))) == 2
     write(compare(apart), folder)
@@ -91,20 +98,21 @@ def test_differences_are_written_where_there_are_pairs_alone(comparison, tmp_pat
 
 
 def test_sign_turns_with_the_baseline(comparison):
-    avg, _ = paired_differences(comparison, "fedprox")
+    avg, _ = paired_differences(minus(comparison, "fedprox"))
     assert avg.metrics["mean"].mean == pytest.approx(-3)
     assert avg.metrics["mean"].num_positive == 0
 
 
 def test_markdown(comparison):
-    lines = to_markdown(paired_differences(comparison, "fedavg"), "fedavg").splitlines()
+    lines = to_markdown(paired_differences(comparison), "fedavg").splitlines()
     assert lines[2].startswith("| fedprox | 2 | +3.00 [-9.71, +15.71] (2) | +3.00 [")
     assert lines[3].startswith("| fedsgd | 1 | – |")
     assert "Minus fedavg, pair by pair" in lines[-1]
-    lines = to_markdown(paired_differences(comparison, "fedprox"), "fedprox").splitlines()
+    other = paired_differences(minus(comparison, "fedprox"))
+    lines = to_markdown(other, "fedprox").splitlines()
     assert lines[2].startswith("| fedavg | 2 | -3.00 [-15.71, +9.71] (0) |")
 
 
 def test_unknown_baseline_names_those_there_are(comparison):
     with pytest.raises(RunError, match="no experiment 'fedfoo': there are fedavg; fedprox"):
-        paired_differences(comparison, "fedfoo")
+        minus(comparison, "fedfoo")

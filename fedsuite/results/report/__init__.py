@@ -16,6 +16,7 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.files import atomic_write, make_folder
+from fedsuite.results.compare import Comparison
 from fedsuite.results.reader import Run, load_run
 from fedsuite.results.report.sections import page
 
@@ -24,7 +25,9 @@ NAME = "report.html"
 _HERE = Path(__file__).parent
 
 
-def write_report(paths: Sequence[str | Path], output: Path) -> None:
+def write_report(
+    paths: Sequence[str | Path], output: Path, comparison: Comparison | None = None
+) -> None:
     """Write the report of one or more runs.
 
     Parameters
@@ -33,6 +36,9 @@ def write_report(paths: Sequence[str | Path], output: Path) -> None:
         Folders of runs.
     output
         The HTML file, which is replaced as a whole; its folder is made.
+    comparison
+        The runs' comparison that the page shows; None is that of the last evaluations,
+        where there are several runs.
 
     Raises
     ------
@@ -40,17 +46,18 @@ def write_report(paths: Sequence[str | Path], output: Path) -> None:
         If there is no run, a folder holds no run or a damaged one, or the file cannot be
         written.
     """
-    text = report_html([load_run(path) for path in dict.fromkeys(map(Path, paths))])
+    runs = [load_run(path) for path in dict.fromkeys(map(Path, paths))]
+    text = report_html(runs, comparison)
     make_folder(output.parent)
     atomic_write(output, text.encode())
 
 
-def report_html(runs: Sequence[Run]) -> str:
+def report_html(runs: Sequence[Run], comparison: Comparison | None = None) -> str:
     """Return the report of runs as HTML; RunError if there is no run, or a damaged one."""
     if not runs:
         raise RunError("nothing to report: give the folders of one or more runs")
     try:
-        found = page(runs)
+        found = page(runs, comparison)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         where = ", ".join(str(run.path) for run in runs[:3])
         raise RunError(

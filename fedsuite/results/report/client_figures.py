@@ -31,7 +31,9 @@ class Served(NamedTuple):
     rows: float | None
 
 
-def client_figures(groups: Sequence[Group], rows: Mapping[int, ClientRows]) -> list[Figure]:
+def client_figures(
+    groups: Sequence[Group], rows: Mapping[int, ClientRows], score: str = "accuracy"
+) -> list[Figure]:
     """Return clients sorted by accuracy, their distribution, and accuracy by rows.
 
     Parameters
@@ -40,6 +42,8 @@ def client_figures(groups: Sequence[Group], rows: Mapping[int, ClientRows]) -> l
         The experiments.
     rows
         What the clients of a run say, by the run's identity.
+    score
+        The accuracy that is drawn.
     """
     ranked: Data = []
     shares: Data = []
@@ -58,13 +62,21 @@ def client_figures(groups: Sequence[Group], rows: Mapping[int, ClientRows]) -> l
             sizes.append(_sizes(group, known, index))
     some = "Of many clients some are drawn, evenly from the worst to the best."
     note = some if left_out else ""
+    earlier = sum(rows[id(run)].num_earlier() for group in groups for run in group.runs)
     last = f"The last evaluation of each client, of all seeds. {note}".strip()
+    if earlier:
+        last += f" That of {earlier:,} is from an earlier round than the others'."
+    what = "accuracy" if score == "accuracy" else score.replace("_", " ")
     from_zero = {"title": {"text": "training rows"}, "rangemode": "tozero"}
     axis = {"xaxis": {"title": {"text": "clients (%)"}, "range": [-2, 102]}}
     titles = (
-        ("Clients, from the worst to the best", "clients (%)", "accuracy (%)"),
-        ("Distribution of accuracy", "accuracy (%)", "clients (%)"),
-        ("Accuracy against training rows", "training rows", "accuracy (%)"),
+        ("Clients, from the worst to the best", "clients (%)", f"{what} (%)"),
+        (f"Distribution of {what}", f"{what} (%)", "clients (%)"),
+        (
+            f"{what[0].upper()}{what[1:]} against training rows",
+            "training rows",
+            f"{what} (%)",
+        ),
     )
     parts: tuple[tuple[Data, str, Mapping[str, Any]], ...] = (
         (ranked, last, {**ACCURACY, **axis, **NEAR}),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsuite.core.metrics import counted_in, has_score, is_accuracy, is_fraction
 from fedsuite.results import layout
 from fedsuite.results.plots import SPREAD
 from fedsuite.results.reader import Client, Run
@@ -66,6 +67,8 @@ class ClientRows:
         Column to its means by client and round.
     clients_each, rounds_each
         Clients and rounds that share a cell of a map.
+    score
+        Column of the accuracies.
     """
 
     names: list[Client] = field(default_factory=list)
@@ -74,6 +77,7 @@ class ClientRows:
     maps: dict[str, Map] = field(default_factory=dict)
     clients_each: int = 1
     rounds_each: int = 1
+    score: str = "accuracy"
 
     def columns(self, phase: str) -> list[str]:
         """Return the names of the numbers in last rows, most frequent first."""
@@ -84,26 +88,34 @@ class ClientRows:
                     counts[name] = counts.get(name, 0) + 1
         return sorted(counts, key=lambda name: -counts[name])[:MOST_COLUMNS]
 
-    def accuracies(self, column: str = "accuracy") -> dict[Client, float]:
-        """Return the last accuracies (fractions) of clients with test rows."""
+    def accuracies(self) -> dict[Client, float]:
+        """Return the last accuracies (fractions) of the clients whose accuracy counts."""
         found = {}
         for client, row in self.last.get("evaluate", {}).items():
-            value = _accuracy(row, column)
+            value = _accuracy(row, self.score)
             if value is not None:
                 found[client] = value
         return found
 
+    def num_earlier(self) -> int:
+        """Return how many clients' last accuracy is from before the last evaluation."""
+        rounds = [
+            row["round"]
+            for row in self.last.get("evaluate", {}).values()
+            if _accuracy(row, self.score) is not None
+        ]
+        return sum(server_round < max(rounds) for server_round in rounds)
 
-def _accuracy(row: dict[str, Any], column: str = "accuracy") -> float | None:
-    value = number(row.get(column))
-    if value is None or not 0 <= value <= 1:
-        return None
-    return None if row.get("num_examples") == 0 and column == "accuracy" else value
+
+def _accuracy(row: dict[str, Any], score: str) -> float | None:
+    value = number(row.get(score))
+    counts = value is not None and is_fraction(value) and row.get(counted_in(score)) != 0
+    return value if counts else None
 
 
-def client_rows(run: Run) -> ClientRows:
-    """Return what the rows of the clients say, read once."""
-    found = ClientRows()
+def client_rows(run: Run, score: str = "accuracy") -> ClientRows:
+    """Return what the rows of the clients say, read once; ``score`` names the accuracy."""
+    found = ClientRows(score=score)
     rounds = max((int(number(row.get("round")) or 0) for row in run.rounds), default=0)
     clients = int(number(run.experiment.get("num-clients")) or 1)
     found.clients_each = -(-max(clients, 1) // MOST_ROWS)
@@ -118,7 +130,7 @@ def client_rows(run: Run) -> ClientRows:
         if client not in index:
             index[client] = client if isinstance(client, int) else len(index)
         found.last.setdefault(phase, {})[client] = row
-        accuracy = _accuracy(row) if phase == "evaluate" else None
+        accuracy = _accuracy(row, score) if phase == "evaluate" else None
         if accuracy is not None:
             if server_round not in pending:
                 _close(found, pending)
@@ -136,7 +148,16 @@ def _rows(run: Run) -> Iterator[tuple[int, str, Client, dict[str, Any]]]:
     for row in layout.read_rows(layout.lines_path(run.path, layout.CLIENTS)):
         client, server_round = row.get("client"), row.get("round")
         if isinstance(client, int | str) and isinstance(server_round, int):
-            yield server_round, str(row.get("phase")), client, row
+            yield server_round, str(row.get("phase")), client, _counting(row)
+
+
+def _counting(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without accuracies that do not count."""
+    return {
+        name: value
+        for name, value in row.items()
+        if not is_accuracy(name) or (number(value) is not None and has_score(row, name))
+    }
 
 
 def _close(found: ClientRows, pending: dict[int, list[float]]) -> None:

@@ -17,6 +17,8 @@ from fedsuite.experiment.key_catalog import (
 )
 from fedsuite.experiment.own_defaults import own_defaults
 from fedsuite.results import layout
+from fedsuite.results.compare import Comparison
+from fedsuite.results.groups import SEED
 from fedsuite.results.reader import Run
 from fedsuite.results.report.values import (
     Table,
@@ -30,7 +32,11 @@ from fedsuite.results.report.values import (
 from fedsuite.results.summary import totals
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
-_KINDS = {"rejected-reply": "not used", "bounded-reply": "used, shortened"}
+_KINDS = {
+    "rejected-reply": "not used",
+    "bounded-reply": "used, shortened",
+    layout.UNCOUNTED: "used, but not its accuracy",
+}
 
 MOST_REASONS = 100
 """Most lines of the table of reasons."""
@@ -125,23 +131,26 @@ def last_round(run: Run) -> int:
     return max((int(number(row.get("round")) or 0) for row in run.rounds), default=0)
 
 
-def runs_table(runs: Sequence[Run], labels: Sequence[str]) -> Table:
-    """Return one line per run, with what it cost."""
+def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Comparison) -> Table:
+    """Return one line per run, with its numbers of the comparison and what it cost."""
+    compared = {
+        run.path: row.by_seed[run.experiment.get(SEED)]
+        for group, row in zip(comparison.groups, comparison.rows, strict=True)
+        for run in group.runs
+    }
     lines = []
     for run, name in zip(runs, labels, strict=True):
         cost = totals(run)
-        last: dict[str, Any] = next(
-            (row for row in reversed(run.rounds) if "accuracy_mean" in row), {}
-        )
-        mean, worst = (number(last.get(f"accuracy_{n}")) for n in ("mean", "worst10"))
+        numbers = compared.get(run.path, {})
+        mean, worst = (numbers.get(name) for name in ("mean", "worst_10"))
         lines.append(
             (
                 name,
                 run.experiment.get("seed"),
                 status(run),
                 last_round(run),
-                None if mean is None else round(100 * mean, 2),
-                None if worst is None else round(100 * worst, 2),
+                None if mean is None else round(mean, 2),
+                None if worst is None else round(worst, 2),
                 round((cost["total_bytes_down"] + cost["total_bytes_up"]) / 1e6, 2),
                 round(cost["total_seconds"], 2),
                 cost["total_replies_rejected"],
@@ -150,7 +159,7 @@ def runs_table(runs: Sequence[Run], labels: Sequence[str]) -> Table:
         )
     head = "experiment", "seed", "status", "rounds", "mean accuracy (%)", "worst 10 % (%)"
     costs = "traffic (MB)", "seconds", "replies not used", "folder"
-    return table("Runs", (*head, *costs), lines)
+    return table("Runs", (*head, *costs), lines, comparison.legend)
 
 
 def cost_tables(run: Run) -> dict[str, Table]:

@@ -6,7 +6,14 @@ from typing import Any
 
 from fedsuite.results.client_bars import columns_of
 from fedsuite.results.groups import Group
-from fedsuite.results.panels import PANELS, POOLED, Panel, client_curves, pooled_curve
+from fedsuite.results.panels import (
+    PANELS,
+    POOLED,
+    Panel,
+    client_curves,
+    left_out_words,
+    pooled_curve,
+)
 from fedsuite.results.plots import CLASS_COLOURS, PALETTE, by_seed
 from fedsuite.results.reader import Run
 from fedsuite.results.report.clients import ClientRows, is_weight
@@ -86,6 +93,7 @@ def curve_figures(groups: Sequence[Group]) -> list[Figure]:
         ]
         for group in groups
     ]
+    left_out = left_out_words([run for group in groups for run in group.runs])
     for panels, curves, weights in (
         (PANELS, once, "Mean over clients, each counting once."),
         (POOLED, pooled, "Mean over rows: clients count by how many they have."),
@@ -97,9 +105,9 @@ def curve_figures(groups: Sequence[Group]) -> list[Figure]:
                 count = _add_curve(data, group, found, panel, index, most)
                 longest = max(longest, count)
             if data:
-                note = " ".join(
-                    filter(None, (weights, _spread(groups), told(longest, most)))
-                )
+                scored = f"{left_out}." if left_out and "accuracy" in panel.key else ""
+                parts = weights, _spread(groups), told(longest, most), scored
+                note = " ".join(filter(None, parts))
                 title = panel.title.partition(";")[0]
                 figures.append(Figure("curves", title, data, "round", panel.label, note))
     return figures

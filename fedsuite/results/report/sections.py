@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from fedsuite.core.metrics import fairness_report
 from fedsuite.results import paired
-from fedsuite.results.compare import Comparison, compare, table_lines
+from fedsuite.results.compare import ACCURACY, Comparison, compare, table_lines
 from fedsuite.results.groups import Group, group_runs
 from fedsuite.results.reader import Client, Run
 from fedsuite.results.report import facts, figures
@@ -23,7 +24,7 @@ from fedsuite.results.report.values import (
     table,
     words,
 )
-from fedsuite.results.summary import totals
+from fedsuite.results.summary import last_scores, totals
 
 MOST_CLIENTS = 2000
 """Most clients of the table of clients."""
@@ -97,20 +98,26 @@ class Page:
     figures: tuple[Figure, ...]
 
 
-def page(runs: Sequence[Run]) -> Page:
-    """Return the report of one or more runs."""
+def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
+    """Return the report of one or more runs, with their comparison."""
     sections = {name: Section(name, title) for name, title in TITLES.items()}
     groups = group_runs(runs)
-    rows = {id(run): client_rows(run) for run in runs}
+    if comparison is None and len(runs) > 1:
+        comparison = compare([run.path for run in runs])
+    score = comparison.score if comparison else ACCURACY
+    rows = {id(run): client_rows(run, score) for run in runs}
     drawn = [
         *figures.curve_figures(groups),
-        *client_figures(groups, rows),
+        *client_figures(groups, rows, score),
         *sum_figures(groups),
     ]
     if len(runs) == 1:
         drawn += _one(runs[0], rows[id(runs[0])], sections)
-    else:
-        _several(runs, groups, sections)
+    elif comparison:
+        _several(runs, groups, comparison, sections)
+    if comparison:
+        sections["compare"].tables += comparison_tables(comparison)
+        sections["compare"].notes += [f"Warning: {line}" for line in comparison.warnings]
     sections["replies"].tables.append(facts.reasons_table(runs))
     if not sections["replies"].tables[0].rows:
         sections["replies"].tables.clear()
@@ -119,7 +126,9 @@ def page(runs: Sequence[Run]) -> Page:
         sections[figure.section].figures.append((number_, figure))
     found = tuple(section for section in sections.values() if section)
     title, subtitle = _headings(runs, groups)
-    tiles = _tiles(runs[0], rows[id(runs[0])]) if len(runs) == 1 else {}
+    tiles = _tiles(runs[0], comparison) if len(runs) == 1 else {}
+    if tiles:
+        tiles["clients"] = f"{len(rows[id(runs[0])].names):,}"
     return Page(title, subtitle, tiles, found, tuple(drawn))
 
 
@@ -136,20 +145,24 @@ def _headings(runs: Sequence[Run], groups: Sequence[Group]) -> tuple[str, str]:
     )
 
 
-def _tiles(run: Run, rows: ClientRows) -> dict[str, str]:
-    accuracies = [100 * value for value in rows.accuracies().values()]
+def _tiles(run: Run, comparison: Comparison | None) -> dict[str, str]:
+    evaluations = [last_scores(run, ACCURACY)]
+    if comparison:
+        evaluations = [one for of in comparison.rows[0].scores.values() for one in of]
+    reports = [fairness_report(one.percent) for one in evaluations if one.of]
     tiles = {}
-    if accuracies:
-        report = fairness_report(accuracies)
+    if reports:
         tiles = {
-            "mean accuracy": f"{report.mean:.1f} %",
-            "worst 10 %": f"{report.worst_10:.1f} %",
-            "best 10 %": f"{report.best_10:.1f} %",
+            "mean accuracy": f"{fmean(r.mean for r in reports):.1f} %",
+            "worst 10 %": f"{fmean(r.worst_10 for r in reports):.1f} %",
+            "best 10 %": f"{fmean(r.best_10 for r in reports):.1f} %",
         }
+    if short := [one.short for one in evaluations if one.short]:
+        tiles["with an accuracy"] = short[-1]
     cost = totals(run)
     return tiles | {
         "rounds": f"{facts.last_round(run):,}",
-        "clients": f"{len(rows.names):,}",
+        "clients": "",
         "traffic": amount(cost["total_bytes_down"] + cost["total_bytes_up"]),
         "time": duration(cost["total_seconds"]),
         "replies not used": f"{cost['total_replies_rejected']:,.0f}",
@@ -180,16 +193,16 @@ def _one(run: Run, rows: ClientRows, sections: Mapping[str, Section]) -> list[Fi
 
 
 def _several(
-    runs: Sequence[Run], groups: Sequence[Group], sections: Mapping[str, Section]
+    runs: Sequence[Run],
+    groups: Sequence[Group],
+    comparison: Comparison,
+    sections: Mapping[str, Section],
 ) -> None:
     """Fill the sections of several runs."""
     labels = {id(run): group.label for group in groups for run in group.runs}
     sections["what"].tables.append(
-        facts.runs_table(runs, [labels[id(run)] for run in runs])
+        facts.runs_table(runs, [labels[id(run)] for run in runs], comparison)
     )
-    comparison = compare([run.path for run in runs])
-    sections["compare"].tables += comparison_tables(comparison)
-    sections["compare"].notes += [f"Warning: {line}" for line in comparison.warnings]
     for group in groups:
         keys, usual = facts.key_tables(group.runs[0])
         for found in (keys, usual):
@@ -208,7 +221,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     differences = paired.paired_differences(comparison)
     if any(difference.num_pairs for difference in differences):
         head, *lines = paired.table_lines(differences)
-        legend = paired.legend(comparison.rows[0].label)
+        legend = paired.legend(comparison.baseline)
         found.append(table("Paired differences", head, lines, legend))
     if comparison.keys:
         labels = [row.label for row in comparison.rows]

@@ -1,0 +1,336 @@
+"""What is made of a finished run, or told of it, does not fail the run."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedsuite
+from fedsuite.clients.averaging.fedavg import FedAvgClient
+from fedsuite.core.errors import Stopped
+from fedsuite.core.logs import harmless
+from fedsuite.core.output import outliving_terminal
+from fedsuite.messages.records import NUM_EXAMPLES
+from fedsuite.results.layout import read_manifest
+from fedsuite.rounds.events import Callback
+from tests.small_runs import SMALL, write_experiment
+
+RUN = SMALL | {"run-name": "x", "num-rounds": 2, "clients-per-round": 0, "report": False}
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def reporting(monkeypatch, change):
+    """Let clients change the metrics of their evaluations."""
+    usual = FedAvgClient.on_evaluate
+
+    def on_evaluate(self, request):
+        reply = usual(self, request)
+        reply.metrics.update(change(self.client_id, dict(reply.metrics)))
+        return reply
+
+    monkeypatch.setattr(FedAvgClient, "on_evaluate", on_evaluate)
+
+
+def per_cent(client_id, metrics):
+    return {"accuracy": 95.0} if client_id == 1 else {}
+
+
+def finished(folder="runs/x"):
+    """Return whether a run ended well, with its model."""
+    model = Path(folder, "model.safetensors").exists()
+    return read_manifest(Path(folder))["status"] == "finished" and model
+
+
+# Accuracies that are no fractions
+
+
+def test_a_client_that_reports_per_cent_costs_nothing_but_its_number(
+    monkeypatch, capsys, caplog
+):
+    reporting(monkeypatch, per_cent)
+    run = fedsuite.run(RUN | {"plots": True, "report": True}, num_supernodes=4)
+    assert finished()
+    assert (run.path / "plots/client_accuracy.png").exists()
+    out = capsys.readouterr().out
+    assert "no plot" not in out and "no report" not in out
+    assert out.count(" of 3 of 4 clients  worst 10 %") == 2
+    assert "Accuracy over 3 of 4 clients" in out
+    (told,) = [r.getMessage() for r in caplog.records if "accuracy 95" in r.getMessage()]
+    assert told == (
+        "round 1: client 1: accuracy 95: a fraction from 0 to 1 is expected, so it counts "
+        "in no mean"
+    )
+    others = [value for k, value in run.client_values("evaluate", "accuracy").items()]
+    assert len(others) == 3 and max(others) <= 1
+    last = run.rounds[-1]
+    assert last["accuracy_mean"] == pytest.approx(sum(others) / 3)
+    assert (last["accuracy_clients"], last["accuracy_clients_asked"]) == (3, 4)
+    assert last["evaluate_accuracy"] <= 1
+    summary = run.summary["accuracy_in_per_cent"]
+    assert (summary["num_clients"], summary["num_asked"]) == (3, 4)
+    assert {event["kind"] for event in run.events()} == {"uncounted-accuracy"}
+
+
+@pytest.mark.parametrize("value", [95.0, 1.0000001, -0.01, 100])
+def test_where_all_report_something_else_no_accuracy_is_shown(monkeypatch, capsys, value):
+    reporting(monkeypatch, lambda *_: {"accuracy": value})
+    run = fedsuite.run(RUN | {"plots": True}, num_supernodes=4)
+    assert finished()
+    out = capsys.readouterr().out
+    assert "mean accuracy of 0 of 4 clients" in out
+    assert "No accuracy over clients: 0 of 4 clients have a score" in out
+    assert "accuracy_mean" not in run.rounds[-1]
+    assert run.summary["accuracy_in_per_cent"] is None
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_the_ends_of_the_range_are_fractions(monkeypatch, value, caplog):
+    reporting(monkeypatch, lambda *_: {"accuracy": value})
+    run = fedsuite.run(RUN, num_supernodes=4)
+    assert run.rounds[-1]["accuracy_mean"] == value
+    assert "accuracy_clients" not in run.rounds[-1]
+    assert "a fraction" not in caplog.text
+
+
+def test_a_client_without_test_rows_has_no_accuracy(monkeypatch):
+    reporting(
+        monkeypatch, lambda k, _: {NUM_EXAMPLES: 0, "accuracy": 0.0} if k == 1 else {}
+    )
+    run = fedsuite.run(RUN, num_supernodes=4)
+    assert len(run.client_values("evaluate", "accuracy")) == 3
+    # It has nothing to score, so nothing is missing.
+    assert "accuracy_clients" not in run.rounds[-1]
+    assert run.summary["accuracy_in_per_cent"]["num_clients"] == 3
+
+
+def test_a_client_whose_loss_is_nan_is_missing_from_the_mean(monkeypatch, capsys):
+    reporting(monkeypatch, lambda k, _: {"accuracy": float("nan")} if k < 2 else {})
+    run = fedsuite.run(RUN, num_supernodes=4)
+    assert run.rounds[-1]["accuracy_clients"] == 2
+    assert " of 2 of 4 clients  worst 10 %" in capsys.readouterr().out
+
+
+def test_a_followed_metric_may_be_missing_once_it_was_there(monkeypatch):
+    rounds = {}
+
+    def later(client_id, _):
+        rounds[client_id] = rounds.get(client_id, 0) + 1
+        return {"accuracy": 95.0} if rounds[client_id] == 2 else {}
+
+    reporting(monkeypatch, later)
+    keys = {"early-stop-metric": "accuracy_mean", "best-model-metric": "accuracy_mean"}
+    run = fedsuite.run(RUN | keys | {"num-rounds": 4}, num_supernodes=4)
+    assert [row.get("accuracy_clients", 4) for row in run.rounds] == [4, 0, 4, 4]
+
+
+# What is made of a finished run
+
+
+def fail(*_arguments, **_options):
+    raise ZeroDivisionError("a bug\nof two lines")
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (
+            "fedsuite.results.summary.fairness_report",
+            "no tables: ZeroDivisionError: a bug of",
+        ),
+        ("fedsuite.results.plots.save_figure", "no plot curves.png: ZeroDivisionError: a"),
+        ("fedsuite.results.plots.figures_of", "no plots: ZeroDivisionError: a bug of two"),
+        ("matplotlib.figure.Figure.savefig", "no plot client_accuracy.png: ZeroDivisionEr"),
+        ("matplotlib.axes.Axes.plot", "no plot curves.png: ZeroDivisionError: a bug of"),
+        (
+            "fedsuite.results.report.page",
+            "no report: ZeroDivisionError: a bug of two lines",
+        ),
+    ],
+)
+def test_what_fails_after_the_rounds_is_one_line(monkeypatch, capsys, place, told):
+    monkeypatch.setattr(place, fail)
+    fedsuite.run(RUN | {"plots": True, "report": True})
+    assert finished()
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith(told)]
+    assert "test_lost_work.py, line " in line
+
+
+def test_plots_on_a_full_disk_are_one_line_each(monkeypatch, capsys):
+    def full(path, data):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("fedsuite.results.plots.atomic_write", full)
+    fedsuite.run(RUN | {"plots": True})
+    assert finished()
+    assert (
+        "no plot curves.png: [Errno 28] No space left on device" in capsys.readouterr().out
+    )
+
+
+def test_the_model_is_there_when_the_summary_is_written(monkeypatch):
+    from fedsuite.running import server
+
+    seen = []
+    monkeypatch.setattr(
+        server, "write_summary", lambda folder: seen.append(os.listdir(folder.path))
+    )
+    fedsuite.run(RUN)
+    assert "model.safetensors" in seen[0]
+    assert finished()
+
+
+def test_ctrl_c_while_plots_are_drawn_leaves_the_run_finished(monkeypatch):
+    def interrupt(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedsuite.running.server.draw_plots", interrupt)
+    with pytest.raises(Stopped, match=r"^stopped after the rounds: .*/x is finished"):
+        fedsuite.run(RUN | {"plots": True})
+    assert finished()
+
+
+class Failing(Callback):
+    def on_end(self, state, error):
+        raise ZeroDivisionError("at the end")
+
+
+def test_a_callback_that_fails_at_the_end_costs_no_result(monkeypatch, caplog):
+    from fedsuite.running import server
+
+    usual = server.build_callbacks
+    monkeypatch.setattr(
+        server, "build_callbacks", lambda *given: [Failing(), *usual(*given)]
+    )
+    fedsuite.run(RUN)
+    assert finished()
+    assert (
+        "Failing failed at the end of the run: ZeroDivisionError: at the end" in caplog.text
+    )
+
+
+def test_stop_signals_are_no_failures():
+    with pytest.raises(KeyboardInterrupt), harmless("plots"):
+        raise KeyboardInterrupt
+
+
+# Output that cannot be written
+
+
+def test_a_terminal_that_goes_away_is_no_stop():
+    before = signal.getsignal(signal.SIGHUP)
+    with outliving_terminal():
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+def test_a_programs_own_handler_stays():
+    came = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: came.append(number))
+    try:
+        with outliving_terminal():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert came == [signal.SIGHUP]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+PROGRAM = """
+import sys
+from fedsuite.core.output import outliving_readers, print_line
+with outliving_readers():
+    for _ in range(100):
+        print("\u2501" * 100, flush=True)
+        print("\u2501" * 100, file=sys.stderr)
+open("end", "w").write("x")
+"""
+
+PROGRAM_OF_LINES = """
+from fedsuite.core.output import print_line
+for _ in range(3):
+    print_line("\u2501" * 100)
+open("end", "w").write("x")
+"""
+
+
+@pytest.mark.parametrize("program", [PROGRAM, PROGRAM_OF_LINES])
+@pytest.mark.parametrize(
+    "redirected",
+    [
+        ">/dev/full",
+        "2>/dev/full",
+        ">/dev/full 2>&1",
+        ">&-",
+        ">&- 2>&-",
+        "<&- >&- 2>&-",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["cp1252"])
+def test_a_program_whose_output_cannot_be_written(tmp_path, program, redirected, encoding):
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(
+        f"{sys.executable} program.py {redirected}",
+        shell=True,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0
+    # No file took the number of a closed stream, whose text would stand in it.
+    assert (tmp_path / "end").read_text() == "x"
+
+
+def test_what_an_encoding_lacks_is_a_question_mark(tmp_path):
+    program = "from fedsuite.core.output import print_line; print_line('a \u2501 \u00b1')"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONIOENCODING": "cp1252"},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.strip() == b"a ? \xb1"
+
+
+SHELL = {
+    "cp1252": "PYTHONIOENCODING=cp1252 {run} >/dev/null",
+    "a full disk": "{run} >/dev/full 2>/dev/full",
+    "closed": "{run} >&- 2>&-",
+    "a log on a full disk": "FEDSUITE_LOG=json {run} 2>/dev/full",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SHELL.values(), ids=SHELL)
+def test_a_run_whose_output_cannot_be_written(tmp_path, command):
+    file = write_experiment(tmp_path / "small.toml")
+    run = f"{sys.executable} -m fedsuite run {file} --set run-name=x"
+    assert subprocess.run(command.format(run=run), shell=True, check=False).returncode == 0
+    assert finished()
+
+
+@pytest.mark.slow
+@pytest.mark.smoke
+def test_a_run_goes_on_without_its_terminal(tmp_path):
+    """The terminal is the run's own, so that the system hangs it up."""
+    file = write_experiment(tmp_path / "small.toml", num_rounds=100)
+    command = [sys.executable, "-m", "fedsuite", "run", str(file), "--set", "run-name=x"]
+    process, terminal = pty.fork()
+    if not process:
+        os.environ["TERM"] = "xterm"
+        os.execv(sys.executable, command)
+    text = b""
+    while b"round" not in text:
+        text += os.read(terminal, 1000)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert finished()
+    assert len(json.loads(Path("runs/x/summary.json").read_text())) > 3
