@@ -53,6 +53,9 @@ LEDGER = "privacy.ledger"
 MODEL = "model.safetensors"
 PLOTS = "plots"
 
+MADE_AT_THE_END = (MODEL, SUMMARY, "report.html", f"{PLOTS}/*.png")
+"""Patterns of files that a run's end makes of all of its rounds."""
+
 RUN_FOLDER = "run folder: "
 """How the line begins that a finished run ends with."""
 

@@ -13,6 +13,7 @@ from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.parts import StrategyParts
 from fedsuite.rounds.telling import tell, tell_end, tell_start
+from fedsuite.workarounds.prompt_grid import PromptGrid
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -46,6 +47,7 @@ class RoundLoop(StrategyParts):
         resume
             Checkpoint from which the run goes on.
         """
+        grid = PromptGrid.around(grid)
         self.num_rounds, self.exchange_timeout = num_rounds, timeout
         # One record for all rounds, as in Flower: what an overridden configure_* writes
         # stays.
