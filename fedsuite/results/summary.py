@@ -1,16 +1,19 @@
 """Summary, plots and printed tables at the end of a run."""
 
 import io
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fedsuite.core.extras import MissingExtraError, naming_extras
-from fedsuite.core.files import write_error
+from fedsuite.core.files import safetensors_arrays, write_error
 from fedsuite.core.metrics import FairnessReport, fairness_report
-from fedsuite.results.layout import LEDGER, PLOTS, SUMMARY, read_rows
+from fedsuite.results.layout import BEST_MODEL, LEDGER, PLOTS, SUMMARY, read_rows
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import Run, load_run
 from fedsuite.results.writer import RunFolder
@@ -52,11 +55,31 @@ def finish_folder(folder: RunFolder, write: Callable[[str], None]) -> None:
     privacy = [str(entry["sentence"]) for entry in releases[-1:]]
     if privacy:
         summary["privacy"] = privacy[0]
+    best = _best_model(folder.path, write)
+    if best:
+        summary["best_model"] = best
     folder.write_json(SUMMARY, {**summary, **totals(run), "last_round": last})
     lines = render_report(report).splitlines() if report else []
     lines += render_networks(networks, whole).splitlines() if networks else []
+    if best:
+        value = f"{best['metric']} = {best['value']:.6g}"
+        lines.append(f"best model: that of round {best['round']}, by {value}")
     for line in lines + privacy:
         write(line)
+
+
+def _best_model(folder: Path, write: Callable[[str], None]) -> dict[str, Any]:
+    """Return round, metric and value of a run's best model; empty without one."""
+    path = folder / BEST_MODEL
+    if not path.exists():
+        return {}
+    try:
+        _, note = safetensors_arrays(path.read_bytes())
+        choice = json.loads(note)
+        return {name: choice[name] for name in ("round", "metric", "value")}
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        write(f"the summary does not name the best model: cannot read {path}: {error}")
+        return {}
 
 
 def _over_clients(run: Run, column: str) -> FairnessReport | None:

@@ -156,7 +156,7 @@ class RunFolder:
         if any(row["round"] > server_round for row in rows):
             for pattern in layout.MADE_AT_THE_END:
                 for path in self.path.glob(pattern):
-                    path.unlink(missing_ok=True)
+                    self.remove(str(path.relative_to(self.path)))
 
     @property
     def attempt(self) -> int:
@@ -228,6 +228,14 @@ class RunFolder:
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write or replace a binary file, such as ``model.safetensors``."""
         atomic_write(self.path / name, data)
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        path = self.path / name
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise write_error(path, error) from error
 
     def update_manifest(self, **changes: object) -> None:
         """Change entries of the manifest, such as ``flwr_run_id``."""
