@@ -57,6 +57,8 @@ class RoundLoop(StrategyParts):
         state.result.arrays = initial_arrays
         if resume is not None:
             resume.restore(state)
+            # Clients may be at work for who wrote the checkpoint.
+            self.attempt = self.attempt or time.time_ns() // 1_000_000
         error: BaseException | None = None
         try:
             for callback in callbacks:
