@@ -1,21 +1,25 @@
 """Model of the round with the best metric."""
 
+import json
 from typing import Any
 
 from fedsuite.callbacks.early_stop import Best
 from fedsuite.core.files import safetensors_bytes
 from fedsuite.messages.array_records import to_arrays
+from fedsuite.messages.records import Arrays
+from fedsuite.results.layout import BEST_MODEL
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.events import Callback, RoundReport, RunState
-
-FILE = "best-model.safetensors"
 
 
 class BestModel(Callback):
     """Writes ``best-model.safetensors`` whenever the metric improves.
 
-    A model chosen on test data looks better on the same test data. So the summary names the
-    round and the metric of the choice.
+    A model chosen on test data looks better on the same test data. So the file, and the
+    run's summary after it, name the round and the metric of the choice.
+
+    Checkpoints hold the model too. A run that goes on from one has the best model of the
+    rounds until then, whatever was written later.
 
     Parameters
     ----------
@@ -30,11 +34,20 @@ class BestModel(Callback):
     def __init__(self, metric: str, folder: RunFolder) -> None:
         self.best = Best(metric)
         self._folder = folder
+        self._arrays: Arrays = {}
+
+    def on_start(self, state: RunState) -> None:
+        """Replace what rounds wrote that are lost; a new run has none."""
+        if self._arrays:
+            self._write()
+        else:
+            self._folder.remove(BEST_MODEL)
 
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         """Write the model if it is the best so far."""
         if self.best.improved(report):
-            self._folder.write_bytes(FILE, safetensors_bytes(to_arrays(state.arrays)))
+            self._arrays = to_arrays(state.arrays)
+            self._write()
 
     def remember(self) -> Any:
         """Return the best value and the round of the best value."""
@@ -43,3 +56,20 @@ class BestModel(Callback):
     def recall(self, value: Any) -> None:
         """Restore the state that :meth:`remember` returned."""
         self.best.value, self.best.server_round = value
+
+    def remember_arrays(self) -> Arrays:
+        """Return the best model; empty before there is one."""
+        return self._arrays
+
+    def recall_arrays(self, arrays: Arrays) -> None:
+        """Restore the model that :meth:`remember_arrays` returned."""
+        self._arrays = arrays
+
+    def _write(self) -> None:
+        choice = {
+            "round": self.best.server_round,
+            "metric": self.best.metric,
+            "value": self.best.value,
+        }
+        data = safetensors_bytes(self._arrays, json.dumps(choice))
+        self._folder.write_bytes(BEST_MODEL, data)

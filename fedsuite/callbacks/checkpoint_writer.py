@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from fedsuite.core.files import make_folder
+from fedsuite.messages.records import Arrays
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 from fedsuite.rounds.events import Callback, RoundReport, RunState
@@ -22,6 +23,19 @@ class Remembers(Protocol):
 
     def recall(self, value: Any) -> None:
         """Restore the state that :meth:`remember` returned."""
+
+
+@runtime_checkable
+class RemembersArrays(Protocol):
+    """A callback that also has arrays that must survive a resume."""
+
+    name: str
+
+    def remember_arrays(self) -> Arrays:
+        """Return the arrays, which nobody writes into."""
+
+    def recall_arrays(self, arrays: Arrays) -> None:
+        """Restore the arrays that :meth:`remember_arrays` returned."""
 
 
 @runtime_checkable
@@ -75,6 +89,8 @@ class CheckpointWriter(Callback):
         for other in self._remembering:
             if other.name in checkpoint.callbacks:
                 other.recall(checkpoint.callbacks[other.name])
+            if isinstance(other, RemembersArrays):
+                other.recall_arrays(checkpoint.callback_arrays.get(other.name, {}))
 
     def on_start(self, state: RunState) -> None:
         """Delete the files of a process that died after its last checkpoint."""
@@ -95,10 +111,15 @@ class CheckpointWriter(Callback):
         # A checkpoint must not survive rounds whose lines are lost.
         self._run_folder.sync()
         remembered = {other.name: other.remember() for other in self._remembering}
+        arrays = {
+            other.name: other.remember_arrays()
+            for other in self._remembering
+            if isinstance(other, RemembersArrays)
+        }
         # A damaged checkpoint leaves the one before, with all that it needs of clients.
         newest = len(strategy.checkpoint_versions)
         earlier = strategy.checkpoint_versions[max(0, newest + 1 - self._keep) :]
-        found = Checkpoint.capture(state, self._fingerprint, remembered, earlier)
+        found = Checkpoint.capture(state, self._fingerprint, remembered, earlier, arrays)
         found.save(self._folder)
         strategy.keep_states_of([*earlier, found.client_versions])
         self._tidy(state)

@@ -6,7 +6,7 @@ come holds one reply at a time. Arrays are handed over without serialisation.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,8 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import failures_in
 from fedsuite.messages.replies import Replies
+from fedsuite.results.layout import MANIFEST
+from fedsuite.results.writer import RunFolder
 from fedsuite.running.cohort_size import with_cohort_size
 from fedsuite.running.server import FinishedRun, run_experiment
 from fedsuite.running.worker import Worker, client_app_for, memory_store
@@ -319,7 +321,10 @@ def run_local(
     """
     run = experiment.group(RunSettings)
     state = folder / "state" if run.state_dir == AUTO else Path(run.state_dir) / folder.name
-    store = memory_store(experiment, state)
+    # It deletes what a killed process spilled there, not what one that runs does.
+    there = (folder / MANIFEST).exists()
+    with RunFolder.unused(folder) if there else nullcontext():
+        store = memory_store(experiment, state)
     clients = experiment.num_clients
     most = MOST_NODES if run.cohort == 1 else MOST_IN_COHORTS
     nodes = num_supernodes or min(clients, most)

@@ -1,19 +1,23 @@
 """Summary, plots and printed tables at the end of a run."""
 
 import io
+import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedsuite.core.errors import RunError
 from fedsuite.core.extras import naming_extras
-from fedsuite.core.files import make_folder
+from fedsuite.core.files import make_folder, safetensors_arrays
 from fedsuite.core.logs import harmless
 from fedsuite.core.metrics import FairnessReport, fairness_report
-from fedsuite.results.layout import LEDGER, PLOTS, SUMMARY, read_rows
+from fedsuite.results.layout import BEST_MODEL, LEDGER, PLOTS, SUMMARY, read_rows
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import Run, Scores, load_run
 from fedsuite.results.writer import RunFolder
@@ -49,6 +53,9 @@ def write_summary(folder: RunFolder) -> None:
         summary["accuracy_in_per_cent_by_network"] = by_network
     if sentence := _privacy(run):
         summary["privacy"] = sentence
+    with suppress(RunError):  # told with the tables
+        if best := _best_model(folder.path):
+            summary["best_model"] = best
     folder.write_json(SUMMARY, {**summary, **totals(run), "last_round": last})
 
 
@@ -69,11 +76,33 @@ def tell_summary(path: Path, write: Callable[[str], None]) -> None:
         lines.append(sentence)
     for line in lines:
         write(line)
+    if best := _best_model(path):
+        value = f"{best['metric']} = {best['value']:.6g}"
+        write(f"best model: that of round {best['round']}, by {value}")
 
 
 def last_scores(run: Run, column: str) -> Scores:
     """Return the scores of a run's last evaluation; of no client where there was none."""
     return (run.scores(column) or [Scores(0, {}, 0)])[-1]
+
+
+def _best_model(folder: Path) -> dict[str, Any]:
+    """Return round, metric and value of a run's best model; empty without one.
+
+    Raises
+    ------
+    RunError
+        If the file does not name them.
+    """
+    path = folder / BEST_MODEL
+    if not path.exists():
+        return {}
+    try:
+        _, note = safetensors_arrays(path.read_bytes())
+        choice = json.loads(note)
+        return {name: choice[name] for name in ("round", "metric", "value")}
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from error
 
 
 def _over_clients(scores: Scores) -> dict[str, int | float] | None:

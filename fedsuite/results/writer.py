@@ -9,7 +9,8 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -32,6 +33,9 @@ from fedsuite.core.files import (
 )
 from fedsuite.core.keys import Value
 from fedsuite.results import layout
+
+ATTEMPT = "attempt"
+"""Entry of the manifest: number of the process that writes the run, the last if several."""
 
 LOCK = ".lock"
 """File that locks a folder for its writer."""
@@ -111,6 +115,7 @@ class RunFolder:
             "finished": None,
             "status": "running",
             "error": None,
+            ATTEMPT: _later_than(0),
         }
         try:
             text = tomli_w.dumps(dict(experiment))
@@ -124,23 +129,51 @@ class RunFolder:
         return folder
 
     @classmethod
-    def resume(cls, path: Path, server_round: int) -> "RunFolder":
+    def resume(
+        cls, path: Path, server_round: int | Callable[["RunFolder"], int]
+    ) -> "RunFolder":
         """Open the folder of a run that goes on after ``server_round``.
 
-        Lines of later rounds and half-written files are removed. The status is running
-        again.
+        Lines of later rounds and half-written files are removed, and what the run's end
+        made of such lines. The status is running again, in another attempt.
+
+        Parameters
+        ----------
+        path
+            The run's folder.
+        server_round
+            Round, or what finds it in the folder, which no other process writes by then.
+            If that raises, nothing has changed.
         """
         folder = cls(path)
         folder._lock = lock = _locked(path)
         try:
+            if callable(server_round):
+                server_round = server_round(folder)
             for leftover in path.rglob(TEMPORARY_PATTERN):
                 leftover.unlink(missing_ok=True)
+            folder._forget_end(server_round)
             folder.truncate_after(server_round)
-            folder.update_manifest(status="running", finished=None, error=None)
+            attempt = _later_than(folder.attempt)
+            changes = {"status": "running", "finished": None, "error": None}
+            folder.update_manifest(**changes, **{ATTEMPT: attempt})
         except BaseException:
             lock.release()
             raise
         return folder
+
+    def _forget_end(self, server_round: int) -> None:
+        """Delete what an end made of rounds after ``server_round``, if it had such."""
+        rows = layout.read_rows(layout.lines_path(self.path, layout.ROUNDS))
+        if any(row["round"] > server_round for row in rows):
+            for pattern in layout.MADE_AT_THE_END:
+                for path in self.path.glob(pattern):
+                    self.remove(str(path.relative_to(self.path)))
+
+    @property
+    def attempt(self) -> int:
+        """Number of the process that writes the run: greater than all before it had."""
+        return int(layout.read_manifest(self.path).get(ATTEMPT, 0))
 
     @classmethod
     def stop(cls, path: Path) -> None:
@@ -207,6 +240,14 @@ class RunFolder:
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write or replace a binary file, such as ``model.safetensors``."""
         atomic_write(self.path / name, data)
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        path = self.path / name
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise write_error(path, error) from error
 
     def update_manifest(self, **changes: object) -> None:
         """Change entries of the manifest, such as ``flwr_run_id``."""
@@ -373,6 +414,11 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _later_than(attempt: int) -> int:
+    """Return the time in milliseconds, or the next number where the clock went back."""
+    return max(time.time_ns() // 1_000_000, attempt + 1)
 
 
 def _now() -> str:

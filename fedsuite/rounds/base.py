@@ -21,6 +21,7 @@ from fedsuite.messages.records import (
     TRAIN,
     Arrays,
 )
+from fedsuite.messages.versions import version_name
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.exchange import (
     Exchange,
@@ -37,6 +38,7 @@ from fedsuite.rounds.recovery import NO_TRAINING
 from fedsuite.rounds.report import FAILED, PhaseReport
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
 from fedsuite.rounds.validation import ClientReply, Expected, all_finite
+from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)
 
@@ -247,8 +249,9 @@ class FederatedStrategy(RoundLoop):
         if server_round != self.server_round:
             self._exchange_index = 0
         self.server_round = server_round
-        self._grid = grid
-        self._members = self.directory.wait(grid, self.min_available_nodes)
+        # In a loop of the app's own it is Flower's.
+        self._grid = PromptGrid.around(grid)
+        self._members = self.directory.wait(self._grid, self.min_available_nodes)
         if arrays is not self._given:
             self._given, self._record = arrays, own_record(arrays)
             self._arrays = to_arrays(self._record)
@@ -300,7 +303,7 @@ class FederatedStrategy(RoundLoop):
         if self._clipped_by_flower and phase == TRAIN:
             check_exchange(exchange, type(self).__name__)
         self._exchange_index += 1
-        group_id = f"{self.server_round}.{self._exchange_index}"
+        group_id = version_name(self.server_round, self._exchange_index, self.attempt)
         exchange = replace(
             exchange,
             config={**exchange.config, SERVER_ROUND: self.server_round},
@@ -319,12 +322,13 @@ class FederatedStrategy(RoundLoop):
             shared_record=self._record if whole else None,
             keys=self._keys,
         )
-        report = self.reports[phase]
         extra = "" if exchange.message_type == phase else f"{exchange.message_type}: "
 
         def reject(client_id: int | None, reason: str) -> None:
             reason = extra + reason
-            report.rejections.append(Rejection(self.server_round, client_id, reason))
+            rejection = Rejection(self.server_round, client_id, reason)
+            # A reply may come in a later round, whose report tells of it.
+            self.reports[phase].rejections.append(rejection)
             unused = "round %d: %s not used: %s"
             if client_id is None:
                 logger.warning(unused, self.server_round, "a client", reason)

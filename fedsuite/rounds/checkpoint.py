@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import MetricRecord
@@ -28,7 +29,7 @@ from fedsuite.messages.records import Arrays
 if TYPE_CHECKING:
     from fedsuite.rounds.events import RunState
 
-FORMAT = 3
+FORMAT = 4
 ASIDE = ".aside"
 """Ending of a checkpoint that a person passed over."""
 _FILE_NAME = "round-{:06d}.safetensors"
@@ -66,8 +67,8 @@ class Checkpoint:
         The same of the earlier checkpoints that are kept, oldest first.
     history
         Flower's metric histories: name to round to metrics.
-    callbacks
-        What callbacks remember: name to JSON value.
+    callbacks, callback_arrays
+        What callbacks remember: name to JSON value, and name to arrays.
     """
 
     server_round: int
@@ -83,6 +84,7 @@ class Checkpoint:
     failed_rounds: int = 0
     history: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict)
     callbacks: Mapping[str, Any] = field(default_factory=dict)
+    callback_arrays: Mapping[str, Arrays] = field(default_factory=dict)
 
     @classmethod
     def capture(
@@ -91,6 +93,7 @@ class Checkpoint:
         fingerprint: str,
         callbacks: Mapping[str, Any],
         earlier_versions: Sequence[Mapping[int, str]] = (),
+        callback_arrays: Mapping[str, Arrays] = MappingProxyType({}),
     ) -> "Checkpoint":
         """Return the state of a run between two rounds."""
         method_arrays, method_scalars = state.strategy.state()
@@ -113,6 +116,7 @@ class Checkpoint:
                 for name in _HISTORIES
             },
             callbacks=callbacks,
+            callback_arrays=callback_arrays,
         )
 
     def restore(self, state: "RunState") -> None:
@@ -149,10 +153,13 @@ class Checkpoint:
             "failed_rounds": self.failed_rounds,
             "history": self.history,
             "callbacks": self.callbacks,
+            "callback_arrays": {k: list(part) for k, part in self.callback_arrays.items()},
         }
         tensors = {f"arrays/{name}": array for name, array in self.arrays.items()}
         tensors |= {f"method/{name}": array for name, array in self.method_arrays.items()}
         tensors |= {f"extra/{name}": array for name, array in self.extra_arrays.items()}
+        for callback, arrays in self.callback_arrays.items():
+            tensors |= {f"callback/{callback}/{n}": array for n, array in arrays.items()}
         path = folder / _FILE_NAME.format(self.server_round)
         atomic_write(path, safetensors_bytes(tensors, json.dumps(facts)))
         return path
@@ -191,6 +198,10 @@ class Checkpoint:
                     for name in _HISTORIES
                 },
                 callbacks=facts["callbacks"],
+                callback_arrays={
+                    callback: {n: tensors[f"callback/{callback}/{n}"] for n in names}
+                    for callback, names in facts["callback_arrays"].items()
+                },
             )
         except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"cannot read checkpoint {path}: {error}") from error

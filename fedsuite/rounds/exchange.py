@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.messages.array_records import RecordError, num_bytes, to_record
@@ -35,6 +35,7 @@ from fedsuite.rounds.validation import (
     spec_of,
     with_advice,
 )
+from fedsuite.workarounds.sending import REFUSED
 
 Wire = Literal["message", "numpy"]
 
@@ -275,6 +276,12 @@ class ReplyReader:
             self._keys,
         )
 
+    def hear(self, part: "ReplyReader") -> None:
+        """Take what came to a part as come to the whole."""
+        self._failures += part._failures
+        self.num_good += part.num_good
+        self.any_stored |= part.any_stored
+
     def read(self, replies: Iterable[Message]) -> Iterator[ClientReply]:
         """Yield the good replies in client-id order."""
         for message in once(replies):
@@ -325,7 +332,7 @@ class ReplyReader:
             self._reject(None, f"node {node_id}: a reply to another round or exchange")
             return
         if message.has_error():
-            failure = self._node_failure(str(message.error.reason))
+            failure = self._node_failure(message.error)
             if not client_ids:
                 self._reject(None, one_line(failure))
             for client_id in client_ids:
@@ -345,8 +352,11 @@ class ReplyReader:
                 self._settle(client_id, outcome)
             yield
 
-    def _node_failure(self, reason: str) -> BadReply:
+    def _node_failure(self, error: Error) -> BadReply:
         """Return a node's error, which may mean that the node has another app."""
+        reason = str(error.reason)
+        if error.code == REFUSED:
+            return Absent(reason)
         words = f"node failed: {one_line(reason)}"
         if _NO_HANDLER.search(reason):
             kind = self.exchange.message_type

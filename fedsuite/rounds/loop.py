@@ -14,6 +14,7 @@ from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.parts import StrategyParts
 from fedsuite.rounds.telling import tell, tell_end, tell_start
+from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)
 
@@ -49,6 +50,7 @@ class RoundLoop(StrategyParts):
         resume
             Checkpoint from which the run goes on.
         """
+        grid = PromptGrid.around(grid)
         self.num_rounds, self.exchange_timeout = num_rounds, timeout
         # One record for all rounds, as in Flower: what an overridden configure_* writes
         # stays.
@@ -58,6 +60,8 @@ class RoundLoop(StrategyParts):
         state.result.arrays = initial_arrays
         if resume is not None:
             resume.restore(state)
+            # Clients may be at work for who wrote the checkpoint.
+            self.attempt = self.attempt or time.time_ns() // 1_000_000
         error: BaseException | None = None
         try:
             for callback in callbacks:

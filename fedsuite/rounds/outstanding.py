@@ -1,4 +1,4 @@
-"""Messages that are out at nodes, for rounds that do not wait for all replies."""
+"""Messages whose replies come in any later round, for rounds that do not wait for all."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedsuite.core.logs import ServerLogger
 from fedsuite.rounds.exchange import ReplyReader
+from fedsuite.workarounds import sending
+
+logger = ServerLogger(__name__)
 
 _POLL_SECONDS = 0.2
 
@@ -18,17 +22,25 @@ class Sent:
 
     Parameters
     ----------
+    whole
+        Reader of its exchange.
     reader
-        Reads the replies to its exchange.
+        Reads the replies of its node alone.
     node_id
         Where it went.
     deadline
         Monotonic time after which nobody waits for its reply.
     """
 
+    whole: ReplyReader
     reader: ReplyReader
     node_id: int
     deadline: float
+
+    @property
+    def clients(self) -> list[int]:
+        """The clients that it asks."""
+        return list(self.whole.clients_of(self.node_id))
 
 
 @dataclass
@@ -36,30 +48,47 @@ class Outstanding:
     """Pushes messages, and pulls their replies whenever they come."""
 
     _sent: dict[str, Sent] = field(default_factory=dict)
+    _refused: list[tuple[Sent, Message]] = field(default_factory=list)
 
     def clients(self) -> set[int]:
         """Return the clients that have not replied yet."""
-        return {k for sent in self._sent.values() for k in _clients(sent)}
+        return {k for sent in self._sent.values() for k in sent.clients}
 
     def push(
         self, grid: Grid, reader: ReplyReader, messages: Iterable[Message], timeout: float
     ) -> None:
         """Send the messages of an exchange."""
-        # A list: over HTTP Flower goes through them twice.
-        pushed, deadline = list(messages), time.monotonic() + timeout
-        for message_id, message in zip(grid.push_messages(pushed), pushed, strict=True):
-            node_id = message.metadata.dst_node_id
-            self._sent[message_id] = Sent(reader, node_id, deadline)
+        deadline = time.monotonic() + timeout
+
+        def to(node_id: int) -> Sent:
+            return Sent(reader, reader.part([node_id]), node_id, deadline)
+
+        nodes, refused = sending.push(grid, messages)
+        self._sent |= {message_id: to(node_id) for message_id, node_id in nodes.items()}
+        self._refused += [(to(error.metadata.src_node_id), error) for error in refused]
 
     def pull(
         self, grid: Grid, enough: Callable[[int], bool], timeout: float
     ) -> Iterator[tuple[Sent, Message]]:
-        """Yield replies until so many clients answered, nobody is out, or time is up."""
+        """Yield replies until so many clients answered, nobody is out, or time is up.
+
+        A reply that comes twice is yielded twice, and counts once.
+        """
         arrived, deadline = 0, time.monotonic() + timeout
+        refused, self._refused = self._refused, []
+        yield from refused
         while self._sent and not enough(arrived) and time.monotonic() < deadline:
-            for reply in grid.pull_messages(list(self._sent)):
-                sent = self._sent.pop(reply.metadata.reply_to_message_id)
-                arrived += 0 if reply.has_error() else len(_clients(sent))
+            asked = dict(self._sent)
+            nodes = {message_id: sent.node_id for message_id, sent in asked.items()}
+            for reply in sending.pull(grid, nodes):
+                message_id = reply.metadata.reply_to_message_id
+                if message_id not in asked:
+                    logger.warning("a reply came to a message that nobody waits for")
+                    continue
+                sent = asked[message_id]
+                first = self._sent.pop(message_id, None) is not None
+                if first and not reply.has_error():
+                    arrived += len(sent.clients)
                 yield sent, reply
             if self._sent and not enough(arrived):
                 time.sleep(_POLL_SECONDS)
@@ -70,8 +99,4 @@ class Outstanding:
         late = {key: sent for key, sent in self._sent.items() if sent.deadline <= now}
         for key in late:
             del self._sent[key]
-        return {k for sent in late.values() for k in _clients(sent)}
-
-
-def _clients(sent: Sent) -> list[int]:
-    return list(sent.reader.clients_of(sent.node_id))
+        return {k for sent in late.values() for k in sent.clients}

@@ -186,6 +186,8 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         self.client_versions: dict[int, str] = {}
         self.checkpoint_versions: list[Mapping[int, str]] = []
         self.kept_versions: dict[int, str] = {}
+        # Number of the run's attempt, in names of versions; 0 adds none.
+        self.attempt = 0
         self.server_round = 0
         self.round_metrics: dict[str, float] = {}
         self._kinds_answered: set[str] = set()

@@ -155,27 +155,27 @@ def _run_experiment(
     checkpoint: Checkpoint | None = None
     run_folder: RunFolder | None = None
     if run.resume or _is_retry(folder, flwr_run_id):
-        checkpoint = load_latest(folder / CHECKPOINTS, experiment.fingerprint)
+        run_folder, checkpoint = _reopened(experiment, folder)
         last = checkpoint.server_round if checkpoint else 0
-        if last > run.num_rounds:
-            raise RunError(
-                f"key num-rounds = {run.num_rounds}: the run is at round {last} already; "
-                "give more rounds"
-            )
-        run_folder = RunFolder.resume(folder, last)
         write(f"resuming {folder} after round {last}")
-        # The run may have another number of rounds now, or lie elsewhere.
-        resumed = experiment.replace(resume=False)
-        run_folder.write_bytes(EXPERIMENT, resumed.to_toml().encode())
     try:
+        if run_folder is not None:
+            # The run may have another number of rounds now, or lie elsewhere.
+            resumed = experiment.replace(resume=False)
+            run_folder.write_bytes(EXPERIMENT, resumed.to_toml().encode())
         data = federated_data(experiment)
         if run_folder is not None:
             _refuse_other_public(folder, data)
         model = network_model(experiment, data)
         parts = server_parts(experiment, data, model)
         strategy = build_strategy(experiment, parts)
+        goes_on = run_folder is not None
         if run_folder is None:
             run_folder = _new_folder(folder, experiment, data, parts.networks, flwr_run_id)
+        # Clients of an earlier attempt, or of another run of this name, may be at work
+        # still; not those of this process.
+        if goes_on or flwr_run_id is not None:
+            strategy.attempt = run_folder.attempt
         if strategy.privacy is not None:
             strategy.privacy.ledger = ReleaseLedger(folder / LEDGER)
         with tracking(run.tracker_names, run_folder, experiment.values) as trackers:
@@ -278,6 +278,24 @@ def _refuse_other_public(folder: Path, data: FederatedData) -> None:
             f"{folder} began with other public data ({before[:12] or 'none'} then, "
             f"{now[:12] or 'none'} now): give public-dir the files that it had"
         )
+
+
+def _reopened(experiment: Experiment, folder: Path) -> tuple[RunFolder, Checkpoint | None]:
+    """Open the folder of a run that goes on; return it and the run's last checkpoint."""
+    found: list[Checkpoint | None] = []
+
+    def last_round(_locked: RunFolder) -> int:
+        found.append(load_latest(folder / CHECKPOINTS, experiment.fingerprint))
+        last = found[0].server_round if found[0] else 0
+        num_rounds = experiment.group(RunSettings).num_rounds
+        if last > num_rounds:
+            raise RunError(
+                f"key num-rounds = {num_rounds}: the run is at round {last} already; "
+                "give more rounds"
+            )
+        return last
+
+    return RunFolder.resume(folder, last_round), found[0]
 
 
 def _is_retry(folder: Path, flwr_run_id: int | None) -> bool:

@@ -31,6 +31,7 @@ from fedsuite.messages.records import (
     Reply,
     Request,
 )
+from fedsuite.messages.versions import exchange_of
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.shapes import PIXELS, Standardisation
 from fedsuite.training.cohort_steps import BatchedHook
@@ -367,7 +368,8 @@ class FederatedClient(NumPyClient):
         if self.privacy.upload_noise_multiplier == 0 or not reply.arrays:
             return reply
         received = request.arrays.get(ARRAYS, {})
-        exchange = request.new_version or str(request.server_round)
+        # Of all attempts alike: a resumed run adds the noise that it would have added.
+        exchange = exchange_of(request.new_version) or str(request.server_round)
         protected = {}
         for name, arrays in reply.arrays.items():
             self._refuse_statistics(arrays)

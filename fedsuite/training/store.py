@@ -1,11 +1,13 @@
 """What a client keeps between rounds: immutable, numbered versions of its state.
 
-A version is named ``ROUND.EXCHANGE`` after the message that made it. The server names the
-version to start from. So a repeated message gives the same reply, and a resumed run starts
-from the versions of its checkpoint, whatever came later.
+A version is named after the message that made it (:mod:`fedsuite.messages.versions`). The
+server names the version to start from. So a repeated message gives the same reply, and a
+resumed run starts from the versions of its checkpoint, whatever came later.
+
+Messages may be worked on late: repeated ones, or those of a server that died, beside the
+run that goes on in its place. So a message drops older versions alone.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +22,8 @@ from fedsuite.core.files import (
     safetensors_bytes,
 )
 from fedsuite.messages.records import Arrays
+from fedsuite.messages.versions import is_older, is_version
 from fedsuite.training.spill import SpillingMemory
-
-_VERSION = re.compile(r"\d{1,9}\.\d{1,9}")
 
 
 class ClientStore(Protocol):
@@ -32,7 +33,7 @@ class ClientStore(Protocol):
         """Return a version; :class:`RunError` if it is not there or unreadable."""
 
     def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
-        """Store a version and drop those that are neither this one nor needed."""
+        """Store a version, and drop older ones that are not needed."""
 
 
 class FileStore:
@@ -43,7 +44,7 @@ class FileStore:
 
     def path(self, client_id: int, version: str) -> Path:
         """Return where a version lies; RunError for a name that is no version's."""
-        if not _VERSION.fullmatch(version):
+        if not is_version(version):
             raise RunError(
                 f"client {client_id}: {version!r:.40} is no version of its state"
             )
@@ -63,9 +64,11 @@ class FileStore:
         return arrays
 
     def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
-        """Store a version and drop those that are neither this one nor needed."""
+        """Store a version, and drop older ones that are not needed."""
         self.write(client_id, version, arrays)
-        self.prune(client_id, needed | {version})
+        for path in self._files_of(client_id):
+            if path.stem not in needed and is_older(path.stem, version):
+                path.unlink(missing_ok=True)
 
     def write(self, client_id: int, version: str, arrays: Arrays) -> None:
         """Store a version and leave the others alone."""
@@ -74,10 +77,16 @@ class FileStore:
         atomic_write(path, safetensors_bytes(arrays))
 
     def prune(self, client_id: int, needed: set[str]) -> None:
-        """Delete the versions that are not needed."""
-        for path in (self._folder / str(int(client_id))).glob("*.safetensors"):
+        """Delete all versions that are not needed, newer ones too.
+
+        For the one server that owns the folder, which knows what is of a lost timeline.
+        """
+        for path in self._files_of(client_id):
             if path.stem not in needed:
                 path.unlink(missing_ok=True)
+
+    def _files_of(self, client_id: int) -> list[Path]:
+        return list((self._folder / str(int(client_id))).glob("*.safetensors"))
 
 
 class MemoryStore:
@@ -106,11 +115,12 @@ class MemoryStore:
         return self._files.load(client_id, version)
 
     def save(self, client_id: int, version: str, arrays: Arrays, needed: set[str]) -> None:
-        """Store a version and drop those that are neither this one nor needed."""
+        """Store a version, and drop older ones that are not needed."""
         known = self._versions.setdefault(client_id, set())
-        for other in known - needed:
+        dropped = {other for other in known - needed if is_older(other, version)}
+        for other in dropped:
             self._memory.drop((client_id, other))
-        known &= needed
+        known -= dropped
         known.add(version)
         frozen = {name: _frozen(array) for name, array in arrays.items()}
         self._memory.put((client_id, version), frozen)

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -27,11 +28,16 @@ class PackedGrid(PromptGrid):
         """Pack messages and send them; return their ids."""
         # It also holds the records, so that no identity is reused meanwhile.
         done: Packing = {}
-        return super().push_messages([_packed(message, done) for message in messages])
+        sent = list(messages)
+        packed = [_packed(message, done) for message in sent]
+        ids = list(super().push_messages(packed))
+        for message, wrapped in zip(sent, packed, strict=True):
+            message.metadata.__dict__["_message_id"] = wrapped.metadata.message_id
+        return ids
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Yield the replies that have come to these messages, each once, unpacked."""
-        for reply in super().pull_messages(message_ids):
+    def pull_messages(self, *ids: Any, **named_ids: Any) -> Iterable[Message]:
+        """Yield the replies that have come to messages, unpacked."""
+        for reply in super().pull_messages(*ids, **named_ids):
             if reply.has_content():
                 reply.content = unpack_reply(reply.content)
             yield reply

@@ -2,8 +2,7 @@
 
 Between machines Flower's own Grid looks for replies every three seconds and keeps all
 replies until the last is there. The pauses cost a fifth of a round with six exchanges. The
-replies cost memory. An error that the SuperLink sends for a dead node does not name the
-node.
+replies cost memory. It waits until the deadline for replies to messages that were refused.
 
 Seen in flwr 1.39.0 and 1.41.0. To delete when Flower's ``send_and_receive`` has a settable
 pause and yields replies as they come.
@@ -11,6 +10,8 @@ pause and yields replies as they come.
 
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
@@ -18,6 +19,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 
 from fedsuite.messages.replies import Replies
+from fedsuite.workarounds.sending import pull, push
 
 SHORTEST_PAUSE_S = 0.1
 """Shortest pause between machines, where a look is a request."""
@@ -48,6 +50,12 @@ class PromptGrid(Grid):
     def __init__(self, grid: Grid, shortest_pause: float = SHORTEST_PAUSE_S) -> None:
         self._grid = grid
         self.shortest_pause = shortest_pause
+
+    @staticmethod
+    def around(grid: Grid) -> Grid:
+        """Return a PromptGrid around one of Flower's own Grids, and any other as it is."""
+        flowers_own = type(grid).__module__.startswith("flwr.")
+        return PromptGrid(grid) if flowers_own else grid
 
     def set_run(self, run: FlowerRun) -> None:
         """Set the run."""
@@ -81,9 +89,12 @@ class PromptGrid(Grid):
         """Send messages; return their ids."""
         return self._grid.push_messages(messages)
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies that have come to these messages, each once."""
-        return self._grid.pull_messages(message_ids)
+    def pull_messages(self, *ids: Any, **named_ids: Any) -> Iterable[Message]:
+        """Return the replies that have come to messages, as the Grid itself does.
+
+        Flower 1.43 adds a second argument, by name alone.
+        """
+        return self._grid.pull_messages(*ids, **named_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -93,15 +104,13 @@ class PromptGrid(Grid):
         Parameters
         ----------
         messages
-            Messages to send. A message that Flower could not send has no reply.
+            Messages to send. The reply to one that Flower refused is an error, at once.
         timeout
             Seconds to wait for replies; None waits for all of them.
         """
-        sent, messages = time.monotonic(), list(messages)
-        pushed = zip(self.push_messages(messages), messages, strict=False)
-        # Flower returns None for a message that it could not send, and logs why.
-        waiting = {k: m.metadata.dst_node_id for k, m in pushed if k is not None}
-        return Replies(self._replies(waiting, sent, timeout))
+        sent = time.monotonic()
+        waiting, refused = push(self, messages)
+        return Replies(chain(refused, self._replies(waiting, sent, timeout)))
 
     def _replies(
         self, waiting: dict[str, int], sent: float, timeout: float | None
@@ -110,13 +119,9 @@ class PromptGrid(Grid):
             # The last look is after the deadline, so that all timely replies are taken.
             began, found = time.monotonic(), False
             late = timeout is not None and began - sent >= timeout
-            # A list, because a Grid may iterate over it while replies are yielded.
-            for reply in self.pull_messages(list(waiting)):
+            for reply in pull(self, waiting):
                 found = True
-                node_id = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if reply.has_error() and node_id is not None:
-                    # Where a node is gone, the SuperLink answers, in its own name.
-                    reply.metadata.__dict__["_src_node_id"] = node_id
+                waiting.pop(reply.metadata.reply_to_message_id, None)
                 yield reply
             if late or not waiting:
                 return

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import fedsuite
 from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.core.keys import Value
+from fedsuite.messages.versions import exchange_of, is_version
 from fedsuite.results.layout import MANIFEST, MODEL, read_manifest
-from fedsuite.rounds.checkpoint import list_checkpoints
+from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 
 _COMMON: Mapping[str, Value] = {
     "dataset": "digits",
@@ -129,10 +132,10 @@ def go_on(name: str, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that a run left, but times: model, last checkpoint, clients' states, rows."""
+    """All that a run left, but times and attempts."""
 
     model: bytes | None
-    checkpoint: bytes
+    checkpoint: dict[str, Any]
     states: Mapping[str, bytes]
     clients: bytes
     events: bytes
@@ -145,9 +148,11 @@ def outcome(folder: Path) -> Outcome:
     assert read_manifest(folder)["status"] == "finished"
     return Outcome(
         model=_bytes(folder / MODEL) or None,
-        checkpoint=list_checkpoints(folder / CHECKPOINTS)[-1].read_bytes(),
+        checkpoint=_plain(
+            vars(Checkpoint.load(list_checkpoints(folder / CHECKPOINTS)[-1]))
+        ),
         states={
-            f"{path.parent.name}/{path.name}": path.read_bytes()
+            f"{path.parent.name}/{exchange_of(path.stem)}": path.read_bytes()
             for path in sorted((folder / "state").glob("*/*"))
         },
         clients=_bytes(folder / "clients.jsonl"),
@@ -171,6 +176,18 @@ def assert_same(folder: Path, whole: Outcome, fault: object) -> None:
 
 def _bytes(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
+
+
+def _plain(value: Any) -> Any:
+    """Return a checkpoint's part in a form to compare: arrays as bytes, no attempts."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    is_name = isinstance(value, str) and is_version(value)
+    return exchange_of(value) if is_name else repr(value)
 
 
 def _timeless(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.files import safetensors_arrays, safetensors_bytes
 from fedsuite.engines.local import run_local
 from fedsuite.messages.array_records import to_arrays
+from fedsuite.messages.versions import exchange_of
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, go_back_to, list_checkpoints, load_latest
 from tests.helpers import bits, digits_experiment
@@ -39,6 +40,7 @@ def example(server_round: int = 7, fingerprint: str = "print") -> Checkpoint:
             "evaluate_metrics_serverapp": {0: {"loss": 1.0}, 7: {"accuracy": 0.5}},
         },
         callbacks={"early-stop": [0.25, 3, 2]},
+        callback_arrays={"best-model": {"w": np.float32([1.5, -0.0])}, "none": {}},
     )
 
 
@@ -53,6 +55,9 @@ def test_round_trip_of_everything(tmp_path: Path) -> None:
         assert [(a.dtype, a.shape) for a in mine.values()] == [
             (a.dtype, a.shape) for a in theirs.values()
         ]
+    best = found.callback_arrays["best-model"]
+    assert bits(best) == bits(given.callback_arrays["best-model"])
+    assert found.callback_arrays["none"] == {}
     for name in (
         "server_round",
         "fingerprint",
@@ -109,7 +114,7 @@ def test_rewriting_without_a_change_is_fine(tmp_path: Path) -> None:
 def test_other_format_is_named(tmp_path: Path) -> None:
     path = example().save(tmp_path)
     rewrite(path, lambda facts: facts | {"format": 99})
-    with pytest.raises(RunError, match="has format 99, this version reads 3: resume it"):
+    with pytest.raises(RunError, match="has format 99, this version reads 4: resume it"):
         Checkpoint.load(path)
 
 
@@ -240,11 +245,15 @@ def test_resuming_gives_the_bits_of_never_stopping(
     assert run_folder(torn, method=method, resume=True) == expected
     assert without_times(torn) == without_times(whole)
     assert (torn / "clients.jsonl").read_bytes() == (whole / "clients.jsonl").read_bytes()
-    files = sorted((whole / "state").rglob("*.safetensors"))
-    assert bool(files) == (method != "fedavg")
-    for file in files:
-        other = torn / file.relative_to(whole)
-        assert other.read_bytes() == file.read_bytes()
+    states = kept_states(whole)
+    assert bool(states) == (method != "fedavg")
+    assert kept_states(torn) == states
+
+
+def kept_states(folder: Path) -> dict[tuple[str, str], bytes]:
+    """Return what clients keep, by client and version, whatever attempt made it."""
+    files = (folder / "state").rglob("*.safetensors")
+    return {(f.parent.name, exchange_of(f.stem)): f.read_bytes() for f in files}
 
 
 def test_history_of_a_resumed_run_is_whole(tmp_path: Path) -> None:
@@ -260,13 +269,11 @@ def test_history_of_a_resumed_run_is_whole(tmp_path: Path) -> None:
 def test_crash_between_client_states_and_checkpoint(tmp_path: Path) -> None:
     """The states of the last checkpoint must still be there."""
     expected = run_folder(tmp_path / "whole", method="standalone")
-    state = (tmp_path / "whole").rglob("state/*/*.safetensors")
-    kept = {path.parent.name: path.read_bytes() for path in state}
+    kept = kept_states(tmp_path / "whole")
     with dying(Checkpoint, "save", 4):
         run_folder(tmp_path / "torn", method="standalone")
     assert run_folder(tmp_path / "torn", method="standalone", resume=True) == expected
-    state = (tmp_path / "torn").rglob("state/*/*.safetensors")
-    assert {path.parent.name: path.read_bytes() for path in state} == kept
+    assert kept_states(tmp_path / "torn") == kept
 
 
 def test_only_the_newest_two_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fedsuite.messages.versions import exchange_of
 from fedsuite.results.layout import MANIFEST, MODEL, read_manifest
 
 ROUNDS = 40
@@ -46,7 +47,8 @@ def outcome(folder: Path) -> Outcome:
     rows = (folder / "rounds.jsonl").read_text().splitlines()
     timeless = [row.split('"seconds"')[0] for row in rows]
     states = {
-        f"{path.parent.name}/{path.name}": path.read_bytes()
+        # Whatever attempt made it.
+        f"{path.parent.name}/{exchange_of(path.stem)}": path.read_bytes()
         for path in sorted((folder / "state").glob("*/*.safetensors"))
     }
     model = folder / MODEL

@@ -220,7 +220,7 @@ def reasons_table(runs: Sequence[Run]) -> Table:
 
 def checkpoint_table(run: Run) -> Table:
     """Return the models and checkpoints in the run's folder, with their sizes."""
-    files = [run.path / layout.MODEL, run.path / "best-model.safetensors"]
+    files = [run.path / layout.MODEL, run.path / layout.BEST_MODEL]
     files += sorted((run.path / "checkpoints").glob("*.safetensors"))
     lines = []
     for path in files:

@@ -109,6 +109,7 @@ class FedBuff(FedAvg):
     clock: float = state(default_factory=float)
     outstanding: Outstanding = state(default_factory=Outstanding)
     _came: list[tuple[Sent, Message]] = state(default_factory=list)
+    _heard_of: set[int] = state(default_factory=set)
 
     def __post_init__(self) -> None:
         """Refuse what needs one model in a round."""
@@ -152,12 +153,7 @@ class FedBuff(FedAvg):
         wanted = self._wanted()
         if self.fedbuff_delays == "planned":
             self._hold(reader, replies, report)
-        for sent, message in self._came:
-            part = sent.reader.part([sent.node_id])
-            self._hold(part, [message], report)
-            report.bytes_up += part.bytes_up
-            self._judge_first(part)
-        self._came = []
+        self._take_in_real(report)
         for client_id in sorted(self.outstanding.overdue()):
             late = Rejection(self.server_round, client_id, "no reply before the deadline")
             report.rejections.append(late)
@@ -169,7 +165,8 @@ class FedBuff(FedAvg):
         arrays = reader.exchange.shared[ARRAYS]
         found = [self._now(held, arrays) for held in due]
         # Who is still in training is no failure of this round.
-        report.num_asked = len(due) + len(report.rejections)
+        failed = {r.client_id for r in report.rejections} - {None}
+        report.num_asked = len(failed | {held.reply.client_id for held in due})
         fresh = self.server_round
         self.held = [
             as_change(held, arrays) if held.server_round == fresh else held
@@ -199,6 +196,24 @@ class FedBuff(FedAvg):
         """Return K, the number of replies that close a round."""
         in_training = self.sampling[TRAIN].count(len(self.members()))
         return max(1, round(self.fedbuff_share * in_training))
+
+    def _judge_first(self, reader: ReplyReader) -> None:
+        """Judge an exchange once a reply is good, or all who were asked have replied."""
+        if reader.num_good or self.outstanding.clients() <= self._heard_of:
+            super()._judge_first(reader)
+
+    def _take_in_real(self, report: PhaseReport) -> None:
+        """Take in the real replies that have come, each to a message of its round."""
+        came, self._came = self._came, []
+        for sent, message in came:
+            before = sent.reader.bytes_up
+            self._hold(sent.reader, [message], report)
+            report.bytes_up += sent.reader.bytes_up - before
+        for sent in dict.fromkeys(sent for sent, _ in came):
+            sent.whole.hear(sent.reader)
+            self._heard_of.update(sent.clients)
+        for whole in dict.fromkeys(sent.whole for sent, _ in came):
+            self._judge_first(whole)
 
     def _hold(
         self, reader: ReplyReader, replies: Iterable[Message], report: PhaseReport
