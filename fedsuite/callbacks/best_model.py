@@ -29,6 +29,7 @@ class BestModel(Callback):
 
     def __init__(self, metric: str, folder: RunFolder) -> None:
         self.best = Best(metric)
+        self.follows = metric
         self._folder = folder
 
     def on_round_end(self, state: RunState, report: RoundReport) -> None:

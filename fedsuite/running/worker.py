@@ -28,7 +28,7 @@ from fedsuite.messages.records import (
     Reply,
     Request,
 )
-from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.arrays import buffer_names, load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
 from fedsuite.rounds.round_settings import RoundSettings
@@ -209,7 +209,8 @@ class Worker:
         """Return a client that lies and fails where the experiment plans so."""
         client = self.client(context, client_id)
         if client_id in self._liars:
-            client = LyingClient(client, self._attack, self._client_class.TRAINED)
+            buffers = buffer_names(client.model)
+            client = LyingClient(client, self._attack, self._client_class.TRAINED, buffers)
         return PlannedClient(client, self._faults) if self._faults else client
 
     def together(
