@@ -389,8 +389,8 @@ class FederatedStrategy(RoundLoop):
             client = self._members.names.get(reply.client_id, reply.client_id)
             with log_scope(client=client):
                 logger.warning(
-                    "round %d: client %s: metric %s is %s: it is left out, here and in later "
-                    "rounds, and all else in the reply counts",
+                    "round %d: client %s: metric %s is %s: it is left out, here and later, "
+                    "and all else in the reply counts",
                     self.server_round,
                     client,
                     one_line(name, 60),

@@ -22,7 +22,7 @@ from fedsuite.messages.records import (
 
 _OF_ONE_NETWORK = re.compile(r"[0-9]+/")
 _MODELS = (ARRAYS, PLAIN_MEAN, STATISTICS, "head")
-"""Records of messages that hold a model or a part of one, beside those of several models."""
+"""Records of messages with a model or a part of one, beside those of several models."""
 
 Mask = NDArray[np.bool_]
 
