@@ -21,6 +21,8 @@ from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.strategies.averaging.fedbuff import FedBuff
+from fedsuite.strategies.drift.fedmpr import FedMPR
 from fedsuite.strategies.fair.fedeba import FedEBA
 from fedsuite.strategies.fair.qffl import QFFL
 from fedsuite.strategies.fair.term import TERM
@@ -187,6 +189,34 @@ def test_a_constructor_refuses_too() -> None:
         FedAvg(aggregator="multi-krum", liars=2, clients_per_round=6)
     with pytest.raises(ValueError, match=r"max_client_weight = .* has no effect with QFFL"):
         QFFL(max_client_weight=0.5)
+
+
+@pytest.mark.parametrize(
+    ("made", "idle"),
+    [
+        (lambda: FedMPR(max_client_weight=0.5), "max_client_weight"),
+        (lambda: FedMPR(aggregator="median", liars=1), "liars"),
+        (lambda: FedMPR(aggregator="geometric-median", liars=0.0), "liars"),
+        (lambda: FedBuff(fedbuff_size_weights=False, max_client_weight=0.5), "max_client"),
+        (
+            lambda: FedBuff(fedbuff_size_weights=False, aggregator="median", liars=0),
+            "liars",
+        ),
+    ],
+)
+def test_where_clients_count_alike_no_weight_is_limited(made: Any, idle: str) -> None:
+    with pytest.raises(ValueError, match=rf"{idle}.* has no effect .* all count alike"):
+        made()
+
+
+def test_what_counts_alike_heeds_the_other_keys() -> None:
+    FedMPR(aggregator="trimmed-mean", liars=1)
+    FedMPR(aggregator="median", liars=1, mix="nearest")
+    FedBuff(max_client_weight=0.5)
+    FedAvg(aggregator="median", liars=1)
+    given = {"method": "fedmpr", "aggregator": "median", "liars": 0.0}
+    with pytest.raises(ConfigError, match=r"key liars = 0\.0 has no effect with method"):
+        Experiment.from_values(given)
 
 
 def test_methods_of_another_rule_refuse_every_key() -> None:
