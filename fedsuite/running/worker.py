@@ -209,8 +209,10 @@ class Worker:
         """Return a client that lies and fails where the experiment plans so."""
         client = self.client(context, client_id)
         if client_id in self._liars:
-            buffers = buffer_names(client.model)
-            client = LyingClient(client, self._attack, self._client_class.TRAINED, buffers)
+            model = self._resident(self._networks.of_client[client_id]).model
+            client = LyingClient(
+                client, self._attack, self._client_class.TRAINED, buffer_names(model)
+            )
         return PlannedClient(client, self._faults) if self._faults else client
 
     def together(

@@ -141,7 +141,7 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "local-epochs": {"local-steps": 0},
     "max-failed-rounds": {"drop-out": 1.0},
     # FedDISCO gives some clients no weight, and a rule needs three with some.
-    "mix": {"num-clients": 6},
+    "mix": {"num-clients": 4},
     # One step, as of few rows, begins with none.
     "momentum": {"batch-size": 8},
     "loss-clip": {"effective-clients": 0.0},

@@ -15,6 +15,8 @@ from fedsuite.core.registry import METHODS
 from fedsuite.engines.local import run_local
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.strategies import load_strategy
+from tests.effects.cases import WRAPPED
+from tests.effects.runs import base, did, refused_replies
 
 
 class Buffered(nn.Module):
@@ -104,3 +106,8 @@ def test_no_reply_is_lost_and_constants_stay(
     for name in CONSTANT:
         assert np.array_equal(arrays[name], getattr(first, name).numpy()), name
     assert (arrays["moving_variance"] >= 0).all()
+
+
+def test_liars_lie_behind_a_wrapper_of_their_client_too() -> None:
+    values = {**base("fedavg"), **WRAPPED, "attack": "sign-flip"}
+    assert refused_replies(did(values)) == 0
