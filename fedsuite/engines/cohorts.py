@@ -16,7 +16,7 @@ from fedsuite.messages.records import TRAIN
 from fedsuite.training.cohort import Cohort
 
 _MEMBERS = "cohort"
-_NODES, _IDS, _ERROR = "nodes", "ids", "error"
+_NODES, _IDS = "nodes", "ids"
 
 
 def cohorts(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]]:
@@ -86,10 +86,10 @@ def answer_together(
     replies = cohort.together([partial(answer, member) for member in members])
     for place, reply in enumerate(replies):
         if reply.has_error():
-            error = ConfigRecord(
-                {_ERROR: str(reply.error.reason), "code": reply.error.code}
+            # Beside the members' own records, whatever these are called.
+            content[str(place)] = ConfigRecord(
+                {"reason": str(reply.error.reason), "code": reply.error.code}
             )
-            _add(content, place, RecordDict({_ERROR: error}))
         else:
             _add(content, place, reply.content)
     return Message(content, reply_to=message)
@@ -105,8 +105,12 @@ def replies_of(reply: Message, asked: Sequence[Message]) -> Iterator[Message]:
         return
     contents = _split(reply.content)
     for place, message in enumerate(asked):
-        content = contents.pop(place, RecordDict())
-        yield Message(_error(content) or content, reply_to=message)
+        failure = reply.content.get(str(place))
+        if isinstance(failure, ConfigRecord):
+            error = Error(int(cast(int, failure["code"])), str(failure["reason"]))
+            yield Message(error, reply_to=message)
+        else:
+            yield Message(contents.pop(place, RecordDict()), reply_to=message)
 
 
 def answered(app: ClientApp, message: Message, context: Context) -> Message:
@@ -132,10 +136,3 @@ def _split(content: RecordDict) -> dict[int, RecordDict]:
         if slash:
             found.setdefault(int(place), RecordDict())[name] = record
     return found
-
-
-def _error(content: RecordDict) -> Error | None:
-    record = content.config_records.get(_ERROR)
-    if record is None or _ERROR not in record:
-        return None
-    return Error(int(record["code"]), str(record[_ERROR]))  # type: ignore[arg-type]

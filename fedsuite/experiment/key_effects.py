@@ -35,15 +35,16 @@ def idle_keys(
         If another key would change nothing in this experiment.
     """
     idle = []
+    without_effect = strategy.without_effect(values)
     for key in keys:
         name, value = key.name, values[key.name]
         if value == defaults[name]:
             continue
         start = f"key {name} = {value!r} has no effect with"
-        if name in strategy.WITHOUT_EFFECT:
+        if name in without_effect:
             causes = ["method"]
             reason = (
-                f"{start} method {values['method']}: {strategy.WITHOUT_EFFECT[name]}; set "
+                f"{start} method {values['method']}: {without_effect[name]}; set "
                 f"{defaults[name]!r}, or leave it out"
             )
         elif name == "preset" and not strategy.PAPER:

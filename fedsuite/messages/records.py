@@ -9,7 +9,8 @@ two layouts:
   MetricRecord ``metrics``.
 - *hosted*: ``config`` lists ``client-ids``. Shared arrays travel once. Records of one
   client are named ``client-ID.NAME``. The reply has one entry per client: the client's
-  records, or ``client-ID.error``.
+  records, or ``client-ID.error``. In the single layout a record called ``error`` is the
+  app's own.
 
 ``fedsuite.messages.legacy`` translates the single layout to Flower's legacy NumPyClient
 records.
@@ -37,6 +38,7 @@ ARRAYS = "arrays"
 CONFIG = "config"
 METRICS = "metrics"
 ERROR = "error"
+DAMAGE = "packed.error"
 NUM_EXAMPLES = "num-examples"
 NUM_STEPS = "num-steps"
 LOSS_BEFORE = "loss-before"
@@ -203,6 +205,16 @@ def add_entry(
     }
     records[client_record(client_id, METRICS)] = metric_record(outcome.metrics)
     filled(content, records)
+
+
+def failure_of(content: Mapping[str, AnyRecord], *, hosted: bool) -> str:
+    """Return why a client's entry of a reply is a failure; empty if it is none.
+
+    On a node with one client a failure is Flower's error, and a record called ``error`` is
+    the app's own; what came damaged alone is named in the content.
+    """
+    record = records_of(content, ConfigRecord).get(ERROR if hosted else DAMAGE)
+    return "" if record is None else str(record.get("reason", "no reason given"))
 
 
 def failures_in(content: RecordDict) -> list[tuple[str, str]]:

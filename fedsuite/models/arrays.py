@@ -64,11 +64,28 @@ def model_arrays(model: nn.Module, names: Iterable[str] | None = None) -> Arrays
     }
 
 
-def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+def buffer_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of a model's arrays that are buffers: no step trains them."""
+    trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return frozenset(named_tensors(model)) - trained
+
+
+def load_arrays(
+    model: nn.Module, arrays: Mapping[str, NDArray[Any]], *, keep_infinite: bool = False
+) -> None:
     """Copy named arrays into a model; its other arrays stay.
 
     The values go into the model's own memory, so that sums do not depend on the alignment
     of a received array.
+
+    Parameters
+    ----------
+    model
+        Model on any device.
+    arrays
+        Arrays to copy.
+    keep_infinite
+        Whether the model's own infinite entries stay, which a strategy sees as 0.
 
     Raises
     ------
@@ -85,6 +102,9 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
                     f"array {name} of shape {array.shape} does not fit the model, which "
                     f"has {found} there: server and client must build the same model"
                 )
+            if keep_infinite and tensor.is_floating_point() and tensor.isinf().any():
+                own = tensor.cpu().numpy()
+                array = np.where(np.isinf(own), own, array)
             if tensor.is_cpu:
                 np.copyto(tensor.detach().numpy(), array)
             else:

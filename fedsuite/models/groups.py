@@ -25,7 +25,8 @@ class ParameterGroups:
     Parameters
     ----------
     head
-        The classifier: the last linear layer, unless the model or the caller names another.
+        The classifier: the last linear layer, unless the model or the caller names another;
+        with it the other names of its parameters, where the body shares some.
     other
         Arrays in no other group: the body with its buffers.
     atoms, coefficients
@@ -179,4 +180,14 @@ def _layers(model: "nn.Module") -> tuple[tuple[str, ...], ...]:
             layers.append([])
         weighted |= has_weight
         layers[-1] += own.get(path, [])
-    return tuple(map(tuple, layers))
+    # A parameter of two layers is of the upper one, under all its names.
+    named = dict(model.named_parameters(remove_duplicate=False))
+    last = {
+        id(named[n]): number for number, ns in enumerate(layers) for n in ns if n in named
+    }
+    placed: list[list[str]] = [[] for _ in layers]
+    for number, names in enumerate(layers):
+        for name in names:
+            place = last[id(named[name])] if name in named else number
+            placed[place].append(name)
+    return tuple(map(tuple, placed))

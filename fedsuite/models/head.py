@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 def head_names(model: "nn.Module", head: str | None = None) -> frozenset[str]:
     """Return the names of the arrays of a model's classifier.
 
+    All names are returned that a parameter has, where the classifier shares one with an
+    embedding: no part of the model can be trained or kept without the other.
+
     Parameters
     ----------
     model
@@ -25,7 +28,10 @@ def head_names(model: "nn.Module", head: str | None = None) -> frozenset[str]:
         If there is no such module, or no linear layer.
     """
     name, module = find_head(model, head)
-    return names_of(module, name)
+    names = names_of(module, name)
+    known = dict(model.named_parameters(remove_duplicate=False))
+    shared = {id(known[each]) for each in names if each in known}
+    return names | {each for each, found in known.items() if id(found) in shared}
 
 
 def find_head(model: "nn.Module", head: str | None = None) -> "tuple[str, nn.Module]":

@@ -32,6 +32,8 @@ class ServerNetworks:
         Function that makes a network's module, by index, with its initial parameters.
     standardisation
         Mean and standard deviation of each channel that inputs were scaled with.
+    buffers
+        Names of the networks' buffers, as they stand in a network and in :meth:`join`.
     """
 
     networks: Networks
@@ -39,6 +41,7 @@ class ServerNetworks:
     num_parameters: tuple[int, ...]
     build: Callable[[int], nn.Module]
     standardisation: Standardisation = PIXELS
+    buffers: frozenset[str] = frozenset()
 
     def join(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Arrays:
         """Return one dictionary of all networks' arrays."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.messages.records import Arrays
+from fedsuite.messages.statistics import is_statistic
 
 _BLOCK = 1 << 15
 
@@ -137,22 +138,26 @@ def update_of(arrays: Mapping[str, NDArray[Any]], model: Mapping[str, Any]) -> A
 def apply_update(arrays: Mapping[str, NDArray[Any]], update: Arrays, rate: float) -> Arrays:
     """Return ``arrays + rate * update`` in the dtypes of ``arrays``.
 
-    Integer arrays (counters of batch normalisation) take the whole update whatever the
-    rate, rounded to the nearest whole number.
+    Statistics take the whole update whatever the rate, rounded to the nearest whole number
+    where they are integers.
     """
     return {
         name: cast_like(
-            array + (1.0 if array.dtype.kind in "biu" else rate) * update[name], array.dtype
+            array + (1.0 if is_statistic(name, array) else rate) * update[name], array.dtype
         )
         for name, array in arrays.items()
     }
 
 
 def step_towards(arrays: Mapping[str, NDArray[Any]], target: Arrays, rate: float) -> Arrays:
-    """Return ``arrays + rate * (target - arrays)``; at rate 1 the target, bit for bit."""
+    """Return ``arrays + rate * (target - arrays)``; at rate 1 the target, bit for bit.
+
+    Statistics are the target's at any rate: extrapolated, a variance may turn negative.
+    """
     if rate == 1.0:
         return target
-    return apply_update(arrays, update_of(arrays, target), rate)
+    moved = apply_update(arrays, update_of(arrays, target), rate)
+    return {n: target[n] if is_statistic(n, a) else a for n, a in moved.items()}
 
 
 def mean_metrics(rows: Iterable[Mapping[str, float]], weight_key: str) -> dict[str, float]:
@@ -169,8 +174,9 @@ def mean_metrics(rows: Iterable[Mapping[str, float]], weight_key: str) -> dict[s
     # Shares, so that a mean of finite numbers is finite.
     shares = weights / weights.sum()
     shared = [key for key in rows[0] if all(key in row for row in rows)]
+    # Rounded once, so that the order of the clients is in no bit, nor BLAS's threads.
     means = {
-        key: float(np.dot([row[key] for row in rows], shares))
+        key: math.fsum(row[key] * share for row, share in zip(rows, shares, strict=True))
         for key in shared
         if key != weight_key
     }

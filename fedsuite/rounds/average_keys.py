@@ -20,6 +20,17 @@ def own_rule(reason: str) -> dict[str, str]:
     return dict.fromkeys(AVERAGE_KEYS, reason)
 
 
+def without_effect_alike(values: Mapping[str, Value]) -> dict[str, str]:
+    """Return the keys that change nothing where all clients count alike, and why."""
+    reason = "its clients all count alike"
+    idle = {"max-client-weight": reason}
+    if "median" in str(values["aggregator"]) and values["mix"] == "none":
+        idle["liars"] = (
+            f"{reason}, and a median takes from liars but a weight above others'"
+        )
+    return idle
+
+
 class AverageKeys(Declared):
     """Keys of the average of the clients' models."""
 

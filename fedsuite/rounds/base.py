@@ -4,7 +4,7 @@ A method overrides :meth:`FederatedStrategy.train_exchange`, which says what is 
 what must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the replies.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -32,12 +32,13 @@ from fedsuite.rounds.exchange import (
 from fedsuite.rounds.first_exchange import first_refusal
 from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
 from fedsuite.rounds.gathering import gathered
+from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
 from fedsuite.rounds.loop import RoundLoop
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.recovery import NO_TRAINING
 from fedsuite.rounds.report import FAILED, PhaseReport
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
-from fedsuite.rounds.validation import ClientReply, Expected, all_finite
+from fedsuite.rounds.validation import ClientReply, Expected, one_line
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)
@@ -174,8 +175,14 @@ class FederatedStrategy(RoundLoop):
             doubtful = self.recovery.counted(self._arrays, arrays, report)
         if not doubtful:
             self.judge.failed_rounds = 0
-        record = None if arrays is None else to_record(arrays)
-        return record, self._means[TRAIN].record(report)
+        return self._new_record(arrays), self._means[TRAIN].record(report)
+
+    def _new_record(self, arrays: Arrays | None) -> ArrayRecord | None:
+        """Return the new model as it travels."""
+        if arrays is None:
+            return None
+        whole = self._infinite.of_new_model(arrays) if self._infinite else arrays
+        return to_record(whole)
 
     def _miss(self, missed: QuorumMissed) -> None:
         """Count a failed round; after a poisoned one the last good model comes back."""
@@ -209,8 +216,7 @@ class FederatedStrategy(RoundLoop):
         if report.num_asked and not report.rows:
             self.round_metrics[FAILED] = 1.0
         self.judge.heard(server_round, report)
-        record = None if arrays is None else to_record(arrays)
-        return record, self._means[TRAIN].record(report)
+        return self._new_record(arrays), self._means[TRAIN].record(report)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -254,7 +260,9 @@ class FederatedStrategy(RoundLoop):
         self._members = self.directory.wait(self._grid, self.min_available_nodes)
         if arrays is not self._given:
             self._given, self._record = arrays, own_record(arrays)
-            self._arrays = to_arrays(self._record)
+            arrays = to_arrays(self._record)
+            self._infinite = InfiniteEntries(arrays)
+            self._arrays = self._infinite.without(arrays) if self._infinite else arrays
 
     def _refuse_foreign(
         self, phase: str, server_round: int, replies: Iterable[Message]
@@ -307,13 +315,23 @@ class FederatedStrategy(RoundLoop):
         exchange = replace(
             exchange,
             config={**exchange.config, SERVER_ROUND: self.server_round},
-            expected=self._limited(exchange.expected),
-            expected_of={k: self._limited(e) for k, e in exchange.expected_of.items()},
+            expected=self._limited(exchange.expected, phase),
+            expected_of={
+                k: self._limited(e, phase) for k, e in exchange.expected_of.items()
+            },
         )
         whole = exchange.shared.get(ARRAYS) is self._arrays
         members = gathered(exchange, self._members, self._grid)
+        sent = exchange
+        if self._infinite:
+            self._refuse_nan(exchange)
+            sent = replace(
+                exchange,
+                shared=self._infinite.records(exchange.shared),
+                own={k: self._infinite.records(own) for k, own in exchange.own.items()},
+            )
         messages = build_messages(
-            exchange,
+            sent,
             members,
             self.wire,
             group_id,
@@ -340,6 +358,8 @@ class FederatedStrategy(RoundLoop):
         def accept(reply: ClientReply) -> None:
             if exchange.message_type == TRAIN:
                 self.witness.take(exchange, reply)
+                self._infinite.note(reply.infinite)
+            self._tell_left_out(reply, phase)
             if reply.stored_state:
                 self.client_versions[reply.client_id] = group_id
             if reply.converted and not self._told_conversion:
@@ -357,6 +377,34 @@ class FederatedStrategy(RoundLoop):
         )
         return reader, messages
 
+    def _refuse_nan(self, exchange: Exchange) -> None:
+        """Refuse to send what no reply could be told from a broken one by."""
+        records = [exchange.expected, *exchange.expected_of.values()]
+        back = {n for of in records for spec in of.arrays.values() for n in spec}
+        if nan := sorted(self._infinite.holding_nan & back):
+            raise RunError(
+                f"array {nan[0]} of the model that is sent holds NaN, as a broken model's "
+                "does: give another value where there is none, such as 0 or infinity"
+            )
+
+    def _tell_left_out(self, reply: ClientReply, phase: str) -> None:
+        """Say once a client and metric that a metric is left out, its reply not."""
+        for name, number in reply.left_out.items():
+            self.reports[phase].left_out.setdefault(name, set()).add(reply.client_id)
+            if (reply.client_id, name) in self._told_left_out:
+                continue
+            self._told_left_out.add((reply.client_id, name))
+            client = self._members.names.get(reply.client_id, reply.client_id)
+            with log_scope(client=client):
+                logger.warning(
+                    "round %d: client %s: metric %s is %s: it is left out, here and later, "
+                    "and all else in the reply counts",
+                    self.server_round,
+                    client,
+                    one_line(name, 60),
+                    number,
+                )
+
     def _judge_first(self, reader: ReplyReader) -> None:
         """End the run if the first exchange of its kind shows that the run cannot work."""
         kind = reader.exchange.message_type
@@ -368,10 +416,22 @@ class FederatedStrategy(RoundLoop):
         if reason := first_refusal(reader, needs, self._members.hosted):
             raise RunError(f"round {self.server_round}: {type(self).__name__}: {reason}")
 
-    def _limited(self, expected: Expected) -> Expected:
+    def _steering(self, phase: str) -> Collection[str]:
+        """Return the columns that the method or the run is steered by, where they come."""
+        own = f"{phase}_"
+        chosen = {m.removeprefix(own) for m in self.chosen_by if m.startswith(own)}
+        if phase == EVALUATE:
+            # Of fedsuite's own clients a loss that is no number is a model that diverged.
+            return chosen | {"loss"} if self._members.hosted else chosen
+        needed = {*(need.name for need in self.NEEDS_OF_CLIENT.metrics), *self.claims()}
+        return chosen | {name.replace("-", "_") for name in needed}
+
+    def _limited(self, expected: Expected, phase: str) -> Expected:
         return replace(
             expected,
             weight_key=self.weighted_by_key,
+            steering=self._steering(phase),
+            infinite=self._infinite,
             advice=expected.advice or self.NEEDS_OF_CLIENT.advice,
             advice_of={need.name: need.advice for need in self.NEEDS_OF_CLIENT.metrics},
         )

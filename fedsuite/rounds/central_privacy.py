@@ -25,6 +25,7 @@ from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, Arrays
+from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.epsilon import Accounting, check_library
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.noised_mean import (
@@ -247,7 +248,7 @@ class CentralPrivacy:
         arrays
             The global arrays, those that did not travel among them.
         rate
-            Server learning rate.
+            Server learning rate, of all but statistics.
         """
         plan, group, clip = self._opened(), self._group(server_round), self.clip
         spent = plan.epsilon(self.ledger.visits(group))
@@ -268,7 +269,8 @@ class CentralPrivacy:
         moved: Arrays = {}
         for name, total in self._total.items():
             noised = total + deviation * system_gaussian(total.shape)
-            new = self._sent[name] + rate / divisor * noised
+            step = 1.0 if is_statistic(name, self._sent[name]) else rate
+            new = self._sent[name] + step / divisor * noised
             if name.rpartition(".")[2] == "running_var":
                 new = np.maximum(new, 0.0)
             moved[name] = np.asarray(new).astype(self._sent[name].dtype)

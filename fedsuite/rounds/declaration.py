@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedsuite.core.keys import Key, Value
-from fedsuite.rounds.average_keys import own_rule
+from fedsuite.rounds.average_keys import own_rule, without_effect_alike
 from fedsuite.rounds.privacy_rules import UNARGUED, Release
 from fedsuite.rounds.round_settings import RoundSettings
 
@@ -175,6 +175,17 @@ class MethodDeclaration:
     def takes(cls, part: Part) -> bool:
         """Return whether a run fills a keyword of the constructor."""
         return part in cls.PARTS
+
+    @classmethod
+    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
+        """Return whether the average counts all clients with examples alike."""
+        return False
+
+    @classmethod
+    def without_effect(cls, values: Mapping[str, Value]) -> Mapping[str, str]:
+        """Return :attr:`WITHOUT_EFFECT`, and what changes nothing beside other values."""
+        alike = cls.counts_alike(values)
+        return {**cls.WITHOUT_EFFECT, **(without_effect_alike(values) if alike else {})}
 
     @classmethod
     def method_keys(cls) -> tuple[Key, ...]:

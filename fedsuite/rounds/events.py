@@ -128,8 +128,28 @@ def accuracy_metrics(accuracies: Sequence[float], num_asked: int = 0) -> dict[st
     return metrics
 
 
+def reported_as(metric: str) -> str:
+    """Return the phase and column that a metric of ``rounds.jsonl`` is made of.
+
+    As in ``evaluate_loss``; ``accuracy_mean`` is made of ``evaluate_accuracy``.
+    """
+    for column in ("validation_accuracy", "accuracy"):
+        if metric.startswith(f"{column}_"):
+            return f"evaluate_{column}"
+    return metric
+
+
 class Callback:
-    """Base of callbacks: each method does nothing until it is overridden."""
+    """Base of callbacks: each method does nothing until it is overridden.
+
+    Attributes
+    ----------
+    follows
+        Metric of ``rounds.jsonl`` that it decides by; empty of none. A reply in which the
+        metric is no finite number is not used.
+    """
+
+    follows: str = ""
 
     def on_start(self, state: RunState) -> None:
         """Hear that the rounds are about to start."""

@@ -21,6 +21,7 @@ from fedsuite.messages.records import (
     Arrays,
     ConfigValue,
     client_record,
+    failure_of,
     split_replies,
 )
 from fedsuite.messages.replies import once
@@ -386,6 +387,8 @@ class ReplyReader:
             if self._wire == "numpy":
                 names = list(spec_of(self.exchange.shared.get(ARRAYS, {})))
                 content = from_legacy(content, self.exchange.message_type, names)
+            if reason := failure_of(content, hosted=self._members.hosted):
+                return BadReply(f"client failed: {one_line(reason)}")
             expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
             named = self._keys.understood(content)
             reply = check_reply(client_id, named, expected)

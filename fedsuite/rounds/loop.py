@@ -10,8 +10,9 @@ from flwr.serverapp.strategy import Result
 from fedsuite.core.errors import described
 from fedsuite.core.logs import ServerLogger, log_scope
 from fedsuite.messages.records import EVALUATE, TRAIN
+from fedsuite.messages.statistics import buffers_declared
 from fedsuite.rounds.checkpoint import Checkpoint
-from fedsuite.rounds.events import Callback, RoundReport, RunState
+from fedsuite.rounds.events import Callback, RoundReport, RunState, reported_as
 from fedsuite.rounds.parts import StrategyParts
 from fedsuite.rounds.telling import tell, tell_end, tell_start
 from fedsuite.workarounds.prompt_grid import PromptGrid
@@ -52,6 +53,7 @@ class RoundLoop(StrategyParts):
         """
         grid = PromptGrid.around(grid)
         self.num_rounds, self.exchange_timeout = num_rounds, timeout
+        self.chosen_by = {reported_as(c.follows) for c in callbacks if c.follows}
         # One record for all rounds, as in Flower: what an overridden configure_* writes
         # stays.
         train_config = ConfigRecord() if train_config is None else train_config
@@ -77,7 +79,7 @@ class RoundLoop(StrategyParts):
                 if state.stop_reason is not None:
                     break
                 state.server_round = server_round
-                with log_scope(round=server_round):
+                with log_scope(round=server_round), buffers_declared(self.buffers):
                     report = self._run_round(
                         state, timeout, train_config, evaluate_config, evaluate_fn
                     )

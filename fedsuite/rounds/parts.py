@@ -4,7 +4,7 @@ What runs the rounds stands above: :mod:`fedsuite.rounds.base`.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from fedsuite.rounds.exchange import (
 )
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.guard import Guard, Limit
+from fedsuite.rounds.infinite_entries import InfiniteEntries
 from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
 from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
 from fedsuite.rounds.privacy_rules import is_noised, refusal
@@ -129,6 +130,13 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         "of the nodes that take part, client k being the k-th. Empty takes all nodes",
     )
 
+    buffers: Collection[str] = given(
+        default=(),
+        help="names of the model's arrays that are measured or constant, not trained: they "
+        "are averaged as they come, and no server rate or momentum moves them. Integer "
+        "arrays and torch's running statistics are known without",
+    )
+
     layer: ExchangeLayer = given(
         default_factory=ExchangeLayer,
         help="what stands between the strategy and its clients, such as "
@@ -198,6 +206,9 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         self._arrays: Arrays = {}
         self._pending: dict[str, ReplyReader] = {}
         self._told_conversion = False
+        self._told_left_out: set[tuple[int, str]] = set()
+        self._infinite = InfiniteEntries({})
+        self.chosen_by: Collection[str] = ()
         self._clipped_by_flower = False
         self.layer.attach(self)
 
@@ -248,9 +259,10 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
     def _average(self) -> Averaging:
         """Return the average that the keywords ask for."""
         values = {key.name: getattr(self, key.argument) for key in self.KEYS}
+        idle = self.without_effect(values)
         for key in self.KEYS:
             changed = key.name in AVERAGE_KEYS and values[key.name] != key.default
-            if changed and (reason := self.WITHOUT_EFFECT.get(key.name)):
+            if changed and (reason := idle.get(key.name)):
                 raise ValueError(
                     f"{key.argument} = {values[key.name]!r} has no effect with "
                     f"{type(self).__name__}: {reason}"

@@ -107,6 +107,7 @@ class Recovery:
         failed = {
             r.client_id for r in report.rejections if _NOT_FINITE.search(r.reason)
         } - {None}
+        failed = failed.union(*(report.left_out.get(name, ()) for name in _LOSSES))
         losses = _losses(report)
         limit = EXPLODED * max(self._loss, 1.0)
         exploded = [loss for loss in losses if self._loss and loss > limit]

@@ -20,8 +20,8 @@ OF_A_CLIENT = frozenset(
 )
 """Columns that have no mean: they compare a client with the others."""
 
-RESERVED = frozenset({"client", "num_examples", CLAIMED, "round", "phase"})
-"""Columns that the server fills; metrics of these names are left out."""
+RESERVED = OF_A_CLIENT | {"num_examples", "round", "phase"}
+"""Columns that the server fills; metrics of these names are left out of a report."""
 
 OTHER_WEIGHTS = {
     "received_training_loss": "training_examples",
@@ -54,6 +54,8 @@ class PhaseReport:
         Replies that were not used, and those of which less counted than they said.
     suspected
         Clients whose replies to an earlier round may have poisoned the model.
+    left_out
+        Metric to the clients that reported it as NaN or infinite, in replies that count.
     """
 
     phase: str
@@ -62,6 +64,7 @@ class PhaseReport:
     rejections: list[Rejection] = field(default_factory=list)
     bounded: list[Rejection] = field(default_factory=list)
     suspected: list[Rejection] = field(default_factory=list)
+    left_out: dict[str, set[int]] = field(default_factory=dict)
     num_asked: int = 0
     bytes_down: int = 0
     bytes_up: int = 0

@@ -61,21 +61,37 @@ def take_step(arrays: Arrays, step: Vector, replies: Sequence[ClientReply]) -> A
     replies
         Where the statistics come from.
     """
-    names = set(parameter_names(arrays))
-    statistics = weighted_mean(
-        (
-            {n: a for n, a in reply.arrays[ARRAYS].items() if n not in names}
-            for reply in replies
-        ),
-        (reply.num_examples for reply in replies),
-    )
     parts = unflatten(step, arrays)
-    return {
+    moved = {
         name: cast_like(np.asarray(array, dtype=np.float64) - parts[name], array.dtype)
         if name in parts
-        else (statistics or arrays)[name]
+        else array
         for name, array in arrays.items()
     }
+    models = [reply.arrays[ARRAYS] for reply in replies]
+    return with_statistics(moved, models, [reply.num_examples for reply in replies])
+
+
+def with_statistics(
+    made: Arrays, models: Iterable[Arrays], weights: Iterable[float]
+) -> Arrays:
+    """Return a model in which statistics are the weighted mean of the clients' ones.
+
+    For rules that step or mix: whatever these make of a variance, it may be negative. They
+    stay as they are where no client has weight.
+
+    Parameters
+    ----------
+    made
+        What a rule made of the clients' models.
+    models, weights
+        The clients' models, and one number >= 0 for each.
+    """
+    names = set(made) - set(parameter_names(made))
+    if not names:
+        return made
+    parts = ({n: a for n, a in model.items() if n in names} for model in models)
+    return {**made, **(weighted_mean(parts, weights) or {})}
 
 
 def inner(left: NDArray[Any], right: NDArray[Any]) -> float:

@@ -1,12 +1,12 @@
 """Checks that a reply must pass before anything in it is used."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from numpy.typing import NDArray
 
 from fedsuite.messages.array_records import (
@@ -17,11 +17,11 @@ from fedsuite.messages.array_records import (
 )
 from fedsuite.messages.records import (
     ARRAYS,
-    ERROR,
     AnyRecord,
     Arrays,
     records_of,
 )
+from fedsuite.rounds.infinite_entries import InfiniteEntries, Mask, all_finite, cleared
 
 ArraySpec = tuple[tuple[int, ...], str]
 """Shape and dtype of one array."""
@@ -93,6 +93,10 @@ class ClientReply:
         turned to it; empty of none.
     stand_ins
         Metric to the name of the one that stands for it, as :class:`Expected` allows.
+    left_out
+        Metrics that are NaN or infinite, which are not among ``metrics``.
+    infinite
+        Array to where it has the infinities that were sent; there ``arrays`` have 0.
     claimed_examples
         What the client said, where the guard lets fewer examples count.
     lengths
@@ -109,6 +113,8 @@ class ClientReply:
     num_bytes: int = 0
     converted: str = ""
     stand_ins: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, float] = field(default_factory=dict)
+    infinite: Mapping[str, Mask] = field(default_factory=dict, repr=False)
     claimed_examples: float | None = None
     lengths: dict[tuple[str, int], float] = field(
         default_factory=dict, repr=False, compare=False
@@ -129,6 +135,9 @@ class Expected:
         Metrics that must be there, beside the weight.
     bounds
         Metrics that must be there too, each with its least and its largest value.
+    steering
+        Metrics, as columns of a report, that must be finite where they are there; others
+        are left out that are not.
     weight_key
         Metric that holds the number of examples.
     stand_ins
@@ -141,11 +150,14 @@ class Expected:
         Largest magnitude of any number in the arrays; None for no limit.
     check
         Looks at a reply that passed all else, and raises :class:`BadReply` with a reason.
+    infinite
+        Entries that were infinite when sent, and may be so still.
     """
 
     arrays: Mapping[str, RecordSpec] = field(default_factory=dict)
     metrics: Sequence[str] = ()
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    steering: Collection[str] = ()
     weight_key: str = "num-examples"
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
@@ -153,6 +165,9 @@ class Expected:
     largest: float | None = None
     check: Callable[[ClientReply], None] | None = None
     one_of: bool = False
+    infinite: InfiniteEntries = field(
+        default_factory=lambda: InfiniteEntries({}), compare=False
+    )
 
 
 def spec_of(arrays: Mapping[str, NDArray[Any]]) -> RecordSpec:
@@ -170,15 +185,15 @@ def check_reply(
     BadReply
         With the reason, in words fit for a log: names and numbers, never the payload.
     """
-    error = records_of(content, ConfigRecord).get(ERROR)
-    if error is not None:
-        raise BadReply(f"client failed: {one_line(error.get('reason', 'no reason given'))}")
     arrays, size, converted = {}, 0, ""
+    infinite: dict[str, Mask] = {}
     for name, spec in _wanted(content, expected).items():
         found = _Found(_find_record(content, name, expected), spec, expected)
         arrays[name] = found.arrays
+        for place, held in found.infinite.items():
+            infinite[place] = held | infinite.get(place, np.False_)
         size, converted = size + found.num_bytes, converted or found.converted
-    metrics, stand_ins = _check_metrics(content, expected)
+    metrics, stand_ins, left_out = _check_metrics(content, expected)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
     num_examples = _check_weight(expected.weight_key, metrics.pop(expected.weight_key))
     reply = ClientReply(
@@ -191,6 +206,8 @@ def check_reply(
         num_bytes=size,
         converted=converted,
         stand_ins=stand_ins,
+        left_out=left_out,
+        infinite=infinite,
     )
     if expected.check is not None:
         expected.check(reply)
@@ -259,6 +276,7 @@ class _Found:
             raise Missing("arrays of a record", with_advice(reason, expected.advice))
         largest = expected.largest
         self.arrays: Arrays = {}
+        self.infinite: dict[str, Mask] = {}
         self.num_bytes = 0
         self.converted = ""
         for name, (shape, dtype) in spec.items():
@@ -266,6 +284,10 @@ class _Found:
                 array = self._take(name, record[name], shape, dtype)
             except RecordError as error:
                 raise BadReply(f"array {name}: {one_line(error)}") from None
+            held = expected.infinite.held(name, array)
+            if held is not None:
+                array = cleared(array, held)
+                self.infinite[name] = held
             if not all_finite(array):
                 raise BadReply(f"array {name}: holds NaN or infinity")
             if largest is not None and np.abs(array).max(initial=0) > largest:
@@ -304,18 +326,6 @@ def _check_statistic(name: str, array: NDArray[Any]) -> None:
         raise BadReply(f"array {name}: no counter is that large")
 
 
-def all_finite(array: NDArray[Any]) -> bool:
-    """Return whether an array holds neither NaN nor infinity."""
-    if array.dtype.kind != "f" or array.size == 0:
-        return True
-    # A finite sum of squares proves finite entries in one pass without a mask; only
-    # an overflowing one needs the slow look.
-    flat = array.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(flat, flat))
-    return math.isfinite(square) or bool(np.isfinite(flat).all())
-
-
 def _check_weight(key: str, num_examples: float) -> float:
     if num_examples < 0:
         raise BadReply(f"{key} is {num_examples:g}: must be >= 0")
@@ -335,9 +345,15 @@ def _advice_on(missing: Sequence[str], expected: Expected) -> str:
 
 def _check_metrics(
     content: Mapping[str, AnyRecord], expected: Expected
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the numbers among the metrics, and which of them stands for which."""
+) -> tuple[dict[str, float], dict[str, str], dict[str, float]]:
+    """Return the numbers among the metrics, which stands for which, and what is left out.
+
+    What is not finite is left out, unless something is steered by it: the AUC of a client
+    with one class says nothing of its model.
+    """
     metrics: dict[str, float] = {}
+    left_out: dict[str, float] = {}
+    needed = {expected.weight_key, *expected.metrics, *expected.bounds}
     records = records_of(content, MetricRecord).values()
     count = sum(map(len, records))
     if count > MOST_METRICS:
@@ -349,11 +365,18 @@ def _check_metrics(
             if isinstance(value, list):
                 continue
             try:
-                metrics[name] = float(value)
+                number = float(value)
             except OverflowError:
-                metrics[name] = math.inf
-            if not math.isfinite(metrics[name]):
-                raise BadReply(f"metric {one_line(name, 60)} is {metrics[name]}")
+                number = math.inf
+            if math.isfinite(number):
+                metrics[name] = number
+            elif name in needed or name.replace("-", "_") in expected.steering:
+                raise BadReply(f"metric {one_line(name, 60)} is {number}")
+            else:
+                left_out[name] = number
+    for name, other in expected.stand_ins.items():
+        if name not in metrics and other in left_out:
+            raise BadReply(f"metric {one_line(other, 60)} is {left_out[other]}")
     stand_ins = {
         name: other
         for name, other in expected.stand_ins.items()
@@ -370,4 +393,4 @@ def _check_metrics(
             raise BadReply(
                 f"metric {name} is {metrics[name]:g}: expected {least:g} to {largest:g}"
             )
-    return metrics, stand_ins
+    return metrics, stand_ins, left_out

@@ -21,6 +21,7 @@ from fedsuite.messages.records import (
     ERROR,
     EVALUATE,
     HELLO,
+    SHARES,
     Arrays,
     client_record,
     records_of,
@@ -96,7 +97,12 @@ class ColludingGrid(PromptGrid):
                     records = records_of(entry, ArrayRecord)
                     found[client_id] = {n: to_arrays(r) for n, r in records.items()}
         updates = {
-            k: {n: self._update(n, record, received[k]) for n, record in found[k].items()}
+            k: {
+                n: self._update(n, record, received[k])
+                for n, record in found[k].items()
+                # Forged, they would be no shares, and refused at sight.
+                if n != SHARES
+            }
             for k in sorted(found)
         }
         honest = [updates[k] for k in updates if k not in self._liars]

@@ -228,6 +228,7 @@ def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
             experiment.strategy,
             **parts.needed_by(experiment.strategy),
             layer=layer,
+            buffers=parts.buffers,
             num_clients=data.num_clients,
             min_available_nodes=1,
             identity="registered" if own_nodes else "partition",

@@ -14,7 +14,7 @@ from fedsuite.experiment.parts import network_model
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import Arrays
 from fedsuite.models import count_parameters
-from fedsuite.models.arrays import model_arrays
+from fedsuite.models.arrays import buffer_names, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.features import features_are_inputs
 from fedsuite.models.groups import ParameterGroups, parameter_groups
@@ -41,6 +41,8 @@ class ServerParts:
         The clients' public data; None for no public data.
     num_classes
         Number of classes.
+    buffers
+        Names of the arrays that are buffers of the networks.
     """
 
     groups: ParameterGroups | None = None
@@ -48,6 +50,7 @@ class ServerParts:
     networks: ServerNetworks | None = None
     public: PublicData | None = None
     num_classes: int = 0
+    buffers: frozenset[str] = frozenset()
 
     @property
     def public_rows(self) -> int:
@@ -79,12 +82,14 @@ def server_parts(
     """
     _check_feature_term(experiment, data, model)
     refuse_one_row(experiment, data, partial(_networks, experiment, data, model))
+    networks = server_networks(experiment, data)
     return ServerParts(
         parameter_groups(model),
         server_validation(experiment, data, model),
-        server_networks(experiment, data),
+        networks,
         public_data(experiment, data),
         data.num_classes,
+        networks.buffers if networks else buffer_names(model),
     )
 
 
@@ -137,12 +142,22 @@ def server_networks(experiment: Experiment, data: FederatedData) -> ServerNetwor
     networks = experiment_networks(experiment.values)
     build = partial(network_model, experiment, data)
     models = [build(index) for index in range(len(networks.distinct))]
+    # One network's array of such a name may be trained by another.
+    own = [buffer_names(model) for model in models]
+    trained = {
+        name
+        for model, buffers in zip(models, own, strict=True)
+        for name in model_arrays(model)
+        if name not in buffers
+    }
+    joined = (f"{index}/{name}" for index, names in enumerate(own) for name in names)
     return ServerNetworks(
         networks,
         initial=tuple(model_arrays(model) for model in models),
         num_parameters=tuple(count_parameters(model) for model in models),
         build=build,
         standardisation=data.standardisation,
+        buffers=frozenset().union(joined, *own) - trained,
     )
 
 

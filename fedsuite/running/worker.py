@@ -31,7 +31,7 @@ from fedsuite.messages.records import (
     Reply,
     Request,
 )
-from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.models.arrays import buffer_names, load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
 from fedsuite.models.one_row import one_row_failure
@@ -225,7 +225,10 @@ class Worker:
         """Return a client that lies and fails where the experiment plans so."""
         client = self.client(context, client_id)
         if client_id in self._liars:
-            client = LyingClient(client, self._attack, self._client_class.TRAINED)
+            model = self._resident(self._networks.of_client[client_id]).model
+            client = LyingClient(
+                client, self._attack, self._client_class.TRAINED, buffer_names(model)
+            )
         return PlannedClient(client, self._faults) if self._faults else client
 
     def together(

@@ -49,12 +49,13 @@ from fedsuite.messages.records import (
     LOSS_BEFORE,
     LOSSES,
     NUM_EXAMPLES,
+    SHARES,
     Arrays,
     Reply,
     Request,
     is_model_record,
 )
-from fedsuite.messages.statistics import is_statistic
+from fedsuite.messages.statistics import buffers_declared, is_statistic
 from fedsuite.training.app import Answering
 
 STRENGTHS: Mapping[str, float] = {
@@ -171,6 +172,9 @@ class AttackPlan(Settings):
         elif self.attack in ("sign-flip", "scale"):
             factor = self.strength if self.attack == "scale" else -self.strength
             for name, record in arrays.items():
+                if name == SHARES:
+                    # Turned, they would be no shares, and refused at sight.
+                    continue
                 one_of_several = name if is_model_record(name) else ""
                 origin = ARRAYS if name in trained else one_of_several
                 start = received.get(origin, {})
@@ -223,18 +227,26 @@ class LyingClient:
         The plan.
     trained
         Records of its replies that hold the received model after training.
+    buffers
+        Names of its model's buffers, which it leaves alone.
     """
 
     def __init__(
-        self, client: Answering, plan: AttackPlan, trained: Collection[str]
+        self,
+        client: Answering,
+        plan: AttackPlan,
+        trained: Collection[str],
+        buffers: Collection[str] = (),
     ) -> None:
         self._client = client
         self._plan = plan
         self._trained = trained
+        self._buffers = buffers
 
     def answer(self, request: Request) -> Reply:
         """Answer a request: an evaluation honestly, all else as planned."""
         reply = self._client.answer(request)
         if request.message_type.partition(".")[0] == EVALUATE:
             return reply
-        return self._plan.lie(reply, request.arrays, self._trained)
+        with buffers_declared(self._buffers):
+            return self._plan.lie(reply, request.arrays, self._trained)

@@ -15,8 +15,10 @@ Noise at the server, which has an epsilon, is :mod:`fedsuite.rounds.central_priv
 """
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsuite.core.keys import Unless
 from fedsuite.core.settings import Settings, key
@@ -40,6 +42,14 @@ class UploadNoise(Settings):
     )
 
 
+def _change(array: NDArray[Any], start: NDArray[Any] | float) -> NDArray[np.float64]:
+    """Return how far an array is from its start; infinities that stayed have not moved."""
+    with np.errstate(invalid="ignore"):
+        change = np.subtract(array, start, dtype=np.float64)
+    stayed = np.isinf(start) & (array == start)
+    return np.where(stayed, 0.0, change)
+
+
 def privatise(
     arrays: Arrays, start: Arrays, options: UploadNoise, rng: np.random.Generator
 ) -> Arrays:
@@ -48,10 +58,7 @@ def privatise(
     ``start`` is the received model that they were trained from; 0 where a name is missing.
     The noise falls array by array in their order.
     """
-    change = {
-        name: np.subtract(array, start.get(name, 0.0), dtype=np.float64)
-        for name, array in arrays.items()
-    }
+    change = {name: _change(array, start.get(name, 0.0)) for name, array in arrays.items()}
     norm = math.sqrt(sum(float(np.square(array).sum()) for array in change.values()))
     scale = options.upload_clip / max(norm, options.upload_clip)
     deviation = options.upload_noise_multiplier * options.upload_clip

@@ -31,6 +31,7 @@ from fedsuite.messages.array_records import (
     to_arrays,
 )
 from fedsuite.messages.records import (
+    DAMAGE,
     ERROR,
     Arrays,
 )
@@ -41,6 +42,7 @@ LAYOUT = ".layout"
 _ALIGNMENT = 64
 _MOST_ARRAYS = 100_000
 _DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
+_OF_A_CLIENT = re.compile(r"client-[0-9]+\.")
 _SHAPE = re.compile(r"(?:[0-9]{1,15}(?:,[0-9]{1,15}){0,31})?")
 
 Packing = dict[int, tuple[ArrayRecord, ArrayRecord, ConfigRecord]]
@@ -122,7 +124,7 @@ def unpack(content: RecordDict) -> RecordDict:
 def unpack_reply(content: RecordDict) -> RecordDict:
     """Return a reply's unpacked content.
 
-    An entry ``error`` of the client replaces a record whose layout does not fit its bytes.
+    A failure of the client replaces a record whose layout does not fit its bytes.
     """
     unpacked = RecordDict()
     for name, record in _without_layouts(content):
@@ -130,9 +132,10 @@ def unpack_reply(content: RecordDict) -> RecordDict:
         try:
             unpacked[name] = record if layout is None else _unpack_record(record, layout)
         except RecordError as error:
-            client, dot, _ = name.rpartition(".")
+            client = _OF_A_CLIENT.match(name)
+            place = f"{client[0]}{ERROR}" if client else DAMAGE
             reason = f"what came is damaged: {error}"
-            unpacked[f"{client}{dot}{ERROR}"] = ConfigRecord({"reason": reason})
+            unpacked[place] = ConfigRecord({"reason": reason})
     return unpacked
 
 

@@ -42,7 +42,6 @@ LISTED: Mapping[str, str] = {
 SAME: Mapping[tuple[Value, Value], str] = {
     ("fedsgd", "freeze"): "of a client's one step what travels is the same",
     ("fedsgd", "discard"): "beside freeze, for the same reason",
-    ("lg-fedavg", 0.0): "as liars: its median counts all alike; trimmed-mean heeds them",
     ("fedbuff", "nearest"): "its rounds here have two replies: their median is their mean",
     ("fd", 5.0): "as attack-strength: flipped probabilities are refused at any",
 }
@@ -131,6 +130,8 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "early-stop-metric": {"num-rounds": 3},
     "early-stop-patience": {"num-rounds": 3},
     "fedbuff-discount": {"num-rounds": 6},
+    # Factored layers are steep: pFedMe's steps leave at the usual rate.
+    "fedpara": {"optimizer": "sgd", "learning-rate": 0.03},
     "fedpara-gamma": {"hidden-width": 64},
     "fedfv-history": {"clients-per-round": 2},
     "fedfv-tau": {"clients-per-round": 2, "num-rounds": 4},
@@ -139,6 +140,10 @@ BESIDE: Mapping[str, Mapping[str, Value]] = {
     "local-coefficients": {"num-rounds": 4},
     "local-epochs": {"local-steps": 0},
     "max-failed-rounds": {"drop-out": 1.0},
+    # FedDISCO gives some clients no weight, and a rule needs three with some.
+    "mix": {"num-clients": 4},
+    # One step, as of few rows, begins with none.
+    "momentum": {"batch-size": 8},
     "loss-clip": {"effective-clients": 0.0},
     "model": {"hidden-width": 200, "hidden-layers": 2, "num-rounds": 3},
     "pfedck-feature-weight": {"pfedck-clusters": 1},

@@ -52,3 +52,18 @@ def test_arrays_without_dimensions_stay_arrays() -> None:
 def test_means_of_huge_metrics_are_finite() -> None:
     rows = [{"loss": 1e308, "n": 30.0}, {"loss": 1e308, "n": 10.0}]
     assert mean_metrics(rows, "n") == {"loss": pytest.approx(1e308), "n": 40.0}
+
+
+def test_a_mean_of_metrics_has_no_order_in_its_bits() -> None:
+    rows = [{"acc": acc, "n": 10.0} for acc in (0.9, 0.9, 0.9, 0.2)]
+    assert mean_metrics(rows, "n")["acc"] == mean_metrics(rows[::-1], "n")["acc"] == 0.725
+
+
+def test_statistics_take_the_whole_way_at_any_rate() -> None:
+    sent = {"w": np.ones(1), "bn.running_var": np.full(1, 4.0), "count": np.array(7)}
+    mean = {"w": np.zeros(1), "bn.running_var": np.full(1, 1.2), "count": np.array(9)}
+    for rate in (0.0, 0.5, 2.0):
+        made = step_towards(sent, mean, rate)
+        assert made["bn.running_var"].tobytes() == mean["bn.running_var"].tobytes()
+        assert made["count"] == 9
+        assert made["w"] == pytest.approx(1.0 - rate)

@@ -21,6 +21,8 @@ from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.strategies.averaging.fedbuff import FedBuff
+from fedsuite.strategies.drift.fedmpr import FedMPR
 from fedsuite.strategies.fair.fedeba import FedEBA
 from fedsuite.strategies.fair.qffl import QFFL
 from fedsuite.strategies.fair.term import TERM
@@ -189,6 +191,34 @@ def test_a_constructor_refuses_too() -> None:
         QFFL(max_client_weight=0.5)
 
 
+@pytest.mark.parametrize(
+    ("made", "idle"),
+    [
+        (lambda: FedMPR(max_client_weight=0.5), "max_client_weight"),
+        (lambda: FedMPR(aggregator="median", liars=1), "liars"),
+        (lambda: FedMPR(aggregator="geometric-median", liars=0.0), "liars"),
+        (lambda: FedBuff(fedbuff_size_weights=False, max_client_weight=0.5), "max_client"),
+        (
+            lambda: FedBuff(fedbuff_size_weights=False, aggregator="median", liars=0),
+            "liars",
+        ),
+    ],
+)
+def test_where_clients_count_alike_no_weight_is_limited(made: Any, idle: str) -> None:
+    with pytest.raises(ValueError, match=rf"{idle}.* has no effect .* all count alike"):
+        made()
+
+
+def test_what_counts_alike_heeds_the_other_keys() -> None:
+    FedMPR(aggregator="trimmed-mean", liars=1)
+    FedMPR(aggregator="median", liars=1, mix="nearest")
+    FedBuff(max_client_weight=0.5)
+    FedAvg(aggregator="median", liars=1)
+    given = {"method": "fedmpr", "aggregator": "median", "liars": 0.0}
+    with pytest.raises(ConfigError, match=r"key liars = 0\.0 has no effect with method"):
+        Experiment.from_values(given)
+
+
 def test_methods_of_another_rule_refuse_every_key() -> None:
     """Who takes an average is listed here, so that a new method must be thought of."""
     assert set(TAKERS) == {
@@ -201,10 +231,11 @@ def test_methods_of_another_rule_refuse_every_key() -> None:
     for name in METHODS:
         strategy = load_strategy(METHODS[name])
         others = {"fedeba-plus", "prac-fedeba-plus"}
-        refused = {key for key in AVERAGE_KEYS if key in strategy.WITHOUT_EFFECT}
+        given = {"aggregator": "mean", "mix": "none", "fedbuff-size-weights": True}
+        refused = {key for key in AVERAGE_KEYS if key in strategy.without_effect(given)}
         if name in others:
             assert refused == {"aggregator", "liars", "mix"}
-        elif name == "lg-fedavg":
+        elif name in ("lg-fedavg", "fedmpr"):
             assert refused == {"max-client-weight"}
         else:
             assert refused == (set() if name in TAKERS else set(AVERAGE_KEYS)), name

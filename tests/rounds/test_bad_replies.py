@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedsuite.messages.array_records import to_record
 from tests.helpers import (
@@ -59,10 +59,6 @@ def add_record(content: RecordDict, prefix: str) -> None:
     content[f"{prefix}more"] = ArrayRecord({"weight": Array(GOOD)})
 
 
-def nan_in_a_second_record(content: RecordDict, prefix: str) -> None:
-    content[f"{prefix}more"] = MetricRecord({"speed": float("nan")})
-
-
 CLAIM = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}"
 BAD: dict[str, tuple[Change, str]] = {
     "nan": (set_arrays(weight=filled(np.nan)), "array weight: holds NaN or infinity"),
@@ -115,8 +111,6 @@ BAD: dict[str, tuple[Change, str]] = {
         "num-examples is 1e+300: no data set is that large",
     ),
     "integer-beyond-float": (set_metrics(num_examples=10**400), "metric num-examples"),
-    "nan-metric": (set_metrics(loss=float("nan")), "metric loss is nan"),
-    "nan-elsewhere": (nan_in_a_second_record, "metric speed is nan"),
     "garbage": (set_arrays(weight=array_of(b"garbage!")), "not a NumPy array"),
     "torn": (set_arrays(weight=array_of(saved(GOOD)[:-1])), "does not fit its 143 bytes"),
     "too-long": (set_arrays(weight=array_of(saved(GOOD) + b"x")), "does not fit its 145"),

@@ -22,7 +22,7 @@ from fedsuite.rounds.gathering import gathered
 from fedsuite.rounds.membership import Members
 from fedsuite.rounds.validation import Expected
 from tests.helpers import (
-    MEAN_WITHOUT,
+    MEAN_OF_ALL,
     MatrixClient,
     bits,
     digits_experiment,
@@ -80,8 +80,9 @@ def test_each_reply_in_a_message_of_several_is_checked() -> None:
     grid = LocalGrid(matrix_app(Stranger), 3, most_clients=3)
     trace = run(strategy_for("hosted"), grid)
     trained, evaluated = trace.reports[0].phases
-    assert [row["client"] for row in trained.rows] == [1, 2]
-    assert trace.weights == pytest.approx([MEAN_WITHOUT[0]])
+    assert [row["client"] for row in trained.rows] == [0, 1, 2]
+    assert "loss" not in trained.rows[0]
+    assert trace.weights == pytest.approx([MEAN_OF_ALL])
     assert [row["client"] for row in evaluated.rows] == [2]
     reasons = [rejection.reason for rejection in evaluated.rejections]
     assert "metric loss is nan" in reasons[0]

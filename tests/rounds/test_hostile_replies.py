@@ -102,6 +102,8 @@ def test_hostile_reply_is_refused_in_plain_words(
     name: str, layout: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     change, reason = HOSTILE[name]
+    if layout == "single" and change in (nasty_error, error_of_bytes):
+        pytest.skip("there a record called error is the app's own")
     with caplog.at_level(logging.WARNING):
         trace = run_tampered(layout, for_client(1, layout, change))
     [rejection] = trace.reports[0].train.rejections

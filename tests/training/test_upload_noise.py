@@ -229,3 +229,11 @@ def test_keys_change_a_run_and_repeat_it(tmp_path: Path) -> None:
     plain = model("plain")
     assert model("first", **noise) == model("second", **noise) != plain
     assert model("off", upload_noise_multiplier=0.0) == plain
+
+
+def test_infinities_that_stayed_have_not_moved() -> None:
+    start = {"w": np.float32([0.0, -np.inf])}
+    options = UploadNoise(upload_noise_multiplier=1e-9, upload_clip=1.0)
+    trained = {"w": np.float32([3.0, -np.inf])}
+    made = privatise(trained, start, options, np.random.default_rng(0))
+    assert made["w"] == pytest.approx([1.0, -np.inf], abs=1e-6)

@@ -10,6 +10,7 @@ from flwr.superlink.grid import InMemoryGrid
 
 from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.array_records import LazyArray, to_arrays, to_record
+from fedsuite.messages.records import failure_of
 from fedsuite.workarounds.identity import flower_identity
 from fedsuite.workarounds.packed import LAYOUT, PACKED, packing_mod
 from fedsuite.workarounds.packed_grid import PackedGrid, grid_for
@@ -135,7 +136,7 @@ def test_errors_pass_and_damage_becomes_the_clients_error() -> None:
         damaged = list(grid.send_and_receive(messages("evaluate")))
     assert all(reply.has_error() for reply in failed)
     for reply in damaged:
-        assert "36 bytes" in str(reply.content["error"]["reason"])
+        assert "36 bytes" in failure_of(reply.content, hosted=False)
 
 
 def test_in_one_memory_nothing_is_packed() -> None:

@@ -117,6 +117,11 @@ class FedBuff(FedAvg):
         if self.fedvarp:
             raise ValueError(f"fedvarp = True: {self.FIXED_REASON}")
 
+    @classmethod
+    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
+        """Return whether replies count alike whatever their examples."""
+        return values["fedbuff-size-weights"] is False
+
     def drawn(self, phase: str) -> list[int]:
         """Return clients for the free places; to evaluate, real ones that are there."""
         busy = self.outstanding.clients()

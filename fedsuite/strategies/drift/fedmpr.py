@@ -22,9 +22,10 @@ Rates, the number of stages and where noise enters are ours; report results as "
 reading". One optimiser serves all stages of a round.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
+from fedsuite.core.keys import Value
 from fedsuite.core.search import Between, OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN, Arrays
@@ -76,6 +77,11 @@ class FedMPR(FedAvg):
         minimum=0.0,
         told=TRAIN,
     )
+
+    @classmethod
+    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
+        """Return that they do."""
+        return True
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Average the clients' models, each client with examples counting alike."""

@@ -74,6 +74,7 @@ from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.guard import Limit, within_ratio
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.round_settings import LossRatio
+from fedsuite.rounds.updates import with_statistics
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.fair.fedeba_equations import (
@@ -191,7 +192,11 @@ class FedEBA(LossRatio, FedAvg):
         self.round_metrics["effective_clients"] = effective_clients(weights)
         update = self.combine(arrays, used, weights)
         self.round_metrics["update_norm"] = _norm(arrays, update)
-        return apply_update(arrays, update, self.server_learning_rate)
+        moved = apply_update(arrays, update, self.server_learning_rate)
+        if self.averaging.is_robust:
+            return moved
+        models = (reply.arrays[ARRAYS] for reply in used)
+        return with_statistics(moved, models, weights.tolist())
 
     def log_weights(self, replies: Sequence[ClientReply]) -> Vector:
         """Return F_k / tau, plus log n_k where there is a prior."""

@@ -19,8 +19,9 @@ q = 0 is the plain mean bit for bit, and weights divided by max F^q never overfl
 
 Deviations: 1e-10 is added to each loss, as in the authors' code, since F^{q-1} has no value
 at 0. L follows the decay of the learning rate. Clients are sampled uniformly and p_k is
-left out, as in the authors' experiments. Buffers take part in the mean, not in
-||w_t - w_k||. With momentum or Adam L = 1 / eta is a convention, not a bound.
+left out, as in the authors' experiments. Statistics of normalisation layers get the mean of
+the clients' with weights a_k, and take no part in ||w_t - w_k||. With momentum or Adam
+L = 1 / eta is a convention, not a bound.
 """
 
 import math
@@ -39,7 +40,7 @@ from fedsuite.rounds.all_replies import LossStrategy, by_client, metric_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.guard import within_ratio
 from fedsuite.rounds.round_settings import LossRatio
-from fedsuite.rounds.updates import client_updates, inner
+from fedsuite.rounds.updates import client_updates, inner, with_statistics
 from fedsuite.rounds.validation import ClientReply
 
 LOSS_FLOOR = 1e-10
@@ -114,5 +115,6 @@ class QFFL(LossRatio, LossStrategy):
         weights, sent = q_fedavg_weights(losses, lengths, self.qffl_q, rate)
         self.record_weights(by_client(replies, weights))
         self.round_metrics["weight_of_old_model"] = sent / (sent + float(weights.sum()))
-        models = [*(reply.arrays[ARRAYS] for reply in replies), arrays]
-        return weighted_mean(models, [*weights.tolist(), sent])
+        models = [reply.arrays[ARRAYS] for reply in replies]
+        held = weighted_mean([*models, arrays], [*weights.tolist(), sent]) or arrays
+        return with_statistics(held, models, weights.tolist())

@@ -45,6 +45,7 @@ class FedEM(SeveralModels):
         **SeveralModels.FIXED,
         "lsr-gamma": 0.0,
         "loss": "cross-entropy",
+        "logit-calibration": 0.0,
     }
     FIXED_REASON: ClassVar[str] = (
         "it weighs the cross-entropies of one view of a sample, for several models"

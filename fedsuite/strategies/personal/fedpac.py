@@ -259,8 +259,8 @@ def _matrix_shape(head: Arrays) -> tuple[int, int]:
     shapes = [array.shape for array in head.values() if array.ndim == 2]
     if len(shapes) != 1:
         raise ConfigError(
-            "fedpac needs a linear layer as the model's head, in each round: choose "
-            "another model, or no wrapper that leaves the head out"
+            "fedpac needs a linear layer of its own as the model's head, in each round: "
+            "choose another model, or no wrapper that leaves the head out"
         )
     classes, features = shapes[0]
     return classes, features

@@ -16,6 +16,7 @@ convolutions last and shares these. Clients without examples do not count.
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
+from fedsuite.core.keys import Value
 from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import Arrays
@@ -34,14 +35,14 @@ class LGFedAvg(PartialAverage):
         "only the upper layers leave a client; the guarantee is for what others see",
     )
 
-    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
-        **PartialAverage.WITHOUT_EFFECT,
-        "max-client-weight": "its clients all count alike",
-    }
-
     shared_layers: int = key(
         default=1, help="from the top; 0 is Standalone", minimum=0, search=OneOf(1, 2)
     )
+
+    @classmethod
+    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
+        """Return that they do."""
+        return True
 
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
         """Return the arrays of the upper layers."""

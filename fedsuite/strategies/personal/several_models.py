@@ -1,9 +1,9 @@
 """Base of methods that keep several models for clients to choose or mix.
 
 Models must differ at first. The first one is the initial model. In each other one the
-entries of each array are in another order, which for independent entries is another draw
-of the same law. So a pretrained model is of use to the first one alone, and another seed
-gives other starts. A model that no client of the round has a share of stays. The run's
+entries of each trained array are in another order, which for independent entries is another
+draw of the same law. So a pretrained model is of use to the first one alone, and another
+seed gives other starts. A model that no client of the round has a share of stays. The run's
 model is the first one.
 """
 
@@ -11,6 +11,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
+
+import numpy as np
 
 from fedsuite.core.keys import Value
 from fedsuite.core.rng import numpy_stream
@@ -37,14 +39,21 @@ NO_SHARE = 1e-12
 
 
 def shuffled(arrays: Arrays, seed: int, number: int) -> Arrays:
-    """Return a model with the entries of each trained array in another order."""
+    """Return a model with the entries of each trained array in another order.
+
+    Whole numbers alone are no draws of a law: they are masks, positions, or zeros and ones
+    that a layer starts from.
+    """
     stream = numpy_stream(seed, "focus-models", number)
-    return {
-        name: array
-        if is_statistic(name, array)
-        else stream.permutation(array.reshape(-1)).reshape(array.shape)
-        for name, array in arrays.items()
-    }
+    made: Arrays = {}
+    for name, array in arrays.items():
+        made[name] = array
+        if is_statistic(name, array) or array.size == 0:
+            continue
+        drawn = stream.permutation(array.reshape(-1)).reshape(array.shape)
+        if not np.array_equal(array, np.rint(array)):
+            made[name] = drawn
+    return made
 
 
 class SeveralModels(GatheredStrategy):

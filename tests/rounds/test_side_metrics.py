@@ -1,0 +1,159 @@
+"""A metric that is no number costs that metric, unless something is steered by it."""
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, MetricRecord
+
+from fedsuite.callbacks.early_stop import EarlyStop
+from fedsuite.rounds.events import reported_as
+from fedsuite.strategies import TERM, FedAvg, FedNova, PracFedEBAPlus
+from tests.helpers import LAYOUTS, MEAN_OF_ALL, for_client, run_tampered
+from tests.rounds.plain_app import final, plain_app, run_plain
+
+NAN, INF = math.nan, math.inf
+ZERO = {"w": np.zeros(1, np.float32)}
+
+
+def adding(**of_last: Any) -> Any:
+    """Return a training that adds the client's number plus 1; the last one reports more."""
+
+    def train(number: int, arrays: Any) -> Any:
+        metrics = {"num-examples": 10, "auc": 0.8, "loss-before": 1.0, "num-steps": 2}
+        return {"w": arrays["w"] + np.float32(1 + number)}, metrics | (
+            {name.replace("_", "-"): v for name, v in of_last.items()}
+            if number == 2
+            else {}
+        )
+
+    return train
+
+
+def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if words in r.getMessage()]
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_the_model_and_the_other_metrics_count(
+    value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    def score(number: int, arrays: Any) -> Any:
+        last = number == 2
+        return {
+            "num-examples": 10,
+            "acc": 0.3 if last else 0.9,
+            "auc": NAN if last else 0.8,
+        }
+
+    with caplog.at_level(logging.WARNING):
+        app = plain_app(adding(auc=value), score)
+        result = run_plain(FedAvg(), app, ZERO, num_rounds=3)
+    assert final(result)["w"][0] == 6.0
+    assert result.evaluate_metrics_clientapp[1]["acc"] == 0.7
+    # Not of two of three clients, without a word.
+    assert "auc" not in result.evaluate_metrics_clientapp[1]
+    [line] = lines(caplog, "metric auc")
+    assert "it is left out" in line
+
+
+def test_where_all_lack_it_all_train() -> None:
+    app = plain_app(lambda number, arrays: ({"w": arrays["w"] + 1}, nan_auc()))
+    assert final(run_plain(FedAvg(), app, ZERO))["w"][0] == 1.0
+
+
+def nan_auc() -> dict[str, float]:
+    return {"num-examples": 10, "auc": NAN}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "metric"),
+    [
+        (lambda: FedAvg(), {"num_examples": NAN}),
+        (lambda: TERM(), {"loss_before": NAN}),
+        (lambda: TERM(loss_before_key="auc"), {"auc": INF}),
+        (lambda: FedNova(), {"num_steps": INF}),
+        # Not asked for where the number is known, but steered by all the same.
+        (lambda: FedNova(local_steps=2), {"num_steps": NAN}),
+        (lambda: PracFedEBAPlus(loss_key="auc"), {"loss_before": NAN}),
+    ],
+)
+def test_what_steers_the_method_must_be_a_number(strategy: Any, metric: Any) -> None:
+    made = strategy()
+    run_plain(made, plain_app(adding(**metric)), ZERO)
+    [rejection] = made.reports["train"].rejections
+    assert next(iter(metric)).replace("_", "-") in rejection.reason
+    assert len(made.reports["train"].rows) == 2
+
+
+def test_a_metric_that_a_run_is_chosen_by_must_be_a_number() -> None:
+    def score(number: int, arrays: Any) -> Any:
+        return {"num-examples": 10, "acc": 0.5, "my-auc": NAN if number == 2 else 0.8}
+
+    made = FedAvg()
+    stop = EarlyStop("evaluate_my_auc", 5)
+    run_plain(made, plain_app(adding(), score), ZERO, callbacks=[stop])
+    [rejection] = made.reports["evaluate"].rejections
+    assert "my-auc is nan" in rejection.reason
+    other = FedAvg()
+    stop = EarlyStop("evaluate_acc", 5)
+    run_plain(other, plain_app(adding(), score), ZERO, callbacks=[stop])
+    assert not other.reports["evaluate"].rejections
+
+
+def test_what_a_metric_of_a_round_is_made_of() -> None:
+    assert reported_as("accuracy_mean") == reported_as("accuracy_worst10")
+    assert reported_as("accuracy_mean") == "evaluate_accuracy"
+    assert reported_as("validation_accuracy_variance") == "evaluate_validation_accuracy"
+    assert reported_as("train_loss") == "train_loss"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_in_each_layout_and_in_a_second_record(layout: str) -> None:
+    def change(content: Any, prefix: str) -> None:
+        content[f"{prefix}metrics"]["speed"] = NAN
+        content[f"{prefix}more"] = MetricRecord({"heat": INF, "many": [1.0, NAN]})
+
+    trace = run_tampered(layout, for_client(1, layout, change))
+    assert not trace.reports[0].train.rejections
+    assert trace.weights == [MEAN_OF_ALL, MEAN_OF_ALL]
+    assert len(trace.reports[0].train.rows) == 3
+    assert all("speed" not in row for row in trace.reports[0].train.rows)
+
+
+def test_of_a_list_the_entry_alone_has_no_mean() -> None:
+    def train(number: int, arrays: Any) -> Any:
+        return arrays, {"num-examples": 1, "each": [1.0, NAN if number == 1 else 2.0]}
+
+    result = run_plain(FedAvg(), plain_app(train), ZERO)
+    first, second = result.train_metrics_clientapp[1]["each"]
+    assert first == pytest.approx(1.0)
+    assert math.isnan(second)
+
+
+@pytest.mark.parametrize("name", ["error", "hello", "facts", "config", "packed.more"])
+def test_records_of_the_apps_own_may_have_any_name(name: str) -> None:
+    record = ConfigRecord({"reason": "mean errors", "mse": 0.3, "place": "x"})
+    app = plain_app(adding(), more={name: record})
+    made = FedAvg()
+    assert final(run_plain(made, app, ZERO))["w"][0] == 2.0
+    assert not made.reports["train"].rejections
+
+
+@pytest.mark.parametrize(
+    "name", ["weight", "cosine", "update_norm", "clipped", "client", "norm-ratio"]
+)
+def test_metrics_named_as_the_servers_columns_have_their_mean(name: str) -> None:
+    """Such a column compares clients: an app's own number of that name is none."""
+
+    def train(number: int, arrays: Any) -> Any:
+        return {"w": arrays["w"] + 1}, {"num-examples": 10, name: 10.0 * number}
+
+    made = FedAvg()
+    result = run_plain(made, plain_app(train), ZERO)
+    assert result.train_metrics_clientapp[1][name] == pytest.approx(10.0)
+    assert made.reports["train"].weights() == pytest.approx(
+        dict.fromkeys(made.reports["train"].weights(), 1 / 3)
+    )
