@@ -14,6 +14,7 @@ from fedsuite.messages.records import (
     ARRAYS,
     CONFIG,
     EVALUATE,
+    FOLLOWED,
     METRICS,
     NUM_EXAMPLES,
     TRAIN,
@@ -86,9 +87,10 @@ def from_legacy(
         status = configs[f"{prefix}.status"]
         if status["code"] != 0:
             raise RecordError(f"client reported: {status['message']!r}"[:200])
+        reported = configs[f"{prefix}.metrics"]
         metrics: dict[str, MetricValue] = {
             key: value
-            for key, value in configs[f"{prefix}.metrics"].items()
+            for key, value in reported.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
         examples = numbers[f"{prefix}.num_examples"]["num_examples"]
@@ -103,6 +105,8 @@ def from_legacy(
     except KeyError as error:
         raise RecordError(f"record {error} is missing: not a legacy result") from None
     reply[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: examples})
+    # A legacy client has one place for numbers and for the settings that it followed.
+    reply[FOLLOWED] = reported
     return reply
 
 

@@ -4,7 +4,7 @@ A method overrides :meth:`FederatedStrategy.train_exchange`, which says what is 
 what must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the replies.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger, log_scope
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.records import (
@@ -20,6 +21,7 @@ from fedsuite.messages.records import (
     SERVER_ROUND,
     TRAIN,
     Arrays,
+    ConfigValue,
 )
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.exchange import (
@@ -28,7 +30,12 @@ from fedsuite.rounds.exchange import (
     ReplyReader,
     build_messages,
 )
-from fedsuite.rounds.first_exchange import first_refusal
+from fedsuite.rounds.first_exchange import (
+    first_refusal,
+    lacks_handler,
+    refusal_of_unfollowed,
+    unfollowed,
+)
 from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
 from fedsuite.rounds.gathering import gathered
 from fedsuite.rounds.loop import RoundLoop
@@ -214,7 +221,10 @@ class FederatedStrategy(RoundLoop):
         self.layer.before_evaluation(arrays)
         last = server_round == self.num_rounds
         skipped = server_round % self.evaluate_every and not last
-        if self.sampling[EVALUATE].fraction == 0.0 or skipped:
+        if self.sampling[EVALUATE].fraction == 0.0:
+            self._warn_of_unused(self.told(EVALUATE))
+            return []
+        if skipped:
             return []
         self._begin_round(server_round, arrays, grid)
         return self._configure(EVALUATE, config)
@@ -300,8 +310,11 @@ class FederatedStrategy(RoundLoop):
         exchange = replace(
             exchange,
             config={**exchange.config, SERVER_ROUND: self.server_round},
-            expected=self._limited(exchange.expected),
-            expected_of={k: self._limited(e) for k, e in exchange.expected_of.items()},
+            expected=self._limited(exchange.expected, exchange.config),
+            expected_of={
+                k: self._limited(e, exchange.config)
+                for k, e in exchange.expected_of.items()
+            },
         )
         whole = exchange.shared.get(ARRAYS) is self._arrays
         members = gathered(exchange, self._members, self._grid)
@@ -350,20 +363,51 @@ class FederatedStrategy(RoundLoop):
         return reader, messages
 
     def _judge_first(self, reader: ReplyReader) -> None:
-        """End the run if the first exchange of its kind shows that the run cannot work."""
-        kind = reader.exchange.message_type
-        if kind in self._kinds_answered:
-            return
-        if reader.num_good:
-            self._kinds_answered.add(kind)
-        needs = self.layer.needs() or self.NEEDS_OF_CLIENT
-        if reason := first_refusal(reader, needs, self._members.hosted):
-            raise RunError(f"round {self.server_round}: {type(self).__name__}: {reason}")
+        """End the run if the first exchange of its kind shows that the run cannot work.
 
-    def _limited(self, expected: Expected) -> Expected:
+        Warn, once for each kind, of clients that do not say that they do their part.
+        """
+        kind, where = reader.exchange.message_type, f"round {self.server_round}"
+        if kind not in self._kinds_answered:
+            if reader.num_good:
+                self._kinds_answered.add(kind)
+            needs = self.layer.needs() or self.NEEDS_OF_CLIENT
+            reason = first_refusal(reader, needs, self._members.hosted)
+            reason = reason or refusal_of_unfollowed(reader, self.NEEDS_OF_CLIENT)
+            if reason:
+                raise RunError(f"{where}: {type(self).__name__}: {reason}")
+        if kind == EVALUATE and lacks_handler(reader):
+            self._warn_of_unused(reader.exchange.expected.settings)
+        if reader.unfollowed and kind not in self._kinds_unfollowed:
+            self._kinds_unfollowed.add(kind)
+            words = unfollowed(reader, self.NEEDS_OF_CLIENT, self._members.names)
+            logger.warning("%s: %s: %s", where, type(self).__name__, words)
+
+    def _warn_of_unused(self, settings: Mapping[str, Value]) -> None:
+        """Warn, once, of settings for an evaluation that does not take place."""
+        if not settings or EVALUATE in self._kinds_unfollowed:
+            return
+        self._kinds_unfollowed.add(EVALUATE)
+        logger.warning(
+            "round %d: %s: no client evaluates, so that %s has no effect there: let "
+            "clients evaluate, or train with FedAvg",
+            self.server_round,
+            type(self).__name__,
+            ", ".join(f"{name} = {value}" for name, value in settings.items()),
+        )
+
+    def _settings(self, config: Mapping[str, ConfigValue]) -> dict[str, Value]:
+        """Return the method's own settings among those of a message."""
+        values = {name: getattr(self, name.replace("-", "_")) for name in self._TOLD}
+        return {k: value for k, value in values.items() if config.get(k) == value}
+
+    def _limited(
+        self, expected: Expected, config: Mapping[str, ConfigValue]
+    ) -> Expected:
         return replace(
             expected,
             weight_key=self.weighted_by_key,
+            settings=self._settings(config),
             advice=expected.advice or self.NEEDS_OF_CLIENT.advice,
             advice_of={need.name: need.advice for need in self.NEEDS_OF_CLIENT.metrics},
         )

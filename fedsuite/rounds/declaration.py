@@ -86,12 +86,16 @@ class ClientNeeds:
     stores
         Whether the client keeps something between rounds and says so, by the metric
         ``stored-state``: the method is another one without.
+    trusted
+        Whether a run goes on, after a warning, where no client says that it followed the
+        method's settings: Flower's own strategy of that name trusts the app.
     """
 
     client: str = ""
     does: str = ""
     metrics: tuple[NeededMetric, ...] = ()
     stores: bool = False
+    trusted: bool = False
 
     @property
     def words(self) -> str:
@@ -109,6 +113,15 @@ class ClientNeeds:
             client = self.client if own else f"fedsuite.clients.{self.client}"
             return f"train with {client}, which {self.does}"
         return "; ".join(metric.advice for metric in self.metrics)
+
+    def advice_on(self, settings: Mapping[str, Value]) -> str:
+        """What to do where replies do not say that their client followed settings."""
+        numbers = [k for k, value in settings.items() if not isinstance(value, str)]
+        texts = [k for k, value in settings.items() if isinstance(value, str)]
+        places = {"the metrics": numbers, "a ConfigRecord 'followed'": texts}
+        back = " and ".join(f"{', '.join(n)} in {p}" for p, n in places.items() if n)
+        own = f"a client of your own that does so sends back {back} of its replies"
+        return f"{self.advice}; {own}" if self.client else own
 
 
 class MethodDeclaration:

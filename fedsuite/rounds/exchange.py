@@ -254,6 +254,7 @@ class ReplyReader:
         self.bytes_up = 0
         self.num_good = 0
         self.any_stored = False
+        self.unfollowed: dict[int, Mapping[str, ConfigValue | None]] = {}
         for client_id in exchange.client_ids:
             if client_id not in members.nodes:
                 self._settle(client_id, Absent("its node is not connected"))
@@ -294,6 +295,8 @@ class ReplyReader:
             if reply is not None:
                 self.num_good += 1
                 self.any_stored |= reply.stored_state
+                if reply.unfollowed:
+                    self.unfollowed[client_id] = reply.unfollowed
                 self._accept(reply)
                 yield reply
 

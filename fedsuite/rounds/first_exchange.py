@@ -4,6 +4,7 @@ A run whose clients can never give what the method needs is not to go on for rou
 """
 
 import re
+from collections.abc import Mapping
 
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
@@ -31,7 +32,8 @@ def first_refusal(reader: ReplyReader, needs: ClientNeeds, own_clients: bool) ->
     failure = reader.common_failure()
     if isinstance(failure, Missing):
         # An app without evaluation trains all the same, as under Flower's strategies.
-        return "" if (kind, failure.what) == (EVALUATE, HANDLER) else one_line(failure, 600)
+        unevaluated = kind == EVALUATE and lacks_handler(reader)
+        return "" if unevaluated else one_line(failure, 600)
     if own_clients or not needs.client or kind == EVALUATE:
         return ""
     if failure is not None and _CODE_ERROR.search(str(failure)):
@@ -41,3 +43,57 @@ def first_refusal(reader: ReplyReader, needs: ClientNeeds, own_clients: bool) ->
         reason = "no client says that it keeps anything (metric 'stored-state' is missing)"
         return with_advice(reason, needs.advice)
     return ""
+
+
+def lacks_handler(reader: ReplyReader) -> bool:
+    """Return whether the app at the clients has no function for such messages."""
+    failure = reader.common_failure()
+    return isinstance(failure, Missing) and failure.what == HANDLER
+
+
+_SHOWN = 5
+"""How many clients a warning names."""
+
+
+def refusal_of_unfollowed(reader: ReplyReader, needs: ClientNeeds) -> str:
+    """Return why a run is another method's: no reply repeats the method's settings.
+
+    Empty if some client repeats them, and where the method trusts the app.
+    """
+    silent = [said for said in reader.unfollowed.values() if None in said.values()]
+    if needs.trusted or not silent or len(silent) < reader.num_good:
+        return ""
+    return unfollowed(reader, needs, {})
+
+
+def unfollowed(reader: ReplyReader, needs: ClientNeeds, names: Mapping[int, str]) -> str:
+    """Return who does not say that it followed the settings of the message, and the remedy.
+
+    Parameters
+    ----------
+    reader
+        Has read the replies.
+    needs
+        What the method needs of clients.
+    names
+        Client to its name, where it has one.
+    """
+    lacking = reader.unfollowed
+    values = reader.exchange.expected.settings
+    settings = {k: v for k, v in values.items() if any(k in said for said in lacking.values())}
+    what = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    who = f"none of {len(lacking)} clients says that it"
+    if len(lacking) < reader.num_good:
+        shown = [str(names.get(k, k)) for k in sorted(lacking)[:_SHOWN]]
+        more = [f"{len(lacking) - _SHOWN} more"] * (len(lacking) > _SHOWN)
+        who = f"{len(lacking)} of {reader.num_good} clients ({', '.join(shown + more)})"
+        who = f"{who} do not say that they"
+    others = [
+        f"{name} = {one_line(value, 40)}"
+        for said in lacking.values()
+        for name, value in said.items()
+        if value is not None
+    ]
+    instead = f" (but {others[0]})" if others else ""
+    reason = f"{who} followed {what}{instead}, without which this is another method"
+    return one_line(with_advice(reason, needs.advice_on(settings)), 600)

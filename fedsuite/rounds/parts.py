@@ -189,6 +189,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         self.server_round = 0
         self.round_metrics: dict[str, float] = {}
         self._kinds_answered: set[str] = set()
+        self._kinds_unfollowed: set[str] = set()
         self._exchange_index = 0
         self._grid: Grid | None = None
         self._members = Members([], {})

@@ -18,8 +18,11 @@ from fedsuite.messages.array_records import (
 from fedsuite.messages.records import (
     ARRAYS,
     ERROR,
+    FOLLOWED,
     AnyRecord,
     Arrays,
+    ConfigValue,
+    Scalar,
     records_of,
 )
 
@@ -95,6 +98,9 @@ class ClientReply:
         Metric to the name of the one that stands for it, as :class:`Expected` allows.
     claimed_examples
         What the client said, where the guard lets fewer examples count.
+    unfollowed
+        Settings of the message that it does not repeat, to what it says instead; None of
+        nothing.
     lengths
         Record and ``id`` of arrays that it started from, to the length of the change where
         that is known already.
@@ -110,6 +116,7 @@ class ClientReply:
     converted: str = ""
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     claimed_examples: float | None = None
+    unfollowed: Mapping[str, ConfigValue | None] = field(default_factory=dict)
     lengths: dict[tuple[str, int], float] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -139,6 +146,9 @@ class Expected:
         Metric to what to tell an author whose replies lack it.
     largest
         Largest magnitude of any number in the arrays; None for no limit.
+    settings
+        The method's settings in the message, which a client that follows them repeats: in
+        its ConfigRecord ``followed``, or a number among its metrics.
     check
         Looks at a reply that passed all else, and raises :class:`BadReply` with a reason.
     """
@@ -151,6 +161,7 @@ class Expected:
     advice: str = ""
     advice_of: Mapping[str, str] = field(default_factory=dict)
     largest: float | None = None
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
     check: Callable[[ClientReply], None] | None = None
     one_of: bool = False
 
@@ -179,6 +190,7 @@ def check_reply(
         arrays[name] = found.arrays
         size, converted = size + found.num_bytes, converted or found.converted
     metrics, stand_ins = _check_metrics(content, expected)
+    unfollowed = _take_settings(content, metrics, expected.settings)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
     num_examples = _check_weight(expected.weight_key, metrics.pop(expected.weight_key))
     reply = ClientReply(
@@ -191,10 +203,31 @@ def check_reply(
         num_bytes=size,
         converted=converted,
         stand_ins=stand_ins,
+        unfollowed=unfollowed,
     )
     if expected.check is not None:
         expected.check(reply)
     return reply
+
+
+def _take_settings(
+    content: Mapping[str, AnyRecord],
+    metrics: dict[str, float],
+    settings: Mapping[str, Scalar],
+) -> dict[str, ConfigValue | None]:
+    """Take the settings out of the metrics; return those that the reply does not repeat."""
+    if not settings:
+        return {}
+    record = records_of(content, ConfigRecord).get(FOLLOWED, ConfigRecord())
+    found = {name: metrics.pop(name, record.get(name)) for name in settings}
+    return {k: said for k, said in found.items() if not _same(said, settings[k])}
+
+
+def _same(found: ConfigValue | None, value: Scalar) -> bool:
+    """Return whether a setting came back as it was sent, but for a client's float32."""
+    if isinstance(found, int | float) and isinstance(value, int | float):
+        return abs(found) <= LARGEST_COUNT and math.isclose(found, value, rel_tol=1e-6)
+    return found == value
 
 
 def one_line(text: object, limit: int = 300) -> str:
