@@ -16,6 +16,7 @@ from fedsuite.core.plug_ins import Registry
 from fedsuite.core.registry import METHODS, Method, find_method
 from fedsuite.data import DATASETS, ClientShift, DatasetSpec, FederatedData, partition_table
 from fedsuite.models import MODELS
+from fedsuite.rounds.declaration import MethodDeclaration
 from fedsuite.strategies import load_strategy
 
 T = TypeVar("T")
@@ -109,12 +110,15 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
     table = Table("key", "default", "allowed", "meaning", title=f"{name}: keys")
     changed = [key for key in shared_keys().values() if key.name in strategy.DEFAULTS]
     groups: list[tuple[str, Sequence[Key]]] = [(f"method {name}", strategy.method_keys())]
+    more = [_needed_elsewhere(strategy)]
     if every:
         groups += _other_groups()
     else:
         groups.append(("keys of every method, with defaults of its own", changed))
-        more = f"`fedsuite methods {name} --all` lists the keys of every experiment too"
-        table.caption, table.caption_justify = more, "left"
+        more.append(
+            f"`fedsuite methods {name} --all` lists the keys of every experiment too"
+        )
+    table.caption, table.caption_justify = escape("\n".join(filter(None, more))), "left"
     for title, keys in groups:
         if keys:
             table.add_section()
@@ -128,6 +132,16 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
             cells = (key.name, toml_text(default), key.allowed(), meaning)
             table.add_row(*(escape(cell) for cell in cells))
     return table
+
+
+def _needed_elsewhere(strategy: type[MethodDeclaration]) -> str:
+    """Return what a strategy needs of clients in another Flower app; empty of nothing."""
+    needs = strategy.NEEDS_OF_CLIENT
+    if not needs.advice:
+        return ""
+    settings = ", ".join(strategy.settings_told())
+    own = f"; clients of your own do the same, and send back {settings}" if settings else ""
+    return f"In another Flower app: {needs.advice}{own}"
 
 
 def _other_groups() -> list[tuple[str, Sequence[Key]]]:

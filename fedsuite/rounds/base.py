@@ -21,7 +21,6 @@ from fedsuite.messages.records import (
     SERVER_ROUND,
     TRAIN,
     Arrays,
-    ConfigValue,
 )
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.exchange import (
@@ -80,7 +79,7 @@ class FederatedStrategy(RoundLoop):
             raise RuntimeError("exchange() is for use inside a round")
         if self.privacy is not None:
             raise RuntimeError("under noise at the server a round has one exchange")
-        exchange = self.layer.outgoing(exchange)
+        exchange = self.layer.outgoing(self._asking(exchange))
         reader, messages = self._open(exchange, TRAIN)
         report = self.reports[TRAIN]
         report.bytes_down += exchange.bytes_down()
@@ -293,6 +292,7 @@ class FederatedStrategy(RoundLoop):
                 self.privacy.begin(exchange)
         else:
             exchange = self.evaluate_exchange(self._arrays, client_ids)
+        exchange = self._asking(exchange)
         exchange = replace(exchange, config={**config, **exchange.config})
         exchange = self.layer.outgoing(exchange)
         self._pending[phase], messages = self._open(exchange, phase)
@@ -310,11 +310,8 @@ class FederatedStrategy(RoundLoop):
         exchange = replace(
             exchange,
             config={**exchange.config, SERVER_ROUND: self.server_round},
-            expected=self._limited(exchange.expected, exchange.config),
-            expected_of={
-                k: self._limited(e, exchange.config)
-                for k, e in exchange.expected_of.items()
-            },
+            expected=self._limited(exchange.expected),
+            expected_of={k: self._limited(e) for k, e in exchange.expected_of.items()},
         )
         whole = exchange.shared.get(ARRAYS) is self._arrays
         members = gathered(exchange, self._members, self._grid)
@@ -396,18 +393,22 @@ class FederatedStrategy(RoundLoop):
             ", ".join(f"{name} = {value}" for name, value in settings.items()),
         )
 
-    def _settings(self, config: Mapping[str, ConfigValue]) -> dict[str, Value]:
-        """Return the method's own settings among those of a message."""
-        values = {name: getattr(self, name.replace("-", "_")) for name in self._TOLD}
-        return {k: value for k, value in values.items() if config.get(k) == value}
+    def _asking(self, exchange: Exchange) -> Exchange:
+        """Return an exchange whose replies are to repeat the method's settings.
 
-    def _limited(
-        self, expected: Expected, config: Mapping[str, ConfigValue]
-    ) -> Expected:
+        Only where any app could answer: else the form of a reply shows its client.
+        """
+        if self.NEEDS_OF_CLIENT.stores or not exchange.is_plain:
+            return exchange
+        values = {name: getattr(self, name.replace("-", "_")) for name in self._TOLD}
+        sent = {k: value for k, value in values.items() if k in exchange.config}
+        expected = replace(exchange.expected, settings=sent)
+        return replace(exchange, expected=expected)
+
+    def _limited(self, expected: Expected) -> Expected:
         return replace(
             expected,
             weight_key=self.weighted_by_key,
-            settings=self._settings(config),
             advice=expected.advice or self.NEEDS_OF_CLIENT.advice,
             advice_of={need.name: need.advice for need in self.NEEDS_OF_CLIENT.metrics},
         )

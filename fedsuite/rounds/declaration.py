@@ -127,6 +127,8 @@ class ClientNeeds:
 class MethodDeclaration:
     """Class variables that experiments, engines and analyses read before a run starts."""
 
+    _TOLD: ClassVar[Mapping[str, str]]
+
     KEYS: ClassVar[tuple[Key, ...]]
     """All keys that are keywords of the constructor, those of every round among them."""
 
@@ -194,6 +196,11 @@ class MethodDeclaration:
         """Return the keys that are the method's own."""
         shared = {key.name for key in RoundSettings.KEYS}
         return tuple(key for key in cls.KEYS if key.name not in shared)
+
+    @classmethod
+    def settings_told(cls) -> tuple[str, ...]:
+        """Return the names of the settings that messages carry to clients."""
+        return tuple(cls._TOLD)
 
     @classmethod
     def released(cls) -> Release:

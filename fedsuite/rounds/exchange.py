@@ -69,6 +69,22 @@ class Exchange:
     expected: Expected = field(default_factory=Expected)
     expected_of: Mapping[int, Expected] = field(default_factory=dict)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether any app could answer: it gets and sends back the model, and no more."""
+        expected = self.expected
+        more = (
+            expected.metrics,
+            expected.bounds,
+            expected.check,
+            self.own,
+            self.expected_of,
+        )
+        if any(more) or not self.shared.keys() | expected.arrays.keys() <= {ARRAYS}:
+            return False
+        wanted = expected.arrays.get(ARRAYS)
+        return wanted is None or wanted == spec_of(self.shared.get(ARRAYS, {}))
+
     def bytes_down(self) -> int:
         """Return the payload in bytes, counted per client, whatever node hosts it."""
         shared = sum(num_bytes(arrays) for arrays in self.shared.values())
@@ -376,10 +392,11 @@ class ReplyReader:
         self, client_id: int, content: Mapping[str, AnyRecord]
     ) -> ClientReply | BadReply:
         try:
-            if self._wire == "numpy":
-                names = list(spec_of(self.exchange.shared.get(ARRAYS, {})))
-                content = from_legacy(content, self.exchange.message_type, names)
             expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
+            if self._wire == "numpy":
+                kind, settings = self.exchange.message_type, expected.settings
+                names = list(spec_of(self.exchange.shared.get(ARRAYS, {})))
+                content = from_legacy(content, kind, names, settings)
             named = self._keys.understood(content)
             reply = check_reply(client_id, named, expected)
             if named is not content:

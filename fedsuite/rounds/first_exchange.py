@@ -80,7 +80,9 @@ def unfollowed(reader: ReplyReader, needs: ClientNeeds, names: Mapping[int, str]
     """
     lacking = reader.unfollowed
     values = reader.exchange.expected.settings
-    settings = {k: v for k, v in values.items() if any(k in said for said in lacking.values())}
+    settings = {
+        k: v for k, v in values.items() if any(k in said for said in lacking.values())
+    }
     what = ", ".join(f"{name} = {value}" for name, value in settings.items())
     who = f"none of {len(lacking)} clients says that it"
     if len(lacking) < reader.num_good:

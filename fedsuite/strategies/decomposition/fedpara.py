@@ -13,8 +13,9 @@ Deviation: no Jacobian correction, an optional regulariser of the paper.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
+from fedsuite.core.logs import ServerLogger
+from fedsuite.core.settings import state
 from fedsuite.messages.records import Arrays
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.exchange import Exchange
@@ -23,8 +24,11 @@ from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.personal.partial import PartialAverage
 
 
-_FACTORS = frozenset({"x1", "y1", "x2", "y2"}), frozenset(
-    {"t1", "o1", "i1", "t2", "o2", "i2"}
+logger = ServerLogger(__name__)
+
+_FACTORS = (
+    frozenset({"x1", "y1", "x2", "y2"}),
+    frozenset({"t1", "o1", "i1", "t2", "o2", "i2"}),
 )
 """Names of a layer's factors: of a dense one, and of a convolution."""
 
@@ -49,10 +53,13 @@ class FedPara(FedAvg):
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True}
     FIXED: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": False}
 
+    _warned: bool = state(default_factory=bool)
+
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Refuse a model without factors, whose training would be FedAvg's."""
-        if not is_factored(arrays):
-            raise ConfigError(
+        """Warn of a model without factors, whose training is FedAvg's."""
+        if not (self._warned or is_factored(arrays)):
+            self._warned = True
+            logger.warning(
                 "the model has no factors, and without them FedPara is FedAvg: make it "
                 "with fedsuite.models.fedpara.fedpara(model), at the clients too"
             )
