@@ -115,7 +115,7 @@ class ClientNeeds:
         return "; ".join(metric.advice for metric in self.metrics)
 
     def advice_on(self, settings: Mapping[str, Value]) -> str:
-        """What to do where replies do not say that their client followed settings."""
+        """Return what to do where replies do not repeat these settings."""
         numbers = [k for k, value in settings.items() if not isinstance(value, str)]
         texts = [k for k, value in settings.items() if isinstance(value, str)]
         places = {"the metrics": numbers, "a ConfigRecord 'followed'": texts}

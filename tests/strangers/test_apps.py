@@ -92,24 +92,25 @@ UNFOLLOWED = (
     r"round 1: \w+: none of \d+ clients says that it followed proximal-mu = 0\.01, without "
     r"which this is another method: train with fedsuite\.clients\.FedProxClient"
 )
+_METRICS = '    metrics = {"train_loss": loss, "num-examples": len(labels)'
+_STEPS = "    for _ in range(steps):\n"
+_PULLED = """\
+    start = {name: array.copy() for name, array in model.items()}
+    for _ in range(steps):
+        for name in model:
+            model[name] -= learning_rate * mu * (model[name] - start[name])
+"""
 PULL = (
     (
         'context.run_config["learning-rate"])',
         'context.run_config["learning-rate"], msg.content["config"]["proximal-mu"])',
     ),
     (
-        '    metrics = {"train_loss": loss, "num-examples": len(labels)}',
-        '    mu = msg.content["config"]["proximal-mu"]\n'
-        '    metrics = {"train_loss": loss, "num-examples": len(labels), "proximal-mu": mu}',
+        _METRICS,
+        f'    mu = msg.content["config"]["proximal-mu"]\n{_METRICS}, "proximal-mu": mu',
     ),
     ("learning_rate, steps=10):", "learning_rate, mu=0.0, steps=10):"),
-    (
-        "    for _ in range(steps):\n",
-        "    start = {name: array.copy() for name, array in model.items()}\n"
-        "    for _ in range(steps):\n"
-        "        for name in model:\n"
-        "            model[name] -= learning_rate * mu * (model[name] - start[name])\n",
-    ),
+    (_STEPS, _PULLED),
 )
 """The client's part of FedProx, in the NumPy app."""
 

@@ -23,7 +23,6 @@ from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.personal.partial import PartialAverage
 
-
 logger = ServerLogger(__name__)
 
 _FACTORS = (

@@ -18,7 +18,6 @@ from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.personal.partial import PartialAverage
 
-
 logger = ServerLogger(__name__)
 
 
