@@ -4,7 +4,7 @@ A method overrides :meth:`FederatedStrategy.train_exchange`, which says what is 
 what must come back, and :meth:`FederatedStrategy.aggregate`, which reduces the replies.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger, log_scope
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.records import (
@@ -28,12 +27,6 @@ from fedsuite.rounds.exchange import (
     Rejection,
     ReplyReader,
     build_messages,
-)
-from fedsuite.rounds.first_exchange import (
-    first_refusal,
-    lacks_handler,
-    refusal_of_unfollowed,
-    unfollowed,
 )
 from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
 from fedsuite.rounds.gathering import gathered
@@ -221,7 +214,7 @@ class FederatedStrategy(RoundLoop):
         last = server_round == self.num_rounds
         skipped = server_round % self.evaluate_every and not last
         if self.sampling[EVALUATE].fraction == 0.0:
-            self._warn_of_unused(self.told(EVALUATE))
+            self.first.warn_of_unused(self.told(EVALUATE), server_round)
             return []
         if skipped:
             return []
@@ -360,38 +353,8 @@ class FederatedStrategy(RoundLoop):
         return reader, messages
 
     def _judge_first(self, reader: ReplyReader) -> None:
-        """End the run if the first exchange of its kind shows that the run cannot work.
-
-        Warn, once for each kind, of clients that do not say that they do their part.
-        """
-        kind, where = reader.exchange.message_type, f"round {self.server_round}"
-        if kind not in self._kinds_answered:
-            if reader.num_good:
-                self._kinds_answered.add(kind)
-            needs = self.layer.needs() or self.NEEDS_OF_CLIENT
-            reason = first_refusal(reader, needs, self._members.hosted)
-            reason = reason or refusal_of_unfollowed(reader, self.NEEDS_OF_CLIENT)
-            if reason:
-                raise RunError(f"{where}: {type(self).__name__}: {reason}")
-        if kind == EVALUATE and lacks_handler(reader):
-            self._warn_of_unused(reader.exchange.expected.settings)
-        if reader.unfollowed and kind not in self._kinds_unfollowed:
-            self._kinds_unfollowed.add(kind)
-            words = unfollowed(reader, self.NEEDS_OF_CLIENT, self._members.names)
-            logger.warning("%s: %s: %s", where, type(self).__name__, words)
-
-    def _warn_of_unused(self, settings: Mapping[str, Value]) -> None:
-        """Warn, once, of settings for an evaluation that does not take place."""
-        if not settings or EVALUATE in self._kinds_unfollowed:
-            return
-        self._kinds_unfollowed.add(EVALUATE)
-        logger.warning(
-            "round %d: %s: no client evaluates, so that %s has no effect there: let "
-            "clients evaluate, or train with FedAvg",
-            self.server_round,
-            type(self).__name__,
-            ", ".join(f"{name} = {value}" for name, value in settings.items()),
-        )
+        """End the run if the first exchange of its kind shows that the run cannot work."""
+        self.first.judge(reader, self.server_round, self.layer.needs(), self._members)
 
     def _asking(self, exchange: Exchange) -> Exchange:
         """Return an exchange whose replies are to repeat the method's settings.

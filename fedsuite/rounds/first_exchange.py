@@ -6,13 +6,92 @@ A run whose clients can never give what the method needs is not to go on for rou
 import re
 from collections.abc import Mapping
 
+from fedsuite.core.errors import RunError
+from fedsuite.core.keys import Value
+from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import HANDLER, ReplyReader
+from fedsuite.rounds.membership import Members
 from fedsuite.rounds.validation import Missing, one_line, with_advice
+
+logger = ServerLogger(__name__)
 
 _CODE_ERROR = re.compile(r"\b(Assertion|Attribute|Index|Key|Runtime|Type|Value)Error\b")
 """What clients raise that cannot read a message; a full disk may be well a round later."""
+
+
+_SHOWN = 5
+"""How many clients a warning names."""
+
+
+class FirstExchanges:
+    """Judges the first exchange of each kind, and warns of clients, once for each kind.
+
+    Parameters
+    ----------
+    method
+        Name of the strategy's class.
+    needs
+        What the method needs of clients.
+    """
+
+    def __init__(self, method: str, needs: ClientNeeds) -> None:
+        self._method = method
+        self._needs = needs
+        self._answered: set[str] = set()
+        self._warned: set[str] = set()
+
+    def judge(
+        self,
+        reader: ReplyReader,
+        server_round: int,
+        of_layer: ClientNeeds | None,
+        members: Members,
+    ) -> None:
+        """End a run that cannot work; warn of clients that do not say they do their part.
+
+        Parameters
+        ----------
+        reader
+            Has read the replies to an exchange.
+        server_round
+            The round.
+        of_layer
+            What the layer needs of clients, in the method's place.
+        members
+            The clients of the federation.
+
+        Raises
+        ------
+        RunError
+            Naming the round, the method, and what to do.
+        """
+        kind, where = reader.exchange.message_type, f"round {server_round}: {self._method}"
+        if kind not in self._answered:
+            if reader.num_good:
+                self._answered.add(kind)
+            reason = first_refusal(reader, of_layer or self._needs, members.hosted)
+            if reason := reason or refusal_of_unfollowed(reader, self._needs):
+                raise RunError(f"{where}: {reason}")
+        if kind == EVALUATE and lacks_handler(reader):
+            self.warn_of_unused(reader.exchange.expected.settings, server_round)
+        if reader.unfollowed and kind not in self._warned:
+            self._warned.add(kind)
+            logger.warning("%s: %s", where, unfollowed(reader, self._needs, members.names))
+
+    def warn_of_unused(self, settings: Mapping[str, Value], server_round: int) -> None:
+        """Warn, once, of settings for an evaluation that does not take place."""
+        if not settings or EVALUATE in self._warned:
+            return
+        self._warned.add(EVALUATE)
+        logger.warning(
+            "round %d: %s: no client evaluates, so that %s has no effect there: let "
+            "clients evaluate, or train with FedAvg",
+            server_round,
+            self._method,
+            ", ".join(f"{name} = {value}" for name, value in settings.items()),
+        )
 
 
 def first_refusal(reader: ReplyReader, needs: ClientNeeds, own_clients: bool) -> str:
@@ -49,10 +128,6 @@ def lacks_handler(reader: ReplyReader) -> bool:
     """Return whether the app at the clients has no function for such messages."""
     failure = reader.common_failure()
     return isinstance(failure, Missing) and failure.what == HANDLER
-
-
-_SHOWN = 5
-"""How many clients a warning names."""
 
 
 def refusal_of_unfollowed(reader: ReplyReader, needs: ClientNeeds) -> str:

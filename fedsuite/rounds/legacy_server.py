@@ -1,9 +1,9 @@
 """What Flower's legacy strategies have, and what to write here in its place.
 
-A strategy of ``flwr.server.strategy`` in a ``ServerApp(server_fn=...)`` is given its rounds'
-settings, the first model and the evaluation by its constructor, and is called by
-``configure_fit`` and its like. Here they belong to ``start`` and to ``configure_train``. The
-server of such an app cannot run a strategy of fedsuite, and nobody calls a method of it.
+The constructor of a strategy of ``flwr.server.strategy`` is given the first model, the
+evaluation and the rounds' settings, and a ``ServerApp(server_fn=...)`` calls its
+``configure_fit`` and the like. Here all that belongs to ``start`` and ``configure_train``,
+and the server of such an app cannot run a strategy.
 """
 
 import difflib
@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from fedsuite.core.errors import ConfigError
 
 _LEAVE = "leave it out: "
+_EVALUATE = "start(evaluate_fn=...), which is given the round and an ArrayRecord"
 _WRAPPER = "a wrapper of flwr.serverapp.strategy around the strategy, or "
 
 KEYWORDS: Mapping[str, str] = {
@@ -20,8 +21,8 @@ KEYWORDS: Mapping[str, str] = {
     "min_fit_clients": "min_train_nodes",
     "min_evaluate_clients": "min_evaluate_nodes",
     "min_available_clients": "min_available_nodes",
-    "evaluate_fn": "start(evaluate_fn=...), which is given the round and an ArrayRecord",
-    "evaluate_function": "start(evaluate_fn=...), which is given the round and an ArrayRecord",
+    "evaluate_fn": _EVALUATE,
+    "evaluate_function": _EVALUATE,
     "on_fit_config_fn": "start(train_config=ConfigRecord(...)); what changes by round is "
     "written into config in an overridden configure_train",
     "on_evaluate_config_fn": "start(evaluate_config=ConfigRecord(...)); what changes by "
@@ -31,7 +32,8 @@ KEYWORDS: Mapping[str, str] = {
     "min_completion_rate_evaluate": _LEAVE + "an evaluation is of the replies that came",
     "initial_parameters": "start(initial_arrays=ArrayRecord(...))",
     "fit_metrics_aggregation_fn": "train_metrics_aggr_fn, which is given RecordDicts",
-    "evaluate_metrics_aggregation_fn": "evaluate_metrics_aggr_fn, which is given RecordDicts",
+    "evaluate_metrics_aggregation_fn": "evaluate_metrics_aggr_fn, which is given "
+    "RecordDicts",
     "inplace": _LEAVE + "replies are added up one at a time",
     "eta": "server_learning_rate",
     "eta_l": _LEAVE + "it is the clients' own learning rate",
@@ -69,7 +71,7 @@ METHODS: Mapping[str, str] = {
     "aggregate_fit": "aggregate_train(server_round, replies)",
     "configure_evaluate": "configure_evaluate(server_round, arrays, config, grid)",
     "aggregate_evaluate": "aggregate_evaluate(server_round, replies)",
-    "evaluate": "start(evaluate_fn=...), which is given the round and an ArrayRecord",
+    "evaluate": _EVALUATE,
     "num_fit_clients": "fraction_train and min_train_nodes, or an overridden drawn(phase)",
     "num_evaluation_clients": "fraction_evaluate and min_evaluate_nodes",
     "ndarrays_to_parameters": "ArrayRecord(list_of_ndarrays)",
@@ -119,8 +121,8 @@ def check_keywords(
             continue
         if name in KEYWORDS:
             raise KeywordError(
-                f"{strategy} has no keyword {name}, which is of Flower's legacy strategies: "
-                f"{_written(KEYWORDS[name])}"
+                f"{strategy} has no keyword {name}, which is of Flower's legacy "
+                f"strategies: {_written(KEYWORDS[name])}"
             )
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"help({strategy}) lists them"

@@ -40,6 +40,7 @@ from fedsuite.rounds.exchange import (
     Wire,
 )
 from fedsuite.rounds.exchange_layer import ExchangeLayer
+from fedsuite.rounds.first_exchange import FirstExchanges
 from fedsuite.rounds.guard import Guard, Limit
 from fedsuite.rounds.legacy_server import check_keywords, check_methods, missing
 from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
@@ -218,8 +219,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         self.kept_versions: dict[int, str] = {}
         self.server_round = 0
         self.round_metrics: dict[str, float] = {}
-        self._kinds_answered: set[str] = set()
-        self._kinds_unfollowed: set[str] = set()
+        self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self._exchange_index = 0
         self._grid: Grid | None = None
         self._members = Members([], {})

@@ -232,9 +232,10 @@ def test_all_settings_are_to_come_back() -> None:
         over_strangers(FedNTD(min_available_nodes=3), app)
     assert str(caught.value) == (
         "round 1: FedNTD: none of 3 clients says that it followed fedntd-temperature = "
-        "1.0, without which this is another method: train with fedsuite.clients.FedNTDClient, "
-        "which distils the received model on the other classes; a client of "
-        "your own that does so sends back fedntd-temperature in the metrics of its replies"
+        "1.0, without which this is another method: train with "
+        "fedsuite.clients.FedNTDClient, which distils the received model on the other "
+        "classes; a client of your own that does so sends back fedntd-temperature in "
+        "the metrics of its replies"
     )
     both = {n: echo(n) for n in ("fedntd-weight", "fedntd-temperature")}
     over_strangers(FedNTD(min_available_nodes=3), repeating(**both))

@@ -1,4 +1,4 @@
-"""What a legacy ServerApp does with a strategy of fedsuite: one line that says what to write."""
+"""A legacy ServerApp, and what is written for it, end with a line of what to write."""
 
 import inspect
 import re
@@ -67,9 +67,21 @@ def test_a_legacy_keyword_says_what_to_write(name: str) -> None:
 
 def test_what_is_to_be_written_is_there() -> None:
     """Each keyword that a line names is one of FedAvg's, start's, or of the named class."""
-    words = {w for text in KEYWORDS.values() for w in re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", text)}
-    there = set(inspect.signature(FedAvg).parameters) | set(inspect.signature(FedAvg.start).parameters)
-    there |= {"configure_train", "configure_evaluate", "qffl_q", "proximal_mu", "learning_rate"}
+    words = {
+        w
+        for text in KEYWORDS.values()
+        for w in re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", text)
+    }
+    there = set(inspect.signature(FedAvg).parameters) | set(
+        inspect.signature(FedAvg.start).parameters
+    )
+    there |= {
+        "configure_train",
+        "configure_evaluate",
+        "qffl_q",
+        "proximal_mu",
+        "learning_rate",
+    }
     assert words <= there
 
 
@@ -79,14 +91,19 @@ def test_every_method_says_so(name: str) -> None:
     needed = parts().needed_by(made)
     with pytest.raises(FedsuiteError, match=r": write fraction_train$"):
         made(**needed, fraction_fit=0.5)  # type: ignore[arg-type]
-    with pytest.raises(AttributeError, match=rf"^{made.__name__} has no configure_fit, and a le"):
+    with pytest.raises(
+        AttributeError, match=rf"^{made.__name__} has no configure_fit, and a le"
+    ):
         made(**needed).configure_fit  # type: ignore[arg-type, attr-defined] # noqa: B018
 
 
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"fractoin_train": 1.0}, "FedAvg has no keyword fractoin_train: did you mean fraction_train?"),
+        (
+            {"fractoin_train": 1.0},
+            "FedAvg has no keyword fractoin_train: did you mean fraction_train?",
+        ),
         ({"zzz": 1.0}, "FedAvg has no keyword zzz: help(FedAvg) lists them"),
     ],
 )
@@ -99,7 +116,7 @@ def test_a_keyword_that_is_none(given: dict[str, Any], line: str) -> None:
 
 
 def test_keywords_have_names() -> None:
-    with pytest.raises(FedsuiteError, match="^FedAvg takes keywords alone: write FedAvg"):
+    with pytest.raises(FedsuiteError, match=r"^FedAvg takes keywords alone: write FedAvg"):
         FedAvg(0.5)  # type: ignore[call-arg, misc]
 
 
@@ -109,7 +126,9 @@ def test_a_constructor_of_ones_own_may_take_what_it_likes() -> None:
             super().__init__(fraction_train=fraction_fit, **more)
 
     assert Mine(0.5, seed=3).fraction_train == 0.5
-    with pytest.raises(FedsuiteError, match="FedAvg has no keyword min_fit_clients, .*_nodes"):
+    with pytest.raises(
+        FedsuiteError, match=r"FedAvg has no keyword min_fit_clients, .*_nodes"
+    ):
         Mine(0.5, min_fit_clients=3)
 
 
@@ -163,7 +182,10 @@ def test_flowers_own_methods_take_what_the_rounds_give() -> None:
     for name in ("configure_evaluate", "aggregate_evaluate"):
         arguments = list(inspect.signature(getattr(flower.Strategy, name)).parameters)[1:]
         assert METHODS[name] == f"{name}({', '.join(arguments)})"
-    for old, new in (("configure_fit", "configure_train"), ("aggregate_fit", "aggregate_train")):
+    for old, new in (
+        ("configure_fit", "configure_train"),
+        ("aggregate_fit", "aggregate_train"),
+    ):
         arguments = list(inspect.signature(getattr(flower.Strategy, new)).parameters)[1:]
         assert METHODS[old] == f"{new}({', '.join(arguments)})"
 
@@ -185,7 +207,9 @@ def test_a_legacy_server_ends_with_one_line(wrapped: bool) -> None:
     def server_fn(context: Context) -> ServerAppComponents:
         strategy: Any = FedAvg()
         if wrapped:
-            strategy = legacy.DifferentialPrivacyServerSideFixedClipping(strategy, 1.0, 1.0, 2)
+            strategy = legacy.DifferentialPrivacyServerSideFixedClipping(
+                strategy, 1.0, 1.0, 2
+            )
         return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=1))
 
     app = ServerApp(server_fn=server_fn)
