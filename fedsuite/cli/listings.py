@@ -16,7 +16,6 @@ from fedsuite.core.plug_ins import Registry
 from fedsuite.core.registry import METHODS, Method, find_method
 from fedsuite.data import DATASETS, ClientShift, DatasetSpec, FederatedData, partition_table
 from fedsuite.models import MODELS
-from fedsuite.rounds.declaration import MethodDeclaration
 from fedsuite.strategies import load_strategy
 
 T = TypeVar("T")
@@ -110,7 +109,8 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
     table = Table("key", "default", "allowed", "meaning", title=f"{name}: keys")
     changed = [key for key in shared_keys().values() if key.name in strategy.DEFAULTS]
     groups: list[tuple[str, Sequence[Key]]] = [(f"method {name}", strategy.method_keys())]
-    more = [_needed_elsewhere(strategy)]
+    elsewhere = strategy.needed_elsewhere()
+    more = [f"In another Flower app: {elsewhere}"] if elsewhere else []
     if every:
         groups += _other_groups()
     else:
@@ -118,7 +118,7 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
         more.append(
             f"`fedsuite methods {name} --all` lists the keys of every experiment too"
         )
-    table.caption, table.caption_justify = escape("\n".join(filter(None, more))), "left"
+    table.caption, table.caption_justify = escape("\n".join(more)), "left"
     for title, keys in groups:
         if keys:
             table.add_section()
@@ -132,16 +132,6 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
             cells = (key.name, toml_text(default), key.allowed(), meaning)
             table.add_row(*(escape(cell) for cell in cells))
     return table
-
-
-def _needed_elsewhere(strategy: type[MethodDeclaration]) -> str:
-    """Return what a strategy needs of clients in another Flower app; empty of nothing."""
-    needs = strategy.NEEDS_OF_CLIENT
-    if not needs.advice:
-        return ""
-    settings = ", ".join(strategy.settings_told())
-    own = f"; clients of your own do the same, and send back {settings}" if settings else ""
-    return f"In another Flower app: {needs.advice}{own}"
 
 
 def _other_groups() -> list[tuple[str, Sequence[Key]]]:

@@ -198,9 +198,11 @@ class MethodDeclaration:
         return tuple(key for key in cls.KEYS if key.name not in shared)
 
     @classmethod
-    def settings_told(cls) -> tuple[str, ...]:
-        """Return the names of the settings that messages carry to clients."""
-        return tuple(cls._TOLD)
+    def needed_elsewhere(cls) -> str:
+        """Return what clients of another Flower app are to do; empty of nothing."""
+        needs, settings = cls.NEEDS_OF_CLIENT, ", ".join(cls._TOLD)
+        own = f"; clients of your own do the same, and send back {settings}"
+        return needs.advice + own if needs.client and settings else needs.advice
 
     @classmethod
     def released(cls) -> Release:
