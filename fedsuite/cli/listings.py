@@ -109,12 +109,16 @@ def method_keys_table(name: str, *, every: bool = False) -> Table:
     table = Table("key", "default", "allowed", "meaning", title=f"{name}: keys")
     changed = [key for key in shared_keys().values() if key.name in strategy.DEFAULTS]
     groups: list[tuple[str, Sequence[Key]]] = [(f"method {name}", strategy.method_keys())]
+    elsewhere = strategy.needed_elsewhere()
+    more = [f"In another Flower app: {elsewhere}"] if elsewhere else []
     if every:
         groups += _other_groups()
     else:
         groups.append(("keys of every method, with defaults of its own", changed))
-        more = f"`fedsuite methods {name} --all` lists the keys of every experiment too"
-        table.caption, table.caption_justify = more, "left"
+        more.append(
+            f"`fedsuite methods {name} --all` lists the keys of every experiment too"
+        )
+    table.caption, table.caption_justify = escape("\n".join(more)), "left"
     for title, keys in groups:
         if keys:
             table.add_section()

@@ -5,7 +5,7 @@ and answers with ``fitres.*`` and ``evaluateres.*``. Legacy records have arrays 
 only, so names come from the request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -14,6 +14,7 @@ from fedsuite.messages.records import (
     ARRAYS,
     CONFIG,
     EVALUATE,
+    FOLLOWED,
     METRICS,
     NUM_EXAMPLES,
     TRAIN,
@@ -61,7 +62,10 @@ def to_legacy(content: RecordDict, message_type: str) -> RecordDict:
 
 
 def from_legacy(
-    content: Mapping[str, AnyRecord], message_type: str, names: Sequence[str]
+    content: Mapping[str, AnyRecord],
+    message_type: str,
+    names: Sequence[str],
+    settings: Iterable[str] = (),
 ) -> RecordDict:
     """Turn a legacy result into the records of a single-layout reply.
 
@@ -73,6 +77,8 @@ def from_legacy(
         Type of the request.
     names
         Names of the request's arrays, in order.
+    settings
+        Names of the settings that the reply is to repeat.
 
     Raises
     ------
@@ -86,9 +92,10 @@ def from_legacy(
         status = configs[f"{prefix}.status"]
         if status["code"] != 0:
             raise RecordError(f"client reported: {status['message']!r}"[:200])
+        reported = configs[f"{prefix}.metrics"]
         metrics: dict[str, MetricValue] = {
             key: value
-            for key, value in configs[f"{prefix}.metrics"].items()
+            for key, value in reported.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
         examples = numbers[f"{prefix}.num_examples"]["num_examples"]
@@ -103,6 +110,9 @@ def from_legacy(
     except KeyError as error:
         raise RecordError(f"record {error} is missing: not a legacy result") from None
     reply[METRICS] = MetricRecord({**metrics, NUM_EXAMPLES: examples})
+    # A legacy client has one place for its numbers and for the settings that it followed.
+    if followed := {k: reported[k] for k in settings if k in reported.keys() - metrics}:
+        reply[FOLLOWED] = ConfigRecord(followed)
     return reply
 
 

@@ -6,7 +6,8 @@ two layouts:
 
 - *single*: one client per node, as in Flower's quickstarts. A request has an ArrayRecord
   ``arrays`` and a ConfigRecord ``config``. A reply has an ArrayRecord ``arrays`` and a
-  MetricRecord ``metrics``.
+  MetricRecord ``metrics``, and a ConfigRecord ``followed`` that repeats the settings of
+  the request which the client reads, if there are any.
 - *hosted*: ``config`` lists ``client-ids``. Shared arrays travel once. Records of one
   client are named ``client-ID.NAME``. The reply has one entry per client: the client's
   records, or ``client-ID.error``. In the single layout a record called ``error`` is the
@@ -39,6 +40,7 @@ CONFIG = "config"
 METRICS = "metrics"
 ERROR = "error"
 DAMAGE = "packed.error"
+FOLLOWED = "followed"
 NUM_EXAMPLES = "num-examples"
 NUM_STEPS = "num-steps"
 LOSS_BEFORE = "loss-before"
@@ -160,10 +162,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """Reply of one client: named array records and metrics."""
+    """Reply of one client: named array records, metrics, and the settings it followed."""
 
     arrays: Mapping[str, Arrays] = field(default_factory=dict)
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
+    followed: Mapping[str, ConfigValue] = field(default_factory=dict)
 
 
 AnyRecord = ArrayRecord | ConfigRecord | MetricRecord
@@ -204,6 +207,8 @@ def add_entry(
         for name, arrays in outcome.arrays.items()
     }
     records[client_record(client_id, METRICS)] = metric_record(outcome.metrics)
+    if outcome.followed:
+        records[client_record(client_id, FOLLOWED)] = ConfigRecord(dict(outcome.followed))
     filled(content, records)
 
 
@@ -232,6 +237,8 @@ def pack_reply(reply: Reply) -> RecordDict:
     """Pack the reply of a node's only client."""
     content = RecordDict({name: to_record(a) for name, a in reply.arrays.items()})
     content[METRICS] = metric_record(reply.metrics)
+    if reply.followed:
+        content[FOLLOWED] = ConfigRecord(dict(reply.followed))
     return content
 
 

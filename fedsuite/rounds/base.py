@@ -29,7 +29,6 @@ from fedsuite.rounds.exchange import (
     ReplyReader,
     build_messages,
 )
-from fedsuite.rounds.first_exchange import first_refusal
 from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
 from fedsuite.rounds.gathering import gathered
 from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
@@ -76,7 +75,7 @@ class FederatedStrategy(RoundLoop):
             raise RuntimeError("exchange() is for use inside a round")
         if self.privacy is not None:
             raise RuntimeError("under noise at the server a round has one exchange")
-        exchange = self.layer.outgoing(exchange)
+        exchange = self.layer.outgoing(self._asking(exchange))
         reader, messages = self._open(exchange, TRAIN)
         report = self.reports[TRAIN]
         report.bytes_down += exchange.bytes_down()
@@ -225,7 +224,10 @@ class FederatedStrategy(RoundLoop):
         self.layer.before_evaluation(arrays)
         last = server_round == self.num_rounds
         skipped = server_round % self.evaluate_every and not last
-        if self.sampling[EVALUATE].fraction == 0.0 or skipped:
+        if self.sampling[EVALUATE].fraction == 0.0:
+            self.first.warn_of_unused(self.told(EVALUATE), server_round)
+            return []
+        if skipped:
             return []
         self._begin_round(server_round, arrays, grid)
         return self._configure(EVALUATE, config)
@@ -298,6 +300,7 @@ class FederatedStrategy(RoundLoop):
                 self.privacy.begin(exchange)
         else:
             exchange = self.evaluate_exchange(self._arrays, client_ids)
+        exchange = self._asking(exchange)
         exchange = replace(exchange, config={**config, **exchange.config})
         exchange = self.layer.outgoing(exchange)
         self._pending[phase], messages = self._open(exchange, phase)
@@ -407,14 +410,19 @@ class FederatedStrategy(RoundLoop):
 
     def _judge_first(self, reader: ReplyReader) -> None:
         """End the run if the first exchange of its kind shows that the run cannot work."""
-        kind = reader.exchange.message_type
-        if kind in self._kinds_answered:
-            return
-        if reader.num_good:
-            self._kinds_answered.add(kind)
-        needs = self.layer.needs() or self.NEEDS_OF_CLIENT
-        if reason := first_refusal(reader, needs, self._members.hosted):
-            raise RunError(f"round {self.server_round}: {type(self).__name__}: {reason}")
+        self.first.judge(reader, self.server_round, self.layer.needs(), self._members)
+
+    def _asking(self, exchange: Exchange) -> Exchange:
+        """Return an exchange whose replies are to repeat the method's settings.
+
+        Only where any app could answer: else the form of a reply shows its client.
+        """
+        if self.NEEDS_OF_CLIENT.stores or not exchange.is_plain:
+            return exchange
+        values = {name: getattr(self, name.replace("-", "_")) for name in self._TOLD}
+        sent = {k: value for k, value in values.items() if k in exchange.config}
+        expected = replace(exchange.expected, settings=sent)
+        return replace(exchange, expected=expected)
 
     def _steering(self, phase: str) -> Collection[str]:
         """Return the columns that the method or the run is steered by, where they come."""

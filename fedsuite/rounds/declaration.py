@@ -86,12 +86,16 @@ class ClientNeeds:
     stores
         Whether the client keeps something between rounds and says so, by the metric
         ``stored-state``: the method is another one without.
+    trusted
+        Whether a run goes on, after a warning, where no client says that it followed the
+        method's settings: Flower's own strategy of that name trusts the app.
     """
 
     client: str = ""
     does: str = ""
     metrics: tuple[NeededMetric, ...] = ()
     stores: bool = False
+    trusted: bool = False
 
     @property
     def words(self) -> str:
@@ -110,9 +114,20 @@ class ClientNeeds:
             return f"train with {client}, which {self.does}"
         return "; ".join(metric.advice for metric in self.metrics)
 
+    def advice_on(self, settings: Mapping[str, Value]) -> str:
+        """Return what to do where replies do not repeat these settings."""
+        numbers = [k for k, value in settings.items() if not isinstance(value, str)]
+        texts = [k for k, value in settings.items() if isinstance(value, str)]
+        places = {"the metrics": numbers, "a ConfigRecord 'followed'": texts}
+        back = " and ".join(f"{', '.join(n)} in {p}" for p, n in places.items() if n)
+        own = f"a client of your own that does so sends back {back} of its replies"
+        return f"{self.advice}; {own}" if self.client else own
+
 
 class MethodDeclaration:
     """Class variables that experiments, engines and analyses read before a run starts."""
+
+    _TOLD: ClassVar[Mapping[str, str]]
 
     KEYS: ClassVar[tuple[Key, ...]]
     """All keys that are keywords of the constructor, those of every round among them."""
@@ -192,6 +207,13 @@ class MethodDeclaration:
         """Return the keys that are the method's own."""
         shared = {key.name for key in RoundSettings.KEYS}
         return tuple(key for key in cls.KEYS if key.name not in shared)
+
+    @classmethod
+    def needed_elsewhere(cls) -> str:
+        """Return what clients of another Flower app are to do; empty of nothing."""
+        needs, settings = cls.NEEDS_OF_CLIENT, ", ".join(cls._TOLD)
+        own = f"; clients of your own do the same, and send back {settings}"
+        return needs.advice + own if needs.client and settings else needs.advice
 
     @classmethod
     def released(cls) -> Release:

@@ -71,6 +71,22 @@ class Exchange:
     expected: Expected = field(default_factory=Expected)
     expected_of: Mapping[int, Expected] = field(default_factory=dict)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether any app could answer: it gets and sends back the model, and no more."""
+        expected = self.expected
+        more = (
+            expected.metrics,
+            expected.bounds,
+            expected.check,
+            self.own,
+            self.expected_of,
+        )
+        if any(more) or not self.shared.keys() | expected.arrays.keys() <= {ARRAYS}:
+            return False
+        wanted = expected.arrays.get(ARRAYS)
+        return wanted is None or wanted == spec_of(self.shared.get(ARRAYS, {}))
+
     def bytes_down(self) -> int:
         """Return the payload in bytes, counted per client, whatever node hosts it."""
         shared = sum(num_bytes(arrays) for arrays in self.shared.values())
@@ -256,6 +272,7 @@ class ReplyReader:
         self.bytes_up = 0
         self.num_good = 0
         self.any_stored = False
+        self.unfollowed: dict[int, Mapping[str, ConfigValue | None]] = {}
         for client_id in exchange.client_ids:
             if client_id not in members.nodes:
                 self._settle(client_id, Absent("its node is not connected"))
@@ -302,6 +319,8 @@ class ReplyReader:
             if reply is not None:
                 self.num_good += 1
                 self.any_stored |= reply.stored_state
+                if reply.unfollowed:
+                    self.unfollowed[client_id] = reply.unfollowed
                 self._accept(reply)
                 yield reply
 
@@ -384,12 +403,13 @@ class ReplyReader:
         self, client_id: int, content: Mapping[str, AnyRecord]
     ) -> ClientReply | BadReply:
         try:
+            expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
             if self._wire == "numpy":
+                kind, settings = self.exchange.message_type, expected.settings
                 names = list(spec_of(self.exchange.shared.get(ARRAYS, {})))
-                content = from_legacy(content, self.exchange.message_type, names)
+                content = from_legacy(content, kind, names, settings)
             if reason := failure_of(content, hosted=self._members.hosted):
                 return BadReply(f"client failed: {one_line(reason)}")
-            expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
             named = self._keys.understood(content)
             reply = check_reply(client_id, named, expected)
             if named is not content:

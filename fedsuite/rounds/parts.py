@@ -4,8 +4,10 @@ What runs the rounds stands above: :mod:`fedsuite.rounds.base`.
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -38,8 +40,10 @@ from fedsuite.rounds.exchange import (
     Wire,
 )
 from fedsuite.rounds.exchange_layer import ExchangeLayer
+from fedsuite.rounds.first_exchange import FirstExchanges
 from fedsuite.rounds.guard import Guard, Limit
 from fedsuite.rounds.infinite_entries import InfiniteEntries
+from fedsuite.rounds.legacy_server import check_keywords, check_methods, missing
 from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
 from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
 from fedsuite.rounds.privacy_rules import is_noised, refusal
@@ -52,6 +56,19 @@ from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.rounds.witness import Witness
 
 logger = ServerLogger(__name__)
+
+
+def _checking(cls: type) -> Callable[..., None]:
+    """Return a class's constructor, with words of its own for unknown keywords."""
+    made: Callable[..., None] = vars(cls)["__init__"]
+    known = {field.name for field in fields(cls) if field.init}
+
+    @wraps(made)
+    def checked(self: object, *unnamed: object, **given: object) -> None:
+        check_keywords(cls.__name__, known, given, len(unnamed))
+        made(self, **given)
+
+    return checked
 
 
 class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
@@ -143,6 +160,20 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         "FilterDecomposition; a layer serves one strategy",
     )
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_methods(cls)
+        # The constructor that was made of the fields names neither what stands for an
+        # unknown keyword nor what is like it.
+        if "_MADE" in vars(cls):
+            cls.__init__ = _checking(cls)  # type: ignore[method-assign]
+
+    if not TYPE_CHECKING:
+        # Hidden, so that mypy still knows which attributes there are.
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what to write to who calls a method of Flower's legacy strategies."""
+            raise missing(type(self).__name__, name)
+
     def __post_init__(self) -> None:
         """Check the keywords, and make what the rounds need."""
         super().__post_init__()
@@ -198,7 +229,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         self.attempt = 0
         self.server_round = 0
         self.round_metrics: dict[str, float] = {}
-        self._kinds_answered: set[str] = set()
+        self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self._exchange_index = 0
         self._grid: Grid | None = None
         self._members = Members([], {})

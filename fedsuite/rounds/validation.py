@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
 from fedsuite.messages.array_records import (
@@ -17,8 +17,11 @@ from fedsuite.messages.array_records import (
 )
 from fedsuite.messages.records import (
     ARRAYS,
+    FOLLOWED,
     AnyRecord,
     Arrays,
+    ConfigValue,
+    Scalar,
     records_of,
 )
 from fedsuite.rounds.infinite_entries import InfiniteEntries, Mask, all_finite, cleared
@@ -99,6 +102,9 @@ class ClientReply:
         Array to where it has the infinities that were sent; there ``arrays`` have 0.
     claimed_examples
         What the client said, where the guard lets fewer examples count.
+    unfollowed
+        Settings of the message that it does not repeat, to what it says instead; None of
+        nothing.
     lengths
         Record and ``id`` of arrays that it started from, to the length of the change where
         that is known already.
@@ -116,6 +122,7 @@ class ClientReply:
     left_out: Mapping[str, float] = field(default_factory=dict)
     infinite: Mapping[str, Mask] = field(default_factory=dict, repr=False)
     claimed_examples: float | None = None
+    unfollowed: Mapping[str, ConfigValue | None] = field(default_factory=dict)
     lengths: dict[tuple[str, int], float] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -148,6 +155,9 @@ class Expected:
         Metric to what to tell an author whose replies lack it.
     largest
         Largest magnitude of any number in the arrays; None for no limit.
+    settings
+        The method's settings in the message, which a client that follows them repeats: in
+        its ConfigRecord ``followed``, or a number among its metrics.
     check
         Looks at a reply that passed all else, and raises :class:`BadReply` with a reason.
     infinite
@@ -163,6 +173,7 @@ class Expected:
     advice: str = ""
     advice_of: Mapping[str, str] = field(default_factory=dict)
     largest: float | None = None
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
     check: Callable[[ClientReply], None] | None = None
     one_of: bool = False
     infinite: InfiniteEntries = field(
@@ -194,6 +205,7 @@ def check_reply(
             infinite[place] = held | infinite.get(place, np.False_)
         size, converted = size + found.num_bytes, converted or found.converted
     metrics, stand_ins, left_out = _check_metrics(content, expected)
+    unfollowed = _take_settings(content, metrics, expected.settings)
     stored = bool(metrics.pop(STORED_STATE, 0.0))
     num_examples = _check_weight(expected.weight_key, metrics.pop(expected.weight_key))
     reply = ClientReply(
@@ -208,10 +220,31 @@ def check_reply(
         stand_ins=stand_ins,
         left_out=left_out,
         infinite=infinite,
+        unfollowed=unfollowed,
     )
     if expected.check is not None:
         expected.check(reply)
     return reply
+
+
+def _take_settings(
+    content: Mapping[str, AnyRecord],
+    metrics: dict[str, float],
+    settings: Mapping[str, Scalar],
+) -> dict[str, ConfigValue | None]:
+    """Take the settings out of the metrics; return those that the reply does not repeat."""
+    if not settings:
+        return {}
+    record = records_of(content, ConfigRecord).get(FOLLOWED, ConfigRecord())
+    found = {name: metrics.pop(name, record.get(name)) for name in settings}
+    return {k: said for k, said in found.items() if not _same(said, settings[k])}
+
+
+def _same(found: ConfigValue | None, value: Scalar) -> bool:
+    """Return whether a setting came back as it was sent, but for a client's float32."""
+    if isinstance(found, int | float) and isinstance(value, int | float):
+        return abs(found) <= LARGEST_COUNT and math.isclose(found, value, rel_tol=1e-6)
+    return found == value
 
 
 def one_line(text: object, limit: int = 300) -> str:

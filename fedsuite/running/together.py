@@ -16,6 +16,7 @@ from fedsuite.training.base import FederatedClient
 from fedsuite.training.evaluations import evaluates_as_base, evaluations
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.scoring import Scoring
+from fedsuite.training.told import told_of
 from fedsuite.training.trainings import trainings, trains_as_base, trains_plainly
 
 
@@ -50,8 +51,11 @@ class Together:
     def answers(self, requests: Sequence[Request]) -> Mapping[int, Reply]:
         """Return replies by client; the data of others is read together."""
         client_ids = [request.client_id for request in requests]
+        kind, config = requests[0].message_type, requests[0].config
+        if not config.keys().isdisjoint(told_of(self.client_class)):
+            # The clients read settings, and say so in their replies.
+            return {}
         model = self._model(requests)
-        kind = requests[0].message_type
         if model is not None and kind == EVALUATE and self._evaluates_plainly():
             return evaluations(model, requests, self.data.client_tests(client_ids))
         self.data.read_ahead(client_ids)

@@ -179,7 +179,7 @@ class AttackPlan(Settings):
                 origin = ARRAYS if name in trained else one_of_several
                 start = received.get(origin, {})
                 arrays[name] = scaled(record, start, factor)
-        return Reply(arrays, metrics)
+        return replace(reply, arrays=arrays, metrics=metrics)
 
 
 def scaled(record: Arrays, start: Arrays, factor: float) -> Arrays:

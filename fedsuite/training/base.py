@@ -9,6 +9,7 @@ NumPyClient, and messages through :mod:`fedsuite.training.app`.
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -51,6 +52,7 @@ from fedsuite.training.losses import LossFunction, count_targets
 from fedsuite.training.scoring import Scoring, prefixed, validation_scores
 from fedsuite.training.self_regularisation import SelfRegularisation
 from fedsuite.training.store import ClientStore, MemoryStore
+from fedsuite.training.told import told_of
 from fedsuite.training.upload_noise import UploadNoise, privatise
 from fedsuite.training.vision_transforms import image_changes
 
@@ -151,7 +153,11 @@ class FederatedClient(NumPyClient):
         return self.protect(request, self.act(request))
 
     def act(self, request: Request) -> Reply:
-        """Answer a request without privacy; RunError for an unknown message type."""
+        """Answer a request without privacy; RunError for an unknown message type.
+
+        The reply repeats the settings of the message that the class declares to read, so
+        that the server sees whether this is a client that knows its method.
+        """
         action = self.ACTIONS.get(request.message_type)
         if action is None:
             raise RunError(
@@ -164,7 +170,10 @@ class FederatedClient(NumPyClient):
         scored = self.scoring.scores_trained(request.server_round)
         if scored and request.message_type == self.TRAINED_BY:
             more = prefixed("trained", self.evaluation().metrics)
-        return Reply(reply.arrays, {**reply.metrics, **more}) if more else reply
+        heard = {n: request.config[n] for n in told_of(type(self)) if n in request.config}
+        if not (more or heard):
+            return reply
+        return replace(reply, metrics={**reply.metrics, **more}, followed=heard)
 
     def on_train(self, request: Request) -> Reply:
         """Train the received arrays on the client's data and send them back.
@@ -377,7 +386,7 @@ class FederatedClient(NumPyClient):
             stream = numpy_stream(self.seed, purpose, request.server_round, self.client_id)
             start = received if name in self.TRAINED else {}
             protected[name] = privatise(arrays, start, self.privacy, stream)
-        return Reply(protected, reply.metrics)
+        return replace(reply, arrays=protected)
 
     def _refuse_statistics(self, arrays: Arrays) -> None:
         buffers = {name for name, _ in self.model.named_buffers()}
@@ -403,7 +412,7 @@ class FederatedClient(NumPyClient):
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
         """Train, as Flower's NumPyClient does; see :meth:`on_train`."""
         reply = self.answer(self._request(TRAIN, parameters, config))
-        metrics = dict(reply.metrics)
+        metrics = {**reply.metrics, **reply.followed}
         count = int(metrics.pop(NUM_EXAMPLES))  # type: ignore[arg-type]
         return list(reply.arrays.get(ARRAYS, {}).values()), count, metrics
 
@@ -412,7 +421,7 @@ class FederatedClient(NumPyClient):
     ) -> tuple[float, int, dict[str, Any]]:
         """Evaluate, as Flower's NumPyClient does; see :meth:`on_evaluate`."""
         reply = self.act(self._request(EVALUATE, parameters, config))
-        metrics = dict(reply.metrics)
+        metrics = {**reply.metrics, **reply.followed}
         count = int(metrics.pop(NUM_EXAMPLES))  # type: ignore[arg-type]
         return float(metrics.pop("loss")), count, metrics  # type: ignore[arg-type]
 

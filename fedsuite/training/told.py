@@ -1,6 +1,7 @@
 """A strategy's settings as typed attributes of its clients."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
 from fedsuite.messages.array_records import RecordError
@@ -54,7 +55,8 @@ class Told(Generic[T]):
         return checked  # type: ignore[no-any-return]
 
 
-def told_of(client: type) -> dict[str, type]:
+@cache
+def told_of(client: type) -> Mapping[str, type]:
     """Return the settings that a client's class reads from messages: key to type."""
     attributes = {n: getattr(client, n) for c in client.__mro__ for n in vars(c)}
     return {a.name: a.kind for a in attributes.values() if isinstance(a, Told)}

@@ -28,7 +28,7 @@ from tests.strangers.apps import (
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "flower_apps.md"
-METHODS = ("FedEBA", "PracFedEBAPlus", "FedProx")
+METHODS = ("FedEBA", "PracFedEBAPlus")
 
 
 def stated_lines() -> list[int]:
@@ -88,6 +88,53 @@ def test_a_method_in_a_strangers_app(
     assert "not used" not in log
 
 
+UNFOLLOWED = (
+    r"round 1: \w+: none of \d+ clients says that it followed proximal-mu = 0\.01, without "
+    r"which this is another method: train with fedsuite\.clients\.FedProxClient"
+)
+_METRICS = '    metrics = {"train_loss": loss, "num-examples": len(labels)'
+_STEPS = "    for _ in range(steps):\n"
+_PULLED = """\
+    start = {name: array.copy() for name, array in model.items()}
+    for _ in range(steps):
+        for name in model:
+            model[name] -= learning_rate * mu * (model[name] - start[name])
+"""
+PULL = (
+    (
+        'context.run_config["learning-rate"])',
+        'context.run_config["learning-rate"], msg.content["config"]["proximal-mu"])',
+    ),
+    (
+        _METRICS,
+        f'    mu = msg.content["config"]["proximal-mu"]\n{_METRICS}, "proximal-mu": mu',
+    ),
+    ("learning_rate, steps=10):", "learning_rate, mu=0.0, steps=10):"),
+    (_STEPS, _PULLED),
+)
+"""The client's part of FedProx, in the NumPy app."""
+
+
+@pytest.mark.parametrize("app", APPS, ids=lambda app: app.name)
+def test_fedprox_alone_is_fedavg_and_says_so(app: StrangerApp, tmp_path: Path) -> None:
+    """One changed line runs, as with Flower's FedProx, and does not count as FedProx."""
+    app.skip_unless_installed()
+    log = run_changed(app, tmp_path / "run", *changes_for(app, "FedProx"))
+    assert len(re.findall(UNFOLLOWED, log)) == 1
+    stock = run_changed(app, tmp_path / "stock", *changes_for(app, "FedAvg"))
+    assert tables(log) == tables(stock)
+
+
+def test_fedprox_works_where_the_apps_client_does_its_part(tmp_path: Path) -> None:
+    log = run_changed(NUMPY, tmp_path / "run", *changes_for(NUMPY, "FedProx"), *PULL)
+    assert "followed" not in log and "not used" not in log
+    losses = [float(metrics["loss"]) for metrics in tables(log)["server"].values()]
+    assert losses[2] < losses[1] < losses[0]
+    stock = run_changed(NUMPY, tmp_path / "stock", *changes_for(NUMPY, "FedAvg"))
+    assert tables(log)["server"] != tables(stock)["server"]
+    assert list(tables(log)["train"][1]) == list(tables(stock)["train"][1])
+
+
 @pytest.mark.parametrize("method", REGISTRY.values(), ids=REGISTRY)
 def test_every_method_runs_or_says_what_it_needs(method: Method, tmp_path: Path) -> None:
     """Over an app that sends back a model, ``train_loss``, and nothing else."""
@@ -105,6 +152,7 @@ def test_every_method_runs_or_says_what_it_needs(method: Method, tmp_path: Path)
         assert "\n" not in str(error)
         return
     assert f"Needed of clients: {needs.words}" in log
+    assert not needs.client or re.search(UNFOLLOWED, log)
     losses = [float(metrics["loss"]) for metrics in tables(log)["server"].values()]
     assert losses[2] < losses[1] < losses[0]
 

@@ -94,6 +94,7 @@ def test_flwr_run_of_a_strangers_app(
         "Aggregated MetricRecord: {",
     ):
         assert line in log, log
+    assert ("says that it followed" in log) == (strategy == "FedProx")
     found = tables(log)
     assert sorted(found["train"]) == [1, 2]
     losses = [float(metrics["loss"]) for metrics in found["server"].values()]

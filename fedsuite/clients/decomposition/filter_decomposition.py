@@ -121,7 +121,7 @@ class DecomposedClient:
             version, needed = request.new_version, request.needed_versions
             self._store.save(request.client_id, version, memory.pack(), needed)
             metrics[STORED_STATE] = 1
-        return Reply(reply.arrays, metrics)
+        return replace(reply, metrics=metrics)
 
     def _work(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
         """Let the client inside train or measure the whole model; cut its reply down."""
@@ -148,13 +148,13 @@ class DecomposedClient:
                     request, received, start, epochs, "personal"
                 )
                 memory.changed = True
-                reply = Reply(reply.arrays, {**reply.metrics, "personal-loss": loss})
+                reply = replace(reply, metrics={**reply.metrics, "personal-loss": loss})
         if not orders.sync:
             fast = {
                 record: {n: a for n, a in arrays.items() if n not in slow}
                 for record, arrays in reply.arrays.items()
             }
-            reply = Reply(fast, reply.metrics)
+            reply = replace(reply, arrays=fast)
         return self.client.protect(whole, reply)
 
     def _take_slow(
@@ -183,7 +183,7 @@ class DecomposedClient:
         arrays = {name: a for name, a in request.arrays.items() if name != SLOW}
         reply = self.client.act(replace(request, arrays=arrays, start_version=version))
         metrics = {k: v for k, v in reply.metrics.items() if k != STORED_STATE}
-        return Reply(reply.arrays, metrics)
+        return replace(reply, metrics=metrics)
 
     def _evaluate(self, request: Request, orders: Orders, memory: _Memory) -> Reply:
         """Score the shared model and, where there is one, the personal model."""
@@ -204,7 +204,7 @@ class DecomposedClient:
             fresh, _ = self._trained(request, received, personal, epochs, "refresh")
             scores = self._scores(received, fresh)
             metrics |= {f"refreshed-{k}": scores[k] for k in names if k in scores}
-        return Reply(shared.arrays, metrics)
+        return replace(shared, metrics=metrics)
 
     def _scores(self, received: Arrays, personal: Arrays) -> dict[str, MetricValue]:
         load_arrays(self.client.model, {**received, **personal})

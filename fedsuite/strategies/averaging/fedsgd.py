@@ -9,11 +9,15 @@ statistics (batch normalisation) a defined meaning.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from fedsuite.core.keys import Value
+from fedsuite.messages.records import NUM_STEPS, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.validation import ClientReply, Missing, with_advice
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
@@ -34,3 +38,17 @@ class FedSGD(FedAvg):
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"local-steps": 1, "batch-size": 0}
     UNUSED: ClassVar[Sequence[str]] = ("local-epochs", "local-steps", "batch-size")
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Send the model, and believe replies that report one step."""
+        exchange = super().train_exchange(arrays, client_ids)
+        expected = replace(
+            exchange.expected, metrics=(NUM_STEPS,), check=self._refuse_more_steps
+        )
+        return replace(exchange, expected=expected)
+
+    def _refuse_more_steps(self, reply: ClientReply) -> None:
+        steps = reply.metrics[NUM_STEPS]
+        if steps > 1:
+            reason = f"{NUM_STEPS} is {steps:g}, and a round of FedSGD is one step"
+            raise Missing("one step", with_advice(reason, self.NEEDS_OF_CLIENT.advice))

@@ -10,14 +10,35 @@ layers, and leaves the second product's factors with the clients.
 Deviation: no Jacobian correction, an optional regulariser of the paper.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from fedsuite.core.keys import Value
+from fedsuite.core.logs import ServerLogger
+from fedsuite.core.settings import state
+from fedsuite.messages.records import Arrays
 from fedsuite.models.groups import ParameterGroups
+from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.personal.partial import PartialAverage
+
+logger = ServerLogger(__name__)
+
+_FACTORS = (
+    frozenset({"x1", "y1", "x2", "y2"}),
+    frozenset({"t1", "o1", "i1", "t2", "o2", "i2"}),
+)
+"""Names of a layer's factors: of a dense one, and of a convolution."""
+
+
+def is_factored(names: Iterable[str]) -> bool:
+    """Return whether a model of these arrays has a layer with FedPara's factors."""
+    layers: dict[str, set[str]] = {}
+    for name in names:
+        path, _, leaf = name.rpartition(".")
+        layers.setdefault(path, set()).add(leaf)
+    return any(factors <= leaves for leaves in layers.values() for factors in _FACTORS)
 
 
 class FedPara(FedAvg):
@@ -30,6 +51,18 @@ class FedPara(FedAvg):
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True}
     FIXED: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": False}
+
+    _warned: bool = state(default_factory=bool)
+
+    def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
+        """Warn of a model without factors, whose training is FedAvg's."""
+        if not (self._warned or is_factored(arrays)):
+            self._warned = True
+            logger.warning(
+                "the model has no factors, and without them FedPara is FedAvg: make it "
+                "with fedsuite.models.fedpara.fedpara(model), at the clients too"
+            )
+        return super().train_exchange(arrays, client_ids)
 
 
 class PFedPara(PartialAverage):

@@ -27,7 +27,7 @@ class FedProx(FedAvg):
     )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
-        "FedProxClient", "pulls its steps towards the model that it got"
+        "FedProxClient", "pulls its steps towards the model that it got", trusted=True
     )
 
     proximal_mu: float = key(

@@ -13,9 +13,12 @@ Deviation: a client that never took part is scored with the initial normalisatio
 
 from typing import ClassVar
 
+from fedsuite.core.logs import ServerLogger
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.personal.partial import PartialAverage
+
+logger = ServerLogger(__name__)
 
 
 class FedBN(PartialAverage):
@@ -27,5 +30,10 @@ class FedBN(PartialAverage):
     )
 
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
-        """Return what belongs to no batch normalisation."""
+        """Return what belongs to no batch normalisation; warn where there is none."""
+        if not groups.normalisation:
+            logger.warning(
+                "the model has no batch normalisation, and without it FedBN is FedAvg: "
+                "choose another model, or another method"
+            )
         return frozenset(groups.names) - frozenset(groups.normalisation)

@@ -1,0 +1,193 @@
+"""What Flower's legacy strategies have, and what to write here in its place.
+
+The constructor of a strategy of ``flwr.server.strategy`` is given the first model, the
+evaluation and the rounds' settings, and a ``ServerApp(server_fn=...)`` calls its
+``configure_fit`` and the like. Here all that belongs to ``start`` and ``configure_train``,
+and the server of such an app cannot run a strategy.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Mapping
+
+from fedsuite.core.errors import ConfigError
+
+_LEAVE = "leave it out: "
+_EVALUATE = "start(evaluate_fn=...), which is given the round and an ArrayRecord"
+_WRAPPER = "a wrapper of flwr.serverapp.strategy around the strategy, or "
+
+KEYWORDS: Mapping[str, str] = {
+    "fraction_fit": "fraction_train",
+    "min_fit_clients": "min_train_nodes",
+    "min_evaluate_clients": "min_evaluate_nodes",
+    "min_available_clients": "min_available_nodes",
+    "evaluate_fn": _EVALUATE,
+    "evaluate_function": _EVALUATE,
+    "on_fit_config_fn": "start(train_config=ConfigRecord(...)); what changes by round is "
+    "written into config in an overridden configure_train",
+    "on_evaluate_config_fn": "start(evaluate_config=ConfigRecord(...)); what changes by "
+    "round is written into config in an overridden configure_evaluate",
+    "accept_failures": "quorum, the least number of good replies of a round",
+    "min_completion_rate_fit": "quorum, the least number of good replies of a round",
+    "min_completion_rate_evaluate": _LEAVE + "an evaluation is of the replies that came",
+    "initial_parameters": "start(initial_arrays=ArrayRecord(...))",
+    "fit_metrics_aggregation_fn": "train_metrics_aggr_fn, which is given RecordDicts",
+    "evaluate_metrics_aggregation_fn": "evaluate_metrics_aggr_fn, which is given "
+    "RecordDicts",
+    "inplace": _LEAVE + "replies are added up one at a time",
+    "eta": "server_learning_rate",
+    "eta_l": _LEAVE + "it is the clients' own learning rate",
+    "beta_1": "server_beta1",
+    "beta_2": "server_beta2",
+    "tau": "server_tau",
+    "beta": "aggregator='trimmed-mean' with liars",
+    "num_malicious_clients": "liars, with aggregator='multi-krum' or another rule",
+    "num_clients_to_keep": _LEAVE + "aggregator='multi-krum' keeps all but the liars",
+    "first_aggregation_rule": _LEAVE + "aggregator names one rule",
+    "server_momentum": "server_momentum of a strategy that steps from one shared model",
+    "server_learning_rate": "server_learning_rate of a strategy that averages",
+    "proximal_mu": "proximal_mu of FedProx",
+    "q_param": "qffl_q of QFFL",
+    "qffl_learning_rate": "learning_rate of QFFL",
+    "strategy": "a wrapper of flwr.serverapp.strategy around the strategy",
+    "num_sampled_clients": "a wrapper of flwr.serverapp.strategy, or clients_per_round",
+    "noise_multiplier": _WRAPPER + "dp_noise_multiplier",
+    "clip_norm": _WRAPPER + "dp_clipping_norm",
+    "clipping_norm": _WRAPPER + "dp_clipping_norm",
+    "init_clip_norm": _WRAPPER + "dp_clipping_norm with dp_adaptive_clipping",
+    "initial_clipping_norm": _WRAPPER + "dp_clipping_norm with dp_adaptive_clipping",
+    "clip_norm_lr": _WRAPPER + "dp_clipping_rate",
+    "clip_norm_target_quantile": _WRAPPER + "dp_clipping_quantile",
+    "target_clipped_quantile": _WRAPPER + "dp_clipping_quantile",
+    "clip_count_stddev": _WRAPPER + "dp_count_noise",
+    "clipped_count_stddev": _WRAPPER + "dp_count_noise",
+    "server_side_noising": _WRAPPER + "dp_noise_multiplier, which is noise at the server",
+}
+"""Keyword of a legacy strategy's constructor to what stands for it."""
+
+METHODS: Mapping[str, str] = {
+    "initialize_parameters": "start(initial_arrays=ArrayRecord(...))",
+    "configure_fit": "configure_train(server_round, arrays, config, grid)",
+    "aggregate_fit": "aggregate_train(server_round, replies)",
+    "configure_evaluate": "configure_evaluate(server_round, arrays, config, grid)",
+    "aggregate_evaluate": "aggregate_evaluate(server_round, replies)",
+    "evaluate": _EVALUATE,
+    "num_fit_clients": "fraction_train and min_train_nodes, or an overridden drawn(phase)",
+    "num_evaluation_clients": "fraction_evaluate and min_evaluate_nodes",
+    "ndarrays_to_parameters": "ArrayRecord(list_of_ndarrays)",
+    "parameters_to_ndarrays": "arrays.to_numpy_ndarrays()",
+    "ndarray_to_bytes": "Array(ndarray)",
+    "bytes_to_ndarray": "array.numpy()",
+}
+"""Method of a legacy strategy to what stands for it."""
+
+_CALLED: Mapping[str, int] = {
+    "configure_train": 4,
+    "aggregate_train": 2,
+    "configure_evaluate": 4,
+    "aggregate_evaluate": 2,
+}
+"""Number of arguments that the rounds give an overridden method."""
+
+_APP = (
+    "a legacy ServerApp(server_fn=...) cannot run it: write @app.main() with "
+    "strategy.start(grid, initial_arrays, num_rounds)"
+)
+
+
+class KeywordError(ConfigError, TypeError):
+    """A keyword that a strategy's constructor does not have."""
+
+
+class LegacyMethodError(ConfigError, AttributeError, TypeError):
+    """A method of Flower's legacy strategies, called or overridden."""
+
+
+def check_keywords(
+    strategy: str, known: Collection[str], given: Collection[str], num_unnamed: int
+) -> None:
+    """Refuse what a strategy's constructor does not know.
+
+    Raises
+    ------
+    KeywordError
+        Naming what to write instead.
+    """
+    if num_unnamed:
+        first = f"{strategy}(fraction_train=0.5)"
+        raise KeywordError(f"{strategy} takes keywords alone: write {first}, for one")
+    for name in given:
+        if name in known:
+            continue
+        if name in KEYWORDS:
+            raise KeywordError(
+                f"{strategy} has no keyword {name}, which is of Flower's legacy "
+                f"strategies: {_written(KEYWORDS[name])}"
+            )
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"help({strategy}) lists them"
+        raise KeywordError(f"{strategy} has no keyword {name}: {hint}")
+
+
+def check_methods(strategy: type) -> None:
+    """Refuse a class whose methods nobody would call, or would call in vain.
+
+    Raises
+    ------
+    LegacyMethodError
+        Naming what to write instead.
+    """
+    for name, instead in METHODS.items():
+        method = getattr(strategy, name, None)
+        if name not in _CALLED and method is not None and _is_legacy(name, method):
+            raise LegacyMethodError(
+                f"{strategy.__name__}.{name} is of Flower's legacy strategies, and nobody "
+                f"calls it here: {_written(instead)}"
+            )
+    for name, count in _CALLED.items():
+        method = getattr(strategy, name, None)
+        if callable(method) and not _takes(method, count + 1):
+            raise LegacyMethodError(
+                f"{strategy.__name__}.{name}{_arguments(method)} cannot be called by the "
+                f"rounds: write {_SIGNATURES[name]}"
+            )
+
+
+def missing(strategy: str, name: str) -> AttributeError:
+    """Return the error of an attribute that a strategy does not have."""
+    if name in METHODS:
+        return LegacyMethodError(f"{strategy} has no {name}, and {_APP}")
+    return AttributeError(f"{strategy!r} object has no attribute {name!r}")
+
+
+_SIGNATURES: Mapping[str, str] = {
+    "configure_train": METHODS["configure_fit"],
+    "aggregate_train": METHODS["aggregate_fit"],
+    "configure_evaluate": METHODS["configure_evaluate"],
+    "aggregate_evaluate": METHODS["aggregate_evaluate"],
+}
+
+
+def _written(instead: str) -> str:
+    return instead if instead.startswith(_LEAVE) else f"write {instead}"
+
+
+def _is_legacy(name: str, method: object) -> bool:
+    """Return whether it is a legacy method, not one's own helper of a common name."""
+    return name != "evaluate" or "parameters" in _arguments(method)
+
+
+def _arguments(method: object) -> str:
+    """Return the names of a method's arguments, in brackets."""
+    if not callable(method):
+        return "()"
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+    return f"({', '.join(names)})"
+
+
+def _takes(method: Callable[..., object], count: int) -> bool:
+    try:
+        inspect.signature(method).bind(*range(count))
+    except TypeError:
+        return False
+    return True

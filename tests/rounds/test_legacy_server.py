@@ -1,0 +1,239 @@
+"""A legacy ServerApp, and what is written for it, end with a line of what to write."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.server import ServerAppComponents, ServerConfig
+from flwr.server import strategy as legacy
+from flwr.serverapp import ServerApp
+from flwr.serverapp import strategy as flower
+
+from fedsuite.core.errors import FedsuiteError
+from fedsuite.core.registry import METHODS as REGISTRY
+from fedsuite.rounds.legacy_server import KEYWORDS, METHODS
+from fedsuite.strategies import load_strategy
+from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.strategies.fair.fedeba import FedEBA
+from tests.rounds.test_client_needs import parts
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "flower_apps.md"
+
+
+def legacy_classes() -> Iterator[type]:
+    for name in dir(legacy):
+        found = getattr(legacy, name)
+        if inspect.isclass(found) and issubclass(found, legacy.Strategy):
+            yield found
+
+
+def legacy_keywords() -> set[str]:
+    parameters = (
+        parameter
+        for kind in legacy_classes()
+        for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]
+    )
+    named = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    return {parameter.name for parameter in parameters if parameter.kind in named}
+
+
+def legacy_methods() -> set[str]:
+    return {n for kind in legacy_classes() for n in vars(kind) if not n.startswith("_")}
+
+
+def test_all_that_flowers_legacy_strategies_have_is_known() -> None:
+    known = set(inspect.signature(FedAvg).parameters)
+    assert legacy_keywords() <= known | KEYWORDS.keys()
+    assert legacy_methods() == METHODS.keys()
+    # Nothing that no Flower of ours has: the keywords of 1.39 to 1.42 are the same.
+    assert KEYWORDS.keys() <= legacy_keywords()
+
+
+@pytest.mark.parametrize("name", sorted(legacy_keywords()))
+def test_a_legacy_keyword_says_what_to_write(name: str) -> None:
+    known = set(inspect.signature(FedEBA).parameters)
+    if name in known:
+        return
+    with pytest.raises(FedsuiteError) as caught:
+        FedEBA(**{name: None})
+    line = str(caught.value)
+    assert line.startswith(f"FedEBA has no keyword {name}, which is of Flower's legacy")
+    assert line.endswith(KEYWORDS[name]) and "\n" not in line
+
+
+def test_what_is_to_be_written_is_there() -> None:
+    """Each keyword that a line names is one of FedAvg's, start's, or of the named class."""
+    words = {
+        w
+        for text in KEYWORDS.values()
+        for w in re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", text)
+    }
+    there = set(inspect.signature(FedAvg).parameters) | set(
+        inspect.signature(FedAvg.start).parameters
+    )
+    there |= {
+        "configure_train",
+        "configure_evaluate",
+        "qffl_q",
+        "proximal_mu",
+        "learning_rate",
+    }
+    assert words <= there
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_method_says_so(name: str) -> None:
+    made = load_strategy(REGISTRY[name])
+    needed = parts().needed_by(made)
+    with pytest.raises(FedsuiteError, match=r": write fraction_train$"):
+        made(**needed, fraction_fit=0.5)  # type: ignore[arg-type]
+    with pytest.raises(
+        AttributeError, match=rf"^{made.__name__} has no configure_fit, and a le"
+    ):
+        made(**needed).configure_fit  # type: ignore[arg-type, attr-defined] # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            {"fractoin_train": 1.0},
+            "FedAvg has no keyword fractoin_train: did you mean fraction_train?",
+        ),
+        ({"zzz": 1.0}, "FedAvg has no keyword zzz: help(FedAvg) lists them"),
+    ],
+)
+def test_a_keyword_that_is_none(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(FedsuiteError) as caught:
+        FedAvg(**given)
+    assert str(caught.value) == line
+    # Who catches Python's own error catches this one.
+    assert isinstance(caught.value, TypeError)
+
+
+def test_keywords_have_names() -> None:
+    with pytest.raises(FedsuiteError, match=r"^FedAvg takes keywords alone: write FedAvg"):
+        FedAvg(0.5)  # type: ignore[call-arg, misc]
+
+
+def test_a_constructor_of_ones_own_may_take_what_it_likes() -> None:
+    class Mine(FedAvg):
+        def __init__(self, fraction_fit: float, **more: Any) -> None:
+            super().__init__(fraction_train=fraction_fit, **more)
+
+    assert Mine(0.5, seed=3).fraction_train == 0.5
+    with pytest.raises(
+        FedsuiteError, match=r"FedAvg has no keyword min_fit_clients, .*_nodes"
+    ):
+        Mine(0.5, min_fit_clients=3)
+
+
+# Methods
+
+
+@pytest.mark.parametrize("name", sorted(legacy_methods()))
+def test_an_overridden_legacy_method_is_refused(name: str) -> None:
+    theirs = vars(legacy.FedAvg).get(name) or vars(legacy.FedAvgAndroid)[name]
+    with pytest.raises(FedsuiteError) as caught:
+        type("Mine", (FedAvg,), {name: theirs})
+    line = str(caught.value)
+    assert line.startswith(f"Mine.{name}") and "\n" not in line
+    assert line.endswith(METHODS[name])
+
+
+def test_a_legacy_method_of_a_mixin_is_refused() -> None:
+    class Saving:
+        def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> None:
+            """Save the model."""
+
+    with pytest.raises(FedsuiteError, match=r"aggregate_fit .*: write aggregate_train\("):
+        type("Mine", (Saving, FedAvg), {})
+
+
+def test_methods_of_the_message_api_and_helpers_are_not() -> None:
+    class Mine(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            return super().configure_train(server_round, arrays, config, grid)
+
+        def aggregate_train(self, *arguments):
+            return super().aggregate_train(*arguments)
+
+        def aggregate_evaluate(self, server_round, replies, more=None):
+            return super().aggregate_evaluate(server_round, replies)
+
+        def evaluate(self, server_round, arrays):
+            """For ``start(evaluate_fn=strategy.evaluate)``."""
+
+    assert Mine().evaluate(1, None) is None
+
+
+@pytest.mark.parametrize("name", ["configure_train", "aggregate_train"])
+def test_an_override_that_the_rounds_cannot_call_is_refused(name: str) -> None:
+    with pytest.raises(FedsuiteError, match=rf"^Mine\.{name}\(results\) cannot be called"):
+        type("Mine", (FedAvg,), {name: lambda self, results: None})
+
+
+def test_flowers_own_methods_take_what_the_rounds_give() -> None:
+    """The table says what Flower's Message API says."""
+    for name in ("configure_evaluate", "aggregate_evaluate"):
+        arguments = list(inspect.signature(getattr(flower.Strategy, name)).parameters)[1:]
+        assert METHODS[name] == f"{name}({', '.join(arguments)})"
+    for old, new in (
+        ("configure_fit", "configure_train"),
+        ("aggregate_fit", "aggregate_train"),
+    ):
+        arguments = list(inspect.signature(getattr(flower.Strategy, new)).parameters)[1:]
+        assert METHODS[old] == f"{new}({', '.join(arguments)})"
+
+
+# The legacy server
+
+
+class NoGrid:
+    """As much of a grid as a legacy server looks at before it calls its strategy."""
+
+    run = type("Run", (), {"run_id": 1})()
+
+    def get_node_ids(self) -> list[int]:
+        return []
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_legacy_server_ends_with_one_line(wrapped: bool) -> None:
+    def server_fn(context: Context) -> ServerAppComponents:
+        strategy: Any = FedAvg()
+        if wrapped:
+            strategy = legacy.DifferentialPrivacyServerSideFixedClipping(
+                strategy, 1.0, 1.0, 2
+            )
+        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=1))
+
+    app = ServerApp(server_fn=server_fn)
+    grid: Any = NoGrid()
+    with pytest.raises(FedsuiteError) as caught:
+        app(grid, Context(1, 1, {}, RecordDict(), {}))
+    assert str(caught.value) == (
+        "FedAvg has no initialize_parameters, and a legacy ServerApp(server_fn=...) cannot "
+        "run it: write @app.main() with strategy.start(grid, initial_arrays, num_rounds)"
+    )
+
+
+def test_what_nobody_has_is_pythons_error() -> None:
+    assert not hasattr(FedAvg(), "aggregate_fit") and not hasattr(FedAvg(), "nothing")
+    with pytest.raises(AttributeError, match="'FedAvg' object has no attribute 'nothing'"):
+        FedAvg().nothing  # type: ignore[attr-defined] # noqa: B018
+
+
+# The page
+
+
+def test_the_page_has_the_same_tables() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE.read_text(), flags=re.MULTILINE)
+    assert [(old, new.replace("`", "")) for old, new in rows] == [
+        *KEYWORDS.items(),
+        *METHODS.items(),
+    ]
