@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.small_runs import copy_repository, write_experiment
-from tests.test_readme import COMMANDS
+from tests.docs.typed import console_lines
 
 ROOT = Path(__file__).parents[1]
 

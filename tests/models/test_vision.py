@@ -49,7 +49,7 @@ HEADS = {
 
 def test_without_torchvision_there_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    expected = "model torchvision needs torchvision: pip install 'fedsuite[vision]'"
+    expected = "model torchvision needs torchvision: pip install torchvision"
     assert refusal() == expected
 
 

@@ -24,7 +24,7 @@ def spent(sampling, noise, rounds, num_clients=100, per_round=10, delta=DELTA):
 
 
 needs_library = pytest.mark.skipif(
-    module.importlib.util.find_spec("dp_accounting") is None, reason="needs fedsuite[dp]"
+    module.importlib.util.find_spec("dp_accounting") is None, reason="needs dp-accounting"
 )
 
 
