@@ -13,7 +13,7 @@ from tests.docs.typed import Reader, console_lines
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 OWN_TESTS = ("flower_apps.md", "plug_ins.md")
-"""Pages of which tests/cli/test_own_app.py and tests/plug_ins see more than an exit code."""
+"""Pages of which tests/cli/test_own_app.py and tests/plug_ins see more."""
 PAGES = {
     page.name: page.read_text()
     for page in (ROOT / "README.md", *written_pages())
@@ -27,6 +27,7 @@ SLOW = (
     "flwr run",
     "deploy local",
 )
+
 
 def is_slow(line: str) -> bool:
     return any(mark in line for mark in SLOW)

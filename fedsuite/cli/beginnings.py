@@ -32,7 +32,7 @@ _APP_STRATEGY = "PracFedEBAPlus"
 
 ABOUT_DEPENDENCIES = (
     "it lists no dependencies: what is listed, Flower installs anew for each run, unless "
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 was set when its local SuperLink started"
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 is set when its local SuperLink starts"
 )
 """What the first try of an app with dependencies would run into."""
 

@@ -43,15 +43,15 @@ class MissingExtraError(RunError):
 def how_to_install(package: str) -> str:
     """Return the command that brings an optional package.
 
-    It names the packages of the extra, and not the extra: ``fedsuite[...]`` would have to be
-    installed again from wherever it came, and no package index has it.
+    It names the packages of the extra, because no package index has ``fedsuite[...]``: a
+    clone or a wheel has, and this process does not know where that is.
     """
     return f"pip install {shlex.join(EXTRAS[EXTRA_OF[package]])}"
 
 
 @contextmanager
 def naming_extras(user: str) -> Iterator[None]:
-    """Name the packages of the extra whose package an import inside the block does not find.
+    """Name the packages of the extra that an import inside the block does not find.
 
     Parameters
     ----------

@@ -142,7 +142,7 @@ def check_library() -> None:
     if importlib.util.find_spec("dp_accounting") is None:
         raise ConfigError(
             "key dp-sampling: a secret sample is accounted by dp-accounting: "
-            f"{how_to_install('dp_accounting')}, or set dp-sampling = \"cycles\""
+            f'{how_to_install("dp_accounting")}, or set dp-sampling = "cycles"'
         )
 
 

@@ -29,8 +29,8 @@ def check_installed() -> None:
     """Raise RunError where Optuna, which more than 20 trials need, is missing."""
     if importlib.util.find_spec("optuna") is None:
         raise RunError(
-            f"more than {RANDOM} trials need Optuna: {how_to_install('optuna')}, or ask for "
-            f"--trials {RANDOM} or fewer"
+            f"more than {RANDOM} trials need Optuna: {how_to_install('optuna')}, or ask "
+            f"for --trials {RANDOM} or fewer"
         )
 
 

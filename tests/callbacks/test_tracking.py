@@ -181,8 +181,7 @@ def test_a_tracker_that_is_not_installed_is_one_line(
         Tracking(name, folder, {}).on_start(a_state())
     (line,) = caplog.messages
     assert line == (
-        f"tracker {name} needs {name}: {how_to_install(name)}: the run goes on "
-        "without it"
+        f"tracker {name} needs {name}: {how_to_install(name)}: the run goes on without it"
     )
 
 

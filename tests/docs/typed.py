@@ -1,16 +1,16 @@
 """Pages typed to the letter: the one way in which tests run what a page says.
 
-A :class:`Reader` has what a newcomer has: an environment with fedsuite in it, a home, and an
-empty folder. It writes the files that a page shows and types the lines that a page shows. It
-can add no file, and sets no variable that a line of the page does not export.
+A :class:`Reader` has what a newcomer has: an environment with fedsuite, a home, an empty
+folder. It writes the files and types the lines that a page shows. It can add no file, and
+sets no variable that a line of the page does not export.
 
 What is not as on a newcomer's machine, and why:
 
 - :data:`FOR_CI` is set: tests run without a network, side by side, with one font cache.
 - ``shorter`` adds options to a line, of :data:`SHORTER` alone: fewer rounds and nodes, no
   drawings, another run's name.
-- The environment is made of the tests' own: it finds their packages, fedsuite among them, and
-  what the page installs goes into it alone.
+- The environment is made of the tests' own: it finds their packages, fedsuite among them,
+  and what the page installs goes into it alone.
 """
 
 import os
@@ -61,9 +61,17 @@ class Reader:
     clone
         A clone of the repository to work in, where the page says so, instead of an empty
         folder.
+    wheel
+        A wheel of fedsuite to install, in place of the tests' own fedsuite.
     """
 
-    def __init__(self, page: str, folder: Path, clone: Path | None = None) -> None:
+    def __init__(
+        self,
+        page: str,
+        folder: Path,
+        clone: Path | None = None,
+        wheel: Path | None = None,
+    ) -> None:
         self.lines = console_lines(page)
         self._files = files(page)
         self._programs = [text for kind, text in blocks(page) if kind == "python"]
@@ -78,6 +86,8 @@ class Reader:
             "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
             "PATH": os.pathsep.join([str(scripts), os.environ["PATH"]]),
         }  # fmt: skip
+        if wheel is not None:
+            self._run(f'pip install --force-reinstall --no-deps "{wheel}"')
 
     def write_files(self) -> None:
         """Write each file that the page shows."""
@@ -89,7 +99,7 @@ class Reader:
     def type(self, line: str, shorter: str = "") -> str:
         """Type a line of the page, and return what is printed.
 
-        What it exports holds for the lines after it. A line that an earlier line told to run
+        What it exports holds for the lines after it. A line that was printed as one to run
         (``run it: LINE``) is the page's, too.
         """
         assert line in self.lines, f"not a line of the page: {line}"

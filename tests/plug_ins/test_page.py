@@ -1,7 +1,6 @@
 """The page on plug-ins: its package is the one here, and its commands do what it says."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
@@ -72,13 +71,16 @@ def test_the_commands_run_to_the_same_bits_on_three_engines(reader: Reader) -> N
 def test_code_that_is_no_package(reader: Reader, engine: str) -> None:
     """Whoever starts the nodes allows its name, so that nobody has to."""
     quiet = "--num-supernodes 2 --set report=false --set plots=false"
-    reader.type(line_of("own"), shorter=f"{quiet} --set run-name=code-{engine} --engine {engine}")
-    reader.type(line_of("own"), shorter=f"{quiet} --set run-name=code-local-{engine}")
+    line = line_of("own")
+    reader.type(line, shorter=f"{quiet} --set run-name=code-{engine} --engine {engine}")
+    reader.type(line, shorter=f"{quiet} --set run-name=code-local-{engine}")
     assert final(reader, f"code-{engine}") == final(reader, f"code-local-{engine}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "alone"), [("mine-nodes", "local"), ("own-nodes", "own")])
+@pytest.mark.parametrize(
+    ("nodes", "alone"), [("mine-nodes", "local"), ("own-nodes", "own")]
+)
 def test_a_federation_whose_nodes_have_the_package(
     reader: Reader, nodes: str, alone: str
 ) -> None:

@@ -124,7 +124,7 @@ def test_what_the_operator_installed_is_used(tmp_path: Path) -> None:
 def test_a_node_without_the_package_names_it(tmp_path: Path) -> None:
     config: dict[str, Value] = {"method": "anchored", "plug-ins": "fedsuite-example==0.1.0"}
     reason = answers(config).error.reason
-    assert "installed here: install fedsuite-example==0.1.0 where this process runs" in reason
+    assert "here: install fedsuite-example==0.1.0 where this process runs" in reason
     assert reason.count("\n") == 0
     strategy = FedAvg(identity="partition", num_clients=2, connect_timeout=5.0)
     with (

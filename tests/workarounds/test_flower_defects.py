@@ -99,7 +99,7 @@ def test_trimming_a_fifth_of_four_clients_trims_nobody() -> None:
 
 
 def test_krums_squared_distances_are_negative_in_float32() -> None:
-    """The sign of one model's error is that of NumPy's build: half of the models have it."""
+    """Whether a model's are is a matter of NumPy's build: about half of them are."""
 
     def smallest(seed: int) -> float:
         rng = np.random.default_rng(seed)
