@@ -158,5 +158,5 @@ def test_nothing_released_spends_nothing():
 
 def test_a_secret_sample_without_the_library_is_refused(monkeypatch):
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"fedsuite\[dp\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'dp-accounting"):
         spent("poisson", 1.0, 5)
