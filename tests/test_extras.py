@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fedsuite.core.extras import EXTRA_OF, MissingExtraError, naming_extras, require
+from fedsuite.core.extras import (
+    EXTRA_OF,
+    EXTRAS,
+    MissingExtraError,
+    how_to_install,
+    naming_extras,
+    require,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,6 +44,10 @@ def without_extras(program: str, folder: Path) -> subprocess.CompletedProcess[st
 def test_the_extras_bring_what_they_are_named_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
+    assert {extra: extras[extra] for extra in EXTRAS} == {
+        extra: list(packages) for extra, packages in EXTRAS.items()
+    }
+    assert set(EXTRA_OF.values()) == set(EXTRAS)
     brought = {
         extra: " ".join(extras[extra]).replace("-", "_") for extra in EXTRA_OF.values()
     }
@@ -47,16 +58,23 @@ def test_the_extras_bring_what_they_are_named_for() -> None:
         assert not any(line.startswith(word) for line in project["dependencies"])
 
 
-@pytest.mark.parametrize(("package", "extra"), EXTRA_OF.items())
-def test_a_missing_package_names_its_extra(
-    package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("package", EXTRA_OF)
+def test_a_missing_package_says_how_to_install_it(
+    package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedsuite.core.extras.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError) as caught:
         require(package, "the engine")
-    assert str(caught.value) == (
-        f"the engine needs {package}: pip install 'fedsuite[{extra}]'"
-    )
+    assert str(caught.value) == f"the engine needs {package}: {how_to_install(package)}"
+
+
+def test_what_is_to_be_installed_is_on_an_index() -> None:
+    """``fedsuite[report]`` is not, whatever fedsuite was installed from."""
+    assert how_to_install("plotly") == "pip install 'matplotlib>=3.8' 'plotly>=6'"
+    assert how_to_install("ray") == "pip install 'flwr[simulation]'"
+    assert how_to_install("torchvision") == "pip install torchvision"
+    for package in EXTRA_OF:
+        assert "fedsuite" not in how_to_install(package)
 
 
 def test_other_errors_stay_as_they_are() -> None:
@@ -101,19 +119,19 @@ from fedsuite.data import SuitePartitioner
 @pytest.mark.slow
 def test_the_small_install_runs_compares_and_names_what_it_lacks(tmp_path: Path) -> None:
     done = without_extras(SMALL_INSTALL, tmp_path)
-    drawing = "needs matplotlib: pip install 'fedsuite[report]'"
+    drawing = "needs matplotlib: pip install 'matplotlib>=3.8' 'plotly>=6'"
     printed = done.stdout.splitlines()
     assert printed.count(f"no plots: drawing {drawing}") == 2
     assert printed.count(f"no report: the page {drawing}") == 3
     assert printed.count(f"no curves: drawing {drawing}") == 1
     assert (tmp_path / "runs" / "b" / "model.safetensors").exists()
     assert (tmp_path / "both" / "comparison.csv").exists()
-    hub = "needs flwr_datasets: pip install 'fedsuite[data]'"
+    hub = "needs flwr_datasets: pip install 'flwr-datasets>=0.5'"
     lines = done.stderr.splitlines()
     assert [line for line in lines if line.startswith("fedsuite: error:")] == [
         f"fedsuite: error: this command {drawing}",
         f"fedsuite: error: this command {drawing}",
-        "fedsuite: error: the engine ray needs ray: pip install 'fedsuite[simulation]'",
+        "fedsuite: error: the engine ray needs ray: pip install 'flwr[simulation]'",
         f"fedsuite: error: data set mnist, from the hub, {hub}",
         f"fedsuite: error: this command {drawing}",
     ]

@@ -1,33 +1,25 @@
 """Every command and program in the README and in docs/ runs as it stands there."""
 
-import os
 import re
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import blocks, written_pages
+from tests.docs.typed import Reader, console_lines
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-OWN_TESTS = ("plug_ins.md",)
-"""Pages whose commands need more than a clone: tests/plug_ins runs them."""
-PAGES = [
-    README,
-    *(page.read_text() for page in written_pages() if page.name not in OWN_TESTS),
-]
-COMMANDS = [
-    line
-    for kind, text in blocks("\n".join(PAGES))
-    if kind == "console"
-    for line in text.splitlines()
-]
+OWN_TESTS = ("flower_apps.md", "plug_ins.md")
+"""Pages of which tests/cli/test_own_app.py and tests/plug_ins see more."""
+PAGES = {
+    page.name: page.read_text()
+    for page in (ROOT / "README.md", *written_pages())
+    if page.name not in OWN_TESTS and console_lines(page.read_text())
+}
+COMMANDS = [line for page in PAGES.values() for line in console_lines(page)]
 SLOW = (
     "fedsuite leaderboard",
     "--engine ray",
@@ -37,10 +29,14 @@ SLOW = (
 )
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def is_slow(line: str) -> bool:
+    return any(mark in line for mark in SLOW)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
     """Return a copy of what a newcomer's clone holds."""
-    folder = tmp_path_factory.mktemp("clone")
+    folder = tmp_path / "clone"
     for name in ("fedsuite", "simulations"):
         shutil.copytree(
             ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
@@ -50,33 +46,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def environment(**extra: str) -> dict[str, str]:
-    # The commands by their names, as in an activated environment.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    return {**kept, "PATH": path, "OMP_NUM_THREADS": "1", **extra}
-
-
-def run(command: str, folder: Path, **extra: str) -> str:
-    done = subprocess.run(
-        command.replace("fedsuite ", f"{sys.executable} -m fedsuite ", 1)
-        if command.startswith("fedsuite ")
-        else command,
-        shell=True,
-        cwd=folder,
-        env=environment(**extra),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=500,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}"
-    return done.stdout
-
-
 def test_readme_has_commands() -> None:
     assert len(COMMANDS) > 10
-    assert all(command.startswith(("fedsuite ", "flwr ")) for command in COMMANDS)
+    words = ("fedsuite ", "flwr ", "export FLWR_")
+    assert all(command.startswith(words) for command in COMMANDS)
     assert "make simulate" in README and "make test" in README
 
 
@@ -91,75 +64,69 @@ def test_make_targets_exist() -> None:
     assert {"simulate", "test", "test-all", "setup", "config"} <= set(targets)
 
 
+def quick_lines(page: str) -> list[str]:
+    return [line for line in console_lines(page) if not is_slow(line)]
+
+
 @pytest.mark.smoke
 @pytest.mark.slow
-def test_local_commands_run_in_order(checkout: Path) -> None:
-    for command in COMMANDS:
-        if not any(mark in command for mark in SLOW):
-            output = run(command, checkout)
-            if command.startswith("fedsuite compare"):
-                # Like with like: one key differs, and the runs are a pair.
-                assert "warning:" not in output
-                assert "pair by pair" in output
-    assert (checkout / "runs" / "first" / "model.safetensors").exists()
-    assert (checkout / "comparison").is_dir()
-    assert (checkout / "partition" / "partition_train.png").exists()
+@pytest.mark.parametrize("name", [n for n, page in PAGES.items() if quick_lines(page)])
+def test_a_pages_quick_lines_run_in_order_in_an_empty_folder(
+    name: str, tmp_path: Path
+) -> None:
+    reader = Reader(PAGES[name], tmp_path)
+    for line in quick_lines(PAGES[name]):
+        output = reader.type(line)
+        if line.startswith("fedsuite compare"):
+            # Like with like: one key differs, and the runs are a pair.
+            assert "warning:" not in output
+            assert "pair by pair" in output
+    if name == "README.md":
+        assert (reader.folder / "runs" / "first" / "model.safetensors").exists()
+        assert (reader.folder / "comparison").is_dir()
+    if name == "experiments.md":
+        assert (reader.folder / "partition" / "partition_train.png").exists()
 
 
 @pytest.mark.slow
-def test_engine_commands_run(checkout: Path) -> None:
+def test_engine_commands_run(tmp_path: Path) -> None:
     marks = ("--engine", "deploy local")
-    engines = [command for command in COMMANDS if any(mark in command for mark in marks)]
-    assert len(engines) == 3
-    for command in engines:
-        assert "run folder:" in run(command, checkout)
+    count = 0
+    for number, page in enumerate(PAGES.values()):
+        for line in console_lines(page):
+            if any(mark in line for mark in marks):
+                folder = tmp_path / str(number)
+                folder.mkdir(exist_ok=True)
+                assert "run folder:" in Reader(page, folder).type(line)
+                count += 1
+    assert count == 3
 
 
 @pytest.fixture
-def flower_home(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Give Flower a home and a port of its own, and stop the SuperLink that it starts."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    marker = str(tmp_path / "flwr-home")
-    yield {
-        "FLWR_HOME": marker,
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port,
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "FEDSUITE_RUNS": str(tmp_path / "runs"),
-    }
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            mine = f"FLWR_HOME={marker}".encode() in (process / "environ").read_bytes()
-        except OSError:
-            continue
-        if mine and int(process.name) != os.getpid():
-            os.kill(int(process.name), signal.SIGKILL)
+def in_clone(clone: Path, tmp_path: Path) -> Iterator[Reader]:
+    reader = Reader(PAGES["experiments.md"], tmp_path, clone)
+    yield reader
+    reader.leave()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="stops Flower by /proc")
-def test_flowers_own_command_runs(
-    checkout: Path, flower_home: dict[str, str], tmp_path: Path
-) -> None:
-    command = next(command for command in COMMANDS if command.startswith("flwr run"))
-    run(command, checkout, **flower_home)
-    folders = list((tmp_path / "runs").iterdir())
+def test_flowers_own_command_runs(in_clone: Reader, tmp_path: Path) -> None:
+    """Results go to the folder that the page names, in the reader's home."""
+    for line in in_clone.lines:
+        if line.startswith(("export ", "flwr run")):
+            in_clone.type(line)
+    folders = list((tmp_path / "home" / ".fedsuite" / "runs").iterdir())
     assert len(folders) == 1
     assert (folders[0] / "model.safetensors").exists()
 
 
 @pytest.mark.smoke
 @pytest.mark.slow
-def test_python_programs(checkout: Path) -> None:
-    programs = [text for kind, text in blocks(README) if kind == "python"]
-    assert len(programs) == 2
-    script = checkout / "program.py"
-    script.write_text(programs[0])
-    run(f"{sys.executable} program.py", checkout)
-    # The second is a ServerApp of somebody's: it must import and make its strategy.
-    script.write_text(programs[1].replace("build_model()", "None and build_model()"))
-    run(f"{sys.executable} program.py", checkout)
+def test_python_programs(tmp_path: Path) -> None:
+    """The second is a ServerApp of somebody's: it must import."""
+    reader = Reader(README, tmp_path)
+    assert len([text for kind, text in blocks(README) if kind == "python"]) == 2
+    for number in range(2):
+        reader.run_program(number)
+    assert list((reader.folder / "runs").iterdir())

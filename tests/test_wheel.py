@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.typed import Reader
 from tests.small_runs import copy_repository, write_experiment
-from tests.test_readme import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -107,15 +107,15 @@ def test_installed_command_runs_and_sweeps(installed, tmp_path):
     assert (run / "model.safetensors").is_file()
 
 
-def test_readmes_first_commands_need_no_repository(installed, tmp_path):
-    first = next(line for line in COMMANDS if line.startswith("fedsuite run simulations/"))
-    begin = next(line for line in COMMANDS if line.startswith("fedsuite init"))
-    run = next(line for line in COMMANDS if line.startswith("fedsuite run fedprox.toml"))
-    for line in (first, begin, run, "fedsuite init --app"):
-        command(installed, tmp_path, *line.split()[1:])
+def test_readmes_first_commands_need_no_repository(wheel, tmp_path):
+    """The wheel is installed as experiments.md says, where its reader put the file."""
+    page = (ROOT / "README.md").read_text()
+    reader = Reader(page, tmp_path, wheel=wheel)
+    first, begin = "fedsuite run simulations/", "fedsuite init"
+    for words in (first, begin, "fedsuite run fedprox.toml"):
+        reader.type(next(line for line in reader.lines if line.startswith(words)))
     for name in ("first", "mine"):
-        assert (tmp_path / "runs" / name / "model.safetensors").is_file()
-    assert (tmp_path / "server_app.py").is_file()
+        assert (reader.folder / "runs" / name / "model.safetensors").is_file()
 
 
 def test_the_copy_is_what_runs(installed, tmp_path):

@@ -30,6 +30,12 @@ _APP_REPORTS = ("num-steps",)
 _APP_STRATEGY = "PracFedEBAPlus"
 """Strategy of the example app, which others replace."""
 
+ABOUT_DEPENDENCIES = (
+    "it lists no dependencies: what is listed, Flower installs anew for each run, unless "
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 is set when its local SuperLink starts"
+)
+"""What the first try of an app with dependencies would run into."""
+
 _SERVER = '''"""The app's server: the rounds of {strategy}, which is fedsuite's."""
 
 import torch

@@ -125,12 +125,12 @@ def init(
     ] = False,
 ) -> None:
     """Write an experiment to begin with into this folder: METHOD.toml."""
-    from fedsuite.cli.beginnings import write_app, write_experiment
+    from fedsuite.cli.beginnings import ABOUT_DEPENDENCIES, write_app, write_experiment
 
     if own_app:
         for path in write_app(method, Path()):
             print(path)
-        print("run it: flwr run . --stream")
+        print(f"run it: flwr run . --stream\n{ABOUT_DEPENDENCIES}")
     else:
         path = write_experiment(method, Path())
         print(f"{path}\nrun it: fedsuite run {path}")

@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedsuite.core.extras import EXTRA_OF
+from fedsuite.core.extras import EXTRA_OF, how_to_install
 from fedsuite.core.keys import Key, toml_text
 from fedsuite.core.plug_ins import Registry
 from fedsuite.core.registry import METHODS, Method, find_method
@@ -219,9 +219,9 @@ def doctor_report() -> tuple[Table, bool]:
         # Escaped, because a console takes 'flwr[simulation]' for markup.
         cells = (name.removesuffix("-path"), found, "" if good else advice)
         table.add_row(*(escape(cell) for cell in cells))
-    for package, extra in EXTRA_OF.items():
+    for package in EXTRA_OF:
         there = find_spec(package) is not None
-        advice = "" if there else f"for what needs it: pip install 'fedsuite[{extra}]'"
+        advice = "" if there else f"for what needs it: {how_to_install(package)}"
         table.add_row(package, "installed" if there else "–", escape(advice))
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none: cpu"
     table.add_row("SuperNodes speak", str(facts["transport"]))

@@ -1,10 +1,24 @@
 """Optional packages, and the extras of fedsuite that bring them."""
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
 from fedsuite.core.errors import RunError
+
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "simulation": ("flwr[simulation]",),
+    "data": ("flwr-datasets>=0.5",),
+    "report": ("matplotlib>=3.8", "plotly>=6"),
+    "tensorboard": ("tensorboard>=2.15",),
+    "mlflow": ("mlflow-skinny>=3",),
+    "wandb": ("wandb>=0.31",),
+    "vision": ("torchvision",),
+    "tune": ("optuna>=4",),
+    "dp": ("dp-accounting>=0.6,<0.7",),
+}
+"""Requirements of each extra, as in ``pyproject.toml``."""
 
 EXTRA_OF = {
     "ray": "simulation",
@@ -15,17 +29,29 @@ EXTRA_OF = {
     "tensorboard": "tensorboard",
     "mlflow": "mlflow",
     "wandb": "wandb",
+    "torchvision": "vision",
+    "optuna": "tune",
+    "dp_accounting": "dp",
 }
 """Extra by package, of packages that a node and a Flower app do without."""
 
 
 class MissingExtraError(RunError):
-    """A package that is not installed; the message names the extra that brings it."""
+    """A package that is not installed; the message says how to install it."""
+
+
+def how_to_install(package: str) -> str:
+    """Return the command that brings an optional package.
+
+    It names the packages of the extra, because no package index has ``fedsuite[...]``: a
+    clone or a wheel has, and this process does not know where that is.
+    """
+    return f"pip install {shlex.join(EXTRAS[EXTRA_OF[package]])}"
 
 
 @contextmanager
 def naming_extras(user: str) -> Iterator[None]:
-    """Name the extra whose package an import inside the block does not find.
+    """Name the packages of the extra that an import inside the block does not find.
 
     Parameters
     ----------
@@ -44,7 +70,7 @@ def naming_extras(user: str) -> Iterator[None]:
         if package not in EXTRA_OF:
             raise
         raise MissingExtraError(
-            f"{user} needs {package}: pip install 'fedsuite[{EXTRA_OF[package]}]'"
+            f"{user} needs {package}: {how_to_install(package)}"
         ) from None
 
 

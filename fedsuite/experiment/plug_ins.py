@@ -59,7 +59,7 @@ def check_installed(plug_ins: object) -> None:
         held = f"{found} is" if found else "it is not"
         raise ConfigError(
             f"the experiment needs the package {requirement}, and {held} installed here: "
-            f"pip install {requirement} where this process runs"
+            f"install {requirement} where this process runs"
         )
 
 

@@ -1,7 +1,7 @@
 """Records that are filled at once, without Flower's check of each entry.
 
 Flower checks the type of each entry that is put into a record, which takes a microsecond
-(seen in flwr 1.39.0 and 1.41.0): most of what a small client's reply costs. Entries that
+(seen in flwr 1.39, 1.41 and 1.42): most of what a small client's reply costs. Entries that
 fedsuite itself made need no check. To delete when Flower fills a record from a mapping in
 one step.
 """

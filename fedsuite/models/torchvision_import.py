@@ -1,4 +1,4 @@
-"""Import of torchvision, the optional extra ``fedsuite[vision]``.
+"""Import of torchvision, the extra ``vision``.
 
 torchvision does not work with every build of torch, so nothing on the default path may need
 it.
@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.extras import how_to_install
 
 
 def import_torchvision(part: str, user: str) -> Any:
@@ -32,7 +33,7 @@ def import_torchvision(part: str, user: str) -> Any:
         if error.name != "torchvision":
             raise _broken(user, error) from error
         raise ConfigError(
-            f"{user} needs torchvision: pip install 'fedsuite[vision]'"
+            f"{user} needs torchvision: {how_to_install('torchvision')}"
         ) from None
     except (ImportError, RuntimeError, OSError) as error:
         # Registering operators fails with a torch that torchvision was not built for.

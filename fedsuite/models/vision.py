@@ -1,4 +1,4 @@
-"""torchvision's classification networks, new or pre-trained (``fedsuite[vision]``).
+"""torchvision's classification networks, new or pre-trained (the extra ``vision``).
 
 ``model = "torchvision"`` is any network of ``torchvision.models`` with one output per
 class. The model resizes images to ``torchvision-image-size`` pixels square on its device,

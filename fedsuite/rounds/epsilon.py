@@ -13,7 +13,7 @@ Gaussian noise of standard deviation z C. The privacy spent depends on who was d
   which is one Gaussian mechanism of multiplier z / sqrt(k), whose curve is known exactly
   (B. Balle, Y.-X. Wang, ICML 2018). All clients in each round are one such group.
 
-The first two are accounted by Google's dp-accounting, the extra ``fedsuite[dp]``.
+The first two are accounted by Google's dp-accounting, the extra ``dp``.
 """
 
 import importlib.util
@@ -26,6 +26,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.extras import how_to_install
 
 Sampling = Literal["poisson", "fixed", "cycles"]
 
@@ -140,8 +141,8 @@ def check_library() -> None:
     """Raise ConfigError where dp-accounting is missing."""
     if importlib.util.find_spec("dp_accounting") is None:
         raise ConfigError(
-            "key dp-sampling: a secret sample is accounted by dp-accounting: pip install "
-            "'fedsuite[dp]', or set dp-sampling = \"cycles\""
+            "key dp-sampling: a secret sample is accounted by dp-accounting: "
+            f'{how_to_install("dp_accounting")}, or set dp-sampling = "cycles"'
         )
 
 

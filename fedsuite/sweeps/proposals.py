@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.extras import how_to_install
 from fedsuite.core.keys import Key, Value
 from fedsuite.core.rng import stream_seed
 from fedsuite.core.search import Around, Between, OneOf
@@ -28,7 +29,7 @@ def check_installed() -> None:
     """Raise RunError where Optuna, which more than 20 trials need, is missing."""
     if importlib.util.find_spec("optuna") is None:
         raise RunError(
-            f"more than {RANDOM} trials need Optuna: pip install 'fedsuite[tune]', or ask "
+            f"more than {RANDOM} trials need Optuna: {how_to_install('optuna')}, or ask "
             f"for --trials {RANDOM} or fewer"
         )
 

@@ -8,7 +8,7 @@ meets it signs off, because its main thread ends. In both cases the process live
 other threads. The SuperLink takes the node for offline for ever, and a run waits for it in
 vain. Once the program has ended, its watcher starts it again.
 
-Seen in flwr 1.41.0. To delete when a SuperNode goes on, or ends, after any answer.
+Seen in flwr 1.41 and 1.42. To delete when a SuperNode goes on, or ends, after any answer.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Identity for Flower's messages in a process that Flower did not start.
 
 ``Message(...)`` outside a run of Flower raises "TaskIdentity.run_id is not set" (seen in
-flwr 1.39.0 and 1.41.0). To delete when messages need no run, or when a public name sets the
-identity.
+flwr 1.39, 1.41 and 1.42). To delete when messages need no run, or when a public name sets
+the identity.
 """
 
 from collections.abc import Iterator

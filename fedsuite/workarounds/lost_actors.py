@@ -4,8 +4,8 @@ Flower puts an actor back into its pool although the actor is dead. The pool han
 came back last, and a dead actor fails at once. So one lost machine fails nearly all
 messages of all later rounds, while the other machines idle.
 
-Seen in flwr 1.41.0. To delete when Flower's pool drops dead actors and sends their messages
-to others.
+Seen in flwr 1.41 and 1.42. To delete when Flower's pool drops dead actors and sends their
+messages to others.
 """
 
 import sys

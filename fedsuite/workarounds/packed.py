@@ -10,7 +10,7 @@ Between machines requests are packed, and a packed request gets a packed reply. 
 apps use ``PackedGrid(grid)`` (:mod:`fedsuite.workarounds.packed_grid`) on the server, and
 :func:`packing_mod` among the ClientApp's mods.
 
-Seen in flwr 1.39.0 and 1.41.0. To delete, with :mod:`fedsuite.workarounds.packed_grid`,
+Seen in flwr 1.39, 1.41 and 1.42. To delete, with :mod:`fedsuite.workarounds.packed_grid`,
 when a Flower message with 122 arrays is about as fast as a message with one array of as
 many bytes.
 """

@@ -17,6 +17,7 @@ import fedsuite
 from fedsuite.callbacks.tensorboard import TensorBoard
 from fedsuite.callbacks.tracking import Flat, TrackedRun, Tracking, flat, tracking
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.extras import how_to_install
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.base import FederatedStrategy
@@ -180,8 +181,7 @@ def test_a_tracker_that_is_not_installed_is_one_line(
         Tracking(name, folder, {}).on_start(a_state())
     (line,) = caplog.messages
     assert line == (
-        f"tracker {name} needs {name}: pip install 'fedsuite[{name}]': the run goes on "
-        "without it"
+        f"tracker {name} needs {name}: {how_to_install(name)}: the run goes on without it"
     )
 
 
@@ -249,7 +249,7 @@ def rounds(folder: Path, name: str) -> list[float]:
 
 def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(
-        importlib.util.find_spec(package) is None, reason=f"needs fedsuite[{package}]"
+        importlib.util.find_spec(package) is None, reason=f"needs {package}"
     )
 
 

@@ -20,7 +20,6 @@ from fedsuite.cli.beginnings import (
 )
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.registry import METHODS
-from fedsuite.engines.flower import in_world, run_app, start_superlink
 from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment import shipped
 from fedsuite.experiment.experiment import Experiment, read_file
@@ -121,23 +120,6 @@ def test_each_app_runs(method, tmp_path, monkeypatch, capsys):
         grid = LocalGrid(client.app, 5, config)
         server.app(grid, Context(1, 1, {}, RecordDict(), config))
     assert "round 2: accuracy 0." in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_an_app_of_ones_own_runs_under_flwr(tmp_path):
-    app, lines = tmp_path / "mine", []
-    app.mkdir()
-    for name, text in app_texts("fedavg").items():
-        (app / name).write_text(text)
-    options = ["--federation-config", "num-supernodes=2"]
-    options += ["--run-config", "num-server-rounds=1"]
-
-    def drive(world):
-        superlink = start_superlink(world, ["--simulation"])
-        run_app(world, app, superlink, options, lines.append)
-
-    in_world(drive)
-    assert any(line.startswith("round 1: accuracy 0.") for line in lines)
 
 
 def test_apps_are_those_whose_clients_they_have():

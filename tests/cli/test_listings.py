@@ -183,7 +183,7 @@ def test_doctor_shows_paths_and_advice_as_they_are(monkeypatch):
     monkeypatch.setenv("FEDSUITE_DATA", "/data/[red]")
     table, healthy = doctor_report()
     found = {row[0]: row[1:] for row in rows(table)}
-    wanted = "for what needs it: pip install 'fedsuite[simulation]'"
+    wanted = "for what needs it: pip install 'flwr[simulation]'"
     assert found["ray"] == ["–", wanted]
     assert found["FEDSUITE_DATA"] == ["/data/[red]", ""]
     assert found["torch"] == ["missing", "install torch"]

@@ -37,7 +37,8 @@ device = "cpu"
 def environment(**more: str) -> dict[str, str]:
     scripts = Path(sys.executable).parent
     found = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}"}
-    return found | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | more
+    found.pop("PYTHONPATH", None)
+    return found | more
 
 
 def prepare(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -136,7 +137,7 @@ def follow_the_recipe(tmp_path: Path, port: str, *runtime_ports: str) -> None:
         file.write_text(re.sub("8000|8443", port, file.read_text()))
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
     devices = [tmp_path / "prototype" / "nodes" / f"device-{k}" for k in range(2)]
-    fedsuite = [sys.executable, "-m", "fedsuite", "deploy"]
+    fedsuite = ["fedsuite", "deploy"]
     server = [*fedsuite, "superlink", str(superlink)]
     public = str(tmp_path / "images")
     with started(server, tmp_path, FEDSUITE_PUBLIC=public) as link:

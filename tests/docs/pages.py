@@ -33,6 +33,12 @@ def blocks(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
+def files(text: str) -> dict[str, str]:
+    """Return the files that a page shows: each fenced block after a line that names it."""
+    named = r"^`([\w./]+)`:?\n\n```\w+\n(.*?)^```"
+    return dict(re.findall(named, text, re.DOTALL | re.MULTILINE))
+
+
 def without_code(text: str) -> str:
     """Return a page without its fenced and its indented blocks."""
     text = re.sub(r"^(```+|:::+).*?^\1\s*?$", "", text, flags=re.DOTALL | re.MULTILINE)

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import shlex
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -144,6 +145,29 @@ def test_notebooks_hold_no_output(page: Path) -> None:
     for cell in cells:
         assert not cell.get("outputs"), f"{named(page)} holds outputs: the build makes them"
         assert all(len(line.rstrip()) <= LONGEST for line in cell["source"])
+
+
+def test_nothing_is_installed_by_a_name_that_no_index_has() -> None:
+    """Until fedsuite is published, what works is a clone's folder or a wheel's file."""
+    programs = [
+        path
+        for folder in ("fedsuite", "simulations", "deploy", "benchmarks")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".toml", ".yml", ".yaml", ".sh", ".env", ".service")
+    ]
+    assert len(programs) > 300
+    for path in (*programs, *read_pages()):
+        if path.name != "CHANGELOG.md":
+            found = re.findall(
+                r"pip install[^\n`]* ['\"]?fedsuite['\"`\s\[]", path.read_text()
+            )
+            assert not found, f"{named(path)}: {found}"
+
+
+def test_the_wheel_that_pages_name_is_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    text = "".join(page.read_text() for page in read_pages())
+    assert set(re.findall(r"fedsuite-([\d.]+)-py3", text)) == {version}
 
 
 def test_every_page_is_in_a_table_of_contents() -> None:

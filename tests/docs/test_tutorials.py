@@ -18,6 +18,7 @@ from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
 from fedsuite.workarounds.identity import flower_identity
 from tests.docs.pages import DOCS, blocks
+from tests.docs.typed import DROPPED
 
 FOLDER = DOCS / "tutorials"
 PAGES = sorted(page for page in FOLDER.iterdir() if page.name != "index.md")
@@ -114,8 +115,10 @@ def test_the_network_page_works() -> None:
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in an empty folder, with the commands by their names."""
+    """Work in an empty folder, with the commands by their names, and nothing else set."""
     monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if DROPPED.match(name)]:
+        monkeypatch.delenv(name)
     scripts = str(Path(sys.executable).parent)
     monkeypatch.setenv("PATH", os.pathsep.join([scripts, os.environ["PATH"]]))
 

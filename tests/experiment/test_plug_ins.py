@@ -39,7 +39,7 @@ def test_the_packages_are_recorded_and_asked_for(tmp_path: Path) -> None:
         named = at_home(Experiment.from_values(of_network)).values["plug-ins"]
         assert named == "fedsuite-example==0.1.0"
     wanted = "needs the package fedsuite-example==0.1.0, and"
-    install = "installed here: pip install fedsuite-example==0.1.0 where"
+    install = "installed here: install fedsuite-example==0.1.0 where"
     with pytest.raises(ConfigError, match=f"{wanted} it is not {install}"):
         Experiment.from_values(resolved)
     write_package(tmp_path / "two", "fedsuite-example", EXAMPLE, version="0.2.0")

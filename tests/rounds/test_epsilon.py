@@ -24,7 +24,7 @@ def spent(sampling, noise, rounds, num_clients=100, per_round=10, delta=DELTA):
 
 
 needs_library = pytest.mark.skipif(
-    module.importlib.util.find_spec("dp_accounting") is None, reason="needs fedsuite[dp]"
+    module.importlib.util.find_spec("dp_accounting") is None, reason="needs dp-accounting"
 )
 
 
@@ -158,5 +158,5 @@ def test_nothing_released_spends_nothing():
 
 def test_a_secret_sample_without_the_library_is_refused(monkeypatch):
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"fedsuite\[dp\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'dp-accounting"):
         spent("poisson", 1.0, 5)

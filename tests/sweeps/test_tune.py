@@ -242,7 +242,7 @@ def test_later_trials_follow_the_scores(file: Path) -> None:
 
 def test_many_trials_without_optuna_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RunError, match=r"fedsuite\[tune\]"):
+    with pytest.raises(RunError, match=r"pip install 'optuna"):
         proposals.check_installed()
 
 

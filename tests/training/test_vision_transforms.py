@@ -47,7 +47,7 @@ def test_without_torchvision_there_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     line = (
         "key torchvision-augmentation = 'aug-mix' needs torchvision: pip install "
-        "'fedsuite[vision]'"
+        "torchvision"
     )
     with pytest.raises(ConfigError) as error:
         VisionTransform("aug-mix")

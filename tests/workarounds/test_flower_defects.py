@@ -99,11 +99,16 @@ def test_trimming_a_fifth_of_four_clients_trims_nobody() -> None:
 
 
 def test_krums_squared_distances_are_negative_in_float32() -> None:
-    rng = np.random.default_rng(0)
-    model = rng.normal(size=100_000)
-    near = [model + rng.normal(scale=1e-6, size=model.size) for _ in range(4)]
-    records = [ArrayRecord({"w": Array(vector.astype(np.float32))}) for vector in near]
-    assert compute_distances(records).min() < 0
+    """Whether a model's are is a matter of NumPy's build: about half of them are."""
+
+    def smallest(seed: int) -> float:
+        rng = np.random.default_rng(seed)
+        model = rng.normal(size=100_000)
+        near = [model + rng.normal(scale=1e-6, size=model.size) for _ in range(4)]
+        records = [ArrayRecord({"w": Array(vector.astype(np.float32))}) for vector in near]
+        return float(compute_distances(records).min())
+
+    assert min(smallest(seed) for seed in range(16)) < 0
 
 
 def test_adaptive_clipping_moves_its_bound_away_from_the_median() -> None:
