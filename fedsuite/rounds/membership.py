@@ -16,6 +16,7 @@ from fedsuite.messages.records import HELLO
 from fedsuite.rounds.greeting import OwnSide, SiteColumns, facts_of, names_of
 from fedsuite.rounds.validation import one_line
 from fedsuite.rounds.waiting import Waiting
+from fedsuite.workarounds.sending import REFUSED
 
 Identity = Literal["node", "partition", "registered"]
 
@@ -191,6 +192,7 @@ class Directory:
         self._num_partitions = 0
         self._known_nodes: list[int] = []
         self._hosts: Members | None = None
+        self._told_errors: set[tuple[str, str]] = set()
 
     def wait(self, grid: Grid, min_nodes: int) -> Members:
         """Return the members once enough nodes are there.
@@ -300,7 +302,9 @@ class Directory:
             try:
                 self._judge_site(name, reply)
             except RunError as error:
-                if first:
+                # A node that is gone again has not failed: the next round asks it.
+                gone = reply.has_error() and reply.error.code == REFUSED
+                if first and not gone:
                     raise
                 logger.warning("%s", error)
                 continue
@@ -385,12 +389,14 @@ class Directory:
             self._num_partitions = total
             self._partitions[node_id] = partition
 
-    @staticmethod
-    def _judge_error(who: str, reply: Message) -> None:
+    def _judge_error(self, who: str, reply: Message) -> None:
         reason = one_line(reply.error.reason)
         if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
             raise RunError(
                 f"{who} failed the hello ({reason}): fix that "
                 "node, or use identity='node' where its app is not fedsuite's"
             )
-        logger.warning("%s did not answer the hello: %s", who, reason)
+        # A node may be asked several times in a second.
+        if (who, reason) not in self._told_errors:
+            self._told_errors.add((who, reason))
+            logger.warning("%s did not answer the hello: %s", who, reason)

@@ -7,7 +7,10 @@ from typing import Any, ClassVar
 import pytest
 from flwr.app import Error, Message, RecordDict
 
+from fedsuite.core.errors import RunError
+from fedsuite.engines.local import LocalGrid
 from fedsuite.rounds import outstanding
+from fedsuite.rounds.membership import Directory
 from fedsuite.strategies import FedAvg, FedBuff
 from fedsuite.workarounds import prompt_grid, sending
 from fedsuite.workarounds.identity import flower_identity
@@ -16,6 +19,8 @@ from fedsuite.workarounds.packed_grid import PackedGrid
 from fedsuite.workarounds.prompt_grid import PromptGrid
 from fedsuite.workarounds.sending import REFUSED
 from tests.helpers import Trace, mark, matrix_app, run
+from tests.rounds.registered import Registered
+from tests.rounds.test_site_membership import SITE_NODES, site_directory
 from tests.workarounds.refusing import WAYS, PromptRefusingGrid, RefusingGrid
 from tests.workarounds.test_prompt_grid import echo_app, sources
 
@@ -217,3 +222,42 @@ def test_a_strategy_puts_a_prompt_grid_around_flowers_own_alone() -> None:
     assert type(around) is PromptGrid
     assert PromptGrid.around(around) is around
     assert PromptGrid.around(other) is other
+
+
+# The hello
+
+
+def refused_hello(message: Message) -> Message:
+    return Message(Error(REFUSED, REASON), reply_to=message)
+
+
+def test_a_site_whose_hello_is_refused_is_away_and_no_failure() -> None:
+    """It is asked again in the next round, as soon as Flower takes the message."""
+
+    class Gone(Registered):
+        gone = True
+
+        def _answer(self, message: Message) -> Message:
+            if self.gone and message.metadata.dst_node_id == 1001:
+                self._numbered(message)
+                return refused_hello(message)
+            return super()._answer(message)
+
+    grid = Gone(matrix_app(), SITE_NODES)
+    directory = site_directory()
+    assert directory.wait(grid, 1).nodes == {1: 1000}
+    grid.gone = False
+    assert directory.wait(grid, 1).nodes == {0: 1001, 1: 1000}
+
+
+def test_a_hello_that_is_refused_at_each_look_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Refused(LocalGrid):
+        def send_and_receive(self, messages: Any, **options: Any) -> Any:
+            return iter([refused_hello(message) for message in messages])
+
+    with pytest.raises(RunError, match="only 0 of 1 SuperNodes"):
+        Directory("partition", 1, 0.5).wait(Refused(matrix_app(), 1), 1)
+    told = [r for r in caplog.records if "did not answer the hello" in r.getMessage()]
+    assert len(told) == 1

@@ -153,6 +153,23 @@ def test_a_reply_that_comes_twice_counts_once_and_is_told(real: bool) -> None:
         assert (told.client_id, told.reason) == (1000, "a second reply to one request")
 
 
+def test_a_reply_that_comes_twice_closes_no_round() -> None:
+    """Two of three replies close it: node 1000's, and a later one of another node."""
+
+    class Slow(LateGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            replies = super().pull_messages(message_ids)
+            return replies + [r for r in replies if r.metadata.src_node_id == 1000]
+
+        def _sent_back(self, key: str) -> list[Message]:
+            first = self._replies[key].metadata.src_node_id == 1000
+            return super()._sent_back(key) if first or self._looks[key] > 2 else []
+
+    trace = run(asynchronous(), Slow(failed, bad=(), pulls=9), 1)
+    rows = [row["client"] for row in trace.reports[0].train.rows]
+    assert rows == [1000, 1002]
+
+
 def test_a_reply_to_nothing_is_passed_over() -> None:
     class Stray(LateGrid):
         def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
