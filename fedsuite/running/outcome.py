@@ -24,6 +24,6 @@ def untrained(path: Path) -> str:
     ]
     last = reasons[-1] if reasons else "no reply came"
     return (
-        f"run {path}: no round trained, {len(failed)} of {len(failed)} failed; last "
-        f"reason: {last}: mend the cause, and begin anew or resume with more rounds"
+        f"no round trained: {len(failed)} of {len(failed)} failed; last reason: {last}: "
+        "mend the cause, and begin anew or resume with more rounds"
     )
