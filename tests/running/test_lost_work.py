@@ -188,13 +188,16 @@ def test_the_model_is_there_when_the_summary_is_written(monkeypatch):
     assert finished()
 
 
-def test_ctrl_c_while_plots_are_drawn_leaves_the_run_finished(monkeypatch):
-    def interrupt(*_arguments):
+@pytest.mark.parametrize(
+    "place", ["running.server.draw_plots", "callbacks.tracking.Tracking.close"]
+)
+def test_ctrl_c_after_the_rounds_leaves_the_run_finished(monkeypatch, place):
+    def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedsuite.running.server.draw_plots", interrupt)
+    monkeypatch.setattr(f"fedsuite.{place}", interrupt)
     with pytest.raises(Stopped, match=r"^stopped after the rounds: .*/x is finished"):
-        fedsuite.run(RUN | {"plots": True})
+        fedsuite.run(RUN | {"plots": True, "trackers": "tensorboard"})
     assert finished()
 
 
@@ -244,13 +247,15 @@ def test_a_programs_own_handler_stays():
 
 
 PROGRAM = """
-import sys
+import contextlib, os, sys
 from fedsuite.core.output import outliving_readers, print_line
 with outliving_readers():
     for _ in range(100):
         print("\u2501" * 100, flush=True)
         print("\u2501" * 100, file=sys.stderr)
-open("end", "w").write("x")
+    with open("end", "w") as end, contextlib.suppress(OSError):
+        end.write("x")
+        os.write(1, b"of a library")
 """
 
 PROGRAM_OF_LINES = """
