@@ -7,7 +7,9 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.progress import round_in
 from fedsuite.deploy.folders import SuperLinkFolder
 from fedsuite.deploy.status import ONLINE, list_nodes
-from fedsuite.rounds.waiting import AGAIN_S
+
+AGAIN_S = 30.0
+"""Seconds between looks."""
 
 
 class Lacking:

@@ -24,7 +24,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.own_process import with_fedsuite
 from fedsuite.deploy.clocks import clock_trouble
-from fedsuite.deploy.door import LOOPBACK, check_listening, door_command
+from fedsuite.deploy.door import check_listening, door_command
 from fedsuite.deploy.endings import is_full
 from fedsuite.deploy.folders import (
     AUTHORITY,
@@ -42,7 +42,7 @@ from fedsuite.deploy.preloaded import superexec
 from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
-from fedsuite.engines.ports import chosen_port
+from fedsuite.engines.ports import LOOPBACK, chosen_port
 from fedsuite.engines.processes import executable, flower_environment, stop_signals_raise
 from fedsuite.engines.watchdog import Watchdog, mark
 from fedsuite.results.layout import FEDERATION_VARIABLE

@@ -11,8 +11,6 @@ from fedsuite.core.errors import RunError, Stopped
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
 from fedsuite.core.progress import Work
-from fedsuite.data.data_settings import DataSettings
-from fedsuite.deploy.door import LOOPBACK
 from fedsuite.deploy.endings import failed_there, is_full, left_to_superlink, run_folder
 from fedsuite.deploy.folders import (
     NODES,
@@ -42,9 +40,11 @@ from fedsuite.engines.flower import (
     in_world,
     started_run,
 )
+from fedsuite.engines.ports import LOOPBACK
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
 from fedsuite.engines.staging import stage_keys
 from fedsuite.experiment.paths import path_keys, places
+from fedsuite.experiment.site_keys import site_names
 from fedsuite.results.layout import EXPERIMENT, FEDERATION_VARIABLE
 from fedsuite.results.writer import is_used
 
@@ -73,7 +73,7 @@ def submit(
     write_connection(folder, host)
     run_id: str | None = None
 
-    lacking = Lacking(folder, DataSettings.of(run_config).site_names, on_line)
+    lacking = Lacking(folder, site_names(run_config), on_line)
 
     def note(line: str) -> None:
         nonlocal run_id

@@ -104,10 +104,10 @@ class Room:
             ("--client-gpus", self.client_gpus, gpus),
         ):
             if wanted > there:
+                advice = f"set at most {there}" if there else "leave it out"
                 raise ConfigError(
                     f"{option} {wanted:g}: this machine has {there}, so no client could "
-                    f"start: set at most {there}"
-                    + (", or name a cluster in ray-address" if there else "")
+                    f"start: {advice}, or name a cluster in ray-address"
                 )
         if words := self.wrong_share(cpus, gpus):
             raise ConfigError(words)

@@ -21,9 +21,14 @@ _ROWS_ON_SERVER: Mapping[str, tuple[Value, str]] = {
 """Needed values, with the reason, of keys that need the whole data set in one place."""
 
 
+def site_names(values: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return the names of an experiment's sites; none where clients divide a data set."""
+    return DataSettings.of(values).site_names
+
+
 def number_of_sites(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the key num-clients of sites; refuse another number."""
-    names = DataSettings.of(values).site_names
+    names = site_names(values)
     if not names:
         return {}
     given = values["num-clients"]

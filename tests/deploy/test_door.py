@@ -16,7 +16,7 @@ import pytest
 
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.deploy import door, programs
-from fedsuite.deploy.door import LOOPBACK, check_listening, door_command, nginx_config
+from fedsuite.deploy.door import check_listening, door_command, nginx_config
 from fedsuite.deploy.folders import SuperLinkFolder, init_federation
 from fedsuite.deploy.programs import ask, superlink_command, write_connection
 from fedsuite.deploy.rehearsal import LocalFederation
@@ -24,6 +24,7 @@ from fedsuite.engines.flower import (
     CONNECTION,
     fleet_is_grpc,
 )
+from fedsuite.engines.ports import LOOPBACK
 from fedsuite.engines.processes import World
 from fedsuite.engines.staging import stage_keys
 from fedsuite.results.reader import load_run

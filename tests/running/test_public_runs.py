@@ -16,10 +16,10 @@ from fedsuite.data import DATASETS, loading
 from fedsuite.engines.local import LocalGrid
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data
+from fedsuite.experiment.paths import refuse_relative_paths
 from fedsuite.results.groups import group_runs
 from fedsuite.rounds.membership import Directory
 from fedsuite.running import node_app as client_app
-from fedsuite.running.server import refuse_relative_paths
 from fedsuite.running.server_parts import public_data
 from fedsuite.running.worker import Worker, client_app_for
 from fedsuite.strategies.averaging.fedavg import FedAvg
@@ -113,8 +113,11 @@ def test_nodes_without_public_data_are_named() -> None:
     assert "ServerApp (none and 0000" in refused(matrix_app(), "0" * 64)
 
 
-def test_a_node_that_lacks_the_folder_says_so(tmp_path: Path) -> None:
-    missing = {**SMALL, "public-dir": str(tmp_path / "typo"), "run-name": "r"}
+def test_a_node_that_lacks_the_folder_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSUITE_PUBLIC", str(tmp_path / "typo"))
+    missing = {**SMALL, "public-dir": "/on/the/server", "run-name": "r"}
     words = refused(client_app.app, "0" * 64, Experiment.from_values(missing).values)
     assert "node 1000 failed the hello" in words
     assert f"folder {tmp_path}/typo does not exist" in words
@@ -191,7 +194,7 @@ def test_each_machine_may_have_its_own_path(
     assert run.experiment["public-dir"] == "auto"
     named = fingerprint({**SMALL, "public-dir": folder})
     assert run.manifest["data"]["public-fingerprint"] == named
-    refuse_relative_paths(Experiment.from_values(values))
+    refuse_relative_paths(Experiment.from_values(values).values)
 
 
 def test_own_images_are_found_by_an_absolute_path(tmp_path: Path) -> None:
@@ -200,9 +203,9 @@ def test_own_images_are_found_by_an_absolute_path(tmp_path: Path) -> None:
     assert run.experiment["public-dir"] == folder
     assert run.manifest["data"]["public-rows"] == 8
     with pytest.raises(ConfigError, match="key public-dir = 'own': expected an absolute"):
-        refuse_relative_paths(Experiment.from_values({"public-dir": "own"}))
-    refuse_relative_paths(Experiment.from_values({"public-dir": folder}))
-    refuse_relative_paths(Experiment.from_values({}))
+        refuse_relative_paths(Experiment.from_values({"public-dir": "own"}).values)
+    refuse_relative_paths(Experiment.from_values({"public-dir": folder}).values)
+    refuse_relative_paths(Experiment.from_values({}).values)
 
 
 def test_runs_on_other_images_are_other_experiments(tmp_path: Path) -> None:
