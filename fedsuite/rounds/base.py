@@ -262,9 +262,9 @@ class FederatedStrategy(RoundLoop):
         self._members = self.directory.wait(self._grid, self.min_available_nodes)
         if arrays is not self._given:
             self._given, self._record = arrays, own_record(arrays)
-            arrays = to_arrays(self._record)
-            self._infinite = InfiniteEntries(arrays)
-            self._arrays = self._infinite.without(arrays) if self._infinite else arrays
+            whole = to_arrays(self._record)
+            self._infinite = InfiniteEntries(whole)
+            self._arrays = self._infinite.without(whole) if self._infinite else whole
 
     def _refuse_foreign(
         self, phase: str, server_round: int, replies: Iterable[Message]

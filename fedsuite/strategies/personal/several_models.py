@@ -41,8 +41,8 @@ NO_SHARE = 1e-12
 def shuffled(arrays: Arrays, seed: int, number: int) -> Arrays:
     """Return a model with the entries of each trained array in another order.
 
-    Whole numbers alone are no draws of a law: they are masks, positions, or zeros and ones
-    that a layer starts from.
+    An array of more entries and two values at most is no draw of a law: it is a mask, or the
+    zeros or ones that a layer starts from.
     """
     stream = numpy_stream(seed, "focus-models", number)
     made: Arrays = {}
@@ -51,7 +51,8 @@ def shuffled(arrays: Arrays, seed: int, number: int) -> Arrays:
         if is_statistic(name, array) or array.size == 0:
             continue
         drawn = stream.permutation(array.reshape(-1)).reshape(array.shape)
-        if not np.array_equal(array, np.rint(array)):
+        others = (array != array.min()) & (array != array.max())
+        if array.size <= 2 or others.any():
             made[name] = drawn
     return made
 

@@ -18,7 +18,7 @@ CONSTANT = {
     "least": np.triu(np.full((4, 4), np.finfo(np.float32).min), 1),
     "causal": np.triu(np.full((4, 4), -np.inf, np.float32), 1),
     "allowed": np.tril(np.ones((4, 4), np.float32)),
-    "positions": np.arange(16, dtype=np.float32),
+    "halves": np.array([0.5, -0.5, 0.5, 0.5], np.float32),
     "numbers": np.arange(16),
     "flags": np.array([True, False, True]),
     "none": np.zeros(0, np.float32),
