@@ -248,7 +248,8 @@ class Worker:
         # Very many nodes of one process ask for them.
         public = self._data.public_set()
         of_public = {"public": public.fingerprint} if len(public) else {}
-        return plug_in_facts(self._experiment) | of_public | self._column_facts()
+        of_plug_ins = plug_in_facts(self._experiment)
+        return {**of_plug_ins, **of_public, **self._column_facts()}
 
     def _column_facts(self) -> Mapping[str, str]:
         """Return a hash of this site's columns; the names are told to its own log."""
