@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
+from fedsuite.core.keys import Value
 from fedsuite.messages.array_records import (
     RecordError,
     array_header,
@@ -22,7 +23,6 @@ from fedsuite.messages.records import (
     AnyRecord,
     Arrays,
     ConfigValue,
-    Scalar,
     records_of,
 )
 
@@ -161,7 +161,7 @@ class Expected:
     advice: str = ""
     advice_of: Mapping[str, str] = field(default_factory=dict)
     largest: float | None = None
-    settings: Mapping[str, Scalar] = field(default_factory=dict)
+    settings: Mapping[str, Value] = field(default_factory=dict)
     check: Callable[[ClientReply], None] | None = None
     one_of: bool = False
 
@@ -213,7 +213,7 @@ def check_reply(
 def _take_settings(
     content: Mapping[str, AnyRecord],
     metrics: dict[str, float],
-    settings: Mapping[str, Scalar],
+    settings: Mapping[str, Value],
 ) -> dict[str, ConfigValue | None]:
     """Take the settings out of the metrics; return those that the reply does not repeat."""
     if not settings:
@@ -223,7 +223,7 @@ def _take_settings(
     return {k: said for k, said in found.items() if not _same(said, settings[k])}
 
 
-def _same(found: ConfigValue | None, value: Scalar) -> bool:
+def _same(found: ConfigValue | None, value: Value) -> bool:
     """Return whether a setting came back as it was sent, but for a client's float32."""
     if isinstance(found, int | float) and isinstance(value, int | float):
         return abs(found) <= LARGEST_COUNT and math.isclose(found, value, rel_tol=1e-6)
