@@ -176,7 +176,7 @@ def test_a_decomposed_noised_or_lying_client_still_says_so() -> None:
     for more in (
         {"upload_noise_multiplier": 0.1, "upload_clip": 1.0},
         {"attack": "sign-flip", "attackers": 0.2},
-        {"model": "cnn", "decomposition": True, "freeze_atoms": True},
+        {"model": "cnn-shallow", "decomposition": True, "freeze_atoms": True},
     ):
         assert play(**small, **more).reports[0].train.rows
 
