@@ -103,4 +103,4 @@ def _is_full_range(image: Any) -> bool:
     tags = getattr(image, "tag_v2", None)
     if tags is None:
         return True
-    return tags.get(_BITS) == (16,) and tags.get(_MEANING) == _WHITE_IS_LARGEST
+    return bool(tags.get(_BITS) == (16,) and tags.get(_MEANING) == _WHITE_IS_LARGEST)

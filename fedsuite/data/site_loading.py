@@ -45,12 +45,12 @@ def load_site_data(
             f"({type(error).__name__}: {one_line(error)}): mend it or the data"
         ) from error
     check_rows(f"site {site.name}: {site.data}", "adapter", spec, data)
-    parts = [data.train, data.test]
+    train, validation = data.train, None
     if validation_fraction:
-        parts[0], validation = _hold_out(data, validation_fraction, seed)
-        parts.append(validation)
-    scaled = [_scaled(part, spec, scaling) for part in parts]
-    return ClientData(*scaled, columns=data.columns)
+        train, held_out = _hold_out(data, validation_fraction, seed)
+        validation = _scaled(held_out, spec, scaling)
+    train, test = (_scaled(part, spec, scaling) for part in (train, data.test))
+    return ClientData(train, test, validation, data.columns)
 
 
 def _hold_out(data: SiteData, fraction: float, seed: int) -> tuple[Split, Split]:
