@@ -251,7 +251,7 @@ class Worker:
         of_plug_ins = plug_in_facts(self._experiment)
         return {**of_plug_ins, **of_public, **self._column_facts()}
 
-    def _column_facts(self) -> Mapping[str, str]:
+    def _column_facts(self) -> dict[str, str]:
         """Return a hash of this site's columns; the names are told to its own log."""
         # A node with a site has the site's rows under any client number.
         columns = self._data.client(0).columns if self._site is not None else ()
