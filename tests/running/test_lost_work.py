@@ -253,9 +253,11 @@ with outliving_readers():
     for _ in range(100):
         print("\u2501" * 100, flush=True)
         print("\u2501" * 100, file=sys.stderr)
-    with open("end", "w") as end, contextlib.suppress(OSError):
+    with open("end", "w") as end:
         end.write("x")
-        os.write(1, b"of a library")
+        for number in (1, 2):
+            with contextlib.suppress(OSError):
+                os.write(number, b"of a library")
 """
 
 PROGRAM_OF_LINES = """
