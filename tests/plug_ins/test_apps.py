@@ -43,11 +43,11 @@ EXPERIMENT: Mapping[str, Value] = {
 def run_by_flower(folder: Path, values: Mapping[str, Value]) -> None:
     """Run an experiment through the staged app's table and both of fedsuite's apps."""
     config = dict(at_home(Experiment.from_values(values)).values)
-    config["state-dir"] = str(folder / "state")
     text = (stage_keys(folder / "app", config) / "pyproject.toml").read_text()
     told = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
     context = Context(1, 1, {}, RecordDict(), told)
-    with flower_identity():
+    with flower_identity(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDSUITE_STATE", str(folder / "state"))
         server.app(LocalGrid(node_app.app, 2, told), context)
 
 
