@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-import numpy as np
-
 from fedsuite.core.keys import Value
 from fedsuite.core.rng import numpy_stream
 from fedsuite.core.settings import state
@@ -41,8 +39,8 @@ NO_SHARE = 1e-12
 def shuffled(arrays: Arrays, seed: int, number: int) -> Arrays:
     """Return a model with the entries of each trained array in another order.
 
-    An array of more entries and two values at most is no draw of a law: it is a mask, or the
-    zeros or ones that a layer starts from.
+    An array of more entries and two values at most is no draw of a law: it is a mask, or
+    the zeros or ones that a layer starts from.
     """
     stream = numpy_stream(seed, "focus-models", number)
     made: Arrays = {}
