@@ -56,6 +56,9 @@ STEPPING = {
     "qffl": lambda **given: QFFL(qffl_q=5.0, **given),
     "afl": lambda **given: AFL(**given),
     "fedeba": lambda **given: FedEBA(server_learning_rate=2.0, **given),
+    "fedeba-median": lambda **given: FedEBA(
+        aggregator="median", server_learning_rate=2.0, **given
+    ),
     "prac": lambda **given: PracFedEBAPlus(server_learning_rate=2.0, theta=90.0, **given),
 }
 
