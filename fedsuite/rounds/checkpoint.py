@@ -116,7 +116,7 @@ class Checkpoint:
                 for name in _HISTORIES
             },
             callbacks=callbacks,
-            callback_arrays=callback_arrays,
+            callback_arrays=dict(callback_arrays),
         )
 
     def restore(self, state: "RunState") -> None:

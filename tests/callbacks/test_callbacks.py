@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedsuite.callbacks import Callback, RoundReport, RunState
@@ -26,7 +27,7 @@ from tests.helpers import (
     matrix_app,
     run,
     run_tampered,
-    set_metrics,
+    set_arrays,
     strategy_for,
     zeros,
 )
@@ -180,7 +181,8 @@ def test_recorder_writes_rounds_clients_and_rejections(folder: RunFolder) -> Non
 
 
 def test_recorder_in_a_run_with_a_bad_reply(folder: RunFolder) -> None:
-    trace = run_tampered("hosted", for_client(1, "hosted", set_metrics(loss=float("nan"))))
+    weight = np.full((2, 2), np.nan, np.float32)
+    trace = run_tampered("hosted", for_client(1, "hosted", set_arrays(weight=weight)))
     for report in trace.reports:
         Recorder(folder).on_round_end(a_state(), report)
     assert [row["round"] for row in rows(folder, "rounds")] == [1, 2]

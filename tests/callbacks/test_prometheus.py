@@ -189,7 +189,7 @@ def test_reasons_have_classes(reason: str, name: str) -> None:
     [
         (set_arrays(weight=np.full((2, 2), np.nan, np.float32)), "not-finite"),
         (set_arrays(weight=np.zeros(3, np.float32)), "wrong-arrays"),
-        (set_metrics(loss=float("nan")), "not-finite"),
+        (set_metrics(num_examples=float("nan")), "not-finite"),
         (set_metrics(num_examples=-1.0), "wrong-metrics"),
         (set_metrics(num_examples=None), "wrong-metrics"),
     ],
