@@ -5,6 +5,8 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
+from fedsuite.messages.versions import exchange_of
+
 SMALL = {
     "model": "linear",
     "num-clients": 4,
@@ -31,13 +33,16 @@ def final_model(folder):
 
 
 def client_states(folder):
-    """Return the bytes of each client's newest state, by client and version."""
+    """Return the bytes of each client's newest state, by client, round and exchange."""
     files = sorted(
         (folder / "state").glob("*/*.safetensors"),
-        key=lambda path: [int(part) for part in path.name.split(".")[:2]],
+        key=lambda path: [int(part) for part in exchange_of(path.stem).split(".")],
     )
     newest = {path.parent.name: path for path in files}
-    return {f"{k}/{path.name}": path.read_bytes() for k, path in sorted(newest.items())}
+    return {
+        f"{client}/{exchange_of(path.stem)}": path.read_bytes()
+        for client, path in sorted(newest.items())
+    }
 
 
 def copy_repository(folder):

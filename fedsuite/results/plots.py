@@ -24,10 +24,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.files import atomic_write, make_folder
+from fedsuite.core.files import atomic_write
 from fedsuite.core.metrics import fairness_report
 from fedsuite.data.shift_report import ClientShift
-from fedsuite.results import layout
 from fedsuite.results.client_bars import draw_columns
 from fedsuite.results.groups import Group, group_runs
 from fedsuite.results.likeness import UNLIKE, share_partitions
@@ -42,7 +41,7 @@ from fedsuite.results.panels import (
     left_out_words,
     pooled_curve,
 )
-from fedsuite.results.reader import Client, Run, load_run
+from fedsuite.results.reader import Client, Run
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours for the colour-blind, without yellow, too pale for lines."""
@@ -72,17 +71,6 @@ SHIFT_PANELS = (
     ("distinct", "Different rows", "rows"),
     ("label_drift", "Label drift", "total variation"),
 )
-
-
-def plot_run(path: str | Path) -> list[Path]:
-    """Draw all figures of a run into its folder ``plots``, and return the files."""
-    run = load_run(path)
-    folder = run.path / layout.PLOTS
-    make_folder(folder)
-    figures = figures_of(run)
-    for name, make in figures.items():
-        save_figure(make(), folder / name)
-    return [folder / name for name in figures]
 
 
 def figures_of(run: Run) -> dict[str, Callable[[], Figure]]:

@@ -82,6 +82,6 @@ def _keys_of_one(experiment: Experiment, data: FederatedData) -> list[str]:
         rows = len(data.public_set())
         if rows == 1:
             found.append("public-size")
-        elif experiment["public-batch-size"] == 1:
+        elif experiment.values.get("public-batch-size") == 1:
             found.append("public-batch-size")
     return found

@@ -1,5 +1,6 @@
 """Figures: what they show, asserted on matplotlib's objects, and that files appear."""
 
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -17,12 +18,12 @@ from fedsuite.results.plots import (
     curves_figure,
     partition_figure,
     plot_curves,
-    plot_run,
     pooled_figure,
     save_figure,
     shift_figure,
 )
 from fedsuite.results.reader import load_run
+from fedsuite.results.summary import draw_plots
 from tests.results.made_runs import learning_curves, make_run
 from tests.small_runs import SMALL, final_model
 
@@ -300,21 +301,24 @@ def test_dollar_signs_are_no_mathematics(tmp_path):
     save_figure(client_accuracy_figure(runs[0]), tmp_path / "clients.png")
 
 
-def test_plot_run_draws_what_there_is(tmp_path):
+def drawn(folder):
+    """Draw a run's plots anew; return the files by name."""
+    shutil.rmtree(folder.path / "plots", ignore_errors=True)
+    draw_plots(folder.path, pytest.fail)
+    return {path.name: path.read_bytes() for path in (folder.path / "plots").iterdir()}
+
+
+def test_a_run_is_drawn_from_what_there_is(tmp_path):
     folder = make_run(tmp_path / "a", accuracies=learning_curves(40, 30))
-    names = [path.name for path in plot_run(folder.path)]
-    assert names == ["curves.png", "client_accuracy.png"]
+    curves = {"curves.png", "client_accuracy.png"}
+    assert drawn(folder).keys() == curves
     folder.write_json("partition.json", {"train": [[3, 4]], "test": [[1, 0]]})
-    paths = plot_run(folder.path)
-    assert [path.name for path in paths[2:]] == [
-        "partition_train.png",
-        "partition_test.png",
-    ]
-    assert all(path.parent == folder.path / "plots" for path in paths)
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-    assert len({path.read_bytes() for path in paths}) == 4
+    figures = drawn(folder)
+    assert figures.keys() == curves | {"partition_train.png", "partition_test.png"}
+    assert all(content.startswith(b"\x89PNG") for content in figures.values())
+    assert len(set(figures.values())) == 4
     folder.write_json("partition.json", {"shift": [asdict(shift) for shift in shifts(2)]})
-    assert [path.name for path in plot_run(folder.path)[2:]] == ["partition_shift.png"]
+    assert drawn(folder).keys() == curves | {"partition_shift.png"}
 
 
 def test_a_run_without_plots_differs_in_nothing_else(tmp_path):

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedsuite.messages.statistics import buffers_declared, is_statistic
 from fedsuite.models.arrays import buffer_names
+from fedsuite.rounds.first_exchange import FirstExchanges
 from fedsuite.strategies import (
     AFL,
     QFFL,
@@ -76,7 +77,7 @@ def shrinking(number: int, arrays: Any) -> Any:
 @pytest.mark.parametrize("name", STEPPING)
 def test_they_are_the_clients_mean(name: str) -> None:
     made = STEPPING[name](buffers=["moving_variance"])
-    made.NEEDS_OF_CLIENT = FedAvg.NEEDS_OF_CLIENT
+    made.first = FirstExchanges("any client serves", FedAvg.NEEDS_OF_CLIENT)
     result = run_plain(made, plain_app(shrinking), SENT, 4, num_rounds=3)
     assert not made.reports["train"].rejections
     arrays = final(result)

@@ -103,9 +103,6 @@ BETTER = {
 """Flower's ends the run, ours goes on."""
 
 REFUSED = {
-    "a metric that is not finite": Case(
-        metrics=lambda k: {"extra": NAN}, ours="metric extra is nan"
-    ),
     "integers for floats": Case(
         train=cast("int64"), ours="array .*: dtype int64, expected float32"
     ),
@@ -202,6 +199,14 @@ def test_ours_keeps_the_dtype(name: str) -> None:
         kept = ours.arrays[key].numpy()
         assert kept.dtype == ROUNDED[name].start[key].dtype
         assert kept.astype(float) == pytest.approx(array.numpy(), abs=3.0)
+
+
+def test_a_metric_that_is_not_finite_is_left_out_and_the_model_counts() -> None:
+    theirs, ours = both(Case(metrics=lambda k: {"extra": NAN}))
+    weights = [result.arrays["weight"].numpy() for result in (theirs, ours)]
+    np.testing.assert_array_equal(*weights)
+    assert "extra" in theirs.train_metrics_clientapp[1]
+    assert "extra" not in ours.train_metrics_clientapp[1]
 
 
 @pytest.mark.parametrize("name", BETTER)

@@ -20,6 +20,7 @@ from fedsuite.messages.records import (
     HELLO,
     TRAIN,
 )
+from fedsuite.messages.versions import exchange_of
 from fedsuite.models.arrays import model_arrays
 from fedsuite.results.layout import MODEL, read_manifest
 from fedsuite.running.worker import Worker, client_app_for
@@ -41,7 +42,7 @@ def ran(tmp_path: Path, name: str, values, **changes):
 def held(folder: Path) -> dict[str, bytes]:
     found = {n: (folder / n).read_bytes() for n in COMPARED if (folder / n).exists()}
     for state in sorted((folder / "state").rglob("*.safetensors")):
-        found[str(state.relative_to(folder))] = state.read_bytes()
+        found[f"{state.parent.name}/{exchange_of(state.stem)}"] = state.read_bytes()
     return found
 
 
