@@ -200,10 +200,11 @@ class Experiment:
                 f"key clients-per-round = {per_round}: expected at most num-clients = "
                 f"{num_clients}, or 0 for all"
             )
-        if rounds.quorum > per_round:
+        replies = self.strategy.replies_per_round(self.values, per_round)
+        if rounds.quorum > replies:
             raise ConfigError(
-                f"key quorum = {rounds.quorum}: expected at most the {per_round} clients "
-                "of a round"
+                f"key quorum = {rounds.quorum}: expected at most the {replies} clients "
+                "whose replies close a round"
             )
         if not self["local-epochs"] and not self["local-steps"]:
             raise ConfigError(
@@ -214,7 +215,7 @@ class Experiment:
                 f"keys drop-out = {self['drop-out']} and straggler = {self['straggler']}: "
                 "expected at most 1 together"
             )
-        if reason := average_refusal(self.values, per_round):
+        if reason := average_refusal(self.values, replies):
             raise ConfigError(f"key {reason}")
         self._check_attack()
 

@@ -187,6 +187,10 @@ class FederatedStrategy(RoundLoop):
         """Count a failed round; after a poisoned one the last good model comes back."""
         report = self.reports[TRAIN]
         self.round_metrics[FAILED] = 1.0
+        if report.rows and all(r.reason != missed.reason for r in report.rejections):
+            # The replies were good, so no rejection says why.
+            rejection = Rejection(self.server_round, None, missed.reason)
+            report.rejections.append(rejection)
         if not self.recovery.must_go_back(report):
             self.judge.miss(self.server_round, missed)
             return

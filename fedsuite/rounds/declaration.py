@@ -192,6 +192,11 @@ class MethodDeclaration:
         return part in cls.PARTS
 
     @classmethod
+    def replies_per_round(cls, values: Mapping[str, Value], num_clients: int) -> int:
+        """Return how many replies close a round that asks so many clients."""
+        return num_clients
+
+    @classmethod
     def counts_alike(cls, values: Mapping[str, Value]) -> bool:
         """Return whether the average counts all clients with examples alike."""
         return False

@@ -298,7 +298,9 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
                     f"{key.argument} = {values[key.name]!r} has no effect with "
                     f"{type(self).__name__}: {reason}"
                 )
-        if reason := average_refusal(values, self.clients_per_round):
+        asked = self.clients_per_round
+        replies = self.replies_per_round(values, asked) if asked else 0
+        if reason := average_refusal(values, replies):
             raise ValueError(reason)
         return Averaging(self)
 

@@ -200,7 +200,12 @@ class FedBuff(FedAvg):
     def _wanted(self) -> int:
         """Return K, the number of replies that close a round."""
         in_training = self.sampling[TRAIN].count(len(self.members()))
-        return max(1, round(self.fedbuff_share * in_training))
+        return self.replies_per_round({"fedbuff-share": self.fedbuff_share}, in_training)
+
+    @classmethod
+    def replies_per_round(cls, values: Mapping[str, Value], num_clients: int) -> int:
+        """Return K for so many clients in training."""
+        return max(1, round(float(values["fedbuff-share"]) * num_clients))
 
     def _judge_first(self, reader: ReplyReader) -> None:
         """Judge an exchange once a reply is good, or all who were asked have replied."""

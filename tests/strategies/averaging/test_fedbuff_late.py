@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from flwr.app import Error, Message
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.array_records import to_record
 from fedsuite.messages.records import ARRAYS, METRICS
 from fedsuite.rounds import outstanding
@@ -218,3 +219,22 @@ def test_one_good_reply_settles_it() -> None:
     breaking = Breaking()
     trace = run(strategy, grid, 5, zeros(), [breaking])
     assert len(trace.reports) == 5
+
+
+@pytest.mark.parametrize("share", [0.62, 0.64])
+def test_rules_and_quorums_are_of_the_replies_that_close_a_round(share: float) -> None:
+    """Of four clients in training, three replies are enough for a median, two are not."""
+    enough = round(share * 4) >= 3
+    for keys in ({"aggregator": "median"}, {"quorum": 3}):
+        values = {"method": "fedbuff", "num-clients": 4, "fedbuff-share": share, **keys}
+        if enough:
+            Experiment.from_values(values)
+        else:
+            with pytest.raises(ConfigError, match=r"key (aggregator|quorum) = .*2"):
+                Experiment.from_values(values)
+
+
+def test_the_constructor_knows_them_too() -> None:
+    FedBuff(fedbuff_share=0.8, clients_per_round=4, aggregator="median")
+    with pytest.raises(ValueError, match="there are 2"):
+        FedBuff(fedbuff_share=0.5, clients_per_round=4, aggregator="median")
