@@ -4,6 +4,7 @@ Who asks for more than there is waits half a minute for Ray, and gets its reason
 lines above the last. Before anything starts it is one line.
 """
 
+import json
 import math
 import os
 from dataclasses import dataclass
@@ -113,8 +114,18 @@ class Room:
             raise ConfigError(words)
 
 
+def _told_to_ray(resource: str) -> int | None:
+    """Return how much of a resource Ray's own variable says that there is; None if not."""
+    try:
+        return int(json.loads(os.environ.get("RAY_OVERRIDE_RESOURCES", "{}"))[resource])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def cpus_of_ray() -> int:
     """Return the CPUs that Ray counts here, which are a container's where there is one."""
+    if (cpus := _told_to_ray("CPU")) is not None:
+        return cpus
     try:
         from ray._private.utils import get_num_cpus
     except ImportError:
@@ -124,6 +135,8 @@ def cpus_of_ray() -> int:
 
 def gpus_of_ray() -> int:
     """Return the GPUs that processes of this machine may use."""
+    if (gpus := _told_to_ray("GPU")) is not None:
+        return gpus
     import torch
 
     return torch.cuda.device_count()

@@ -135,3 +135,12 @@ def test_a_run_without_a_round_is_not_in_the_way(
     assert fedsuite.run(values).manifest["status"] == "finished"
     with pytest.raises(RunError, match="exists and is not empty"):
         fedsuite.run(values)
+
+
+def test_what_rays_own_variable_says_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"GPU": 1, "CPU": 3}')
+    Room(client_cpus=3, client_gpus=0.5).check_here()
+    with pytest.raises(ConfigError, match="--client-cpus 4: this machine has 3"):
+        Room(client_cpus=4).check_here()
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", "no JSON")
+    assert room.cpus_of_ray() >= 1
