@@ -172,10 +172,13 @@ def test_a_key_that_does_not_apply_is_refused_unless_it_is_the_default():
             {"clients-per-round": 11},
             "key clients-per-round = 11: expected at most num-clients = 10",
         ),
-        ({"quorum": 11}, "key quorum = 11: expected at most the 10 clients of a round"),
+        (
+            {"quorum": 11},
+            "key quorum = 11: expected at most the 10 clients whose replies close a round",
+        ),
         (
             {"quorum": 4, "clients-per-round": 3},
-            "key quorum = 4: expected at most the 3 clients of a round",
+            "key quorum = 4: expected at most the 3 clients whose replies close a round",
         ),
         (
             {"local-epochs": 0, "local-steps": 0},
