@@ -48,6 +48,7 @@ def run(project: Path, name: str, *words: str, path: str | None) -> Path:
     return project / "runs" / name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("folder", "path"), [("code", "code"), (".", None)])
 def test_workers_find_what_one_process_finds(
     folder: str, path: str | None, tmp_path: Path
