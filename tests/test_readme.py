@@ -68,9 +68,19 @@ def quick_lines(page: str) -> list[str]:
     return [line for line in console_lines(page) if not is_slow(line)]
 
 
-@pytest.mark.smoke
+IN_CI = {"README.md": [pytest.mark.smoke]}
+"""The pages that CI types; the others are slow tests."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n, page in PAGES.items() if quick_lines(page)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=IN_CI.get(name, []))
+        for name, page in PAGES.items()
+        if quick_lines(page)
+    ],
+)
 def test_a_pages_quick_lines_run_in_order_in_an_empty_folder(
     name: str, tmp_path: Path
 ) -> None:
