@@ -1,4 +1,4 @@
-"""Commands that make many runs: sweep, tune, leaderboard."""
+"""Commands that make many runs: sweep, tune."""
 
 from pathlib import Path
 from typing import Annotated
@@ -69,28 +69,6 @@ def tune(
         workers,
     )
     tune_file(file, _names(methods), budget, output, overrides(settings), _names(keys))
-
-
-def leaderboard(
-    suite: Annotated[Path, typer.Argument(help="Suite (TOML): problems, methods, budget.")],
-    problems: Annotated[str, typer.Option(help="Some of the problems, by name.")] = "",
-    methods: Annotated[
-        str, typer.Option(help="Some of the methods, by name; the baselines take part.")
-    ] = "",
-    page_only: Annotated[
-        bool, typer.Option("--page-only", help="Write the page again from its tables.")
-    ] = False,
-    workers: WorkersOption = 0,
-    output: Annotated[Path, typer.Option(help="Folder.")] = Path("leaderboard"),
-) -> None:
-    """Tune methods alike, train them on fresh seeds, and write a page; resumable."""
-    from fedsuite.sweeps.leaderboard import rewrite_page, run_leaderboard
-
-    if page_only:
-        rewrite_page(suite, output)
-    else:
-        named = {"problems": _names(problems), "methods": _names(methods)}
-        run_leaderboard(suite, output, workers=workers, **named)
 
 
 def _names(text: str) -> list[str]:

@@ -69,7 +69,8 @@ def propose(
         end = min(trials, start + BATCH)
         drawn = _by_optuna(space, known, end - start)
     elif start == 0:
-        drawn = [{}, *({LEARNING_RATE: rate} for rate in first_rates(space))]
+        drawn = [{}]
+        drawn += [{LEARNING_RATE: rate} for rate in first_rates(space)]
     elif (beyond := rate_beyond(space, known)) is not None:
         drawn = [{LEARNING_RATE: beyond}]
     else:
