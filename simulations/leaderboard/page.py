@@ -168,7 +168,6 @@ Suite `{name}`, content {digest}.
 def _introduction(
     suite: Suite, tables: Sequence[tuple[Problem, list[Row]]], command: str
 ) -> str:
-    answers = [_answer(suite, problem, rows) for problem, rows in tables]
     rules = _RULES.format(
         objective=MEANINGS[suite.objective],
         last=LAST,
@@ -178,22 +177,48 @@ def _introduction(
     )
     paragraphs = [textwrap.fill(rule.strip(), _WIDTH) for rule in rules.split("\n\n")]
     whole = [*paragraphs, f"    {command}", _ranks(tables)]
-    return "\n".join(["# Leaderboard", "", *answers, "", "\n\n".join(whole)])
+    return "\n".join(["# Leaderboard", "", choices(suite, tables), "\n\n".join(whole)])
 
 
-def _answer(suite: Suite, problem: Problem, rows: list[Row]) -> str:
-    """Return the problem's result as an entry of a list."""
-    found = verdicts_of(suite, problem, rows, "mean")
-    seen = {name: v.difference.mean for name, v in found.items() if v.seen}
-    ordered = sorted(seen, key=lambda name: -seen[name])
-    better = [f"`{name}` {seen[name]:+.1f}" for name in ordered if seen[name] > 0]
-    worse = [f"`{name}` {seen[name]:+.1f}" for name in ordered if seen[name] < 0]
-    said = [f"above its baseline: {', '.join(better)}"] if better else []
-    said += [f"below: {', '.join(worse)}"] if worse else []
-    text = (
-        f"- **{problem.title}.** {'; '.join(said) or 'No difference is above the noise'}."
-    )
-    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+def choices(suite: Suite, tables: Sequence[tuple[Problem, list[Row]]]) -> str:
+    """Return what to take for each problem, as the table that README has.
+
+    The reference is the strongest on test rows of training alone, fine-tuning and FedAvg.
+    A method is named where it is seen above that, and else the reference.
+    """
+    lines = [["clients", "models", "take", "accuracy", "it gains", "a client's costs"]]
+    for problem, rows in tables:
+        ended = [row for row in rows if row.finals]
+        own = {problem.baseline, *problem.own_baselines}
+        for kind, names, candidates in (
+            ("one for all", {problem.baseline}, [r for r in ended if not r.own_model]),
+            ("one each", own, ended),
+        ):
+            references = [row for row in candidates if row.name in names]
+            if references:
+                cells = _choice(suite, references, candidates)
+                lines.append([problem.title, kind, *cells])
+    return markdown_table(lines, range(6))
+
+
+def _choice(suite: Suite, references: list[Row], rows: list[Row]) -> list[str]:
+    strongest = max(references, key=lambda row: fmean(row.values("mean")))
+    noise = noise_floor(rows, suite.placebos, "mean")
+    both = {False: strongest, True: strongest}
+    seen = {
+        name: verdict.difference
+        for name, verdict in verdicts(rows, both, "mean", noise).items()
+        if verdict.seen and verdict.difference.mean > 0
+    }
+    best = max(seen, key=lambda name: seen[name].mean, default=strongest.name)
+    others = len(rows) - len(references)
+    said = f"none of {others} others is seen above it"
+    if best in seen:
+        said = f"{seen[best].intervals} over `{strongest.name}`"
+    row = next(row for row in rows if row.name == best)
+    epochs, megabytes = (fmean(row.values(m)) for m in ("epochs", "client_megabytes"))
+    costs = f"{epochs:.3g} epochs, {megabytes:.2g} MB"
+    return [f"`{best}`", f"{fmean(row.values('mean')):.1f}", said, costs]
 
 
 def baselines_of(problem: Problem, rows: list[Row]) -> dict[bool, Row] | None:

@@ -17,6 +17,7 @@ from simulations.leaderboard.page import (
     FINALS,
     TUNING,
     baselines_of,
+    choices,
     read_table,
     rows_of,
     write_tables,
@@ -141,6 +142,31 @@ def test_the_floor_is_the_largest_placebos_difference_from_what_it_imitates() ->
     floors = noise_floor([base, small, large, tuned, own], imitated, "mean")
     assert floors == pytest.approx({False: 1.0, True: 0.3})
     assert noise_floor([base], imitated, "mean") == {False: 0.0, True: 0.0}
+
+
+def test_a_choice_is_set_against_the_strongest_reference() -> None:
+    """Alone is strongest: what gains on FedAvg alone is not named."""
+    suite = read_suite(SUITE)
+    problem = suite.problems[0]
+    base = [50.0, 60.0, 70.0, 80.0, 90.0]
+    rows = [
+        row("fedavg", base),
+        replace(row("standalone", [mean + 4 for mean in base]), own_model=True),
+        replace(row("fedavg-ft", [mean + 3 for mean in base]), own_model=True),
+        row(
+            "fedeba",
+            [mean + gain for mean, gain in zip(base, (2, 2.1, 1.9, 2, 2.2), strict=True)],
+        ),
+    ]
+    shared, own = choices(suite, [(problem, rows)]).splitlines()[2:]
+    assert (
+        "| one for all | `fedeba` | 72.0 | +2.04 [+1.90, +2.18] over `fedavg` |" in shared
+    )
+    assert "| one each | `standalone` | 74.0 | none of 1 others is seen above it |" in own
+    rows[1] = replace(row("standalone", base), own_model=True)
+    rows[2] = replace(row("fedavg-ft", [mean + 1 for mean in base]), own_model=True)
+    (_, own) = choices(suite, [(problem, rows)]).splitlines()[2:]
+    assert "`fedeba` | 72.0 | +1.04 [+0.90, +1.18] over `fedavg-ft` |" in own
 
 
 def test_own_models_are_set_against_the_candidate_with_the_best_validation_score() -> None:
