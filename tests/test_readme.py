@@ -21,7 +21,6 @@ PAGES = {
 }
 COMMANDS = [line for page in PAGES.values() for line in console_lines(page)]
 SLOW = (
-    "fedsuite leaderboard",
     "--engine ray",
     "--engine deployment",
     "flwr run",

@@ -21,9 +21,9 @@ from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import ServerParts, server_networks
 from fedsuite.sweeps.points import make_points
-from fedsuite.sweeps.suite import read_suite
 from fedsuite.sweeps.sweep import base_values
 from fedsuite.sweeps.trials import Space
+from simulations.leaderboard.suite import read_suite
 
 ROOT = Path(__file__).parents[1]
 FILES = [
@@ -147,7 +147,7 @@ def test_every_method_of_a_suite_can_run_on_its_problem(path: Path) -> None:
     for problem in read_suite(path).problems:
         for contender in problem.contenders:
             space = Space.of(contender, problem.base)
-            space.trial(1, 0, space.draw(1))
+            space.trial(1, 0, space.draw(1, 0.1))
 
 
 def test_options_of_the_commands_are_known() -> None:

@@ -23,7 +23,7 @@ PRODUCTS = "fedavg, decomposition-average=products-regauged"
 FACTORS_PLACEBO = "fedprox, decomposition-average=factors-regauged"
 PRODUCTS_PLACEBO = "fedprox, decomposition-average=products-regauged"
 FIRST_TUNING_SEED = 100
-FINALS = HERE.parent / "leaderboard" / "results" / "finals.csv"
+FINALS = HERE.parent / "leaderboard" / "first" / "finals.csv"
 BOARD = {
     "fashion-shards-cnn": "Fashion-MNIST, 12,000 rows, LeNet",
     "cifar10-cnn": "CIFAR-10, 10,000 rows, LeNet",

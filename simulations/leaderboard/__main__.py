@@ -18,13 +18,16 @@ def main(
     page_only: Annotated[
         bool, typer.Option("--page-only", help="Write the page again from its tables.")
     ] = False,
+    into: Annotated[
+        list[Path] | None, typer.Option(help="Page with the marks of the choices.")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Runs at a time; 0: one per core.")] = 0,
     output: Annotated[Path, typer.Option(help="Folder.")] = Path("leaderboard"),
 ) -> None:
     """Tune methods alike, train them on fresh seeds, and write a page; resumable."""
     try:
         if page_only:
-            rewrite_page(suite, output)
+            rewrite_page(suite, output, into or [])
         else:
             named = {"problems": _names(problems), "methods": _names(methods)}
             run_leaderboard(suite, output, workers=workers, **named)

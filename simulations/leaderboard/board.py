@@ -13,8 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.files import atomic_write
 from fedsuite.core.output import print_line
 from fedsuite.core.progress import Work
+from fedsuite.core.text import read_text
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.sweeps.points import Point
 from fedsuite.sweeps.sweep import run_points
@@ -22,9 +24,12 @@ from fedsuite.sweeps.trials import Contender, Result, best_of
 from fedsuite.sweeps.tune import Budget, tell_divergence, tune
 from simulations.leaderboard.page import (
     FINALS,
+    choices,
     in_order,
     kept_lines,
     read_table,
+    tables_of,
+    with_choices,
     write_page,
     write_tables,
 )
@@ -93,9 +98,22 @@ def run_leaderboard(
     print_line(f"page: {folder / 'README.md'}")
 
 
-def rewrite_page(file: Path, output: Path) -> None:
-    """Write the page of a leaderboard again from its tables, without its runs."""
-    _write_page(read_suite(file), output, _command(file, output, 0, (), ()))
+def rewrite_page(file: Path, output: Path, others: Sequence[Path] = ()) -> None:
+    """Write the page of a leaderboard again from its tables, without its runs.
+
+    ``others`` are pages that have the table of choices between marks.
+    """
+    suite = read_suite(file)
+    _write_page(suite, output, _command(file, output, 0, (), ()))
+    for page in others:
+        text = with_choices(read_text(page), choices_of(suite, output))
+        atomic_write(page, text.encode())
+
+
+def choices_of(suite: Suite, folder: Path) -> str:
+    """Return the table of choices of a leaderboard's folder."""
+    finals, tried = read_table(folder / FINALS, Final), read_table(folder / TRIED, Tried)
+    return choices(suite, tables_of(suite, finals, tried))
 
 
 def _write_page(suite: Suite, folder: Path, command: str) -> None:

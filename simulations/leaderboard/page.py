@@ -114,14 +114,18 @@ def write_page(
     command: str,
 ) -> None:
     """Write the page, ``README.md``, of the problems that have lines in the tables."""
-    tables = [
-        (problem, rows)
-        for problem in suite.problems
-        if (rows := rows_of(problem, finals, tried))
-    ]
+    tables = tables_of(suite, finals, tried)
     parts = [_introduction(suite, tables, command)]
     parts += [_section(suite, problem, rows) for problem, rows in tables]
     atomic_write(folder / "README.md", "\n".join(parts).encode())
+
+
+def tables_of(
+    suite: Suite, finals: Sequence[Final], tried: Sequence[Tried]
+) -> list[tuple[Problem, list[Row]]]:
+    """Return the problems that have lines in the tables, each with its rows."""
+    tables = [(problem, rows_of(problem, finals, tried)) for problem in suite.problems]
+    return [(problem, rows) for problem, rows in tables if rows]
 
 
 def rows_of(problem: Problem, finals: Sequence[Final], tried: Sequence[Tried]) -> list[Row]:
@@ -180,6 +184,31 @@ def _introduction(
     return "\n".join(["# Leaderboard", "", choices(suite, tables), "\n\n".join(whole)])
 
 
+_FIRST = (
+    "`standalone` until it converges, and `fedavg-ft`",
+    "",
+    "if neither is beaten on your validation rows, stop",
+    "",
+)
+
+_MARKS = "<!-- choices: begin -->\n", "<!-- choices: end -->"
+
+
+def with_choices(text: str, table: str) -> str:
+    """Return a page with the table of :func:`choices` between its two marks.
+
+    Raises
+    ------
+    ConfigError
+        If the page lacks a mark.
+    """
+    before, begin, rest = text.partition(_MARKS[0])
+    _, end, after = rest.partition(_MARKS[1])
+    if not begin or not end:
+        raise ConfigError("expected a page with the marks of the choices: add both")
+    return f"{before}{begin}{table}{end}{after}"
+
+
 def choices(suite: Suite, tables: Sequence[tuple[Problem, list[Row]]]) -> str:
     """Return what to take for each problem, as the table that README has.
 
@@ -187,6 +216,7 @@ def choices(suite: Suite, tables: Sequence[tuple[Problem, list[Row]]]) -> str:
     A method is named where it is seen above that, and else the reference.
     """
     lines = [["clients", "models", "take", "accuracy", "it gains", "a client's costs"]]
+    lines.append(["any", "any", *_FIRST])
     for problem, rows in tables:
         ended = [row for row in rows if row.finals]
         own = {problem.baseline, *problem.own_baselines}

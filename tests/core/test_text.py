@@ -14,9 +14,9 @@ from fedsuite.deploy.folders import NodeFolder, init_federation
 from fedsuite.engines.ahead import _keys_of
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.reader import load_run
-from fedsuite.sweeps.board_page import read_table
-from fedsuite.sweeps.board_scores import Final
-from fedsuite.sweeps.suite import read_suite
+from simulations.leaderboard.page import read_table
+from simulations.leaderboard.scores import Final
+from simulations.leaderboard.suite import read_suite
 from tests.results.made_runs import make_run
 
 MARK = codecs.BOM_UTF8

@@ -12,9 +12,9 @@ BASELINES = {
     "FedEBA+": "FedAvg",
     "Prac-FedEBA+": "FedAvg",
     "FedAvg with filter decomposition, cnn-shallow": "FedAvg, cnn-shallow",
-    "FedAL": "Standalone",
-    "FedAKD": "Standalone",
-    "FedAvg + fine-tuning": "Standalone",
+    "FedAL": "Standalone, Adam",
+    "FedAKD": "Standalone, Adam",
+    "FedAvg + fine-tuning": "Standalone, Adam",
 }
 
 
