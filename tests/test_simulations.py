@@ -147,7 +147,7 @@ def test_every_method_of_a_suite_can_run_on_its_problem(path: Path) -> None:
     for problem in read_suite(path).problems:
         for contender in problem.contenders:
             space = Space.of(contender, problem.base)
-            space.trial(1, 0, space.draw(1, 0.1))
+            space.trial(1, (0,), space.draw(1, 0.1))
 
 
 def test_options_of_the_commands_are_known() -> None:

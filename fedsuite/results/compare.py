@@ -73,6 +73,10 @@ class Row:
         Fingerprint of the partition per seed; empty where unknown.
     scores
         The evaluations that the metrics are of, per seed.
+    num_clients
+        Fewest clients of the runs; 0 where unknown.
+    test_share
+        Test rows per training row where each seed draws a split of its own, else 0.
     """
 
     label: str
@@ -81,6 +85,8 @@ class Row:
     by_seed: dict[object, dict[str, float]]
     partitions: dict[object, str]
     scores: dict[object, tuple[Scores, ...]] = field(default_factory=dict)
+    num_clients: int = 0
+    test_share: float = 0.0
 
     @property
     def metrics(self) -> dict[str, Spread | None]:
@@ -142,10 +148,13 @@ class Comparison:
         )
         named = ", ".join(f"{n} {p[:8]}" for p, n in self.partitions.items() if p)
         what = "O" if self.score == ACCURACY else f"{self.score}, o"
+        few = any(0 < row.num_clients <= 10 for row in self.rows)
+        one = "Of ten clients or fewer the worst 10 % are one client. " * few
         return (
             f"{what}ver clients, {when}, accuracies in per cent; "
             f"last {LAST}: mean accuracy of the last {LAST} evaluations. "
-            "Spread: sample standard deviation over seeds. Partitions by data fingerprint: "
+            f"{one}Spread: sample standard deviation over seeds. Partitions by data "
+            "fingerprint: "
             f"{named or 'not known'}."
         )
 
@@ -272,7 +281,16 @@ def _row(group: Group, evaluations: int, score: str) -> Row:
         by_seed={seed: _final_metrics(s, evaluations) for seed, s in scores.items()},
         partitions={run.experiment.get(SEED): partition_of(run) for run in group.runs},
         scores={seed: tuple(s[-evaluations:]) for seed, s in scores.items()},
+        num_clients=min(int(run.manifest.get("num_clients", 0)) for run in group.runs),
+        test_share=fmean(_test_share(run) for run in group.runs),
     )
+
+
+def _test_share(run: Run) -> float:
+    """Return the test rows per training row of a split that the seed drew, else 0."""
+    data = run.manifest.get("data", {})
+    fresh = run.experiment.get("fresh-test-split", False)
+    return data["test-rows"] / data["train-rows"] if fresh and "train-rows" in data else 0.0
 
 
 def _final_metrics(scores: Sequence[Scores], evaluations: int) -> dict[str, float]:

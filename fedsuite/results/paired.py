@@ -130,7 +130,12 @@ def _difference(row: Row, baseline: Row) -> Difference:
         for name in COLUMNS
     }
     return Difference(
-        row.label, len(seeds), {name: paired(n) if n else None for name, n in found.items()}
+        row.label,
+        len(seeds),
+        {
+            name: paired(numbers, row.test_share) if numbers else None
+            for name, numbers in found.items()
+        },
     )
 
 
@@ -162,7 +167,8 @@ def legend(baseline: str) -> str:
     return (
         f"Minus {baseline}, pair by pair of the same seed and partition: mean of the "
         "differences, their 95 % t interval where there are two pairs or more, and in how "
-        "many pairs they are above 0."
+        "many pairs they are above 0. Where each seed drew its own test rows, the "
+        "corrected interval (Nadeau and Bengio) allows for the rows that splits share."
     )
 
 

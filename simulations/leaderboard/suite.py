@@ -102,9 +102,9 @@ class Problem:
 
     @property
     def worst(self) -> str:
-        """Name of the mean of the worst tenth, which is one client of fewer than 20."""
+        """Name of the mean of the worst tenth, which is one client of ten or fewer."""
         return (
-            "worst client" if int(self.base.get("num-clients", 10)) < 20 else "worst 10 %"
+            "worst client" if int(self.base.get("num-clients", 10)) <= 10 else "worst 10 %"
         )
 
 

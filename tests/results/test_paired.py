@@ -116,3 +116,28 @@ def test_markdown(comparison):
 def test_unknown_baseline_names_those_there_are(comparison):
     with pytest.raises(RunError, match="no experiment 'fedfoo': there are fedavg; fedprox"):
         minus(comparison, "fedfoo")
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_runs_that_drew_their_own_test_rows_have_a_corrected_interval(tmp_path, fresh):
+    """A test row for two training rows: sqrt((1/2 + 1/2) / (1/2)) as wide."""
+    paths = []
+    data = {"train-rows": 200, "test-rows": 100}
+    for method, means in {"fedavg": (0.5, 0.6), "fedprox": (0.54, 0.62)}.items():
+        for seed, mean in enumerate(means):
+            paths.append(tmp_path / f"{method}-{seed}")
+            experiment = {"method": method, "seed": seed, "fresh-test-split": fresh}
+            make_run(paths[-1], experiment=experiment, accuracies=[[mean, mean]], data=data)
+    (prox,) = paired_differences(compare(paths))
+    difference = prox.metrics["mean"]
+    if fresh:
+        assert difference.corrected == pytest.approx(2**0.5 * difference.half_width)
+    else:
+        assert difference.corrected is None
+
+
+@pytest.mark.parametrize(("clients", "one"), [(10, True), (11, False)])
+def test_of_few_clients_the_worst_tenth_is_one(tmp_path, clients, one):
+    make_run(tmp_path / "a", accuracies=[[0.5] * clients], num_clients=clients)
+    legend = compare([tmp_path / "a"]).legend
+    assert ("the worst 10 % are one client" in legend) is one
