@@ -8,7 +8,9 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
 RUNS := runs/simulate-$(shell date +%Y%m%d-%H%M%S)
-TRIAL = $(BIN)/fedsuite run simulations/quickstart.toml --set output-dir=$(RUNS) --set report=false
+# Of seeds 0 to 9 the one whose FedAvg is nearest to their mean, 84.7 and 57.3 of the worst client.
+TRIAL = $(BIN)/fedsuite run simulations/quickstart.toml --set output-dir=$(RUNS) \
+	--set report=false --set seed=9
 
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
