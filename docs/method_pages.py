@@ -22,9 +22,16 @@ from fedsuite.experiment.key_catalog import keys_of
 from fedsuite.results.tables import markdown_table
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
-from fedsuite.sweeps.board_page import FINALS, TUNING, read_table, rows_of, verdicts_of
-from fedsuite.sweeps.board_scores import MEASURES, Final, Row, Tried, Verdict
-from fedsuite.sweeps.suite import Problem, Suite, read_suite
+from simulations.leaderboard.page import (
+    FINALS,
+    TUNING,
+    baselines_of,
+    read_table,
+    rows_of,
+    verdicts_of,
+)
+from simulations.leaderboard.scores import MEASURES, Final, Row, Tried, Verdict
+from simulations.leaderboard.suite import Problem, Suite, read_suite
 
 BOARD = ROOT / "simulations" / "leaderboard"
 IDEAS = ROOT / "docs" / "ideas.toml"
@@ -293,6 +300,8 @@ def _three_digits(value: float) -> str:
 @cache
 def _board() -> tuple[Suite, list[tuple[Problem, list[Row]]]]:
     suite = read_suite(BOARD / "suite.toml")
+    if not (BOARD / "results" / FINALS).is_file():
+        return suite, []
     finals = read_table(BOARD / "results" / FINALS, Final)
     tried = read_table(BOARD / "results" / TUNING, Tried)
     tables = [(problem, rows_of(problem, finals, tried)) for problem in suite.problems]
@@ -313,7 +322,8 @@ def _results(page: Page, folder: Path) -> str:
         row = next((row for row in rows if row.name == name and row.finals), None)
         if row is None:
             continue
-        against = problem.own_baseline if row.own_model else problem.baseline
+        baselines = baselines_of(problem, rows)
+        against = baselines[row.own_model].name if baselines else problem.baseline
         found = {m: verdicts_of(suite, problem, rows, m).get(name) for m in MEASURES}
         cells = [problem.title, "own" if row.own_model else "shared", f"`{against}`"]
         cells += [_cell(row, measure, found[measure]) for measure in MEASURES]
@@ -329,9 +339,8 @@ def _results(page: Page, folder: Path) -> str:
     if drawn:
         draw(drawn, folder / f"{page.name}.svg")
         parts += [f"![Differences from the baselines, with intervals]({page.name}.svg)", ""]
-    command = (
-        f"    fedsuite leaderboard simulations/leaderboard/suite.toml --methods {name}"
-    )
+    suite_file = "simulations/leaderboard/suite.toml"
+    command = f"    python -m simulations.leaderboard {suite_file} --methods {name}"
     parts += [markdown_table(table, (0, 1, 2)), _CELLS.strip(), "", command, "", link]
     return "\n".join(parts)
 
@@ -351,7 +360,7 @@ def _cell(row: Row, measure: str, verdict: Verdict | None) -> str:
     mean = f"{fmean(row.values(measure)):.1f}"
     if verdict is None:
         return mean
-    difference = str(verdict.difference).rpartition(" (")[0] or str(verdict.difference)
+    difference = verdict.difference.intervals
     return f"{mean}, **{difference}**" if verdict.seen else f"{mean}, {difference}"
 
 

@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parents[1]
 GENERATED = "generated"
 """Folder of `docs/` for pages that are made when the site is built; git ignores it."""
 
+BOARD = ROOT / "simulations" / "leaderboard"
+
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
 
@@ -21,12 +23,11 @@ def copied_pages() -> dict[Path, str]:
         ROOT / "CODE_OF_CONDUCT.md": "code_of_conduct",
         ROOT / "deploy" / "README.md": "deploy",
         ROOT / "deploy" / "fedal_prototype" / "README.md": "fedal_prototype",
-        ROOT / "simulations" / "leaderboard" / "protocol.md": "results/protocol",
-        ROOT
-        / "simulations"
-        / "leaderboard"
-        / "results"
-        / "README.md": "results/leaderboard",
+        BOARD / "protocol.md": "results/protocol",
+        BOARD / "history.md": "results/leaderboard_history",
+        BOARD / "results" / "README.md": "results/leaderboard",
+        BOARD / "first" / "README.md": "results/first_leaderboard",
+        BOARD / "first" / "protocol.md": "results/first_protocol",
         ROOT / "benchmarks" / "README.md": "results/benchmarks",
         ROOT / "benchmarks" / "log.md": "results/benchmarks_log",
         ROOT / "benchmarks" / "results" / "gpu-faked" / "README.md": "results/gpu_faked",

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from fedsuite import __version__
 from fedsuite.analyses import command_group
-from fedsuite.cli.many_runs import leaderboard, sweep, tune
+from fedsuite.cli.many_runs import sweep, tune
 from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped
 from fedsuite.core.extras import naming_extras
 from fedsuite.core.output import outliving_readers
@@ -376,7 +376,7 @@ def fairness(
         print(f"tables and plot: {output}")
 
 
-for command in (sweep, tune, leaderboard):
+for command in (sweep, tune):
     app.command()(command)
 
 

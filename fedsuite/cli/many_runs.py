@@ -1,4 +1,4 @@
-"""Commands that make many runs: sweep, tune, leaderboard."""
+"""Commands that make many runs: sweep, tune."""
 
 from pathlib import Path
 from typing import Annotated
@@ -45,12 +45,15 @@ def tune(
         str, typer.Option(help="Keys of options to tune too, comma-separated.")
     ] = "",
     trials: Annotated[
-        int, typer.Option(min=1, help="Runs per method; the first has the defaults.")
+        int, typer.Option(min=1, help="Trials per method; the first has the defaults.")
     ] = 12,
     objective: Annotated[
         str, typer.Option(help="What is scored: mean, worst-10 or variance.")
     ] = "mean",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all trials.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs per trial, each with a seed of its own.")
+    ] = 1,
+    first_seed: Annotated[int, typer.Option(help="First of the seeds.", min=0)] = 0,
     workers: WorkersOption = 0,
     output: Annotated[Path, typer.Option(help="Folder of the tuning.")] = Path("tuning"),
     settings: SetOption = None,
@@ -59,30 +62,13 @@ def tune(
     from fedsuite.sweeps.trials import objective_of
     from fedsuite.sweeps.tune import Budget, tune_file
 
-    budget = Budget(trials, objective_of(objective), seed, workers)
+    budget = Budget(
+        trials,
+        objective_of(objective),
+        tuple(range(first_seed, first_seed + seeds)),
+        workers,
+    )
     tune_file(file, _names(methods), budget, output, overrides(settings), _names(keys))
-
-
-def leaderboard(
-    suite: Annotated[Path, typer.Argument(help="Suite (TOML): problems, methods, budget.")],
-    problems: Annotated[str, typer.Option(help="Some of the problems, by name.")] = "",
-    methods: Annotated[
-        str, typer.Option(help="Some of the methods, by name; the baselines take part.")
-    ] = "",
-    page_only: Annotated[
-        bool, typer.Option("--page-only", help="Write the page again from its tables.")
-    ] = False,
-    workers: WorkersOption = 0,
-    output: Annotated[Path, typer.Option(help="Folder.")] = Path("leaderboard"),
-) -> None:
-    """Tune methods alike, train them on fresh seeds, and write a page; resumable."""
-    from fedsuite.sweeps.leaderboard import rewrite_page, run_leaderboard
-
-    if page_only:
-        rewrite_page(suite, output)
-    else:
-        named = {"problems": _names(problems), "methods": _names(methods)}
-        run_leaderboard(suite, output, workers=workers, **named)
 
 
 def _names(text: str) -> list[str]:

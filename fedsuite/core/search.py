@@ -38,33 +38,32 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Around:
-    """Numbers up to ``factor`` times the default and down to that part of it.
+class HalfDecades:
+    """The ladder ..., 0.01, 0.03, 0.1, 0.3, 1, ..., the same rungs for all methods.
 
-    For a key whose good values depend on the rest of the experiment, as the learning rate
-    does on the optimiser.
-
-    Parameters
-    ----------
-    factor
-        Above 1.
+    For a learning rate, whose good values depend on the optimiser. Tuning goes up or down
+    the ladder while an end of what it tried is best, and then looks around the best rung.
     """
 
-    factor: float
+    def rung(self, number: int) -> float:
+        """Return the value of a rung: 0 is 1, and two rungs are a factor of ten."""
+        return float(f"{10 ** (number / 2):.1g}")
+
+    def nearest(self, value: Number) -> int:
+        """Return the number of the rung that is nearest to a value above 0."""
+        return round(2 * math.log10(value))
 
     def draw(self, stream: "np.random.Generator", default: Number) -> Number:
-        """Return a number with three significant digits."""
-        return self._around(default).draw(stream, default)
+        """Return a number less than half a rung above or below ``default``."""
+        exponent = math.log10(default) + stream.uniform(-0.25, 0.25)
+        return float(f"{10**exponent:.3g}")
 
     def holds(self, value: object, default: Number) -> bool:
-        """Return whether a value can be drawn."""
-        return self._around(default).holds(value, default)
-
-    def _around(self, default: Number) -> Between:
-        return Between(default / self.factor, default * self.factor)
+        """Return whether a value is in reach: any number above 0."""
+        return isinstance(value, int | float) and value > 0
 
     def __str__(self) -> str:
-        return f"the default, up to {self.factor:g} times more or less, logarithmic"
+        return "..., 0.03, 0.1, 0.3, ... around the optimiser's usual one, then between"
 
 
 class OneOf:
@@ -91,5 +90,5 @@ class OneOf:
         return ", ".join(f"{value:g}" for value in self.values)
 
 
-Search = Between | Around | OneOf
+Search = Between | HalfDecades | OneOf
 """The values of a key that tuning tries."""

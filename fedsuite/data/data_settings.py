@@ -53,6 +53,12 @@ class DataSettings(Settings):
         above=0,
         maximum=0.9,
     )
+    fresh_test_split: bool = key(
+        default=False,
+        help="draw the test part, the server's validation rows and public rows anew for "
+        "each seed; a published test part is first pooled with the training part, and the "
+        "new one is as large; false has one split for all seeds",
+    )
     client_test_fraction: float = key(
         default=0.0,
         help="share of the training part split off for the clients' own tests, the test "

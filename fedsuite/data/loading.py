@@ -42,8 +42,8 @@ def load_federated_data(values: Mapping[str, Value], seed: int) -> FederatedData
         Values by kebab-case key. Other keys are ignored. Missing keys take their default.
     seed
         Seed of the experiment, which decides the partition and the clients' validation
-        rows. The division into training and test part does not depend on the seed, so all
-        seeds share one test part.
+        rows. With ``fresh-test-split`` it decides the test part too; else all seeds share
+        one.
 
     Raises
     ------
@@ -104,6 +104,7 @@ def _loaded(
     data_dir: Path | None,
     fractions: tuple[float, float, float],
     public_size: int,
+    fresh_seed: int | None,
 ) -> tuple[DatasetSpec, RawData, Parts]:
     """Return the prepared rows of a data set, described, and the division into parts."""
     raw = source.load(spec, data_dir)
@@ -114,7 +115,7 @@ def _loaded(
             "which has a published test part: leave it out; client-test-fraction splits "
             "off rows of the training part"
         )
-    parts = split_parts(raw, *fractions, public_size)
+    parts = split_parts(raw, *fractions, public_size, fresh_seed)
     return source.described(spec, raw), source.prepare(raw, parts.train), parts
 
 
@@ -134,7 +135,14 @@ def _divided(
         settings.server_validation_fraction,
     )
     spec = DATASETS[settings.dataset]
-    spec, raw, parts = _loaded(spec, source, data_dir, fractions, public.held_out)
+    spec, raw, parts = _loaded(
+        spec,
+        source,
+        data_dir,
+        fractions,
+        public.held_out,
+        seed if settings.fresh_test_split else None,
+    )
     _check_sequences(raw, division, noise)
     held = parts.train, parts.client_test
     samples = Samples(

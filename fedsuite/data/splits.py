@@ -1,6 +1,6 @@
 """Division of a data set's rows into training, test, validation and public part."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,7 @@ from fedsuite.core.errors import DataError
 from fedsuite.core.rng import numpy_stream
 from fedsuite.data.specs import IntArray, RawData
 
-_SPLIT_SEED = 0  # one test part for all seeds of an experiment
+_SPLIT_SEED = 0  # of the split that all seeds of an experiment share
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Parts:
     public
         Known to all without their labels; no client holds these rows. In the order of the
         draw: a smaller ``public-size`` draws the first of these rows.
+    drawn_anew
+        Whether another seed has another split.
     """
 
     train: IntArray
@@ -37,11 +39,12 @@ class Parts:
     test: IntArray
     validation: IntArray
     public: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    drawn_anew: bool = False
 
     @property
     def is_plain(self) -> bool:
-        """Whether a training and a test part are all there is."""
-        held_out = len(self.validation) + len(self.public)
+        """Whether the data set's own training and test part are all there is."""
+        held_out = len(self.validation) + len(self.public) + self.drawn_anew
         return not held_out and np.array_equal(self.client_test, self.test)
 
 
@@ -51,25 +54,33 @@ def split_parts(
     client_test_fraction: float = 0.0,
     validation_fraction: float = 0.0,
     public_size: int = 0,
+    fresh_seed: int | None = None,
 ) -> Parts:
-    """Split a data set by the experiment's keys, the same for all seeds.
+    """Split a data set by the experiment's keys.
 
     See :class:`~fedsuite.data.data_settings.DataSettings`; ``validation_fraction`` is the
-    key ``server-validation-fraction``.
+    key ``server-validation-fraction``. ``fresh_seed`` draws all parts anew, as the key
+    ``fresh-test-split`` does; None has them the same for all seeds.
     """
-    train, test = split_rows(raw, test_fraction)
-    train, validation = _hold_out(raw, train, validation_fraction, "validation-split")
+    seed = _SPLIT_SEED if fresh_seed is None else fresh_seed
+    if fresh_seed is not None and raw.num_train is not None:
+        test_fraction = 1 - raw.num_train / len(raw.labels)
+        raw = replace(raw, num_train=None)
+    train, test = split_rows(raw, test_fraction, seed)
+    train, validation = _hold_out(raw, train, validation_fraction, "validation-split", seed)
     client_test = test
     if client_test_fraction:
         # Both shares are of the whole training part.
         rest = client_test_fraction / (1 - validation_fraction)
-        train, client_test = _hold_out(raw, train, rest, "client-test-split")
+        train, client_test = _hold_out(raw, train, rest, "client-test-split", seed)
     # Public rows are drawn last, so that they move no row of the other parts held out.
-    train, public = draw_public(raw, train, public_size)
-    return Parts(train, client_test, test, validation, public)
+    train, public = draw_public(raw, train, public_size, seed)
+    return Parts(train, client_test, test, validation, public, fresh_seed is not None)
 
 
-def draw_public(raw: RawData, rows: IntArray, size: int) -> tuple[IntArray, IntArray]:
+def draw_public(
+    raw: RawData, rows: IntArray, size: int, seed: int = _SPLIT_SEED
+) -> tuple[IntArray, IntArray]:
     """Return the rows that stay, and ``size`` public ones in the order of the draw.
 
     The draw is uniform, whatever the labels. Groups are drawn instead of rows where rows
@@ -80,7 +91,7 @@ def draw_public(raw: RawData, rows: IntArray, size: int) -> tuple[IntArray, IntA
         return rows, np.empty(0, np.int64)
     groups = rows if raw.groups is None else raw.groups[rows]
     names, group_of = np.unique(groups, return_inverse=True)
-    place = numpy_stream(_SPLIT_SEED, "public-split").permutation(len(names))[group_of]
+    place = numpy_stream(seed, "public-split").permutation(len(names))[group_of]
     order = np.argsort(place, kind="stable")
     drawn = order[:size]
     is_private = ~np.isin(place, place[drawn])
@@ -92,10 +103,12 @@ def draw_public(raw: RawData, rows: IntArray, size: int) -> tuple[IntArray, IntA
     return rows[is_private], rows[drawn]
 
 
-def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
+def split_rows(
+    raw: RawData, test_fraction: float, seed: int = _SPLIT_SEED
+) -> tuple[IntArray, IntArray]:
     """Return the rows of the training part and of the test part, ascending.
 
-    A published split is returned as it is. Otherwise a fixed random ``test_fraction`` of
+    A published split is returned as it is. Otherwise a random ``test_fraction`` of
     each stratum is the test part. Strata are the data set's own, or else the natural
     owners, or else the classes. A stratum of two or more rows has a row in each part.
     Where rows belong to groups, groups are drawn, each in the stratum of its first row.
@@ -103,11 +116,11 @@ def split_rows(raw: RawData, test_fraction: float) -> tuple[IntArray, IntArray]:
     num_rows = len(raw.labels)
     if raw.num_train is not None:
         return np.arange(raw.num_train), np.arange(raw.num_train, num_rows)
-    return _hold_out(raw, np.arange(num_rows), test_fraction, "split")
+    return _hold_out(raw, np.arange(num_rows), test_fraction, "split", seed)
 
 
 def _hold_out(
-    raw: RawData, rows: IntArray, share: float, purpose: str
+    raw: RawData, rows: IntArray, share: float, purpose: str, seed: int
 ) -> tuple[IntArray, IntArray]:
     """Split rows into those that stay and a random share, without dividing a group."""
     if share == 0:
@@ -117,17 +130,17 @@ def _hold_out(
         strata = raw.labels if raw.ids is None else raw.ids
     strata = strata[rows]
     if raw.groups is None:
-        is_out = _draw(strata, share, purpose)
+        is_out = _draw(strata, share, purpose, seed)
     else:
         groups = raw.groups[rows]
         first, group_of = np.unique(groups, return_index=True, return_inverse=True)[1:]
-        is_out = _draw(strata[first], share, purpose)[group_of]
+        is_out = _draw(strata[first], share, purpose, seed)[group_of]
     return rows[~is_out], rows[is_out]
 
 
-def _draw(strata: IntArray, share: float, purpose: str) -> npt.NDArray[np.bool_]:
+def _draw(strata: IntArray, share: float, purpose: str, seed: int) -> npt.NDArray[np.bool_]:
     """Return a mask of the entries drawn, the same share of each stratum."""
-    shuffled = numpy_stream(_SPLIT_SEED, purpose).permutation(len(strata))
+    shuffled = numpy_stream(seed, purpose).permutation(len(strata))
     numbers = strata[shuffled]
     order = shuffled[np.argsort(numbers, kind="stable")]
     is_drawn: npt.NDArray[np.bool_] = np.zeros(len(strata), np.bool_)

@@ -15,6 +15,7 @@ _ROWS_ON_SERVER: Mapping[str, tuple[Value, str]] = {
     "partitioner": ("iid", "each site is a client with the rows that it has"),
     "client-test-fraction": (0.0, "test-fraction is what a site holds out"),
     "server-validation-fraction": (0.0, "the server has no rows to keep"),
+    "fresh-test-split": (False, "a site's test rows are the same for all seeds"),
     "label-noise": (0.0, "the labels of a site are its own"),
     "score-whole-test": (False, "there is no test part that all sites hold"),
 }

@@ -33,18 +33,31 @@ class Paired:
         Half of the 95 % t interval; None for one pair.
     num_positive
         Pairs with a difference above 0.
+    corrected
+        Half of the corrected resampled t interval of Nadeau and Bengio (2003), for runs
+        that each draw their test rows from the same data; None where they do not.
     """
 
     mean: float
     half_width: float | None
     num_positive: int
+    corrected: float | None = None
+
+    @property
+    def intervals(self) -> str:
+        """The mean with its intervals."""
+        text = f"{self.mean:+.2f}"
+        if self.half_width is not None:
+            text += f" {self._around(self.half_width)}"
+        if self.corrected is not None:
+            text += f", corrected {self._around(self.corrected)}"
+        return text
 
     def __str__(self) -> str:
-        interval = ""
-        if self.half_width is not None:
-            low, high = self.mean - self.half_width, self.mean + self.half_width
-            interval = f" [{low:+.2f}, {high:+.2f}]"
-        return f"{self.mean:+.2f}{interval} ({self.num_positive})"
+        return f"{self.intervals} ({self.num_positive})"
+
+    def _around(self, half: float) -> str:
+        return f"[{self.mean - half:+.2f}, {self.mean + half:+.2f}]"
 
 
 @dataclass(frozen=True)
@@ -121,15 +134,27 @@ def _difference(row: Row, baseline: Row) -> Difference:
     )
 
 
-def paired(numbers: Sequence[float]) -> Paired:
-    """Return mean, interval and signs of at least one difference."""
-    half = None
-    if len(numbers) > 1:
+def paired(numbers: Sequence[float], test_share: float = 0.0) -> Paired:
+    """Return mean, intervals and signs of at least one difference.
+
+    Parameters
+    ----------
+    numbers
+        The differences, one per seed.
+    test_share
+        Test rows per training row, where each seed draws a split of its own: splits of the
+        same rows overlap, and a t interval over them is too narrow. 0 for one split.
+    """
+    half = corrected = None
+    count = len(numbers)
+    if count > 1:
         from scipy.stats import t
 
-        quantile = float(t.ppf((1 + LEVEL) / 2, len(numbers) - 1))
-        half = quantile * stdev(numbers) / len(numbers) ** 0.5
-    return Paired(fmean(numbers), half, sum(number > 0 for number in numbers))
+        scale = float(t.ppf((1 + LEVEL) / 2, count - 1)) * stdev(numbers)
+        half = scale / count**0.5
+        if test_share:
+            corrected = scale * (1 / count + test_share) ** 0.5
+    return Paired(fmean(numbers), half, sum(n > 0 for n in numbers), corrected)
 
 
 def legend(baseline: str) -> str:

@@ -1,28 +1,42 @@
-"""What tuning tries next: random draws first, then Optuna's proposals.
+"""What tuning tries next, the same for all methods of a problem.
 
-The first 20 trials are drawn at random, because fewer tell a model of the scores nothing.
-Later ones come from Optuna's tree-structured Parzen estimator, in batches of four. All are
-a function of the earlier trials' scores, so that a tuning started again after a kill
-proposes the same trials.
+1. The defaults, and five learning rates of one ladder.
+2. While the best rate is an end of what was tried, the next rung beyond it.
+3. Rates around the best rung, with the method's own keys drawn.
+4. After 20 trials Optuna's tree-structured Parzen estimator, in batches of four.
+
+All are a function of the earlier trials' scores, so that a tuning started again after a
+kill proposes the same trials. Draws come from streams keyed by problem, key and trial: two
+methods with equal scores try equal values.
 """
 
 import importlib.util
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.extras import how_to_install
 from fedsuite.core.keys import Key, Value
 from fedsuite.core.rng import stream_seed
-from fedsuite.core.search import Around, Between, OneOf
-from fedsuite.sweeps.trials import Result, Space
+from fedsuite.core.search import Between, HalfDecades, OneOf
+from fedsuite.sweeps.trials import LEARNING_RATE, Result, Space, best_of
 
 RANDOM = 20
-"""Trials that are drawn at random."""
+"""Trials that are not Optuna's: fewer tell a model of the scores nothing."""
 
 BATCH = 4
 """Trials that are proposed together, so that workers have something to do."""
+
+RUNGS = (0, 1, -1, 2, -2)
+"""Rungs of the ladder that every method tries, from the optimiser's usual rate."""
+
+WIDENED = 4
+"""Most rungs that are tried beyond those."""
+
+USUAL: Mapping[str, float] = {"sgd": 0.1, "adam": 0.001}
+
+_LADDER = HalfDecades()
 
 
 def check_installed() -> None:
@@ -49,12 +63,65 @@ def propose(
         Number of trials in the end.
     """
     start = len(known)
-    if start < RANDOM:
-        return [
-            (number, space.draw(number)) for number in range(start, min(trials, RANDOM))
-        ]
-    end = min(trials, start + BATCH)
-    return list(zip(range(start, end), _by_optuna(space, known, end - start), strict=True))
+    end = min(trials, RANDOM)
+    drawn: list[dict[str, Value]]
+    if start >= RANDOM:
+        end = min(trials, start + BATCH)
+        drawn = _by_optuna(space, known, end - start)
+    elif start == 0:
+        drawn = [{}]
+        drawn += [{LEARNING_RATE: rate} for rate in first_rates(space)]
+    elif (beyond := rate_beyond(space, known)) is not None:
+        drawn = [{LEARNING_RATE: beyond}]
+    else:
+        best = best_of(_on_the_ladder(known))
+        rate = _rate(space, best)
+        drawn = [space.draw(number, rate) for number in range(start, end)]
+    return list(enumerate(drawn, start))[: end - start]
+
+
+def first_rates(space: Space) -> list[float]:
+    """Return the rates of the ladder beside the default; none where the rate is fixed."""
+    if LEARNING_RATE not in space.defaults:
+        return []
+    middle = _LADDER.nearest(USUAL[space.optimizer])
+    rates = [_LADDER.rung(middle + rung) for rung in RUNGS]
+    return [rate for rate in rates if rate != space.defaults[LEARNING_RATE]]
+
+
+def rate_beyond(space: Space, known: Sequence[Result]) -> float | None:
+    """Return the rung beyond the best rate, where that is an end of what was tried."""
+    tried = _on_the_ladder(known)
+    left = len(first_rates(space)) + 1 + WIDENED - len(tried)
+    if LEARNING_RATE not in space.defaults or not left or len(tried) < len(known):
+        return None
+    best = best_of(tried)
+    if best.error:
+        return None
+    rates = sorted({_rate(space, result) for result in tried})
+    rung = _LADDER.nearest(_rate(space, best))
+    for end, step in ((rates[0], -1), (rates[-1], 1)):
+        if _rate(space, best) == end:
+            return _LADDER.rung(rung + step)
+    return None
+
+
+def _on_the_ladder(known: Sequence[Result]) -> list[Result]:
+    """Return the results of trials that have no drawn value but a rate of the ladder."""
+    rungs = []
+    for result in known:
+        drawn = result.trial.drawn
+        rate = drawn.get(LEARNING_RATE)
+        plain = isinstance(rate, float) and rate == _LADDER.rung(_LADDER.nearest(rate))
+        if not drawn or (len(drawn) == 1 and plain):
+            rungs.append(result)
+    return rungs
+
+
+def _rate(space: Space, result: Result) -> float:
+    rate = result.trial.drawn.get(LEARNING_RATE, space.defaults.get(LEARNING_RATE, 1.0))
+    assert isinstance(rate, int | float)
+    return float(rate)
 
 
 def _by_optuna(space: Space, known: Sequence[Result], count: int) -> list[dict[str, Value]]:
@@ -65,12 +132,14 @@ def _by_optuna(space: Space, known: Sequence[Result], count: int) -> list[dict[s
     seed = stream_seed(0, f"tuning/{space.contender.name}", len(known)) % 2**32
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    kinds = {key.name: _distribution(key, space) for key in space.keys}
-    for result in known:
-        values = {**space.defaults, **result.trial.drawn}
+    values = [{**space.defaults, **result.trial.drawn} for result in known]
+    kinds = {
+        key.name: _distribution(key, [v[key.name] for v in values]) for key in space.keys
+    }
+    for result, tried in zip(known, values, strict=True):
         study.add_trial(
             create_trial(
-                params=values,
+                params=tried,
                 distributions=kinds,
                 value=None if result.error else result.score,
                 state=TrialState.FAIL if result.error else TrialState.COMPLETE,
@@ -79,18 +148,17 @@ def _by_optuna(space: Space, known: Sequence[Result], count: int) -> list[dict[s
     return [_rounded(study.ask(kinds).params) for _ in range(count)]
 
 
-def _distribution(key: Key, space: Space) -> Any:
+def _distribution(key: Key, tried: Sequence[Any]) -> Any:
+    """Return Optuna's form of a key's search, which holds all values that were tried."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    default = space.defaults[key.name]
-    assert isinstance(default, int | float)
     match key.search:
         case OneOf(values=values):
-            return CategoricalDistribution(values)
-        case Around(factor=factor):
-            return FloatDistribution(default / factor, default * factor, log=True)
+            return CategoricalDistribution(tuple(dict.fromkeys((*values, *tried))))
+        case HalfDecades():
+            return FloatDistribution(min(tried), max(tried), log=True)
         case Between(low=low, high=high):
-            return FloatDistribution(low, high, log=True)
+            return FloatDistribution(min(low, *tried), max(high, *tried), log=True)
     raise TypeError(f"key {key.name} has nothing to search")
 
 

@@ -1,15 +1,15 @@
 """Trials of tuning: the values that a method is tried with, and the score of each trial.
 
-Trial 0 has the method's defaults. The others are drawn, each from a random stream keyed by
-(problem, contender, trial), so that more trials leave the first ones as they are. The score
-is read from the clients' validation rows alone.
+Trial 0 has the method's defaults; :mod:`fedsuite.sweeps.proposals` says what the others
+have. A trial is one run or several of different seeds, and its score their mean. It is read
+from the clients' validation rows alone.
 """
 
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -19,7 +19,6 @@ from fedsuite.core.keys import Key, Value
 from fedsuite.core.metrics import fairness_report
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rng import numpy_stream
-from fedsuite.core.search import Search
 from fedsuite.experiment.cohort_keys import refuse_auto
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import local_keys, shared_keys
@@ -107,14 +106,19 @@ class Trial:
         From 0, which has the defaults.
     drawn
         Tuned values.
-    point
-        The run.
+    points
+        Its runs, one per seed.
     """
 
     contender: Contender
     number: int
     drawn: Mapping[str, Value]
-    point: Point
+    points: tuple[Point, ...]
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """The values that all its runs name beside the problem."""
+        return dict(self.points[0].settings)
 
 
 @dataclass(frozen=True)
@@ -126,16 +130,16 @@ class Result:
     trial
         The trial.
     score
-        In per cent for accuracies, the negative of the variance in per cent squared;
-        :data:`FAILED` where the run failed. A client without a score counts as 0 %.
+        Mean over runs, in per cent for accuracies, the negative of the variance in per cent
+        squared; :data:`FAILED` where a run failed. A client without a score counts as 0 %.
     accuracy
-        Mean validation accuracy over clients, per cent; NaN where the run failed.
+        Mean validation accuracy over clients, per cent; NaN where a run failed.
     learnt
-        Whether the accuracy is above that of always guessing the largest class.
+        Whether the accuracy of each run is above that of guessing the largest class.
     seconds
-        Processor seconds of the run.
+        Processor seconds of the runs.
     error
-        Why the run failed; empty where it did not.
+        Why a run failed; empty where none did.
     left_out
         How many clients have a score, ``5 of 8 clients``; empty where all have.
     """
@@ -168,6 +172,8 @@ class Space:
         Their defaults here.
     note
         What the method's own defaults change, in one line.
+    optimizer
+        The local optimiser of its trials.
     """
 
     contender: Contender
@@ -176,6 +182,7 @@ class Space:
     keys: tuple[Key, ...]
     defaults: Mapping[str, Value]
     note: str
+    optimizer: str
 
     @classmethod
     def of(cls, contender: Contender, base: Mapping[str, Value]) -> "Space":
@@ -209,38 +216,36 @@ class Space:
             tuple(keys.values()),
             {name: first[name] for name in keys},
             first.note,
+            str(first["optimizer"]),
         )
 
     def values(self, number: int, drawn: Mapping[str, Value]) -> dict[str, Value]:
         """Return what a trial names beside the problem."""
         return {**self.given, **drawn} if number else dict(self.contender.fixed)
 
-    def draw(self, number: int) -> dict[str, Value]:
-        """Return the tuned values of a trial; none for trial 0."""
-        if number == 0:
-            return {}
-        stream = numpy_stream(
-            0, f"tuning/{problem_name(self.base)}/{self.contender.name}", number
-        )
-        return {
-            key.name: _search(key).draw(stream, self._default(key)) for key in self.keys
-        }
+    def draw(self, number: int, rate: float) -> dict[str, Value]:
+        """Return the tuned values of a trial, its learning rate drawn around ``rate``."""
+        problem = problem_name(self.base)
+        drawn: dict[str, Value] = {}
+        for key in self.keys:
+            assert key.search is not None
+            stream = numpy_stream(0, f"tuning/{problem}/{key.name}", number)
+            drawn[key.name] = key.search.draw(stream, rate)
+        return drawn
 
-    def trial(self, number: int, seed: int, drawn: Mapping[str, Value]) -> Trial:
+    def trial(self, number: int, seeds: Sequence[int], drawn: Mapping[str, Value]) -> Trial:
         """Return a trial with these tuned values."""
         named = self.values(number, drawn)
-        given = {**self.base, **named, "seed": seed}
-        experiment = _checked(self.contender, given, tuple(named))
-        refuse_auto(experiment.values)
         settings = tuple(sorted(named.items()))
-        title = f"{self.contender.name}-trial-{number:02d}"
-        point = Point(settings, seed, experiment.fingerprint, self.note, title)
-        return Trial(self.contender, number, drawn, point)
-
-    def _default(self, key: Key) -> int | float:
-        default = self.defaults[key.name]
-        assert isinstance(default, int | float)
-        return default
+        points = []
+        for seed in seeds:
+            given = {**self.base, **named, "seed": seed}
+            experiment = _checked(self.contender, given, tuple(named))
+            refuse_auto(experiment.values)
+            title = f"{self.contender.name}-trial-{number:02d}"
+            title += f"-seed-{seed}" if len(seeds) > 1 else ""
+            points.append(Point(settings, seed, experiment.fingerprint, self.note, title))
+        return Trial(self.contender, number, drawn, tuple(points))
 
 
 def problem_name(base: Mapping[str, Value]) -> str:
@@ -251,9 +256,39 @@ def problem_name(base: Mapping[str, Value]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def result_of(trial: Trial, folder: Path, objective: Objective, error: str = "") -> Result:
-    """Return the result of a trial, whose run stands in the sweep's folder or failed."""
-    path = folder / trial.point.name
+def result_of(
+    trial: Trial,
+    folder: Path,
+    objective: Objective,
+    errors: Mapping[str, str] | None = None,
+) -> Result:
+    """Return the result of a trial, whose runs stand in the sweep's folder or failed.
+
+    ``errors`` says of a run by its name why it failed.
+    """
+    results = [
+        _result_of_run(
+            trial, folder / point.name, objective, (errors or {}).get(point.name)
+        )
+        for point in trial.points
+    ]
+    seconds = sum(result.seconds for result in results)
+    for result in results:
+        if result.error:
+            return replace(result, seconds=seconds)
+    return Result(
+        trial,
+        fmean(result.score for result in results),
+        fmean(result.accuracy for result in results),
+        all(result.learnt for result in results),
+        seconds,
+        left_out=next((r.left_out for r in results if r.left_out), ""),
+    )
+
+
+def _result_of_run(
+    trial: Trial, path: Path, objective: Objective, error: str | None
+) -> Result:
     if not (path / MANIFEST).exists() or not is_finished(path):
         return Result(trial, FAILED, error=error or "the run did not finish")
     run = load_run(path)
@@ -263,8 +298,9 @@ def result_of(trial: Trial, folder: Path, objective: Objective, error: str = "")
     score = score_of(run, objective)
     if not math.isfinite(score):
         return Result(trial, FAILED, accuracy, False, seconds, "no finite validation score")
-    learnt, short = accuracy > guess, left_out_of(run)
-    return Result(trial, score, accuracy, learnt, seconds, left_out=short)
+    return Result(
+        trial, score, accuracy, accuracy > guess, seconds, left_out=left_out_of(run)
+    )
 
 
 def score_of(run: Run, objective: Objective) -> float:
@@ -307,11 +343,6 @@ def last_mean(run: Run, column: str) -> float:
     """Return the mean of a column's last evaluations; NaN without any."""
     values = run.column(column)[1][-LAST:]
     return fmean(values) if len(values) else math.nan
-
-
-def _search(key: Key) -> Search:
-    assert key.search is not None
-    return key.search
 
 
 def _refuse_noise(contender: Contender, experiment: Experiment) -> None:

@@ -20,7 +20,6 @@ from fedsuite.core.output import print_line
 from fedsuite.core.progress import Work
 from fedsuite.experiment.experiment import naming
 from fedsuite.sweeps import proposals
-from fedsuite.sweeps.points import Point
 from fedsuite.sweeps.sweep import base_values, run_points, set_options
 from fedsuite.sweeps.trials import (
     DEFAULT_FRACTION,
@@ -51,15 +50,15 @@ class Budget:
     objective
         What is scored: ``mean`` accuracy over clients, accuracy of the ``worst-10`` per
         cent, or their ``variance``.
-    seed
-        Seed of all trials.
+    seeds
+        Seeds of each trial's runs.
     workers
         Runs at a time; 0 is one per core.
     """
 
     trials: int = 12
     objective: Objective = "mean"
-    seed: int = 0
+    seeds: tuple[int, ...] = (0,)
     workers: int = 0
 
 
@@ -110,7 +109,7 @@ def tune_file(
     names = [contender.name for contender in contenders]
     command = _command(file, names, budget, output, overrides, tuned)
     folder = Path(os.path.abspath(output))
-    work = Work("trials", budget.trials * len(contenders))
+    work = Work("runs", budget.trials * len(budget.seeds) * len(contenders))
     results = tune(base, contenders, budget, folder, command, work)
     write_page(folder, file.name, budget.objective, results, command)
     print_line(f"page: {folder / 'README.md'}")
@@ -169,7 +168,7 @@ def tune(
         for space in missing:
             known = results[space.contender.name]
             for number, drawn in proposals.propose(space, known, budget.trials):
-                trials.append(space.trial(number, budget.seed, drawn))
+                trials.append(space.trial(number, budget.seeds, drawn))
         found = run_trials(base, trials, budget, folder, command, work)
         for result in found:
             results[result.trial.contender.name].append(result)
@@ -189,7 +188,7 @@ def run_trials(
 ) -> list[Result]:
     """Run the missing ones of some trials, and return the results of all."""
     runs = folder / TRIALS
-    points: list[Point] = [trial.point for trial in trials]
+    points = [point for trial in trials for point in trial.points]
     lines = run_points(
         runs,
         base,
@@ -201,10 +200,7 @@ def run_trials(
         scored=partial(score_words, objective=budget.objective),
     )
     failures = dict(line.split(": ", 1) for line in lines)
-    return [
-        result_of(trial, runs, budget.objective, failures.get(trial.point.name, ""))
-        for trial in trials
-    ]
+    return [result_of(trial, runs, budget.objective, failures) for trial in trials]
 
 
 def tell_divergence(results: Sequence[Result]) -> None:
@@ -227,7 +223,7 @@ def _write_best(
 ) -> None:
     """Write the experiment of the best trial, with where it comes from."""
     best = best_of(results)
-    values = {**base, **dict(best.trial.point.settings)}
+    values = {**base, **best.trial.settings}
     values.pop("plots", None)
     untuned = results[0]
     where = (
@@ -253,7 +249,8 @@ def _command(
     words = ["fedsuite", "tune", str(file), "--methods", ",".join(methods)]
     words += ["--keys", ",".join(tuned)] if tuned else []
     words += ["--trials", str(budget.trials), "--objective", budget.objective]
-    words += ["--seed", str(budget.seed), "--output", str(output), *set_options(overrides)]
+    words += ["--seeds", str(len(budget.seeds)), "--first-seed", str(budget.seeds[0])]
+    words += ["--output", str(output), *set_options(overrides)]
     return shlex.join(
         [*words, *(["--workers", str(budget.workers)] if budget.workers else [])]
     )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.keys import Unless, With
-from fedsuite.core.search import Around, Between
+from fedsuite.core.search import Between, HalfDecades
 from fedsuite.core.settings import Settings, key
 from fedsuite.data import Split
 from fedsuite.messages.records import NUM_EXAMPLES, NUM_STEPS, MetricValue
@@ -51,7 +51,7 @@ class TrainingOptions(Settings):
         default=0.1,
         help="step size of the local optimiser; where that is not sgd, name both",
         above=0.0,
-        search=Around(10.0),
+        search=HalfDecades(),
     )
     learning_rate_decay: float = key(
         default=1.0,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedsuite.core.registry import METHODS
-from fedsuite.core.search import Around, Between, OneOf, Search
+from fedsuite.core.search import Between, HalfDecades, OneOf, Search
 from fedsuite.strategies import load_strategy
 from fedsuite.training.loop import TrainingOptions
 
@@ -22,11 +22,19 @@ def test_a_draw_between_two_numbers_is_even_on_a_logarithmic_scale() -> None:
     assert all(float(f"{value:.3g}") == value for value in drawn)
 
 
+def test_the_ladder_has_two_rungs_a_decade() -> None:
+    ladder = HalfDecades()
+    assert [ladder.rung(n) for n in range(-4, 3)] == [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
+    assert all(ladder.nearest(ladder.rung(n)) == n for n in range(-12, 6))
+    assert ladder.nearest(0.02) == -3
+
+
 def test_a_draw_around_the_default_moves_with_it() -> None:
     first, second = stream(), stream()
     for _ in range(100):
-        small, large = Around(10.0).draw(first, 0.001), Around(10.0).draw(second, 0.1)
-        assert 0.0001 <= small <= 0.01
+        small = HalfDecades().draw(first, 0.001)
+        large = HalfDecades().draw(second, 0.1)
+        assert 0.001 * 10**-0.26 < small < 0.001 * 10**0.26
         assert large / small == pytest.approx(100, rel=0.01)
 
 
@@ -34,7 +42,7 @@ def test_a_draw_around_the_default_moves_with_it() -> None:
     ("search", "inside", "outside"),
     [
         (Between(0.1, 10.0), 10.0, 11.0),
-        (Around(10.0), 0.1, 0.099),
+        (HalfDecades(), 0.1, 0.0),
         (OneOf(1, 2, 5), 5, 3),
     ],
 )

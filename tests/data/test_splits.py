@@ -141,7 +141,7 @@ def test_fingerprint_sees_which_rows_are_held_out():
     assert len(set(prints)) == 4
 
 
-def test_rows_that_are_held_twice_are_used_once():
+def rows_of_tests_that_are_held_twice_are_used_once():
     values = {"partitioner": "covariate-shift", "shift-dimensions": 8}
     data = load_federated_data(values, 0)
     used = len(np.unique(np.concatenate(data.partition.train)))
@@ -175,3 +175,50 @@ def test_half_of_the_papers_fashion_mnist(tmp_path, monkeypatch):
     data = load_federated_data(values, 0)
     assert [len(data.client(k).train) for k in range(2)] == [4, 2]
     assert data.description["unused-train-rows"] == 6
+
+
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=8, max_size=80).map(np.array),
+    published=st.booleans(),
+    seed=st.integers(0, 50),
+)
+def test_a_fresh_split_uses_each_row_once_for_the_same_share(labels, published, seed):
+    num_train = (3 * len(labels)) // 4 if published else None
+    parts = split_parts(raw_data(labels, num_train), 0.25, fresh_seed=seed)
+    rows = np.concatenate([parts.train, parts.test])
+    assert sorted(rows.tolist()) == list(range(len(labels)))
+    share = 0.25 if num_train is None else 1 - num_train / len(labels)
+    counts, held = (np.bincount(labels[r], minlength=5) for r in (rows, parts.test))
+    wanted = np.clip(np.round(share * counts), 1, np.maximum(counts - 1, 0))
+    assert held.tolist() == np.minimum(wanted, np.maximum(counts - 1, 0)).tolist()
+
+
+def test_a_fresh_split_is_another_for_each_seed():
+    """Published rows are pooled; what is held out for other purposes moves too."""
+    labels = np.arange(1200) % 10
+    first, again, second = (
+        split_parts(raw_data(labels, 1000), 0.2, 0.1, 0.1, 50, fresh_seed=seed)
+        for seed in (1, 1, 2)
+    )
+    for name in ("train", "client_test", "test", "validation", "public"):
+        assert np.array_equal(getattr(first, name), getattr(again, name))
+        assert not np.array_equal(getattr(first, name), getattr(second, name))
+    assert len(first.test) == 200
+    assert not first.is_plain
+
+
+def test_a_run_with_a_fresh_split_has_data_of_its_seed():
+    """Shared splits differ by the partition alone; the default is one test part."""
+    fresh = {"fresh-test-split": True}
+    fingerprints = {load_federated_data(fresh, seed).fingerprint for seed in (0, 1, 2)}
+    assert len(fingerprints) == 3
+    shared = [rows_of_tests(load_federated_data({}, seed)) for seed in (1, 2)]
+    assert shared[0] == shared[1]
+    drawn = [rows_of_tests(load_federated_data(fresh, seed)) for seed in (1, 2)]
+    assert len(drawn[0] & drawn[1]) < 0.5 * len(drawn[0])
+
+
+def rows_of_tests(data: FederatedData) -> set[tuple[float, ...]]:
+    """Return the inputs of all clients' test rows."""
+    parts = (data.client(k).test.features.flatten(1) for k in range(data.num_clients))
+    return {tuple(row) for part in parts for row in part.tolist()}

@@ -10,9 +10,9 @@ import pytest
 
 from fedsuite.results.layout import CLIENTS, lines_path
 from fedsuite.results.reader import load_run
-from fedsuite.sweeps.leaderboard import run_leaderboard
 from fedsuite.sweeps.trials import Objective, objective_of, score_of, score_words
 from fedsuite.sweeps.tune import Budget, tune_file
+from simulations.leaderboard.board import run_leaderboard
 from tests.results.made_runs import make_run
 from tests.small_runs import write_experiment
 
@@ -38,6 +38,7 @@ def test_a_trial_shows_the_score_that_decides(
 
 SUITE = """
 trials = 2
+tuning-seeds = [101]
 seeds = [1]
 [methods]
 fedavg = {}

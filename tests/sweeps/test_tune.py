@@ -33,39 +33,111 @@ def file(tmp_path: Path) -> Path:
 
 
 def space_of(file: Path, method: str, **overrides: Value) -> Space:
-    return Space.of(Contender.of_method(method), tuning_base(file, overrides))
+    named = {name.replace("_", "-"): value for name, value in overrides.items()}
+    return Space.of(Contender.of_method(method), tuning_base(file, named))
 
 
 # ---- what is tried
 
 
-def test_the_first_trial_has_the_defaults(file: Path) -> None:
-    space = space_of(file, "fedprox")
-    assert space.draw(0) == {}
-    assert space.values(0, {}) == {"method": "fedprox"}
-    assert [key.name for key in space.keys] == ["learning-rate", "proximal-mu"]
+def results_of(space: Space, scores: dict[float, float]) -> list[Result]:
+    """Return a whole tuning's results, which score as the rate nearest to theirs."""
+    known: list[Result] = []
+    while len(known) < 12:
+        for number, drawn in proposals.propose(space, known, 12):
+            trial = space.trial(number, (0,), drawn)
+            rate = float(drawn.get("learning-rate", space.defaults["learning-rate"]))
+            rung = min(scores, key=lambda one: abs(math.log(one / rate)))
+            known.append(Result(trial, scores[rung], 50.0, learnt=True))
+    return known
 
 
-def test_more_trials_leave_the_first_ones_as_they_are(file: Path) -> None:
-    space = space_of(file, "fedprox")
-    drawn = [space.draw(number) for number in range(5)]
-    assert drawn == [space.draw(number) for number in range(5)]
-    assert len({json.dumps(values) for values in drawn}) == 5
-    assert space_of(file, "ditto").draw(1) != drawn[1]
+def rates(results: list[Result]) -> list[float]:
+    return [float(r.trial.drawn.get("learning-rate", 0.1)) for r in results]
 
 
-def test_trials_of_other_problems_are_other_trials(file: Path) -> None:
-    text = file.read_text()
-    first = space_of(file, "fedprox").draw(1)
-    file.write_text(text + "label-noise = 0.1\n")
-    assert space_of(file, "fedprox").draw(1) != first
+def test_all_methods_try_the_same_rates(file: Path) -> None:
+    """Five rungs, then around the best one; of equal scores the earlier rung is best."""
+    flat = {0.1: 2.0, 1.0: 1.0, 0.01: 1.0}
+    tried = {}
+    for method in ("fedavg", "fedprox", "qffl"):
+        space = space_of(file, method)
+        results = results_of(space, flat)
+        assert results[0].trial.drawn == {}
+        assert results[0].trial.settings == {"method": method}
+        tried[method] = rates(results)
+        assert tried[method][:5] == [0.1, 0.3, 0.03, 1.0, 0.01]
+        assert all(0.1 * 10**-0.25 < rate < 0.1 * 10**0.25 for rate in tried[method][5:])
+        assert len(set(tried[method])) == 12
+    assert tried["fedavg"] == tried["fedprox"] == tried["qffl"]
+
+
+def test_an_own_key_is_drawn_alike_for_all_methods_that_have_it(file: Path) -> None:
+    first, second = (space_of(file, method) for method in ("fedprox", "fedprox-ft"))
+    assert first.draw(7, 0.1)["proximal-mu"] == second.draw(7, 0.1)["proximal-mu"]
+    assert first.draw(7, 0.1)["proximal-mu"] != first.draw(8, 0.1)["proximal-mu"]
+
+
+@pytest.mark.parametrize(
+    ("best", "beyond"),
+    [(10.0, [3.0, 10.0, 30.0]), (3.0, [3.0, 10.0]), (1.0, [3.0]), (0.3, [])],
+)
+def test_the_range_grows_while_its_end_is_best(
+    file: Path, best: float, beyond: list[float]
+) -> None:
+    ladder = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
+    scores = {rate: -abs(math.log(rate / best)) for rate in ladder}
+    tried = rates(results_of(space_of(file, "fedavg"), scores))
+    end = 5 + len(beyond)
+    assert tried[5:end] == beyond
+    assert all(best * 10**-0.25 < rate < best * 10**0.25 for rate in tried[end:])
+
+
+def test_the_range_grows_downwards_and_ends(file: Path) -> None:
+    ladder = [0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
+    scores = {rate: -rate for rate in ladder}
+    tried = rates(results_of(space_of(file, "fedavg"), scores))
+    assert tried[5 : 5 + proposals.WIDENED] == [0.003, 0.001, 0.0003, 0.0001]
+    assert all(0.00005 < rate < 0.0002 for rate in tried[9:])
+
+
+def test_a_range_that_failed_does_not_grow(file: Path) -> None:
+    space = space_of(file, "fedavg")
+    known = [
+        Result(space.trial(number, (0,), drawn), FAILED, error="nan")
+        for number, drawn in proposals.propose(space, [], 12)
+    ]
+    assert proposals.rate_beyond(space, known) is None
+
+
+def test_a_method_of_another_optimiser_has_its_ladder(file: Path) -> None:
+    space = space_of(file, "fedakd", optimizer="adam", learning_rate=0.001)
+    assert proposals.first_rates(space) == [0.003, 0.0003, 0.01, 0.0001]
+    assert proposals.first_rates(space_of(file, "fedavg", learning_rate=0.02)) == [
+        *(0.1, 0.3, 0.03, 1.0, 0.01)
+    ]
+
+
+def test_a_trial_of_several_seeds_has_their_mean(file: Path, tmp_path: Path) -> None:
+    names = [p.name for p in space_of(file, "fedavg").trial(3, (7, 8), {}).points]
+    assert names == ["fedavg-trial-03-seed-7", "fedavg-trial-03-seed-8"]
+    parts = [
+        trial_of(tmp_path, [row(mean, mean, 0.0)], name=name)
+        for mean, name in ((0.5, "a"), (0.9, "b"))
+    ]
+    points = tuple(point for part in parts for point in part.points)
+    both = Trial(parts[0].contender, 0, {}, points)
+    assert result_of(both, tmp_path, "mean").score == pytest.approx(70.0)
+    lost = Trial(both.contender, 0, {}, (*points, Point((), 0, "", "", "c")))
+    failed = result_of(lost, tmp_path, "mean", {"c": "diverged"})
+    assert (failed.score, failed.error) == (FAILED, "diverged")
 
 
 def test_a_drawn_rate_keeps_the_methods_own_optimiser(tmp_path: Path) -> None:
     file = tmp_path / "plain.toml"
     file.write_text('dataset = "digits"\n')
-    trial = space_of(file, "fedakd").trial(1, 0, {"learning-rate": 0.002})
-    values = dict(trial.point.settings)
+    trial = space_of(file, "fedakd").trial(1, (0,), {"learning-rate": 0.002})
+    values = trial.settings
     assert values["optimizer"] == "adam"
     assert values["learning-rate"] == 0.002
     base = tuning_base(file, {})
@@ -76,7 +148,7 @@ def test_what_is_fixed_is_not_drawn(file: Path) -> None:
     fixed = {"method": "fedprox", "proximal-mu": 1e-6}
     space = Space.of(Contender("placebo", fixed), tuning_base(file, {}))
     assert [key.name for key in space.keys] == ["learning-rate"]
-    assert dict(space.trial(1, 0, space.draw(1)).point.settings)["proximal-mu"] == 1e-6
+    assert space.trial(1, (0,), space.draw(1, 0.1)).settings["proximal-mu"] == 1e-6
 
 
 def test_an_options_key_is_drawn_beside_the_methods_own(file: Path) -> None:
@@ -85,9 +157,9 @@ def test_an_options_key_is_drawn_beside_the_methods_own(file: Path) -> None:
     space = Space.of(contender, tuning_base(file, {}))
     tuned = {key.name for key in space.keys}
     assert tuned == {"learning-rate", "proximal-mu", "decorrelation-weight"}
-    assert dict(space.trial(0, 0, {}).point.settings)["decorrelation-weight"] == 0.1
-    drawn = space.draw(1)
-    settings = dict(space.trial(1, 0, drawn).point.settings)
+    assert space.trial(0, (0,), {}).settings["decorrelation-weight"] == 0.1
+    drawn = space.draw(1, 0.1)
+    settings = space.trial(1, (0,), drawn).settings
     assert settings["decorrelation-weight"] == drawn["decorrelation-weight"] != 0.1
 
 
@@ -126,9 +198,12 @@ def test_a_method_that_cannot_run_is_refused_before_the_first_trial(
 
 
 def trial_of(
-    tmp_path: Path, rows: list[dict[str, float]], status: str = "finished"
+    tmp_path: Path,
+    rows: list[dict[str, float]],
+    status: str = "finished",
+    name: str = "a-trial-00",
 ) -> Trial:
-    point = Point((), 0, "", "", "a-trial-00")
+    point = Point((), 0, "", "", name)
     folder = tmp_path / point.name
     folder.mkdir()
     (folder / "experiment.toml").write_text("")
@@ -136,7 +211,7 @@ def trial_of(
     (folder / "manifest.json").write_text(json.dumps(manifest))
     lines = [json.dumps({"round": i + 1, **row}) for i, row in enumerate(rows)]
     lines_path(folder, ROUNDS).write_text("".join(line + "\n" for line in lines))
-    return Trial(Contender("a", {}), 0, {}, point)
+    return Trial(Contender("a", {}), 0, {}, (point,))
 
 
 def row(mean: float, worst: float, variance: float, test: float = 0.0) -> dict[str, float]:
@@ -180,7 +255,9 @@ def test_no_test_row_has_a_part_in_the_score(tmp_path: Path) -> None:
 
 
 def test_a_run_that_failed_scores_less_than_any(tmp_path: Path) -> None:
-    failed = result_of(trial_of(tmp_path, ROWS, "failed"), tmp_path, "mean", "diverged")
+    failed = result_of(
+        trial_of(tmp_path, ROWS, "failed"), tmp_path, "mean", {"a-trial-00": "diverged"}
+    )
     assert failed.score == FAILED
     assert failed.error == "diverged"
     good = Result(failed.trial, -1e9)
@@ -189,7 +266,7 @@ def test_a_run_that_failed_scores_less_than_any(tmp_path: Path) -> None:
 
 def test_of_equal_scores_the_earlier_trial_wins(tmp_path: Path) -> None:
     trial = trial_of(tmp_path, ROWS)
-    results = [Result(Trial(trial.contender, n, {}, trial.point), 7.0) for n in (0, 1, 2)]
+    results = [Result(Trial(trial.contender, n, {}, trial.points), 7.0) for n in (0, 1, 2)]
     assert best_of(results) is results[0]
 
 
@@ -216,7 +293,7 @@ def optuna_results(space: Space) -> list[Result]:
     """Twenty results that favour large rates, one of them failed."""
     results = []
     for number in range(proposals.RANDOM):
-        trial = Trial(space.contender, number, space.draw(number), Point((), 0, ""))
+        trial = Trial(space.contender, number, space.draw(number, 0.1), (Point((), 0, ""),))
         rate = float(trial.drawn.get("learning-rate", 0.1))
         results.append(
             Result(
@@ -234,9 +311,8 @@ def test_later_trials_follow_the_scores(file: Path) -> None:
     batch = proposals.propose(space, results, 30)
     assert [number for number, _ in batch] == [20, 21, 22, 23]
     assert batch == proposals.propose(space, results, 30)
-    default = float(space.defaults["learning-rate"])
-    rates = [float(values["learning-rate"]) for _, values in batch]
-    assert min(rates) > default
+    proposed = [float(values["learning-rate"]) for _, values in batch]
+    assert min(proposed) > 0.1
     assert len(proposals.propose(space, results, 21)) == 1
 
 
@@ -264,7 +340,7 @@ def test_a_tuning_writes_best_values_and_goes_on_where_it_stopped(
     ]
     for name, found in again.items():
         chosen = Experiment.load(output / name / "best.toml")
-        point = found.trial.point
+        (point,) = found.trial.points
         assert chosen.replace(seed=0).fingerprint == point.fingerprint
         assert best.get(name, found).score <= found.score
     page = (output / "README.md").read_text()

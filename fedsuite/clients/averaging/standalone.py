@@ -1,10 +1,13 @@
 """Client that trains alone."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 from fedsuite.clients.personal.own_model import OwnModelClient
 from fedsuite.messages.records import Reply, Request
 from fedsuite.models.arrays import model_arrays
+from fedsuite.training.loop import TrainingSummary
+from fedsuite.training.told import Told
 
 
 class StandaloneClient(OwnModelClient):
@@ -12,9 +15,18 @@ class StandaloneClient(OwnModelClient):
 
     BATCHED: ClassVar[bool] = True
 
+    passes = Told(int, otherwise=-1)
+    """Passes over the data in this round; below 0 are those of the options."""
+
     def on_train(self, request: Request) -> Reply:
         """Train the own model and store it."""
         self.load_own(request)
-        metrics = self.train_metrics(self.train_locally(request))
+        metrics = self.train_metrics(self._trained(request))
         stored = self.save_state(request, model_arrays(self.model))
         return Reply(metrics={**metrics, **stored})
+
+    def _trained(self, request: Request) -> TrainingSummary:
+        if self.passes < 0:
+            return self.train_locally(request)
+        options = replace(self.training, local_epochs=self.passes, local_steps=0)
+        return self.train_locally(request, training=options)

@@ -1,12 +1,15 @@
 """Standalone: every client trains alone; nothing is exchanged.
 
-The reference of collaborative fairness. Clients start from the same initial model unless
-the experiment says otherwise, keep their own between rounds, and are scored with it.
+What a client reaches without a federation, and the reference of collaborative fairness.
+Clients start from the same initial model unless the experiment says otherwise, keep their
+own between rounds, and are scored with it. All of them train in each round: a client that
+is alone waits for nobody.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+from fedsuite.core.settings import key
 from fedsuite.messages.records import EVALUATE, TRAIN, Arrays
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import (
@@ -21,8 +24,25 @@ from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply
 
 
+def passes_of_round(epochs: int, server_round: int, num_rounds: int) -> int:
+    """Return the passes over its data that a client makes in a round.
+
+    After each round as near to its share of the budget as whole passes are, from below.
+
+    Parameters
+    ----------
+    epochs
+        Passes of the whole run.
+    server_round
+        From 1.
+    num_rounds
+        Rounds of the run.
+    """
+    return epochs * server_round // num_rounds - epochs * (server_round - 1) // num_rounds
+
+
 class Standalone(FederatedStrategy):
-    """Lets clients train; no array goes to them or comes back."""
+    """Lets all clients train in each round; no array goes to them or comes back."""
 
     PRIVACY: ClassVar[Release] = Release(
         "refused",
@@ -36,6 +56,7 @@ class Standalone(FederatedStrategy):
         **NO_WHOLE_MODEL,
         "upload-noise-multiplier": "its clients upload nothing",
         "attack": "no client gets anything of another's",
+        "clients-per-round": "every client trains in each round",
     }
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "StandaloneClient", "keeps its model", stores=True
@@ -43,9 +64,22 @@ class Standalone(FederatedStrategy):
 
     PRIVATE_MODELS: ClassVar[bool] = True
 
+    standalone_epochs: int = key(
+        default=0,
+        help="passes of each client over its data in the whole run, spread over rounds; "
+        "0 is local-epochs or local-steps in each",
+        minimum=0,
+    )
+
+    def drawn(self, phase: str) -> list[int]:
+        """Return all clients to train; those of the evaluation are drawn as ever."""
+        return list(self.members()) if phase == TRAIN else super().drawn(phase)
+
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send no arrays, expect none."""
-        return Exchange(TRAIN, client_ids)
+        epochs = self.standalone_epochs
+        passes = passes_of_round(epochs, self.server_round, self.num_rounds)
+        return Exchange(TRAIN, client_ids, config={"passes": passes} if epochs else {})
 
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send no arrays: each client scores its own model."""

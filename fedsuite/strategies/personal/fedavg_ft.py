@@ -36,5 +36,5 @@ class FedAvgFT(FedAvg):
         help="epochs of tuning before evaluation; 0 scores the received model",
         minimum=0,
         told=EVALUATE,
-        search=OneOf(1, 2, 5),
+        search=OneOf(1, 2, 5, 10),
     )

@@ -1,15 +1,21 @@
 """Standalone: nothing travels, and each client does what it would do alone."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+import pytest
 from flwr.app import Message
 from flwr.clientapp import ClientApp
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fedsuite.core.errors import ConfigError
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import HELLO
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import ServerParts
 from fedsuite.running.worker import Worker, client_app_for
-from fedsuite.strategies.averaging.standalone import Standalone
+from fedsuite.strategies.averaging.standalone import Standalone, passes_of_round
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity
@@ -105,16 +111,43 @@ class Only(TamperingGrid):
         return super().send_and_receive(asked, timeout=timeout)
 
 
-def test_a_client_that_was_not_sampled_keeps_its_version() -> None:
-    grid = TamperingGrid(matrix_app(MatrixStandaloneClient), 3)
-    strategy = Standalone(identity="partition", num_clients=3, clients_per_round=1, seed=2)
-    trace = run(strategy, grid, 6)
-    last = {
-        row["client"]: report.server_round
-        for report in trace.reports
-        for row in report.train.rows
-    }
-    assert strategy.client_versions == {k: f"{r}.1" for k, r in last.items()}
-    sent = [m for m in grid.sent if m.metadata.message_type == "evaluate"][-3:]
-    versions = [m.content["config"].get("start-versions", [""])[0] for m in sent]
-    assert versions == [strategy.client_versions.get(k, "") for k in range(3)]
+def test_all_clients_train_in_each_round() -> None:
+    """A file's clients-per-round is for the methods beside it."""
+    values = {"clients-per-round": 1, "num-clients": 3, "method": "standalone"}
+    experiment = Experiment.from_values(values, overridden=("method",))
+    assert experiment["clients-per-round"] == 0
+    trace = run_digits(digits_experiment(method="standalone"))
+    assert [[row["client"] for row in r.train.rows] for r in trace.reports] == [
+        [0, 1, 2, 3]
+    ] * 3
+    with pytest.raises(ConfigError, match="clients-per-round = 1 has no effect"):
+        Experiment.from_values(values)
+    with pytest.raises(ValueError, match="clients_per_round = 1 has no effect"):
+        Standalone(clients_per_round=1)
+
+
+def trained(rounds: int, training: TrainingOptions, epochs: int) -> dict[str, bytes]:
+    """Return client 2's model after some rounds; each client's data is one batch."""
+    store = MemoryStore()
+    grid = TamperingGrid(
+        matrix_app(MatrixStandaloneClient, training=training, store=store), 3
+    )
+    run(Standalone(standalone_epochs=epochs), grid, rounds)
+    return bits(store.load(2, f"{rounds}.1"))
+
+
+def test_a_budget_of_passes_is_spread_over_the_rounds() -> None:
+    """Seven passes in three rounds are 2, 2 and 3; of two, one round has none."""
+    assert [passes_of_round(7, r, 3) for r in (1, 2, 3)] == [2, 2, 3]
+    training = TrainingOptions(batch_size=0, learning_rate=0.25)
+    for epochs in (2, 7):
+        at_once = replace(training, local_steps=epochs)
+        assert trained(3, training, epochs) == trained(1, at_once, 0)
+    assert trained(3, training, 7) != trained(3, training, 6)
+
+
+@given(epochs=st.integers(0, 500), rounds=st.integers(1, 60))
+def test_the_rounds_passes_are_the_budget(epochs: int, rounds: int) -> None:
+    passes = [passes_of_round(epochs, r, rounds) for r in range(1, rounds + 1)]
+    assert sum(passes) == epochs
+    assert max(passes) - min(passes) <= 1

@@ -16,7 +16,11 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.output import print_line
 from fedsuite.core.progress import Work
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.sweeps.board_page import (
+from fedsuite.sweeps.points import Point
+from fedsuite.sweeps.sweep import run_points
+from fedsuite.sweeps.trials import Contender, Result, best_of
+from fedsuite.sweeps.tune import Budget, tell_divergence, tune
+from simulations.leaderboard.page import (
     FINALS,
     in_order,
     kept_lines,
@@ -24,8 +28,8 @@ from fedsuite.sweeps.board_page import (
     write_page,
     write_tables,
 )
-from fedsuite.sweeps.board_page import TUNING as TRIED
-from fedsuite.sweeps.board_scores import (
+from simulations.leaderboard.page import TUNING as TRIED
+from simulations.leaderboard.scores import (
     Final,
     Tried,
     final_name,
@@ -33,11 +37,7 @@ from fedsuite.sweeps.board_scores import (
     finals_of,
     tried_of,
 )
-from fedsuite.sweeps.points import Point
-from fedsuite.sweeps.suite import Problem, Suite, read_suite
-from fedsuite.sweeps.sweep import run_points
-from fedsuite.sweeps.trials import Contender, Result, best_of
-from fedsuite.sweeps.tune import Budget, tell_divergence, tune
+from simulations.leaderboard.suite import Problem, Suite, read_suite
 
 TUNING = "tuning"
 TEST = "test"
@@ -76,7 +76,9 @@ def run_leaderboard(
     chosen = [_restricted(p, suite, methods) for p in _named(suite, problems)]
     folder = Path(os.path.abspath(output))
     command = _command(file, output, workers, problems, methods)
-    parts = [len(p.contenders) * (p.trials + len(p.seeds)) for p in chosen]
+    parts = [
+        len(p.contenders) * (p.trials * len(p.tuning_seeds) + len(p.seeds)) for p in chosen
+    ]
     work = Work("runs of the leaderboard", sum(parts))
     for problem in chosen:
         print_line(f"{problem.title}: {len(problem.contenders)} methods")
@@ -105,7 +107,7 @@ def run_problem(
     problem: Problem, suite: Suite, folder: Path, workers: int, command: str, work: Work
 ) -> tuple[list[Final], list[Tried]]:
     """Tune the contenders of a problem, and train them on fresh seeds."""
-    budget = Budget(problem.trials, suite.objective, suite.tuning_seed, workers)
+    budget = Budget(problem.trials, suite.objective, problem.tuning_seeds, workers)
     results = tune(problem.base, problem.contenders, budget, folder / TUNING, command, work)
     for found in results.values():
         tell_divergence(found)
@@ -140,13 +142,15 @@ def final_points(
     best = best_of(list(results))
     if best.error:
         return []
-    named = dict(best.trial.point.settings)
+    named = best.trial.settings
     points = []
     for seed in problem.seeds:
         given = {**problem.base, **named, "seed": seed}
-        experiment = Experiment.from_values(given, tuple(named))
-        point = replace(best.trial.point, seed=seed, fingerprint=experiment.fingerprint)
-        points.append(replace(point, title=final_name(contender, seed)))
+        fingerprint = Experiment.from_values(given, tuple(named)).fingerprint
+        title = final_name(contender, seed)
+        points.append(
+            replace(best.trial.points[0], seed=seed, fingerprint=fingerprint, title=title)
+        )
     return points
 
 
@@ -166,7 +170,7 @@ def _restricted(problem: Problem, suite: Suite, names: Sequence[str]) -> Problem
     for name in names:
         if name not in known:
             raise ConfigError(f"method {name!r}: the suite has {', '.join(sorted(known))}")
-    wanted = {*names, problem.baseline, problem.own_baseline, suite.placebo}
+    wanted = {*names, problem.baseline, *problem.own_baselines, *suite.placebos}
     kept = tuple(c for c in problem.contenders if c.name in wanted)
     return replace(problem, contenders=kept)
 
@@ -174,7 +178,7 @@ def _restricted(problem: Problem, suite: Suite, names: Sequence[str]) -> Problem
 def _command(
     file: Path, output: Path, workers: int, problems: Sequence[str], methods: Sequence[str]
 ) -> str:
-    words = ["fedsuite", "leaderboard", str(file), "--output", str(output)]
+    words = ["python", "-m", "simulations.leaderboard", str(file), "--output", str(output)]
     words += ["--problems", ",".join(problems)] if problems else []
     words += ["--methods", ",".join(methods)] if methods else []
     return shlex.join([*words, *(["--workers", str(workers)] if workers else [])])

@@ -7,7 +7,7 @@ written again from them without the runs.
 import csv
 import io
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from statistics import fmean
@@ -15,10 +15,14 @@ from typing import Any, TypeVar
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.files import atomic_write
+from fedsuite.core.registry import METHODS
 from fedsuite.core.text import read_text
 from fedsuite.results.compare import spread
 from fedsuite.results.tables import markdown_table
-from fedsuite.sweeps.board_scores import (
+from fedsuite.strategies import load_strategy
+from fedsuite.sweeps.trials import LAST
+from fedsuite.sweeps.tuning_page import MEANINGS, number
+from simulations.leaderboard.scores import (
     LEAST,
     MEASURES,
     Final,
@@ -30,9 +34,7 @@ from fedsuite.sweeps.board_scores import (
     own_model,
     verdicts,
 )
-from fedsuite.sweeps.suite import Problem, Suite
-from fedsuite.sweeps.trials import LAST
-from fedsuite.sweeps.tuning_page import MEANINGS, number
+from simulations.leaderboard.suite import Problem, Suite
 
 FINALS = "finals.csv"
 TUNING = "tuning.csv"
@@ -134,24 +136,30 @@ def rows_of(problem: Problem, finals: Sequence[Final], tried: Sequence[Tried]) -
         }
         if mine:
             failures = len(problem.seeds) - len(runs)
-            rows.append(
-                Row(contender.name, own_model(contender), tuple(mine), runs, failures)
-            )
+            fresh = bool(problem.base["fresh-test-split"])
+            own = own_model(contender)
+            rows.append(Row(contender.name, own, tuple(mine), runs, failures, fresh))
     return rows
 
 
 _RULES = """
-All methods have equally many trials per problem: the defaults, then values drawn at random,
-all with full rounds and one seed. The best trial by {objective}, of the clients'
-validation rows, is trained on fresh seeds. The tables show test rows, mean of the last
-{last} evaluations, which no choice has seen.
+All methods have equally many trials per problem: learning rates of one ladder, beyond its
+end where that is best, then rates around the best one with the method's own keys drawn. The
+best trial by {objective}, of the clients' validation rows and over the tuning's seeds,
+is trained on fresh seeds. The tables show test rows, mean of the last {last} evaluations.
 
-A difference is taken seed by seed, with a 95 % t interval, from the baseline that the
-problem names: one for methods that score one shared model, one for those that score
-each client's own. **Bold** is a difference whose p-value is below 0.05 after Holm's
-correction over the problem's rows, whose mean is above {least} points, and whose interval
-lies outside the placebo's floor. The floor is the end of the placebo's own interval that is
-farther from 0.
+Each seed draws training, validation and test rows, partition and initial model anew. A test
+row of one seed may have been a validation row of the tuning's seeds, alike for all methods.
+
+A row speaks for new draws from this data under this set-up. It says nothing of other data.
+
+A difference is taken seed by seed from the problem's baseline for methods that score one
+shared model, and from its baseline for those that score each client's own. Its first
+interval is a 95 % t interval over seeds, and speaks of these seeds. The corrected one
+(Nadeau and Bengio, 2003) allows for the rows that the seeds' splits share. **Bold** is a
+difference whose corrected p-value is below 0.05 after Holm's correction over the problem's
+rows, whose mean is above {least} points, and whose corrected interval lies outside the
+placebos' spread, the largest mean difference of a placebo from the method that it imitates.
 
 Suite `{name}`, content {digest}.
 """
@@ -160,7 +168,6 @@ Suite `{name}`, content {digest}.
 def _introduction(
     suite: Suite, tables: Sequence[tuple[Problem, list[Row]]], command: str
 ) -> str:
-    answers = [_answer(suite, problem, rows) for problem, rows in tables]
     rules = _RULES.format(
         objective=MEANINGS[suite.objective],
         last=LAST,
@@ -170,93 +177,156 @@ def _introduction(
     )
     paragraphs = [textwrap.fill(rule.strip(), _WIDTH) for rule in rules.split("\n\n")]
     whole = [*paragraphs, f"    {command}", _ranks(tables)]
-    return "\n".join(["# Leaderboard", "", *answers, "", "\n\n".join(whole)])
+    return "\n".join(["# Leaderboard", "", choices(suite, tables), "\n\n".join(whole)])
 
 
-def _answer(suite: Suite, problem: Problem, rows: list[Row]) -> str:
-    """Return the problem's result as an entry of a list."""
-    found = verdicts_of(suite, problem, rows, "mean")
-    seen = {name: v.difference.mean for name, v in found.items() if v.seen}
-    ordered = sorted(seen, key=lambda name: -seen[name])
-    better = [f"`{name}` {seen[name]:+.1f}" for name in ordered if seen[name] > 0]
-    worse = [f"`{name}` {seen[name]:+.1f}" for name in ordered if seen[name] < 0]
-    said = [f"above its baseline: {', '.join(better)}"] if better else []
-    said += [f"below: {', '.join(worse)}"] if worse else []
-    text = (
-        f"- **{problem.title}.** {'; '.join(said) or 'No difference is above the noise'}."
-    )
-    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+def choices(suite: Suite, tables: Sequence[tuple[Problem, list[Row]]]) -> str:
+    """Return what to take for each problem, as the table that README has.
+
+    The reference is the strongest on test rows of training alone, fine-tuning and FedAvg.
+    A method is named where it is seen above that, and else the reference.
+    """
+    lines = [["clients", "models", "take", "accuracy", "it gains", "a client's costs"]]
+    for problem, rows in tables:
+        ended = [row for row in rows if row.finals]
+        own = {problem.baseline, *problem.own_baselines}
+        for kind, names, candidates in (
+            ("one for all", {problem.baseline}, [r for r in ended if not r.own_model]),
+            ("one each", own, ended),
+        ):
+            references = [row for row in candidates if row.name in names]
+            if references:
+                cells = _choice(suite, references, candidates)
+                lines.append([problem.title, kind, *cells])
+    return markdown_table(lines, range(6))
 
 
-def _baselines(problem: Problem, rows: list[Row]) -> dict[bool, Row] | None:
+def _choice(suite: Suite, references: list[Row], rows: list[Row]) -> list[str]:
+    strongest = max(references, key=lambda row: fmean(row.values("mean")))
+    noise = noise_floor(rows, suite.placebos, "mean")
+    both = {False: strongest, True: strongest}
+    seen = {
+        name: verdict.difference
+        for name, verdict in verdicts(rows, both, "mean", noise).items()
+        if verdict.seen and verdict.difference.mean > 0
+    }
+    best = max(seen, key=lambda name: seen[name].mean, default=strongest.name)
+    others = len(rows) - len(references)
+    said = f"none of {others} others is seen above it"
+    if best in seen:
+        said = f"{seen[best].intervals} over `{strongest.name}`"
+    row = next(row for row in rows if row.name == best)
+    epochs, megabytes = (fmean(row.values(m)) for m in ("epochs", "client_megabytes"))
+    costs = f"{epochs:.3g} epochs, {megabytes:.2g} MB"
+    return [f"`{best}`", f"{fmean(row.values('mean')):.1f}", said, costs]
+
+
+def baselines_of(problem: Problem, rows: list[Row]) -> dict[bool, Row] | None:
+    """Return the baselines of shared models (False) and of clients' own (True).
+
+    The latter is that of the candidates which has the best validation score. None where a
+    candidate has no row yet.
+    """
     named = {row.name: row for row in rows}
-    if problem.baseline not in named or problem.own_baseline not in named:
+    if not {problem.baseline, *problem.own_baselines} <= named.keys():
         return None
-    return {False: named[problem.baseline], True: named[problem.own_baseline]}
+    own = max((named[name] for name in problem.own_baselines), key=lambda r: r.best.score)
+    return {False: named[problem.baseline], True: own}
 
 
 def verdicts_of(
     suite: Suite, problem: Problem, rows: list[Row], measure: str
 ) -> dict[str, Verdict]:
     """Return the verdict on each row of a problem; none where a baseline has no row."""
-    baselines = _baselines(problem, rows)
+    baselines = baselines_of(problem, rows)
     if baselines is None:
         return {}
-    noise = noise_floor(rows, baselines[False], suite.placebo, measure)
+    noise = noise_floor(rows, suite.placebos, measure)
     return verdicts(rows, baselines, measure, noise)
 
 
 def _section(suite: Suite, problem: Problem, rows: list[Row]) -> str:
     """Return a problem's heading and its tables."""
-    seeds = ", ".join(map(str, problem.seeds))
     settings = ", ".join(f"{k} = {v}" for k, v in problem.base.items() if k != "plots")
-    lines = [
-        f"## {problem.title}",
-        "",
-        textwrap.fill(
-            f"{problem.trials} trials per method. Seeds {seeds}. Baselines "
-            f"`{problem.baseline}` and `{problem.own_baseline}`. "
-            f"{settings}.",
-            _WIDTH,
-        ),
-        "",
+    seeds, tuned = (", ".join(map(str, n)) for n in (problem.seeds, problem.tuning_seeds))
+    parts = [
+        f"{problem.trials} trials per method, each on seeds {tuned}. Final seeds {seeds}.",
+        *_facts(suite, problem, rows),
+        f"Settings: {settings}.",
     ]
-    if baselines := _baselines(problem, rows):
-        noise = [
-            f"{_HEADINGS[m]} {noise_floor(rows, baselines[False], suite.placebo, m):.2f}"
-            for m in MEASURES
-        ]
-        if any(row.name == suite.placebo for row in rows):
-            lines += [f"The placebo's floor: {', '.join(noise)}.", ""]
-    lines += [_quality(suite, problem, rows), _cost(rows)]
+    text = textwrap.fill(" ".join(parts), _WIDTH, break_on_hyphens=False)
+    lines = [f"## {problem.title}", "", text, ""]
+    lines += [_quality(suite, problem, rows), _cost(rows), _readings(problem, rows)]
     return "\n".join(lines)
 
 
+def _facts(suite: Suite, problem: Problem, rows: list[Row]) -> Iterator[str]:
+    """Yield sentences on a problem's clients, baselines and noise."""
+    finals = [final for row in rows for final in row.finals.values() if final.clients]
+    if finals:
+        least = min(final.fewest_test_rows for final in finals)
+        most = max(final.most_test_rows for final in finals)
+        yield f"A client has {least} to {most} test rows."
+    baselines = baselines_of(problem, rows)
+    if baselines is None:
+        return
+    yield (
+        f"Baselines `{baselines[False].name}` of shared models and "
+        f"`{baselines[True].name}` of clients' own."
+    )
+    spreads = {m: noise_floor(rows, suite.placebos, m) for m in MEASURES}
+    for own, kind in ((False, "shared"), (True, "own")):
+        if any(row.name in suite.placebos and row.own_model == own for row in rows):
+            floors = [f"{_heading(problem, m)} {spreads[m][own]:.2f}" for m in MEASURES]
+            yield f"The placebos' spread, {kind} models: {', '.join(floors)}."
+
+
+def _heading(problem: Problem, measure: str) -> str:
+    return problem.worst if measure == "worst_10" else _HEADINGS[measure]
+
+
 def _quality(suite: Suite, problem: Problem, rows: list[Row]) -> str:
-    header = ["method", "model"]
-    for heading in _HEADINGS.values():
-        header += [heading, "minus baseline"]
-    found = {measure: verdicts_of(suite, problem, rows, measure) for measure in MEASURES}
+    header = ["method", "model", "accuracy", "minus baseline", "corrected"]
+    header += [problem.worst, "minus baseline", "corrected", "variance"]
+    verdicts = {measure: verdicts_of(suite, problem, rows, measure) for measure in MEASURES}
     lines = [header]
     for row in sorted(rows, key=lambda row: -fmean(row.values("mean") or [-1])):
         cells = [row.name, "own" if row.own_model else "shared"]
-        for measure in MEASURES:
+        for measure in ("mean", "worst_10"):
             cells += [str(spread(row.values(measure)) or "–")]
-            cells += [_difference(found[measure].get(row.name))]
-        lines.append(cells)
+            cells += _difference(verdicts[measure].get(row.name))
+        lines.append([*cells, str(spread(row.values("variance")) or "–")])
     return markdown_table(lines, (0, 1))
 
 
-def _difference(verdict: Verdict | None) -> str:
+def _difference(verdict: Verdict | None) -> tuple[str, str]:
+    """Return the difference with its t interval, and the corrected interval."""
     if verdict is None:
-        return ""
-    text = str(verdict.difference).rpartition(" (")[0] or str(verdict.difference)
-    return f"**{text}**" if verdict.seen else text
+        return "", ""
+    plain, _, corrected = verdict.difference.intervals.partition(", corrected ")
+    return (f"**{plain}**" if verdict.seen else plain), corrected
+
+
+def _readings(problem: Problem, rows: list[Row]) -> str:
+    """Return notes on rows whose method is not to the letter its paper's."""
+    notes = []
+    for contender in problem.contenders:
+        reading = load_strategy(METHODS[str(contender.fixed["method"])]).READING
+        if reading and any(row.name == contender.name for row in rows):
+            notes.append(f"- `{contender.name}`: {reading}")
+    return "\n".join([*notes, ""] if notes else notes)
 
 
 def _cost(rows: list[Row]) -> str:
-    header = ["method", "values", "untuned", "tuned", "learnt", "MB", "CPU s"]
-    header += ["at equal MB", "at equal CPU", "never trained", "failed"]
+    header = ["method", "values", "untuned", "tuned", "learnt", "local epochs a client"]
+    header += [
+        "MB a client",
+        "CPU s",
+        "at equal MB",
+        "at equal CPU",
+        "never trained",
+        "failed",
+    ]
     unscored = any(any(row.values("unscored")) for row in rows)
     header += ["without accuracy"] * unscored
     lines = [header]
@@ -269,7 +339,8 @@ def _cost(rows: list[Row]) -> str:
             number(row.best.score),
         ]
         cells.append(f"{learnt} of {len(row.tried)}")
-        for measure in ("megabytes", "seconds", "at_equal_megabytes", "at_equal_seconds"):
+        costs = ("epochs", "client_megabytes", "seconds")
+        for measure in (*costs, "at_equal_megabytes", "at_equal_seconds"):
             cells.append(number(fmean(row.values(measure))) if row.finals else "–")
         untrained = fmean(row.values("untrained")) if row.finals else 0.0
         cells += [f"{untrained:g}", str(row.failures)]

@@ -2,13 +2,13 @@
 
 ::
 
-    trials = 8
+    trials = 10
     objective = "mean"
-    tuning-seed = 0
+    tuning-seeds = [101, 102, 103]
     seeds = [1, 2, 3, 4, 5]
     baseline = "fedavg"
-    own-baseline = "fedavg-ft"
-    placebo = "placebo"
+    own-baselines = ["standalone", "fedavg-ft"]
+    placebos = { placebo = "fedavg" }
 
     [methods]
     fedavg = {}
@@ -21,7 +21,7 @@
     [problems.digits]
     title = "Handwritten digits, 10 clients, Dirichlet 0.5"
     methods = ["fedavg", "fedavg-ft"]   # default: all
-    seeds = [1, 2, 3]                   # default: the suite's, as for trials, baselines
+    seeds = [1, 2, 3]                   # default: the suite's, as for all keys but methods
     [problems.digits.experiment]
     dataset = "digits"
 """
@@ -53,16 +53,18 @@ COMPULSORY = ("fedavg", "standalone", "fedavg-ft")
 TUNE = "tune"
 """Keys to tune beside the learning rate and the method's own."""
 
-_ROLES = {"baseline": "fedavg", "own-baseline": "fedavg-ft"}
+_SHARED = {
+    "baseline": "fedavg",
+    "own-baselines": ["standalone", "fedavg-ft"],
+    "trials": 10,
+    "tuning-seeds": [101, 102, 103],
+    "seeds": [1, 2, 3, 4, 5],
+}
+"""Defaults of the keys that a suite may have for all problems, and a problem for itself."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
-_SUITE_KEYS = {
-    *("trials", "objective", "tuning-seed", "seeds", "baseline", "own-baseline"),
-    *("placebo", "methods", "problems"),
-}
-_PROBLEM_KEYS = {
-    *("title", "methods", "trials", "seeds", "baseline", "own-baseline", "experiment"),
-}
+_SUITE_KEYS = {*_SHARED, "objective", "placebos", "methods", "problems"}
+_PROBLEM_KEYS = {*_SHARED, "title", "methods", "experiment"}
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,13 @@ class Problem:
         Who takes part, in the order of the suite.
     trials
         Trials of the tuning per contender.
-    seeds
-        Seeds of the final runs.
-    baseline, own_baseline
-        Contenders that shared models and clients' own models are compared with.
+    tuning_seeds, seeds
+        Seeds of each trial's runs, and of the final runs.
+    baseline
+        Contender that shared models are compared with.
+    own_baselines
+        Contenders of which the one with the best validation score is what clients' own
+        models are compared with.
     """
 
     name: str
@@ -90,9 +95,17 @@ class Problem:
     base: Mapping[str, Value]
     contenders: tuple[Contender, ...]
     trials: int
+    tuning_seeds: tuple[int, ...]
     seeds: tuple[int, ...]
     baseline: str
-    own_baseline: str
+    own_baselines: tuple[str, ...]
+
+    @property
+    def worst(self) -> str:
+        """Name of the mean of the worst tenth, which is one client of fewer than 20."""
+        return (
+            "worst client" if int(self.base.get("num-clients", 10)) < 20 else "worst 10 %"
+        )
 
 
 @dataclass(frozen=True)
@@ -105,10 +118,11 @@ class Suite:
         Name of the file.
     problems
         The problems.
-    objective, tuning_seed
+    objective
         As for :class:`~fedsuite.sweeps.tune.Budget`.
-    placebo
-        Contender whose differences from the baseline are noise; empty is none.
+    placebos
+        Contenders that change nothing of weight, with the one that each imitates: their
+        difference is noise.
     digest
         SHA-256 (hex, 16 digits) of the suite's content.
     """
@@ -116,8 +130,7 @@ class Suite:
     name: str
     problems: tuple[Problem, ...]
     objective: Objective
-    tuning_seed: int
-    placebo: str
+    placebos: Mapping[str, str]
     digest: str
 
 
@@ -153,26 +166,22 @@ def _suite(name: str, content: Mapping[str, Any]) -> Suite:
     missing = [title for title in COMPULSORY if title not in contenders]
     if missing:
         raise ConfigError(f"methods: {', '.join(missing)} must be there: add it as a row")
-    placebo = str(content.get("placebo", ""))
-    if placebo and placebo not in contenders:
-        raise ConfigError(f"placebo = {placebo!r}: expected one of {', '.join(contenders)}")
-    seeds = _seeds(content.get("seeds", [1, 2, 3, 4, 5]))
-    tuning_seed = content.get("tuning-seed", 0)
-    shared = {role: content.get(role, default) for role, default in _ROLES.items()}
-    shared["trials"] = content.get("trials", 8)
+    placebos = dict(content.get("placebos", {}))
+    for name in (*placebos, *placebos.values()):
+        if name not in contenders:
+            known = ", ".join(contenders)
+            raise ConfigError(f"placebos: {name!r}: expected some of {known}")
+    shared = {key: content.get(key, default) for key, default in _SHARED.items()}
     problems = tuple(
-        _problem(title, {**shared, **table}, contenders, seeds)
+        _problem(title, {**shared, **table}, contenders)
         for title, table in _table(content, "problems").items()
     )
-    if any(tuning_seed in problem.seeds for problem in problems):
-        raise ConfigError(f"tuning-seed = {tuning_seed} is one of seeds: choose another")
     text = json.dumps(content, sort_keys=True)
     return Suite(
         name,
         problems,
         objective_of(str(content.get("objective", "mean"))),
-        tuning_seed,
-        placebo,
+        placebos,
         hashlib.sha256(text.encode()).hexdigest()[:16],
     )
 
@@ -190,7 +199,6 @@ def _problem(
     name: str,
     table: Mapping[str, Any],
     contenders: Mapping[str, Contender],
-    seeds: tuple[int, ...],
 ) -> Problem:
     where = f"problems.{name}"
     if not _NAME.fullmatch(name):
@@ -200,9 +208,10 @@ def _problem(
     unknown = [title for title in titles if title not in contenders]
     if unknown:
         raise ConfigError(f"{where}: {unknown[0]!r} does not stand in [methods]")
-    for role in _ROLES:
-        if table[role] not in titles:
-            raise ConfigError(f"{where}: {role} = {table[role]!r} does not take part")
+    roles = {"baseline": [table["baseline"]], "own-baselines": table["own-baselines"]}
+    for role, names in roles.items():
+        if absent := [name for name in names if name not in titles]:
+            raise ConfigError(f"{where}: {role} {absent[0]!r} does not take part")
     trials = table["trials"]
     if not isinstance(trials, int) or trials < 1:
         raise ConfigError(f"{where}: trials = {trials!r}: expected a whole number above 0")
@@ -210,17 +219,23 @@ def _problem(
     for key in ("method", *sorted(OWN_KEYS)):
         if key in base:
             raise ConfigError(f"{where}: the leaderboard sets {key} itself: leave it out")
+    seeds, tuning_seeds = _seeds(table["seeds"]), _seeds(table["tuning-seeds"])
+    if common := set(seeds) & set(tuning_seeds):
+        raise ConfigError(
+            f"{where}: seed {min(common)} is among seeds and tuning-seeds: choose others"
+        )
     if not base.get(VALIDATION):
         base[VALIDATION] = DEFAULT_FRACTION
     return Problem(
         name,
         str(table.get("title", name)),
-        {"plots": False, **base},
+        {"plots": False, "fresh-test-split": True, **base},
         tuple(contender for title, contender in contenders.items() if title in titles),
         trials,
-        _seeds(table["seeds"]) if "seeds" in table else seeds,
+        tuning_seeds,
+        seeds,
         table["baseline"],
-        table["own-baseline"],
+        tuple(table["own-baselines"]),
     )
 
 

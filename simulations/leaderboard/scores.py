@@ -2,10 +2,11 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from statistics import fmean, stdev
 
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.layout import MANIFEST
@@ -60,7 +61,7 @@ class Final:
         Test accuracy over clients in per cent, mean of the last three evaluations: mean,
         mean of the worst tenth, and variance.
     megabytes, seconds
-        Sent up and down, and processor seconds of the rounds.
+        Sent up and down, and processor seconds of the rounds without their evaluations.
     untrained
         Clients that sent back no training in any round.
     at_equal_megabytes, at_equal_seconds
@@ -69,6 +70,11 @@ class Final:
     unscored
         Most clients without an accuracy at one of these evaluations, which the means of
         accuracies leave out.
+    epochs
+        Passes that a client made over its training rows in the whole run, mean over
+        clients. What it trains for a score alone does not count.
+    clients, train_rows, test_rows, fewest_test_rows, most_test_rows
+        Clients, their rows, and the test rows of the smallest and the largest client.
     """
 
     problem: str
@@ -83,6 +89,17 @@ class Final:
     at_equal_megabytes: float = math.nan
     at_equal_seconds: float = math.nan
     unscored: int = 0
+    epochs: float = math.nan
+    clients: int = 0
+    train_rows: int = 0
+    test_rows: int = 0
+    fewest_test_rows: int = 0
+    most_test_rows: int = 0
+
+    @property
+    def client_megabytes(self) -> float:
+        """Megabytes both ways per client of the federation."""
+        return self.megabytes / self.clients if self.clients else math.nan
 
 
 @dataclass(frozen=True)
@@ -118,6 +135,8 @@ class Row:
         Final runs by seed; no entry for one that failed.
     failures
         Final runs that failed.
+    fresh_splits
+        Whether each seed drew its test rows anew.
     """
 
     name: str
@@ -125,11 +144,18 @@ class Row:
     tried: tuple[Tried, ...]
     finals: Mapping[int, Final]
     failures: int
+    fresh_splits: bool = False
 
     @property
     def best(self) -> Tried:
         """The trial whose values the final runs have."""
         return max(self.tried, key=lambda tried: (tried.score, -tried.trial))
+
+    @property
+    def test_share(self) -> float:
+        """Test rows per training row where splits are drawn anew; 0 where they are not."""
+        shares = [f.test_rows / f.train_rows for f in self.finals.values() if f.train_rows]
+        return fmean(shares) if shares and self.fresh_splits else 0.0
 
     def values(self, measure: str) -> list[float]:
         """Return a measure of all final runs."""
@@ -145,10 +171,11 @@ class Verdict:
     difference
         Over seeds, in points.
     p_value
-        Two-sided, of a paired t test, adjusted by Holm over a problem's rows.
+        Two-sided, of a paired t test that is corrected where splits are drawn anew,
+        adjusted by Holm over a problem's rows.
     seen
-        Whether it is below 0.05, the mean is above half a point, and the interval lies
-        outside the noise.
+        Whether it is below 0.05, the mean is above half a point, and the corrected interval
+        lies outside the placebos' spread.
     """
 
     difference: Paired
@@ -173,8 +200,15 @@ def tried_of(problem: str, result: Result) -> Tried:
 def final_of(problem: str, contender: Contender, seed: int, run: Run) -> Final:
     """Return a finished run as a line of ``finals.csv``, without the equal spending."""
     curve = curve_of(run)
-    trained = run.client_history("train", "num_examples").values()
-    clients = {client for history in trained for client in history}
+    rows = run.client_history("train", "num_examples")
+    clients = {client for history in rows.values() for client in history}
+    num_clients = int(run.manifest["num_clients"])
+    data = run.manifest["data"]
+    tested = [
+        n
+        for h in run.client_history("evaluate", "num_examples").values()
+        for n in h.values()
+    ]
     return Final(
         problem,
         contender.name,
@@ -184,9 +218,25 @@ def final_of(problem: str, contender: Contender, seed: int, run: Run) -> Final:
         last_mean(run, "accuracy_variance"),
         curve.megabytes[-1],
         curve.seconds[-1],
-        int(run.manifest["num_clients"]) - len(clients),
+        num_clients - len(clients),
         unscored=max((s.num_asked - len(s.of) for s in run.scores(last=LAST)), default=0),
+        epochs=sum(_epochs(run)) / num_clients,
+        clients=num_clients,
+        train_rows=int(data["train-rows"]),
+        test_rows=int(data["test-rows"]),
+        fewest_test_rows=int(min(tested, default=0)),
+        most_test_rows=int(max(tested, default=0)),
     )
+
+
+def _epochs(run: Run) -> Iterator[float]:
+    """Yield the passes of each client's training in each round."""
+    batch = int(run.experiment["batch-size"])
+    rows = run.client_history("train", "num_examples")
+    for server_round, steps in run.client_history("train", "num_steps").items():
+        for client, count in steps.items():
+            num_rows = rows[server_round][client]
+            yield count / math.ceil(num_rows / (batch or num_rows))
 
 
 def final_words(run: Run) -> str:
@@ -272,7 +322,10 @@ def differences(row: Row, baseline: Row, measure: str) -> list[float]:
 
 
 def verdicts(
-    rows: Sequence[Row], baselines: Mapping[bool, Row], measure: str, noise: float
+    rows: Sequence[Row],
+    baselines: Mapping[bool, Row],
+    measure: str,
+    noise: Mapping[bool, float],
 ) -> dict[str, Verdict]:
     """Return the verdict on each row that is no baseline, by name.
 
@@ -285,33 +338,47 @@ def verdicts(
     measure
         One of :data:`MEASURES`.
     noise
-        Floor of the placebo, as :func:`noise_floor` returns it.
+        The placebos' spread, as :func:`noise_floor` returns it.
     """
-    found = {}
+    compared: dict[str, tuple[Row, Paired, float]] = {}
     for row in rows:
         numbers = differences(row, baselines[row.own_model], measure)
         if row.name != baselines[row.own_model].name and len(numbers) > 1:
-            found[row.name] = numbers
-    adjusted = holm({name: t_test(numbers) for name, numbers in found.items()})
+            difference = paired(numbers, row.test_share)
+            p_value = t_test(numbers, row.test_share)
+            compared[row.name] = row, difference, p_value
+    adjusted = holm({name: p_value for name, (*_, p_value) in compared.items()})
     return {
         name: Verdict(
-            difference := paired(numbers),
+            difference,
             adjusted[name],
             adjusted[name] < LEVEL
             and abs(difference.mean) > LEAST
-            and abs(difference.mean) - (difference.half_width or 0.0) > noise,
+            and abs(difference.mean) - half_width(difference) > noise[row.own_model],
         )
-        for name, numbers in found.items()
+        for name, (row, difference, _) in compared.items()
     }
 
 
-def t_test(differences: Sequence[float]) -> float:
-    """Return the two-sided p-value of a paired t test; 1 where all differences are 0."""
-    from scipy.stats import ttest_1samp
+def half_width(difference: Paired) -> float:
+    """Return half of the corrected interval, or of the t interval without one."""
+    corrected, plain = difference.corrected, difference.half_width
+    return corrected if corrected is not None else plain or 0.0
 
+
+def t_test(differences: Sequence[float], test_share: float = 0.0) -> float:
+    """Return the two-sided p-value of a paired t test; 1 where all differences are 0.
+
+    ``test_share`` corrects it for splits that are drawn anew, as
+    :func:`fedsuite.results.paired.paired` corrects the interval.
+    """
+    from scipy.stats import t
+
+    count = len(differences)
     if len(set(differences)) == 1:
         return 0.0 if differences[0] else 1.0
-    return float(ttest_1samp(differences, 0.0).pvalue)
+    scale = stdev(differences) * (1 / count + test_share) ** 0.5
+    return float(2 * t.sf(abs(fmean(differences)) / scale, count - 1))
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -329,17 +396,21 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return adjusted
 
 
-def noise_floor(rows: Sequence[Row], baseline: Row, placebo: str, measure: str) -> float:
-    """Return the end of the placebo's 95 % interval that is farther from 0.
+def noise_floor(
+    rows: Sequence[Row], placebos: Mapping[str, str], measure: str
+) -> dict[bool, float]:
+    """Return the largest mean difference of a placebo from what it imitates, unsigned.
 
-    0 without a placebo, or where it has fewer than two pairs.
+    Of placebos of shared models (False) and of clients' own (True); 0 without any.
     """
-    for row in rows:
-        numbers = differences(row, baseline, measure) if row.name == placebo else []
-        if len(numbers) > 1:
-            found = paired(numbers)
-            return abs(found.mean) + (found.half_width or 0.0)
-    return 0.0
+    named = {row.name: row for row in rows}
+    spread = {False: 0.0, True: 0.0}
+    for name, imitated in placebos.items():
+        if name in named and imitated in named:
+            row = named[name]
+            if numbers := differences(row, named[imitated], measure):
+                spread[row.own_model] = max(spread[row.own_model], abs(fmean(numbers)))
+    return spread
 
 
 def critical_difference(methods: int, problems: int) -> float:

@@ -1,15 +1,28 @@
 """Leaderboards: the suite, the statistics, the tables, and a whole small board."""
 
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import ttest_1samp
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.results.paired import paired
-from fedsuite.sweeps.board_page import FINALS, TUNING, read_table, rows_of, write_tables
-from fedsuite.sweeps.board_scores import (
+from fedsuite.sweeps.trials import Contender
+from simulations.leaderboard.board import rewrite_page, run_leaderboard
+from simulations.leaderboard.page import (
+    FINALS,
+    TUNING,
+    baselines_of,
+    choices,
+    read_table,
+    rows_of,
+    write_tables,
+)
+from simulations.leaderboard.scores import (
     Curve,
     Final,
     Row,
@@ -22,11 +35,13 @@ from fedsuite.sweeps.board_scores import (
     t_test,
     verdicts,
 )
-from fedsuite.sweeps.leaderboard import rewrite_page, run_leaderboard
-from fedsuite.sweeps.suite import read_suite
-from fedsuite.sweeps.trials import Contender
+from simulations.leaderboard.suite import read_suite
 
-SUITE = Path(__file__).parents[2] / "simulations/leaderboard/small.toml"
+FOLDER = Path(__file__).parents[2] / "simulations/leaderboard"
+SUITE = FOLDER / "small.toml"
+
+
+NO_NOISE = {False: 0.0, True: 0.0}
 
 
 def final(method: str, seed: int, mean: float, **more: Any) -> Final:
@@ -43,9 +58,14 @@ def row(name: str, means: list[float]) -> Row:
 
 
 def test_the_interval_of_five_pairs() -> None:
-    found = paired([0.8, 1.2, 0.5, 1.0, 1.5])
-    assert found.mean == pytest.approx(1.0)
-    assert found.half_width == pytest.approx(0.4728, abs=1e-4)
+    difference = paired([0.8, 1.2, 0.5, 1.0, 1.5])
+    assert difference.mean == pytest.approx(1.0)
+    assert difference.half_width == pytest.approx(0.4728, abs=1e-4)
+    assert difference.corrected is None
+    # A quarter of test rows: sqrt((1/5 + 1/4) / (1/5)) = 1.5 times as wide.
+    corrected = paired([0.8, 1.2, 0.5, 1.0, 1.5], 0.25)
+    assert corrected.corrected == pytest.approx(1.5 * 0.4728, abs=1e-4)
+    assert str(corrected) == "+1.00 [+0.53, +1.47], corrected [+0.29, +1.71] (5)"
 
 
 def test_holm_multiplies_the_smallest_most() -> None:
@@ -63,7 +83,12 @@ def test_the_critical_difference_of_six_problems(methods: int, critical: float) 
 def test_equal_differences_are_certain_and_none_is_none() -> None:
     assert t_test([0.0, 0.0, 0.0]) == 1.0
     assert t_test([2.0, 2.0, 2.0]) == 0.0
-    assert t_test([0.8, 1.2, 0.5, 1.0, 1.5]) < 0.01
+    numbers = [0.8, 1.2, 0.5, 1.0, 1.5]
+    assert t_test(numbers) == pytest.approx(ttest_1samp(numbers, 0.0).pvalue)
+    # The interval leaves out 0 where the p-value is below 0.05, and only there.
+    for share in (0.6, 0.8, 1.0, 1.2):
+        difference = paired(numbers, share)
+        assert (difference.mean > difference.corrected) is (t_test(numbers, share) < 0.05)
 
 
 def test_a_difference_is_seen_above_noise_and_half_a_point() -> None:
@@ -72,7 +97,7 @@ def test_a_difference_is_seen_above_noise_and_half_a_point() -> None:
     small = row("small", [50.3, 60.31, 70.29, 80.3, 90.3])
     scattered = row("scattered", [60.0, 40.0, 90.0, 70.0, 91.0])
     rows = [base, better, small, scattered]
-    found = verdicts(rows, {False: base, True: base}, "mean", 0.0)
+    found = verdicts(rows, {False: base, True: base}, "mean", NO_NOISE)
     assert {name: verdict.seen for name, verdict in found.items()} == {
         "better": True,
         "small": False,
@@ -81,17 +106,85 @@ def test_a_difference_is_seen_above_noise_and_half_a_point() -> None:
     assert found["small"].p_value < 0.001
     for noise, seen in ((1.7, True), (2.0, False)):
         # The interval of ``better`` begins at 1.92.
-        noisy = verdicts(rows, {False: base, True: base}, "mean", noise)
+        noisy = verdicts(rows, {False: base, True: base}, "mean", {False: noise, True: 0.0})
         assert noisy["better"].seen is seen
 
 
-def test_the_floor_is_the_far_end_of_the_placebos_interval() -> None:
+def test_a_difference_that_shared_rows_explain_is_not_seen() -> None:
+    base = split_anew(row("fedavg", [50.0, 60.0, 70.0, 80.0, 90.0]), 0, 0)
+    means = [50.8, 61.2, 70.5, 81.0, 91.5]
+    for test_rows, seen in ((0, True), (25, True), (100, False)):
+        better = split_anew(row("better", means), 100, test_rows)
+        found = verdicts([base, better], {False: base, True: base}, "mean", NO_NOISE)
+        # Halves of 0.47 + nothing, 0.71 and 1.16 around 1.
+        assert (found["better"].p_value < 0.05) is seen
+
+
+def tried(name: str, score: float) -> Tried:
+    return Tried("p", name, 0, "", score, score, True, 0.0, "")
+
+
+def split_anew(given: Row, train_rows: int, test_rows: int) -> Row:
+    finals = {
+        seed: replace(final, train_rows=train_rows, test_rows=test_rows)
+        for seed, final in given.finals.items()
+    }
+    return replace(given, finals=finals, fresh_splits=True)
+
+
+def test_the_floor_is_the_largest_placebos_difference_from_what_it_imitates() -> None:
     base = row("fedavg", [50.0, 60.0, 70.0, 80.0, 90.0])
-    placebo = row("placebo", [49.2, 58.8, 69.5, 79.0, 88.5])
-    floor = noise_floor([base, placebo], base, "placebo", "mean")
-    assert floor == pytest.approx(1.4728, abs=1e-4)
-    assert noise_floor([base], base, "placebo", "mean") == 0.0
-    assert noise_floor([row("placebo", [1.0])], base, "placebo", "mean") == 0.0
+    small = row("small", [50.4, 60.4, 70.4, 80.4, 90.4])
+    large = row("large", [49.2, 58.8, 69.5, 79.0, 88.5])
+    tuned = replace(row("tuned", [90.0] * 5), own_model=True)
+    own = replace(row("own", [90.3] * 5), own_model=True)
+    imitated = {"small": "fedavg", "large": "fedavg", "own": "tuned", "absent": "fedavg"}
+    floors = noise_floor([base, small, large, tuned, own], imitated, "mean")
+    assert floors == pytest.approx({False: 1.0, True: 0.3})
+    assert noise_floor([base], imitated, "mean") == {False: 0.0, True: 0.0}
+
+
+def test_a_choice_is_set_against_the_strongest_reference() -> None:
+    """Alone is strongest: what gains on FedAvg alone is not named."""
+    suite = read_suite(SUITE)
+    problem = suite.problems[0]
+    base = [50.0, 60.0, 70.0, 80.0, 90.0]
+    rows = [
+        row("fedavg", base),
+        replace(row("standalone", [mean + 4 for mean in base]), own_model=True),
+        replace(row("fedavg-ft", [mean + 3 for mean in base]), own_model=True),
+        row(
+            "fedeba",
+            [mean + gain for mean, gain in zip(base, (2, 2.1, 1.9, 2, 2.2), strict=True)],
+        ),
+    ]
+    shared, own = choices(suite, [(problem, rows)]).splitlines()[2:]
+    assert (
+        "| one for all | `fedeba` | 72.0 | +2.04 [+1.90, +2.18] over `fedavg` |" in shared
+    )
+    assert "| one each | `standalone` | 74.0 | none of 1 others is seen above it |" in own
+    rows[1] = replace(row("standalone", base), own_model=True)
+    rows[2] = replace(row("fedavg-ft", [mean + 1 for mean in base]), own_model=True)
+    (_, own) = choices(suite, [(problem, rows)]).splitlines()[2:]
+    assert "`fedeba` | 72.0 | +1.04 [+0.90, +1.18] over `fedavg-ft` |" in own
+
+
+def test_own_models_are_set_against_the_candidate_with_the_best_validation_score() -> None:
+    (problem, *_) = read_suite(SUITE).problems
+    rows = [
+        replace(
+            row(name, [mean]), tried=(Tried("p", name, 0, "", score, score, True, 0.0, ""),)
+        )
+        for name, mean, score in (
+            ("fedavg", 50.0, 50.0),
+            ("standalone", 60.0, 71.0),
+            ("fedavg-ft", 90.0, 70.0),
+        )
+    ]
+    baselines = baselines_of(problem, rows)
+    assert baselines is not None
+    assert (baselines[False].name, baselines[True].name) == ("fedavg", "standalone")
+    assert baselines_of(problem, rows[:2]) is None
 
 
 def test_clients_own_models_have_a_baseline_of_their_own() -> None:
@@ -151,13 +244,13 @@ def test_a_suite_fills_in_the_method_and_the_validation_rows() -> None:
         ("standalone = {}", "", "standalone must be there"),
         ("trials = 2", "trials = 0", "trials = 0: expected a whole number"),
         ("trials = 2", "trails = 2", "key 'trails': expected"),
-        ("seeds = [1, 2]", "seeds = [0, 1]", "tuning-seed = 0 is one of seeds"),
-        ("seeds = [1, 2]", "seeds = [1, 1]", "expected different whole numbers"),
-        ('placebo = "placebo"', 'placebo = "nobody"', "placebo = 'nobody'"),
+        ("\nseeds = [1, 2]", "\nseeds = [101]", "seed 101 is among seeds and tuning-seeds"),
+        ("\nseeds = [1, 2]", "\nseeds = [1, 1]", "expected different whole numbers"),
+        ('placebo = "fedavg"', 'placebo = "nobody"', "placebos: 'nobody'"),
         ('model = "linear"', 'seed = 3\nmodel = "linear"', "sets seed itself"),
         ('model = "linear"', "model = [1]", "expected one value"),
         ('"fedavg-ft", "standalone"]', '"fedmax"]', "'fedmax' does not stand in"),
-        ('"fedavg-ft", "standalone"]', '"standalone"]', "own-baseline = 'fedavg-ft' does"),
+        ('"fedavg-ft", "standalone"]', '"standalone"]', "own-baselines 'fedavg-ft' does"),
         ("trials = 2", 'objective = "best"', "objective 'best'"),
         ("trials = 2", "trials = ", "not valid TOML"),
     ],
@@ -185,7 +278,11 @@ def test_a_board_has_failures_as_rows_and_is_a_function_of_its_folder(
     # Six and three methods twice, then each that did not fail on two seeds.
     assert len(started) == 12 + 10 + 6 + 6
     page = (output / "README.md").read_text()
-    assert "| broken | defaults | – | – | 0 of 2 | – | – | – | – | 0 | 2 |" in page
+    broken = "| broken | defaults | – | – | 0 of 2 | – | – | – | – | – | 0 | 2 |"
+    assert broken in page
+    assert "A client has 89 to 90 test rows." in page
+    # Four rounds of one pass, and nothing sent.
+    assert re.search(r"\| standalone \| .* \| 2 of 2 \| 4\.00 \| 0\.00 \|", page)
     assert "| placebo | shared |" in page
     assert max(map(len, page.splitlines())) < 400
     started.clear()
