@@ -2,13 +2,10 @@
 
 import re
 import shlex
-from collections.abc import Iterable
 
 import pytest
 
-from fedsuite.core.keys import Value
 from fedsuite.experiment.experiment import Experiment, parse_assignment
-from fedsuite.experiment.key_catalog import known_keys
 from fedsuite.sweeps.points import make_points
 from fedsuite.sweeps.sweep import base_values
 from tests.results_pages.recomputed import SIMULATIONS
@@ -19,8 +16,6 @@ PAPERS = {"fedal": (9, 11), "fedeba": (24, 15), "decomposition": (3, 3), "fedakd
 """Number of tables and of figures in each paper."""
 
 ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5, "VI": 6, "VII": 7, "VIII": 8, "IX": 9}
-TO_COME = {"fresh-test-split"} - set(known_keys())
-"""Keys that protocols name before they exist."""
 
 WORDS = ("run at its size", "run reduced", "queued", "not run, because")
 
@@ -100,15 +95,12 @@ def filled(line: str, values: dict[str, str]) -> str:
     return re.sub(r"\$(\w+)", lambda name: values.get(name[1], name[0]), line)
 
 
-def known(texts: Iterable[str]) -> dict[str, Value]:
-    return dict(parse_assignment(x) for x in texts if x.partition("=")[0] not in TO_COME)
-
-
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_protocol_can_be_run(paper: str) -> None:
     outputs = []
     for words in sweeps(paper):
-        base = base_values(SIMULATIONS.parent / words[2], known(options(words, "--set")))
+        given = dict(parse_assignment(text) for text in options(words, "--set"))
+        base = base_values(SIMULATIONS.parent / words[2], given)
         points = make_points(base, list(options(words, "--grid")), range(1))
         for point in points:
             settings = dict(point.settings)
