@@ -35,6 +35,7 @@ def copied_pages() -> dict[Path, str]:
     }
     for page in sorted((ROOT / "simulations").glob("*/README.md")):
         pages[page] = f"results/{page.parent.name}"
+        pages.setdefault(page.with_name("protocol.md"), f"{pages[page]}_protocol")
     return {page: name for page, name in pages.items() if page.exists()}
 
 
