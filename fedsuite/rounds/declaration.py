@@ -163,6 +163,10 @@ class MethodDeclaration:
     NOT_LEGACY: ClassVar[str] = ""
     """Why a legacy NumPyClient (``wire="numpy"``) cannot serve it; empty where it can."""
 
+    READING: ClassVar[str] = ""
+    """In a few words for a footnote to its results, what of the paper's method this is not;
+    empty where the docstring's deviations should not change a comparison."""
+
     PRIVATE_MODELS: ClassVar[bool] = False
     """Whether clients keep their models, which the server never sees and which may differ:
     it starts with no arrays."""
