@@ -4,8 +4,8 @@
     python simulations/slow_clients/fedbuff.py table    # prints the table of the CSV
 
 The quickstart's ten clients, trainings of planned length with spread 1, seeds 0 to 4. A
-seed's time is half of what FedAvg takes for the quickstart's 20 rounds. An arm's score is its
-mean test accuracy over clients after the last round that ends within it.
+seed's time is half of what FedAvg takes for the quickstart's 20 rounds. An arm's score is
+its mean test accuracy over clients after the last round that ends within it.
 """
 
 import csv
@@ -36,8 +36,8 @@ ARMS: dict[str, dict[str, Value]] = {
     "share 0.5": {"fedbuff-share": 0.5},
     "share 0.25": {"fedbuff-share": 0.25},
 }
-MOST_ROUNDS = 640
-"""Rounds of an arm in which it has to come to the end of the time."""
+ENOUGH_ROUNDS = (100, 200, 400, 800)
+"""Rounds that are tried, until a run lasts beyond the time."""
 
 
 def rounds_of(arm: str, seed: int, num_rounds: int) -> list[dict[str, Any]]:
@@ -64,12 +64,14 @@ def row_of(arm: str, seed: int, time: float | None) -> tuple[float, int, float]:
 
     Without a time, half of the run's own is taken.
     """
-    rounds = rounds_of(arm, seed, 20 if time is None else MOST_ROUNDS)
-    time = rounds[-1]["clock"] / 2 if time is None else time
-    if rounds[-1]["clock"] <= time:
-        raise RuntimeError(f"{arm}, seed {seed}: {MOST_ROUNDS} rounds end before the time")
-    last = [row for row in rounds if row["clock"] <= time][-1]
-    return time, last["round"], last["accuracy_mean"]
+    for num_rounds in ENOUGH_ROUNDS if time is not None else (20,):
+        rounds = rounds_of(arm, seed, num_rounds)
+        end = rounds[-1]["clock"]
+        time = end / 2 if time is None else time
+        if end > time:
+            last = [row for row in rounds if row["clock"] <= time][-1]
+            return time, last["round"], last["accuracy_mean"]
+    raise RuntimeError(f"{arm}, seed {seed}: {num_rounds} rounds end before the time")
 
 
 def read() -> dict[tuple[str, int], dict[str, float]]:
