@@ -114,8 +114,9 @@ def timed_rounds(run: Run) -> tuple[str, list[dict[str, Any]]]:
 
 def _times(rows: Sequence[dict[str, Any]], how: str, clock: Clock) -> NDArray[np.float64]:
     times = np.array([row[clock.column] for row in rows], dtype=np.float64)
-    if how in (APART, SCORED):
-        times -= [row[f"{clock.column}_evaluate"] for row in rows]
+    # The column of processor time leaves evaluation out by itself.
+    if clock is Clock.WALL and how in (APART, SCORED):
+        times -= [row["seconds_evaluate"] for row in rows]
     return times
 
 

@@ -135,9 +135,11 @@ def draw_plots(folder: Path, write: Callable[[str], None]) -> None:
 
 def totals(run: Run) -> dict[str, float]:
     """Return sums over all rounds."""
-    names = ("bytes_down", "bytes_up", "seconds", "cpu_seconds", "replies_rejected")
+    names = ("bytes_down", "bytes_up", "seconds", "replies_rejected")
+    times = ("cpu_seconds", "evaluation_cpu_seconds")
     return {
-        f"total_{name}": sum(row.get(name) or 0 for row in run.rounds) for name in names
+        f"total_{name}": sum(row.get(name) or 0 for row in run.rounds)
+        for name in (*names, *times)
     }
 
 

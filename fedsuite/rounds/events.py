@@ -45,10 +45,11 @@ class RoundReport:
         What the evaluation on the server returned.
     method_metrics
         Numbers that the method wants recorded.
-    seconds, cpu_seconds
-        Wall-clock time, and processor time of the server's process.
-    seconds_evaluate, cpu_seconds_evaluate
-        Of those, what evaluation took.
+    seconds, seconds_evaluate
+        Wall-clock time, and what evaluation took of it.
+    cpu_seconds, evaluation_cpu_seconds
+        Processor time of the server's process: the round without its evaluation, which is
+        no part of what a method costs, and the evaluation.
     """
 
     server_round: int
@@ -60,7 +61,7 @@ class RoundReport:
     seconds: float
     cpu_seconds: float
     seconds_evaluate: float
-    cpu_seconds_evaluate: float
+    evaluation_cpu_seconds: float
 
     @property
     def phases(self) -> list[PhaseReport]:
@@ -93,7 +94,7 @@ class RoundReport:
         values["seconds"] = self.seconds
         values["cpu_seconds"] = self.cpu_seconds
         values["seconds_evaluate"] = self.seconds_evaluate
-        values["cpu_seconds_evaluate"] = self.cpu_seconds_evaluate
+        values["evaluation_cpu_seconds"] = self.evaluation_cpu_seconds
         return values
 
 

@@ -150,9 +150,9 @@ class RoundLoop(StrategyParts):
             server_metrics=dict(result.evaluate_metrics_serverapp.get(server_round, {})),
             method_metrics=dict(self.round_metrics),
             seconds=end_wall - wall,
-            cpu_seconds=end_cpu - cpu,
+            cpu_seconds=trained_cpu - cpu,
             seconds_evaluate=end_wall - trained_wall,
-            cpu_seconds_evaluate=end_cpu - trained_cpu,
+            evaluation_cpu_seconds=end_cpu - trained_cpu,
         )
 
 

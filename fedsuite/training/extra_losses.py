@@ -4,14 +4,19 @@
   Dimensional Collapse in Heterogeneous Federated Learning", ICLR 2023, arXiv:2210.00226.
   With the features x of a mini-batch (N rows, the inputs of the last linear layer), each
   column standardised by its unbiased deviation, and K = x^T x, the loss grows by
-  beta / N times the mean of K_ij^2 over i != j. beta is ``decorrelation-weight``.
+  beta / N times the mean of K_ij^2 over i != j, as in the authors' code. beta is
+  ``decorrelation-weight``.
 - J. Zhang, Z. Li, B. Li, J. Xu, S. Wu, S. Ding, C. Wu, "Federated Learning with Label
   Distribution Skew via Logits Calibration", ICML 2022, arXiv:2209.00189. The local loss
   sees the logits z_c - tau n_kc^(-1/4), with n_kc the client's rows of class c. tau is
   ``logit-calibration``.
 
-Deviations: a class that a client has no row of counts as 1e-8 rows, so that its logit falls
-by 100 tau. With several forward passes in a step, the features are those of the last one.
+Deviations. FedDecorr's scale is that of bytedance/FedDecorr, whose term grows with N; the
+paper's is the squared Frobenius norm of the correlation matrix over the squared width.
+FedLC's softmax is over all classes, as in the ports that we read; the denominator of the
+paper's loss leaves the label's own class out. A class that a client has no row of counts as
+1e-8 rows, so that its logit falls by 100 tau. With several forward passes in a step, the
+features are those of the last one.
 """
 
 from collections.abc import Callable

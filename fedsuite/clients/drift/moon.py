@@ -1,7 +1,9 @@
 """Client of MOON: draws its features to the received model's, away from its last ones."""
 
 import copy
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -33,14 +35,20 @@ class MOONClient(FederatedClient):
     moon_temperature = Told(float)
     _anchors: tuple[nn.Module, nn.Module] | None = None
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._initial = model_arrays(self.model)
+
     def on_train(self, request: Request) -> Reply:
         """Train beside the received and the last own model, and keep the result."""
-        received, kept = request.arrays[ARRAYS], self.load_state(request)
+        received = request.arrays[ARRAYS]
+        previous = self.load_state(request) or {n: self._initial[n] for n in received}
         load_arrays(self.model, received)
-        # At first both are the received model, and the term has no gradient.
-        if self.moon_weight and kept:
+        # Where both are one, the term has no gradient.
+        differ = any(not np.array_equal(previous.get(n, a), a) for n, a in received.items())
+        if self.moon_weight and differ:
             self._anchors = (self._still(), self._still())
-            load_arrays(self._anchors[1], {**received, **kept})
+            load_arrays(self._anchors[1], {**received, **previous})
         try:
             reply = super().on_train(request)
         finally:
@@ -49,7 +57,7 @@ class MOONClient(FederatedClient):
         return Reply(reply.arrays, {**reply.metrics, **stored})
 
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss plus the contrast, where there is a previous model."""
+        """Return the labels' loss plus the contrast, where the anchors are not one."""
         if self._anchors is None:
             return super().loss(model, features, labels)
         own, logits = with_features(model, features)

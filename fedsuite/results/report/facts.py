@@ -176,7 +176,10 @@ def cost_tables(run: Run) -> dict[str, Table]:
     time = {
         "wall clock": duration(cost["total_seconds"]),
         "per round": duration(cost["total_seconds"] / rounds),
-        "processor of the server's process": duration(cost["total_cpu_seconds"]),
+        "processor of the server's process, training": duration(cost["total_cpu_seconds"]),
+        "processor of the server's process, evaluation": duration(
+            cost["total_evaluation_cpu_seconds"]
+        ),
     }
     return {"traffic": pairs("Traffic", traffic), "time": pairs("Time", time)}
 

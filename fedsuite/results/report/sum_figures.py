@@ -19,7 +19,8 @@ SUMS = (
         *("time", "Time of each round", "seconds"),
         (
             ("seconds", "wall clock"),
-            ("cpu_seconds", "processor of the server"),
+            ("cpu_seconds", "processor of the server, training"),
+            ("evaluation_cpu_seconds", "processor of the server, evaluation"),
             ("seconds_evaluate", "evaluation"),
         ),
         1.0,

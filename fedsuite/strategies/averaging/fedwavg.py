@@ -49,6 +49,7 @@ def forgetting_weights(examples: Vector, forgotten: Vector, alpha: float) -> Vec
 class FedwAvg(GatheredStrategy):
     """FedAvg with a part of the weights given by forgetting events."""
 
+    READING: ClassVar[str] = "our reading of the abstract"
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedwAvgClient", "counts forgotten examples"
     )

@@ -13,10 +13,17 @@ nobody holds stays as it was.
 
 Known to hold: equal networks make it FedAvg, bit for bit.
 
-Deviations. The paper's mean is not weighted. It scales hidden layers while training, keeps
-no running statistics of batch normalisation until the end, and leaves classes that a client
-lacks out of its loss. Here statistics are averaged as parameters are, nothing is scaled,
-and ``logit-calibration`` lowers the logits of lacking classes.
+Deviations. What the authors' code (diaoenmao's on GitHub) has and this does not:
+
+- the mean is not weighted;
+- a client's rows of the classifier for classes that it lacks stay out of the mean;
+- the logits of these classes are 0 in its loss, and where it is scored on its own rows.
+  ``logit-calibration`` lowers them, which is something else;
+- while a narrow network trains, the outputs of its hidden layers are divided by its share
+  of the widest one's width;
+- batch normalisation takes each batch's statistics, and one pass over all data after
+  training makes the running ones. Here they are averaged as parameters are;
+- gradients are clipped to a norm of 1: ``clip-gradient-norm`` does so here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,6 +89,7 @@ def mean_of_holders(
 class HeteroFL(NetworkModels):
     """Averages networks of several widths, each entry over the clients that hold it."""
 
+    READING: ClassVar[str] = "without the paper's scaler and masked loss"
     PRIVACY: ClassVar[Release] = Release(
         "refused", "an entry's mean is over the clients whose network holds it"
     )

@@ -38,6 +38,7 @@ from fedsuite.strategies.averaging.fedavg import FedAvg, counted_alike
 class FedMPR(FedAvg):
     """Plain mean of models whose smallest weights the clients set to 0."""
 
+    READING: ClassVar[str] = "our reading of the abstract"
     PRIVACY: ClassVar[Release] = Release(
         "mean",
         "each reply is one changed copy of the model, made and pruned by one client",

@@ -7,13 +7,16 @@ Equation used: clients minimise the mean over rows of
     CE - mu log(exp(cos(z, z_g) / T) / (exp(cos(z, z_g) / T) + exp(cos(z, z_p) / T)))
 
 with z the features of the trained model, z_g those of the received one, and z_p those of
-the client's own model after its last training. The server averages as FedAvg does.
+the client's own model after its last training, of one that never trained those of the
+initial model. The server averages as FedAvg does.
 
-Known to hold: mu = 0 is FedAvg, and so is a client's first training, in which z_p = z_g and
+Known to hold: mu = 0 is FedAvg, and so is the first round of all, in which z_p = z_g and
 the term has no gradient.
 
 Deviations: features are the inputs of the last linear layer, without the paper's projection
-head of two layers, which would be another network. Both anchors are in evaluation mode.
+head of two layers, which would be another network. Both anchors are in evaluation mode. In
+the authors' code (QinbinLi/MOON) each client begins with random parameters of its own, so
+that the first round has a contrast too; PFLlib has one initial model, as here.
 """
 
 from collections.abc import Mapping
@@ -31,6 +34,7 @@ from fedsuite.strategies.averaging.fedavg import FedAvg
 class MOON(FedAvg):
     """FedAvg whose clients contrast their features with the received model's."""
 
+    READING: ClassVar[str] = "without the paper's projection head"
     PRIVACY: ClassVar[Release] = Release(
         "mean", "its two anchors are the received model and what the client keeps itself"
     )

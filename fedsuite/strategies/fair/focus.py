@@ -41,6 +41,7 @@ from fedsuite.strategies.personal.several_models import SeveralModels
 class FOCUS(SeveralModels):
     """Averages several models, each by the clients' shares of it."""
 
+    READING: ClassVar[str] = "our reading of the abstract"
     FIXED_REASON: ClassVar[str] = "shares of models cannot carry noise"
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FOCUSClient", "trains all models and keeps its shares of them", stores=True

@@ -58,6 +58,7 @@ def elected(rankings: Sequence[Sequence[int]]) -> int:
 class RankCoreFed(LossStrategy):
     """FedAvg whose clients elect the model of every few rounds, by their rankings."""
 
+    READING: ClassVar[str] = "our reading of the abstract"
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "RankCoreFedClient", "answers query.rank with its ranking of the models"
     )

@@ -9,9 +9,13 @@ the server takes
 
     w_{t+1} = sum_k omega_k w_k,   omega_k ~ p_k exp(t F_k(w_t)).
 
-Deviations: the authors publish no federated form; other open implementations agree on this
-one, with local steps for gradients. The tilt is over clients, not over samples of a batch.
-Losses are those before training.
+The tilt is over clients, not over samples of a batch. Losses are those before training.
+
+Deviations: local steps in place of gradients, as in the authors' federated code, file
+``tilting`` of litian96/TERM. That code has p_k = 1 / m for the m clients of a round, which
+it draws by size. It divides by a running mean of exp(t (F_k - max F)), half of which is the
+round's and which begins at 0, so that the weights do not sum to 1. It divides by m once
+more: a step is about 1 / m of ours. Its script has t = 0.1; the default here is 1.
 """
 
 from collections.abc import Mapping, Sequence

@@ -9,7 +9,14 @@ alpha <- alpha - eta <v - w, grad F(v')>, clipped to 0..1, all with the old v, w
 The server averages w as FedAvg does.
 
 Known to hold: w is FedAvg's, bit for bit; with a fixed alpha of 1 the client's own model is
-Standalone's. Deviations: local optimisers other than plain SGD step v as they step w.
+Standalone's.
+
+Deviations: local optimisers other than plain SGD step v as they step w. The paper's mean of
+w is plain, here clients weigh by examples. In PFLlib and FL-bench, which cite the code
+FedTorch, alpha's gradient is <v - w, alpha grad at v + (1 - alpha) grad at w> + 0.02 alpha;
+the pull to 0 is not in the paper, nor here. PFLlib also trains v on its own loss, moves
+alpha at every step, and writes the mixture into v after each round. FL-bench mixes outputs,
+not parameters.
 """
 
 from typing import ClassVar

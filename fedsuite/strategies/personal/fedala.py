@@ -16,9 +16,11 @@ usual, keeps it as theta_k with W_k, and sends it. The server averages as FedAvg
 Known to hold: eta_W = 0 is FedAvg, bit for bit, and so is the first round of all, in which
 w = theta_k. Deviations from PFLlib: at most 50 passes, where its code can go on for ever; a
 loss is the mean of a pass, not of its last mini-batch; rows are drawn one by one, not as a
-window, and the last mini-batch counts. Running statistics are those received. As in PFLlib
-the upper layers are counted in arrays. Clients are scored with theta_k, which PFLlib scores
-before training.
+window. Running statistics are those received. As in PFLlib the upper layers are counted in
+arrays. Clients are scored with theta_k as training left it, and only those drawn mix; in
+PFLlib all clients mix in every round, drawn or not, keep the mixture, and are scored with
+it, before training. It does not mix where the difference of the first arrays sums to 0,
+here where all arrays to be mixed are equal.
 """
 
 from typing import ClassVar

@@ -12,6 +12,7 @@ Known to hold: the head has the initial bits after any round, whatever weight de
 momentum are; with a head that trains and travels the model is FedAvg's; without tuning
 clients are scored with the model of the server. Deviations: five epochs of tuning by
 default, in each round that is evaluated, where the authors tune once after the last one.
+Their code takes the plain mean of the bodies.
 """
 
 from collections.abc import Iterator, Sequence

@@ -15,9 +15,13 @@ Losses of E are of all training rows before training, in evaluation mode. A clie
 pi_k and sends it to nobody. One that never took part makes one step E before it is scored.
 
 Known to hold: one model is FedAvg, bit for bit. Equal models stay equal where they weigh
-alike. The same number added to all losses of a row changes nothing. Deviations: all models
-train on the same mini-batches. The authors' code estimates s anew on validation rows. How
-models differ at first is in :mod:`fedsuite.strategies.personal.several_models`.
+alike. The same number added to all losses of a row changes nothing. The authors' code
+takes s from the training file too, though it calls the iterator one of validation.
+
+Deviations: all models train on the same mini-batches. The authors' mean is over all
+clients, of which those that were not drawn hold the received models. Their client that
+never took part weighs all models alike when it is scored. How models differ at first is in
+:mod:`fedsuite.strategies.personal.several_models`.
 """
 
 from collections.abc import Mapping, Sequence

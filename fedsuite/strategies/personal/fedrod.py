@@ -26,6 +26,7 @@ from fedsuite.strategies.averaging.fedavg import FedAvg
 class FedRoD(FedAvg):
     """FedAvg of balanced losses, with a personal head on each client."""
 
+    READING: ClassVar[str] = "without the paper's hyper-network"
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedRoDClient", "balances its loss and keeps a personal head", stores=True
     )

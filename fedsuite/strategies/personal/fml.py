@@ -14,9 +14,14 @@ does.
 
 Known to hold: with alpha = beta = 1, w is FedAvg's and theta_k Standalone's, bit for bit
 where layers draw nothing. Both models start alike. With alpha = beta they stay alike while
-a client takes part alone. Deviations: in PFLlib each loss moves both models, and gradients
-are clipped to a norm of 10; here ``clip-gradient-norm`` says so. Both models are of one
-network, where the paper's personal models may differ.
+a client takes part alone.
+
+Deviations from the authors' code (ZJU-DAI/Federated-Mutual-Learning), whose losses these
+are: its mean is plain, personal models begin with random parameters of their own and may be
+other networks, and their optimiser goes on from round to round, where it begins anew here.
+PFLlib has another algorithm: it divides the divergences by the number of classes too, each
+loss moves both models, and gradients are clipped to a norm of 10, for which there is
+``clip-gradient-norm``.
 """
 
 from collections.abc import Mapping

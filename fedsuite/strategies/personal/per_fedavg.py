@@ -24,6 +24,7 @@ from fedsuite.strategies.averaging.fedavg import FedAvg
 class PerFedAvg(FedAvg):
     """FedAvg that minimises clients' losses after one step of theirs."""
 
+    READING: ClassVar[str] = "first order, without the Hessian"
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "PerFedAvgClient", "takes its gradients one step ahead"
     )

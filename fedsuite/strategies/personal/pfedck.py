@@ -85,6 +85,7 @@ def average_linkage(distances: Vector, count: int) -> list[list[int]]:
 class PFedCK(GatheredStrategy):
     """Averages within clusters what clients distil from and into private models."""
 
+    READING: ClassVar[str] = "our reading of the abstract"
     PRIVACY: ClassVar[Release] = Release(
         "refused", "each client gets the mean of clients that are like it"
     )

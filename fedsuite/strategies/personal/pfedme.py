@@ -8,8 +8,13 @@ theta <- theta - eta_p (grad F(theta) + lambda (theta - w_k)), then
 w_k <- w_k - eta lambda (w_k - theta). The server takes w <- w + beta (mean of w_k - w).
 Clients are scored with theta. Eta_p is the experiment's learning rate.
 
-Known to hold: lambda = 0 or beta = 0 leaves w where it is. Deviations: only sampled clients
-train; no weight decay unless the experiment sets one.
+Known to hold: lambda = 0 or beta = 0 leaves w where it is.
+
+Deviations from the authors' code (CharlieDinh/pFedMe). All its clients train in each round,
+of which the drawn ones count; here the drawn ones train. Its "local epoch" is one
+mini-batch; here local work is the experiment's. Its weight decay is 0.001; here none unless
+the experiment sets one. Its list of theta is the model's own parameters, which w_k then
+overwrites, so that it scores w_k; here theta is scored. As there, the mean is by examples.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsuite.clients.drift.moon import contrastive_loss
-from tests.helpers import final_bits
+from tests.helpers import bits, final_bits, play
 
 
 def rows(*values: float) -> torch.Tensor:
@@ -40,6 +40,15 @@ def test_weight_0_is_fedavg_bit_for_bit() -> None:
     assert final_bits(method="moon", **MLP) != plain
 
 
-def test_a_clients_first_training_is_fedavgs() -> None:
+def test_the_first_round_is_fedavgs() -> None:
     once = {**MLP, "num_rounds": 1}
     assert final_bits(method="moon", **once) == final_bits(**once)
+
+
+def test_a_newcomer_contrasts_with_the_initial_model() -> None:
+    """In two rounds of one client each, who never trained before."""
+    drawn = {**MLP, "num_rounds": 2, "clients_per_round": 1}
+    trace = play(method="moon", **drawn)
+    first, second = ({row["client"] for row in r.train.rows} for r in trace.reports)
+    assert first.isdisjoint(second)
+    assert bits(trace.arrays[-1]) != final_bits(**drawn)
