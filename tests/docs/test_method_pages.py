@@ -76,7 +76,8 @@ def test_a_page_has_all_parts(name: str, tmp_path: Path) -> None:
     assert "Work in multiplications" in text
     if name == "fedeba-plus":
         assert "`gradient`" in text and "p = softmax" in text
-        assert (tmp_path / "fedeba-plus.svg").exists()
+        drawn = "The leaderboard has no run of this method" not in text
+        assert (tmp_path / "fedeba-plus.svg").exists() is drawn
 
 
 def test_a_page_tells_what_one_liar_does() -> None:

@@ -98,7 +98,7 @@ def test_what_decides_it_makes_another(tmp_path: Path, change: dict[str, Any]) -
 
 
 def test_changes_make_another_and_standalone_is_its_own(tmp_path: Path) -> None:
-    one = small(tmp_path, "one", method="standalone")
+    one = small(tmp_path, "one", method="standalone", clients_per_round=0)
     assert find_or_make(one).path == one.path
     other = find_or_make(one, {"learning-rate": 0.01})
     assert other.path != one.path
@@ -130,7 +130,8 @@ def test_a_partition_that_cannot_be_made_again_is_an_error(tmp_path: Path) -> No
 def test_given_runs_are_matched_by_partition_and_seed(tmp_path: Path) -> None:
     runs = [small(tmp_path, f"avg{seed}", seed=seed) for seed in (0, 1)]
     given = [
-        small(tmp_path, f"alone{seed}", seed=seed, method="standalone") for seed in (1, 0)
+        small(tmp_path, f"alone{seed}", seed=seed, method="standalone", clients_per_round=0)
+        for seed in (1, 0)
     ]
     found = standalone_runs(runs, given)
     assert {path.name: alone.path.name for path, alone in found.items()} == {
