@@ -47,6 +47,12 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("fedprox", "drift.fedprox.FedProx", "Li et al., MLSys 2020, arXiv:1812.06127"),
     ("standalone", "averaging.standalone.Standalone", "-"),
     (
+        "cyclic",
+        "averaging.cyclic.Cyclic",
+        "Chang et al., JAMIA 25(8):945-954, 2018",
+        _FEDAVG,
+    ),
+    (
         "fedavg-ft",
         "personal.fedavg_ft.FedAvgFT",
         "Collins et al., NeurIPS 2022, arXiv:2205.13692",
