@@ -240,7 +240,7 @@ OPTIONS: Mapping[str, Mapping[str, Value]] = {
     "feddecorr": {"decorrelation-weight": 0.1},
     "fedvarp": {"fedvarp": True},
 }
-"""Methods that are options of others, fedavg first of all: name to the keys that give it."""
+"""Methods that are options, of fedavg first of all: name to the keys that give them."""
 
 
 def _option(name: str) -> str:

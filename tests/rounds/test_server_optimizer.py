@@ -243,9 +243,7 @@ def test_adagrad_has_a_mean_of_steps_where_one_is_asked_for() -> None:
     for beta, first, second in ((0.5, 0.05, 0.075 / 2**0.5), ("auto", 0.1, 0.1 / 2**0.5)):
         key = "server-beta1"
         Experiment.from_values({"server-optimizer": "adagrad", key: beta})
-        server = optimizer(
-            server_optimizer="adagrad", server_beta1=beta, server_tau=1e-12
-        )
+        server = optimizer(server_optimizer="adagrad", server_beta1=beta, server_tau=1e-12)
         found = steps_of(server, np.ones(1), np.ones(1))
         np.testing.assert_allclose(np.concatenate(found), [first, second], rtol=1e-6)
 

@@ -12,12 +12,13 @@ Known to hold: c = (1/M) sum_k c_k; the first round is FedAvg with equal weights
 
 Deviations. The means are plain, as in the paper, unless ``scaffold-mean`` says "rows": then
 client k of n_k rows weighs n_k in the mean of the models and in c = sum_k n_k c_k / sum_k
-n_k, where a client that has not answered yet counts with the mean n_k. Each client uses its own number of steps
-K_k. Weight decay and clipping act on the corrected gradient, and so enter c_k of option II,
-as in the ports that we read; option I adds weight decay, does not clip, and takes its
-gradient in evaluation mode. Momentum and Adam are refused: (w_t - w_k) / (K_k eta) is the
-mean gradient of plain SGD alone. Noise on uploads is refused: c would no longer be the mean
-of the c_k. Statistics of normalisation layers get the mean at any server rate.
+n_k, where a client that has not answered yet counts with the mean n_k. Each client uses its
+own number of steps K_k. Weight decay and clipping act on the corrected gradient, and so
+enter c_k of option II, as in the ports that we read; option I adds weight decay, does not
+clip, and takes its gradient in evaluation mode. Momentum and Adam are refused: (w_t - w_k)
+/ (K_k eta) is the mean gradient of plain SGD alone. Noise on uploads is refused: c would no
+longer be the mean of the c_k. Statistics of normalisation layers get the mean at any server
+rate.
 """
 
 from collections.abc import Iterator, Sequence
