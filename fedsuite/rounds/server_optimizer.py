@@ -132,6 +132,13 @@ def squares(keys: ServerOptimizerKeys, old: Vector, step: Vector) -> Vector:
     return keys.server_beta2 * old + share * fresh
 
 
+def mean_share(keys: ServerOptimizerKeys) -> float:
+    """Return beta_1 of an adaptive rule."""
+    if keys.server_beta1 != "auto":
+        return keys.server_beta1
+    return 0.0 if keys.server_optimizer == "adagrad" else 0.9
+
+
 def server_step(
     keys: ServerOptimizerKeys, step: Vector, known: Moments
 ) -> tuple[Vector, Moments]:
@@ -151,9 +158,7 @@ def server_step(
         mean = beta * known.mean + step
         move = mean if keys.server_optimizer == "sgd" else step + beta * mean
         return move, Moments(mean, known.square)
-    beta = keys.server_beta1
-    if beta == "auto":
-        beta = 0.0 if keys.server_optimizer == "adagrad" else 0.9
+    beta = mean_share(keys)
     mean = beta * known.mean + (1.0 - beta) * step
     square = squares(keys, known.square, step)
     move = keys.server_adaptive_rate * mean / (np.sqrt(square) + keys.server_tau)
