@@ -35,6 +35,11 @@ class Cyclic(FedAvg):
 
     clients_per_round: int = 1
 
+    @classmethod
+    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
+        """Return whether a round has one client, which no weight can matter to."""
+        return values.get("clients-per-round") == 1
+
     def drawn(self, phase: str) -> list[int]:
         """Return the next clients of the cycle; all of them evaluate."""
         members = self.members()
