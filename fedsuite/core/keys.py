@@ -202,6 +202,11 @@ class Key:
 
     def error(self, value: object) -> ConfigError:
         """Return the error for a forbidden ``value``."""
+        if isinstance(self.choices, Registry) and value in self.choices.elsewhere:
+            assert isinstance(value, str)
+            return ConfigError(
+                f"key {self.name} = {value!r}: {self.choices.elsewhere[value]}"
+            )
         near = difflib.get_close_matches(str(value), self.choices, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return ConfigError(f"key {self.name} = {value!r}: {hint}expected {self.allowed()}")

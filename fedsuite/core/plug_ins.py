@@ -119,6 +119,8 @@ class Registry(Mapping[str, T], Generic[T]):
     takes_code
         Whether ``module:name`` is a name too. Such an entry is made without an import, with
         None as object.
+    elsewhere
+        Names that are no entries to what gives the same, in a sentence for errors.
     """
 
     def __init__(
@@ -129,9 +131,11 @@ class Registry(Mapping[str, T], Generic[T]):
         made: Callable[[str, str, object], T],
         *,
         takes_code: bool = False,
+        elsewhere: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self.ours = ours
+        self.elsewhere = elsewhere or {}
         self.takes_code = takes_code
         self._group = group
         self._made = made

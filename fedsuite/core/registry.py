@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Value, toml_text
 from fedsuite.core.plug_ins import Registry, import_code, is_code
 
 
@@ -46,6 +47,12 @@ _ROWS: tuple[tuple[str, ...], ...] = (
     ("fedsgd", "averaging.fedsgd.FedSGD", _MCMAHAN),
     ("fedprox", "drift.fedprox.FedProx", "Li et al., MLSys 2020, arXiv:1812.06127"),
     ("standalone", "averaging.standalone.Standalone", "-"),
+    (
+        "cyclic",
+        "averaging.cyclic.Cyclic",
+        "Chang et al., JAMIA 25(8):945-954, 2018",
+        _FEDAVG,
+    ),
     (
         "fedavg-ft",
         "personal.fedavg_ft.FedAvgFT",
@@ -223,7 +230,31 @@ def _client_of(strategy: type) -> str:
     return _FEDAVG
 
 
-METHODS: Registry[Method] = Registry("method", "fedsuite.methods", _OURS, _added)
+OPTIONS: Mapping[str, Mapping[str, Value]] = {
+    "fedadam": {"server-optimizer": "adam"},
+    "fedyogi": {"server-optimizer": "yogi"},
+    "fedadagrad": {"server-optimizer": "adagrad"},
+    "fedavgm": {"server-momentum": 0.9},
+    "fedopt": {"server-optimizer": "adam"},
+    "fedlc": {"logit-calibration": 1.0},
+    "feddecorr": {"decorrelation-weight": 0.1},
+    "fedvarp": {"fedvarp": True},
+}
+"""Methods that are options, of fedavg first of all: name to the keys that give them."""
+
+
+def _option(name: str) -> str:
+    keys = ", ".join(f"{key} = {toml_text(value)}" for key, value in OPTIONS[name].items())
+    return f'{name} is an option of fedavg: method = "fedavg" with {keys}'
+
+
+METHODS: Registry[Method] = Registry(
+    "method",
+    "fedsuite.methods",
+    _OURS,
+    _added,
+    elsewhere={name: _option(name) for name in OPTIONS},
+)
 """The methods by name, those of installed packages too."""
 
 
@@ -236,6 +267,8 @@ def find_method(name: str) -> Method:
         If there is no such method.
     """
     if name not in METHODS:
+        if name in METHODS.elsewhere:
+            raise ConfigError(METHODS.elsewhere[name])
         near = difflib.get_close_matches(name, METHODS, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(f"unknown method {name!r}: {hint}known: {', '.join(METHODS)}")

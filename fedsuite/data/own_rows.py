@@ -18,7 +18,7 @@ from fedsuite.core.errors import DataError, FedsuiteError, one_line
 from fedsuite.core.plug_ins import import_code
 from fedsuite.core.rng import seeded
 from fedsuite.core.settings import given
-from fedsuite.data.specs import DatasetSpec, RawData, Source
+from fedsuite.data.specs import DatasetSpec, IntArray, RawData, Source
 
 _SEED = 0  # the same rows for all seeds of an experiment
 
@@ -31,7 +31,8 @@ class OwnRows(Source):
     def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
         """Call the function, check what it returns, and join the two parts.
 
-        The rows of a subject, if there are any, are a group.
+        The rows of a subject, if there are any, are a group. Owners are numbered in the
+        order of their names.
         """
         from fedsuite.data.site_loading import check_rows, site_data
 
@@ -63,12 +64,18 @@ class OwnRows(Source):
             np.concatenate([part.features.numpy() for part in parts]),
             np.concatenate([part.labels.numpy() for part in parts]),
             num_train=len(checked.train),
+            ids=None if checked.owners is None else _numbered(checked.owners),
             groups=None if checked.ids is None else np.concatenate(checked.ids),
         )
 
     def described(self, spec: DatasetSpec, raw: RawData) -> DatasetSpec:
         """Return the description with classes, shape and scaling of the rows."""
         return _described(spec, raw.features, int(raw.labels.max()))
+
+
+def _numbered(owners: tuple[IntArray, IntArray]) -> IntArray:
+    names = np.unique(np.concatenate(owners), return_inverse=True)[1]
+    return names.astype(np.int64)
 
 
 def _described(

@@ -69,12 +69,17 @@ class SiteData:
     columns
         Names of the inputs of a table, in their order, where an adapter knows them: sites
         of other names are then refused. See :mod:`fedsuite.data.columns`.
+    owners
+        Natural owner of each training row and each test row, such as a hospital, as two
+        NumPy arrays: what ``partitioner = "natural-id"`` divides by. Refused of a site,
+        which is one owner.
     """
 
     train: Split
     test: Split
     ids: tuple[IntArray, IntArray] | None = None
     columns: tuple[str, ...] = ()
+    owners: tuple[IntArray, IntArray] | None = None
 
 
 Adapter: TypeAlias = Callable[[Site, DatasetSpec, float], SiteData]

@@ -44,7 +44,9 @@ def load_site_data(
             f"site {site.name}: adapter {site.adapter or 'parquet'} failed on {site.data} "
             f"({type(error).__name__}: {one_line(error)}): mend it or the data"
         ) from error
-    check_rows(f"site {site.name}: {site.data}", "adapter", spec, data)
+    where = f"site {site.name}: {site.data}"
+    if check_rows(where, "adapter", spec, data).owners is not None:
+        raise DataError(f"{where}: owners have no use, a site being one: leave them out")
     train, validation = data.train, None
     if validation_fraction:
         train, held_out = _hold_out(data, validation_fraction, seed)
@@ -93,7 +95,15 @@ def site_data(where: str, reader: str, data: object) -> SiteData:
     for name, part in _parts_of(data):
         _check_form(f"{where}, {name} part", part)
     if data.ids is not None:
-        _check_ids(where, data)
+        _check_names(where, "ids", data, data.ids)
+        common = set(data.ids[0].tolist()) & set(data.ids[1].tolist())
+        if common:
+            raise DataError(
+                f"{where}: {len(common)} ids are in both the training and the test part: "
+                "move all rows of an id to one of them"
+            )
+    if data.owners is not None:
+        _check_names(where, "owners", data, data.owners)
     columns: object = data.columns
     if not isinstance(columns, tuple) or not all(isinstance(n, str) for n in columns):
         raise DataError(f"{where}: columns = {columns!r}: give a tuple of names"[:300])
@@ -125,32 +135,26 @@ def _parts_of(data: SiteData) -> list[tuple[str, Split]]:
     return [("training", data.train), ("test", data.test)]
 
 
-def _check_ids(where: str, data: SiteData) -> None:
-    ids: object = data.ids
-    if not isinstance(ids, tuple | list) or len(ids) != 2:
+def _check_names(where: str, kind: str, data: SiteData, names: object) -> None:
+    """Refuse ids or owners that do not name each row of the two parts."""
+    if not isinstance(names, tuple | list) or len(names) != 2:
         raise DataError(
-            f"{where}: ids are a {type(ids).__name__}: give two NumPy arrays, of the "
+            f"{where}: {kind} are a {type(names).__name__}: give two NumPy arrays, of the "
             "training rows and of the test rows"
         )
-    for (name, part), of_part in zip(_parts_of(data), ids, strict=True):
+    for (name, part), of_part in zip(_parts_of(data), names, strict=True):
         array = isinstance(of_part, np.ndarray)
         if not array or of_part.ndim != 1 or of_part.dtype.kind not in "iuUS":
-            kind = f"{of_part.dtype} array" if array else type(of_part).__name__
+            found = f"{of_part.dtype} array" if array else type(of_part).__name__
             raise DataError(
-                f"{where}, {name} part: ids are a {kind}: give one whole number or text "
-                "per row, as a NumPy array"
+                f"{where}, {name} part: {kind} are a {found}: give one whole number or "
+                "text per row, as a NumPy array"
             )
         if len(of_part) != len(part):
             raise DataError(
-                f"{where}, {name} part: {len(of_part)} ids and {len(part)} rows: expected "
-                "as many"
+                f"{where}, {name} part: {len(of_part)} {kind} and {len(part)} rows: "
+                "expected as many"
             )
-    common = set(ids[0].tolist()) & set(ids[1].tolist())
-    if common:
-        raise DataError(
-            f"{where}: {len(common)} ids are in both the training and the test part: "
-            "move all rows of an id to one of them"
-        )
 
 
 def _check_form(where: str, part: object) -> None:

@@ -16,7 +16,7 @@ Equations used, where s = x_{t+1} - x_t is the step that the method itself would
     adagrad:  u <- u + s^2, and for all three
               m <- beta_1 m + (1 - beta_1) s,    x_{t+1} = x_t + eta m / (sqrt(u) + tau)
 
-v, m and u are 0 at first, and beta_1 is 0 for adagrad.
+v, m and u are 0 at first. Unless given, beta_1 is 0.9, and 0 for adagrad.
 
 Known to hold: sgd with beta = 0 is what the method makes, bit for bit. With beta_1 = 0 and
 tau far above |s|, a step eta = tau of adam is the method's.
@@ -43,8 +43,7 @@ OPTIMIZER = "server-optimizer"
 
 WITH_MOMENTUM = (With(OPTIMIZER, "sgd"), With(OPTIMIZER, "nesterov"))
 """Needs of keys that scale a step, which the adaptive rules would scale back."""
-_WITH_MEANS = (With(OPTIMIZER, "adam"), With(OPTIMIZER, "yogi"))
-_ADAPTIVE = (*_WITH_MEANS, With(OPTIMIZER, "adagrad"))
+_ADAPTIVE = tuple(With(OPTIMIZER, rule) for rule in ("adam", "yogi", "adagrad"))
 
 
 class ServerOptimizerKeys(Declared):
@@ -72,20 +71,21 @@ class ServerOptimizerKeys(Declared):
         needs=_ADAPTIVE,
         search=Between(0.003, 0.3),
     )
-    server_beta1: float = key(
-        default=0.9,
-        help="share of the old mean of steps in adam's and yogi's new one; 0 takes the "
-        "last step alone",
+    server_beta1: float | Literal["auto"] = key(
+        default="auto",
+        help="share of the old mean of steps in the new one of adam, yogi and adagrad; 0 "
+        "takes the last step alone; auto is 0.9, and 0 with adagrad",
         minimum=0.0,
         maximum=1.0,
-        needs=_WITH_MEANS,
+        needs=_ADAPTIVE,
     )
     server_beta2: float = key(
         default=0.99,
-        help="the same for the mean of squared steps; 0 takes the last square alone",
+        help="share of the old mean of squared steps in the new one of adam and yogi; 0 "
+        "takes the last square alone",
         minimum=0.0,
         maximum=1.0,
-        needs=_WITH_MEANS,
+        needs=(With(OPTIMIZER, "adam"), With(OPTIMIZER, "yogi")),
     )
     server_tau: float = key(
         default=0.001,
@@ -132,6 +132,13 @@ def squares(keys: ServerOptimizerKeys, old: Vector, step: Vector) -> Vector:
     return keys.server_beta2 * old + share * fresh
 
 
+def mean_share(keys: ServerOptimizerKeys) -> float:
+    """Return beta_1 of an adaptive rule."""
+    if keys.server_beta1 != "auto":
+        return keys.server_beta1
+    return 0.0 if keys.server_optimizer == "adagrad" else 0.9
+
+
 def server_step(
     keys: ServerOptimizerKeys, step: Vector, known: Moments
 ) -> tuple[Vector, Moments]:
@@ -151,7 +158,7 @@ def server_step(
         mean = beta * known.mean + step
         move = mean if keys.server_optimizer == "sgd" else step + beta * mean
         return move, Moments(mean, known.square)
-    beta = 0.0 if keys.server_optimizer == "adagrad" else keys.server_beta1
+    beta = mean_share(keys)
     mean = beta * known.mean + (1.0 - beta) * step
     square = squares(keys, known.square, step)
     move = keys.server_adaptive_rate * mean / (np.sqrt(square) + keys.server_tau)

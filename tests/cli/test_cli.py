@@ -271,6 +271,9 @@ def test_unknown_names(command):
     assert fails(command, "methods", "fedavgg").startswith(
         "unknown method 'fedavgg': did you mean 'fedavg'?"
     )
+    assert fails(command, "methods", "fedadam") == (
+        'fedadam is an option of fedavg: method = "fedavg" with server-optimizer = "adam"'
+    )
     assert "none is not a folder" in fails(command, "compare", "none")
 
 

@@ -1,11 +1,14 @@
 """What all methods of the registry have in common."""
 
 import inspect
+import re
 
 import pytest
 
-from fedsuite.core.keys import Key
-from fedsuite.core.registry import METHODS
+from fedsuite.core.errors import ConfigError
+from fedsuite.core.keys import Key, toml_text
+from fedsuite.core.registry import METHODS, OPTIONS, find_method
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.strategies import load_strategy
 
@@ -25,3 +28,18 @@ def test_by_hand_and_by_file_a_method_has_the_same_defaults(method: str) -> None
     strategy = load_strategy(METHODS[method])
     for key in strategy.KEYS:
         assert own_default(strategy, key) == key.default, key.name
+
+
+def test_methods_that_are_options_answer_with_the_keys_that_give_them() -> None:
+    for name, keys in OPTIONS.items():
+        assert name not in METHODS
+        experiment = Experiment.from_values({"method": "fedavg", **keys})
+        given = " with " + ", ".join(f"{k} = {toml_text(v)}" for k, v in keys.items())
+        assert all(experiment[key] == value for key, value in keys.items())
+        for refused in (
+            lambda name=name: find_method(name),
+            lambda name=name: Experiment.from_values({"method": name}),
+        ):
+            with pytest.raises(ConfigError, match=re.escape(f'"fedavg"{given}')) as error:
+                refused()
+            assert "\n" not in str(error.value)

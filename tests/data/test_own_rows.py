@@ -27,6 +27,14 @@ def table(data_dir, test_fraction):
     ids = np.arange(60) // 2, 100 + np.arange(20)
     return SiteData(rows(60), rows(20, 4), ids)
 
+def owned(data_dir, test_fraction):
+    wards = np.array(["b", "a", "c"])
+    owners = wards[np.arange(60) % 3], wards[np.minimum(np.arange(20), 2)]
+    return SiteData(rows(60), rows(20, 4), owners=owners)
+
+def half_owned(data_dir, test_fraction):
+    return SiteData(rows(60), rows(20), owners=(np.arange(60), np.arange(7)))
+
 def told(data_dir, test_fraction):
     if data_dir is None or test_fraction != 0.3:
         raise RuntimeError(f"{data_dir} {test_fraction}")
@@ -74,6 +82,15 @@ def test_rows_of_a_subject_stay_together(reader) -> None:
         assert not set(train // 2) & set(kept // 2)
 
 
+def test_owners_are_what_natural_id_divides_by(reader) -> None:
+    data = load("owned", partitioner="natural-id", **{"natural-ids": "largest"})
+    # By size c, a and b with 20 training rows each, and 18, 1, 1 of the test rows.
+    assert [len(part) for part in data.partition.test] == [18, 1, 1]
+    assert [set(part % 3) for part in data.partition.train] == [{2}, {1}, {0}]
+    with pytest.raises(DataError, match="names no owner"):
+        load("table", partitioner="natural-id")
+
+
 def test_the_function_draws_the_same_rows_again(reader) -> None:
     from fedsuite.data.loading import _divided, _loaded
 
@@ -97,6 +114,7 @@ def test_folder_and_fraction_reach_the_function(reader, tmp_path: Path) -> None:
         ("raises", "reading failed .ZeroDivisionError"),
         ("integers", "training part: inputs are torch.uint8: expected torch.float32"),
         ("no_rows", "test part: no rows: give at least one"),
+        ("half_owned", "test part: 7 owners and 20 rows: expected as many"),
         ("absent", "module own_rows_here has no 'absent'"),
     ],
 )

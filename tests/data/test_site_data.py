@@ -1,6 +1,7 @@
 """Whatever an adapter or a function of one's own returns is rows, or one line."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from fedsuite.core.errors import DataError
 from fedsuite.data import DATASETS, Split
 from fedsuite.data.own_rows import OwnRows
-from fedsuite.data.site import SiteData
+from fedsuite.data.site import Site, SiteData
 from fedsuite.data.site_loading import check_rows
 
 TABLE = replace(DATASETS["own-table"], name="rows", input_shape=(3,), num_classes=2)
@@ -106,6 +107,18 @@ def load(data: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(module, "import_code", lambda _: lambda *_: data)
     return OwnRows().load(replace(TABLE, reader="own:rows"), None)
+
+
+def test_a_site_has_no_owners_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fedsuite.data.site_loading as module
+
+    data = SiteData(part(), part(4), owners=IDS)
+    monkeypatch.setattr(module, "_load_adapter", lambda _: lambda *_: data)
+    site = Site("a", tmp_path, adapter="own:rows")
+    with pytest.raises(DataError, match="owners have no use, a site being one"):
+        module.load_site_data(site, TABLE, "standard", 0.5)
 
 
 def test_ids_of_numbers_and_of_text_are_groups(monkeypatch: pytest.MonkeyPatch) -> None:

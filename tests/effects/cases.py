@@ -43,6 +43,10 @@ SAME: Mapping[tuple[Value, Value], str] = {
     ("fedsgd", "freeze"): "of a client's one step what travels is the same",
     ("fedsgd", "discard"): "beside freeze, for the same reason",
     ("fedbuff", "nearest"): "its rounds here have two replies: their median is their mean",
+    ("cyclic", "alie"): "liars imitate the others of their round, and there are none",
+    ("cyclic", "ipm"): "for the same reason",
+    ("cyclic", 0.7): "as attackers: who lies in its few rounds is the same",
+    ("cyclic", "persist"): "a client's second turn here begins a period of coefficients",
     ("fd", 5.0): "as attack-strength: flipped probabilities are refused at any",
 }
 """Values of a method that change nothing by its mathematics, and why."""
@@ -88,6 +92,7 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "public-size": (50,),
     "quorum": (3,),
     "rank-every": (1,),
+    "server-beta1": (0.5,),
     "test-fraction": (0.3,),
     "theta": (90.0,),
     "torchvision-augmentation": ("rand-augment",),

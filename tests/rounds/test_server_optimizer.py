@@ -238,6 +238,16 @@ def test_the_first_adagrad_step_forgets_lengths(one: float, other: float) -> Non
     np.testing.assert_allclose(found, [0.1, -0.1], rtol=1e-6)
 
 
+def test_adagrad_has_a_mean_of_steps_where_one_is_asked_for() -> None:
+    """By hand, twice s = 1: m = 0.5, 0.75 and u = 1, 2. Unless asked, m is s."""
+    for beta, first, second in ((0.5, 0.05, 0.075 / 2**0.5), ("auto", 0.1, 0.1 / 2**0.5)):
+        key = "server-beta1"
+        Experiment.from_values({"server-optimizer": "adagrad", key: beta})
+        server = optimizer(server_optimizer="adagrad", server_beta1=beta, server_tau=1e-12)
+        found = steps_of(server, np.ones(1), np.ones(1))
+        np.testing.assert_allclose(np.concatenate(found), [first, second], rtol=1e-6)
+
+
 def test_adaptive_rules_leave_statistics_to_the_method() -> None:
     old = {"norm.running_var": np.ones(2, np.float32), "norm.weight": np.ones(2)}
     new = {name: array * 2 for name, array in old.items()}
@@ -253,7 +263,8 @@ def test_adaptive_rules_leave_statistics_to_the_method() -> None:
         ({"server-optimizer": "adam", "server-learning-rate": 0.5}, "set server-optimizer"),
         ({"server-optimizer": "nesterov"}, "set another server-momentum too"),
         ({"server-tau": 0.1}, "server-tau = 0.1 has no effect"),
-        ({"server-optimizer": "adagrad", "server-beta1": 0.5}, "server-beta1 = 0.5 has no"),
+        ({"server-optimizer": "adagrad", "server-beta2": 0.5}, "server-beta2 = 0.5 has no"),
+        ({"server-beta1": 0.5}, "server-beta1 = 0.5 has no"),
         ({"server-optimizer": "adm"}, "did you mean 'adam'"),
     ],
 )

@@ -3,7 +3,8 @@
 A client k keeps a vector such as a control variate c_k, at first zero. The server keeps the
 sum over *all* clients and uses the mean.
 
-- Means of models are plain, 1 / m for each of the round's m clients with examples.
+- Means of models are plain, 1 / m for each of the round's m clients with examples, unless
+  a key of the method says otherwise.
 - M counts every client that was a member in any round so far. A late client enters with a
   zero vector; one that leaves keeps its share. A node under a new id is a new client: use
   ``partition`` or ``registered`` identities where nodes come back.
@@ -67,15 +68,24 @@ class CorrectedStrategy(FederatedStrategy):
     sums: dict[str, Arrays] = state(default_factory=dict)
     _made: dict[str, Arrays] = state(default_factory=dict)
     _clients: set[int] = state(default_factory=set)
+    _sizes: dict[int, float] = state(default_factory=dict)
 
     @property
     def num_known_clients(self) -> int:
         """M: the clients that were members in any round so far."""
         return len(self._clients)
 
+    def mean_size(self) -> float:
+        """Return the mean number of examples of the clients whose number is known."""
+        return sum(self._sizes.values()) / max(len(self._sizes), 1)
+
+    def total_weight(self) -> float:
+        """Return what all clients together weigh in the sums: 1 each."""
+        return self.num_known_clients
+
     def mean_vector(self, kind: str, arrays: Arrays) -> Arrays:
         """Return a vector's mean over all clients, in shapes and dtypes of ``arrays``."""
-        return _mean(self.sums.get(kind, {}), arrays, self.num_known_clients)
+        return _mean(self.sums.get(kind, {}), arrays, self.total_weight())
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Take note of who is a member, then do as usual."""
@@ -103,7 +113,7 @@ class CorrectedStrategy(FederatedStrategy):
         self.commit()
         for kind, sums in self.sums.items():
             norm = math.sqrt(sum(float(np.square(array).sum()) for array in sums.values()))
-            self.round_metrics[f"{kind}_norm"] = norm / self.num_known_clients
+            self.round_metrics[f"{kind}_norm"] = norm / self.total_weight()
         return record, metrics
 
     def commit(self) -> None:
@@ -118,16 +128,21 @@ class CorrectedStrategy(FederatedStrategy):
 
     def new_mean_vector(self, kind: str, arrays: Arrays) -> Arrays:
         """Return the mean that :meth:`mean_vector` will return if the round counts."""
-        return _mean(self._made.get(kind, {}), arrays, self.num_known_clients)
+        return _mean(self._made.get(kind, {}), arrays, self.total_weight())
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the sums, and who has been a member."""
-        return joined(self.sums), {"clients": sorted(self._clients)}
+        """Return the sums, who has been a member, and the known numbers of examples."""
+        sizes = sorted(self._sizes)
+        scalars: dict[str, ConfigValue] = {"clients": sorted(self._clients)}
+        scalars |= {"sized": sizes, "sizes": [self._sizes[k] for k in sizes]}
+        return joined(self.sums), scalars
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
         self.sums = grouped({path: array.copy() for path, array in arrays.items()})
         self._clients = {int(client_id) for client_id in _numbers(scalars["clients"])}
+        sized, sizes = _numbers(scalars["sized"]), _numbers(scalars["sizes"])
+        self._sizes = {int(k): float(n) for k, n in zip(sized, sizes, strict=True)}
 
 
 class DriftStrategy(CorrectedStrategy):
@@ -147,7 +162,6 @@ class DriftStrategy(CorrectedStrategy):
     )
     plain_mean: Arrays = state(default_factory=dict)
     _new_plain_mean: Arrays = state(default_factory=dict)
-    _sizes: dict[int, float] = state(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,7 +177,7 @@ class DriftStrategy(CorrectedStrategy):
         if not self.size_scaled:
             return exchange
         self._ask_for_sizes()
-        config = {**exchange.config, MEAN_EXAMPLES: self._mean_size()}
+        config = {**exchange.config, MEAN_EXAMPLES: self.mean_size()}
         return replace(exchange, config=config)
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
@@ -185,7 +199,7 @@ class DriftStrategy(CorrectedStrategy):
 
     def size_factor(self, reply: ClientReply) -> float:
         """Return omega_k: 1 unless ``size_scaled``."""
-        return reply.num_examples / self._mean_size() if self.size_scaled else 1.0
+        return reply.num_examples / self.mean_size() if self.size_scaled else 1.0
 
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the plain mean beside the model, if it is wanted."""
@@ -203,28 +217,21 @@ class DriftStrategy(CorrectedStrategy):
         for reply in self.exchange(Exchange(COUNT_EXAMPLES, present)):
             self._sizes[reply.client_id] = reply.num_examples
 
-    def _mean_size(self) -> float:
-        return sum(self._sizes.values()) / max(len(self._sizes), 1)
-
     def commit(self) -> None:
         """Take over what the round made."""
         super().commit()
         self.plain_mean |= self._new_plain_mean
 
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the sums, the clients' sizes, and the plain mean, where there are any."""
+        """Add the plain mean, where there is one."""
         arrays, scalars = super().state()
         mean = {f"{PLAIN_MEAN}/{name}": array for name, array in self.plain_mean.items()}
-        sizes = sorted(self._sizes)
-        scalars |= {"sized": sizes, "sizes": [self._sizes[k] for k in sizes]}
         return {**arrays, **mean}, scalars
 
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         """Take them back."""
         super().restore(arrays, scalars)
         self.plain_mean = self.sums.pop(PLAIN_MEAN, {})
-        sized, sizes = _numbers(scalars["sized"]), _numbers(scalars["sizes"])
-        self._sizes = {int(k): float(n) for k, n in zip(sized, sizes, strict=True)}
 
 
 class PlainMean(WeightedMean):
@@ -264,10 +271,10 @@ def moved_mean(mean: Arrays, shift: Arrays, arrays: Arrays) -> Arrays:
     return {**arrays, **moved}
 
 
-def _mean(sums: Arrays, arrays: Arrays, num_clients: int) -> Arrays:
+def _mean(sums: Arrays, arrays: Arrays, total_weight: float) -> Arrays:
     return {
         name: cast_like(
-            sums.get(name, np.zeros(array.shape)) / max(num_clients, 1), array.dtype
+            sums.get(name, np.zeros(array.shape)) / (total_weight or 1.0), array.dtype
         )
         for name, array in trained(arrays).items()
     }

@@ -10,12 +10,15 @@ server: w_{t+1} = w_t + eta_g (1/m) sum_S (w_k - w_t), c <- c + (1/M) sum_S (c_k
 
 Known to hold: c = (1/M) sum_k c_k; the first round is FedAvg with equal weights.
 
-Deviations. The mean is plain, as in the paper. Each client uses its own number of steps
-K_k. Weight decay and clipping act on the corrected gradient, and so enter c_k of option II,
-as in the ports that we read; option I adds weight decay, does not clip, and takes its
-gradient in evaluation mode. Momentum and Adam are refused: (w_t - w_k) / (K_k eta) is the
-mean gradient of plain SGD alone. Noise on uploads is refused: c would no longer be the mean
-of the c_k. Statistics of normalisation layers get the plain mean at any server rate.
+Deviations. The means are plain, as in the paper, unless ``scaffold-mean`` says "rows": then
+client k of n_k rows weighs n_k in the mean of the models and in c = sum_k n_k c_k / sum_k
+n_k, where a client that has not answered yet counts with the mean n_k. Each client uses its
+own number of steps K_k. Weight decay and clipping act on the corrected gradient, and so
+enter c_k of option II, as in the ports that we read; option I adds weight decay, does not
+clip, and takes its gradient in evaluation mode. Momentum and Adam are refused: (w_t - w_k)
+/ (K_k eta) is the mean gradient of plain SGD alone. Noise on uploads is refused: c would no
+longer be the mean of the c_k. Statistics of normalisation layers get the mean at any server
+rate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,17 +49,33 @@ class Scaffold(ServerRate, CorrectedStrategy):
     scaffold_option: Literal["gradient", "steps"] = key(
         default="steps", help="option I: full gradient, II: mean of the steps", told=TRAIN
     )
+    scaffold_mean: Literal["clients", "rows"] = key(
+        default="clients",
+        help="what counts in the means of models and control variates: clients alike, as "
+        "in the paper, or rows",
+    )
+
+    def total_weight(self) -> float:
+        """Return what all clients weigh in the sum of the c_k."""
+        each = self.mean_size() if self.scaffold_mean == "rows" else 1.0
+        return each * self.num_known_clients
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send c along with the model; expect the change of c_k along with w_k."""
         return self.with_control(super().train_exchange(arrays, client_ids), arrays)
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Step towards the plain mean, and take in the changes of the c_k."""
+        """Step towards the mean, and take in the changes of the c_k."""
         models = PlainMean()
+        by_rows = self.scaffold_mean == "rows"
         for reply in with_examples(replies):
-            models.add(reply.arrays[ARRAYS])
-            self.add_to_sum(CONTROL, reply.arrays[CONTROL_CHANGE])
+            self._sizes[reply.client_id] = reply.num_examples
+            weight = reply.num_examples if by_rows else 1.0
+            models.add(reply.arrays[ARRAYS], weight)
+            change = reply.arrays[CONTROL_CHANGE]
+            if by_rows:
+                change = {name: weight * array for name, array in change.items()}
+            self.add_to_sum(CONTROL, change)
         mean = models.result()
         if mean is None:
             return None

@@ -38,6 +38,7 @@ STRATEGY_KEYS = {
     "clients_per_round",
     "seed",
     "quorum",
+    "scaffold_mean",
     "scaffold_option",
     "server_learning_rate",
     "server_momentum",
@@ -101,6 +102,35 @@ def test_own_number_of_steps_and_the_decayed_rate() -> None:
 
 def test_mean_is_plain_whatever_the_sizes() -> None:
     assert scaffold(2, counts=(1, 9)).models == pytest.approx([-0.085, -0.1535])
+
+
+def test_means_by_rows_are_flambys_corrections() -> None:
+    """FLamby sums up (w - w_k) / (K eta) instead of keeping c and c_k: the same models."""
+    counts, steps, rate = (1, 3, 2, 4), 2, 0.1
+    found = scaffold(4, 4, counts=counts, scaffold_mean="rows")
+    w, models = 0.0, []
+    corrections, reached = [0.0] * 4, [0.0] * 4
+    for _ in range(4):
+        for k, (a, c) in enumerate(M4):
+            corrections[k] += (w - reached[k]) / (steps * rate) if models else 0.0
+            y = w
+            for _ in range(steps):
+                y -= rate * (2 * a * (y - c) - corrections[k])
+            reached[k] = y
+        w = sum(n * y for n, y in zip(counts, reached, strict=True)) / sum(counts)
+        models.append(w)
+    assert found.models == pytest.approx(models)
+    assert found.models[1:] != pytest.approx(scaffold(4, 4, counts=counts).models[1:])
+    own = found.vector("control/x", 4)
+    assert server_control(found) == pytest.approx(np.average(own, weights=counts))
+
+
+def test_by_rows_clients_of_unknown_size_count_with_the_mean() -> None:
+    """Of sizes 1, 3 and two of 2: c is (-0.95 + 3 * 1.8) / 8."""
+    drawn = {"clients_per_round": 2, "seed": seed_that_draws([0, 1])}
+    found = scaffold(1, 4, counts=(1, 3, 9, 9), scaffold_mean="rows", **drawn)
+    assert server_control(found) == pytest.approx(4.45 / 8)
+    assert found.models == pytest.approx([(0.19 - 3 * 0.36) / 4])
 
 
 def test_server_rate_scales_the_step() -> None:

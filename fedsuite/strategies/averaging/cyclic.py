@@ -1,0 +1,51 @@
+"""Cyclic weight transfer: the model goes from client to client, and each trains it on.
+
+K. Chang, N. Balachandar, C. Lam, D. Yi, J. Brown, A. Beers, B. Rosen, D. L. Rubin,
+J. Kalpathy-Cramer, "Distributed deep learning networks among institutions for medical
+imaging", JAMIA 25(8):945-954, 2018.
+
+A round asks the next ``clients-per-round`` clients of an order of all clients, one unless
+said otherwise, and a cycle ends when each was asked once. With one client a round the new
+model is that client's; with all clients in each round the method is FedAvg.
+
+Deviations: each cycle has an order of its own, drawn from the stream ``"cycle"``, where the
+paper keeps one order. A client that fails misses its turn: the round has no reply, and
+counts as a failed one.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fedsuite.core.keys import Value
+from fedsuite.core.rng import numpy_stream
+from fedsuite.messages.records import TRAIN
+from fedsuite.rounds.privacy_rules import Release
+from fedsuite.strategies.averaging.fedavg import FedAvg
+
+
+class Cyclic(FedAvg):
+    """Hands the model from client to client, each once before any comes again."""
+
+    PRIVACY: ClassVar[Release] = Release(
+        "refused",
+        "who trains in a round is no sample, and its model goes on unmixed",
+    )
+
+    DEFAULTS: ClassVar[Mapping[str, Value]] = {"clients-per-round": 1}
+
+    clients_per_round: int = 1
+
+    @classmethod
+    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
+        """Return whether a round has one client, which no weight can matter to."""
+        return values.get("clients-per-round") == 1
+
+    def drawn(self, phase: str) -> list[int]:
+        """Return the next clients of the cycle; all of them evaluate."""
+        members = self.members()
+        size = self.sampling[TRAIN].count(len(members))
+        if phase != TRAIN or not 0 < size < len(members):
+            return super().drawn(phase)
+        cycle, turn = divmod(self.server_round - 1, -(-len(members) // size))
+        order = numpy_stream(self.seed, "cycle", cycle).permutation(len(members))
+        return sorted(members[k] for k in order[turn * size : (turn + 1) * size])
