@@ -130,7 +130,6 @@ RUN: dict[str, Value] = {
     "client_initialisation": "own",
     "num_clients": 6,
     "num_rounds": 4,
-    "clients_per_round": 3,
     "checkpoint_every": 2,
     "score_whole_test": True,
 }

@@ -311,7 +311,7 @@ OTHER_VALUES = {
 }
 """Other values of the keys that are not decisive."""
 
-DIFFERENT = {"method": "standalone", "client-models": "mlp"}
+DIFFERENT = {"method": "standalone", "clients-per-round": 0, "client-models": "mlp"}
 """What the keys about clients' networks need beside them."""
 
 SITES = {"sites": "a, b, c, d, e"}
