@@ -28,6 +28,7 @@ from fedsuite.messages.records import (
     ConfigValue,
 )
 from fedsuite.rounds.average import Averaging
+from fedsuite.rounds.average_keys import AVERAGE_KEYS
 from fedsuite.rounds.average_keys import refusal as average_refusal
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.declaration import MethodDeclaration
@@ -291,7 +292,8 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         values = {key.name: getattr(self, key.argument) for key in self.KEYS}
         idle = self.without_effect(values)
         for key in self.KEYS:
-            changed = values[key.name] != key.default
+            told = key.name in AVERAGE_KEYS or key.name == "clients-per-round"
+            changed = told and values[key.name] != key.default
             if changed and (reason := idle.get(key.name)):
                 raise ValueError(
                     f"{key.argument} = {values[key.name]!r} has no effect with "

@@ -81,9 +81,10 @@ BY_ADAM: dict[str, Value] = {"optimizer": "adam", "learning-rate": 0.01}
 
 
 def averaging_methods() -> list[str]:
-    """Return the methods whose clients send back one shared model."""
+    """Return the methods whose clients send back one shared model, several in a round."""
     strategies = {name: load_strategy(METHODS[name]) for name in METHODS}
-    return [n for n, s in strategies.items() if s.trains_one_model()]
+    alone = {n for n, s in strategies.items() if s.DEFAULTS.get("clients-per-round") == 1}
+    return [n for n, s in strategies.items() if s.trains_one_model() and n not in alone]
 
 
 def other_methods() -> list[str]:

@@ -18,11 +18,7 @@ from tests.analyses.small_fedal import FEDAL, MIXED, fedal_run, small_run
 
 RUNS: dict[str, dict[str, Any]] = {
     "FedAL, two networks": FEDAL,
-    "Standalone, some never trained": {
-        **MIXED,
-        "method": "standalone",
-        "clients-per-round": 1,
-    },
+    "Standalone": {**MIXED, "method": "standalone"},
     "FedAvg, one model": {"method": "fedavg"},
 }
 

@@ -376,6 +376,8 @@ def experiments(draw):
     num_clients = draw(st.integers(1, 10_000))
     per_round = draw(st.integers(0, num_clients))
     method = draw(st.sampled_from(sorted(METHODS)))
+    if "clients-per-round" in load_strategy(METHODS[method]).WITHOUT_EFFECT:
+        per_round = 0
     values = {
         "method": method,
         "partitioner": draw(

@@ -226,7 +226,7 @@ def test_methods_of_another_rule_refuse_every_key() -> None:
         *("fedeba", "term", "afl", "propfair", "aaggff", "fedwavg", "feddisco", "fedper"),
         *("fedrep", "lg-fedavg", "apfl", "per-fedavg", "pfedme", "fedrod", "fedpac"),
         *("fedakd", "fedpara", "pfedpara", "fedas", "fedbn", "fedmpr", "moon", "fedbuff"),
-        *("fedbabu", "fml", "fedala"),
+        *("fedbabu", "fml", "fedala", "cyclic"),
     }
     for name in METHODS:
         strategy = load_strategy(METHODS[name])

@@ -202,6 +202,8 @@ OPTIONS: dict[str, Any] = {"num_rounds": 6, "clients_per_round": 3, "checkpoint_
 
 
 def run_folder(folder: Path, **changes: Any) -> dict[str, bytes]:
+    if changes.get("method") == "standalone":
+        changes["clients_per_round"] = 0
     result = run_local(digits_experiment(**OPTIONS | changes), folder).result
     return bits(to_arrays(result.arrays))
 

@@ -49,7 +49,7 @@ EACH_KIND: Mapping[str, Mapping[str, Value]] = {
     "fedavg": {},
     "ditto": {},
     "fedavg-ft": {},
-    "standalone": {},
+    "standalone": {"clients-per-round": 0},
     "feddyn": {},
     "fedakd": {},
     "fedproto": {"model": "mlp"},
