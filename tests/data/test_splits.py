@@ -14,7 +14,7 @@ from fedsuite.data import (
     load_federated_data,
 )
 from fedsuite.data.digits import Digits
-from fedsuite.data.splits import Parts, split_parts
+from fedsuite.data.splits import Parts, draw_public, split_parts
 
 from . import parquet_files as files
 from .raw import raw_data
@@ -205,6 +205,10 @@ def test_a_fresh_split_is_another_for_each_seed():
         assert not np.array_equal(getattr(first, name), getattr(second, name))
     assert len(first.test) == 200
     assert not first.is_plain
+    # Of the same rows too.
+    rows = np.arange(1000)
+    public = [draw_public(raw_data(labels, 1000), rows, 50, seed)[1] for seed in (1, 2)]
+    assert not np.array_equal(*public)
 
 
 def test_a_run_with_a_fresh_split_has_data_of_its_seed():

@@ -126,6 +126,12 @@ def test_all_clients_train_in_each_round() -> None:
         Standalone(clients_per_round=1)
 
 
+def test_a_fraction_of_the_clients_draws_nobody_out() -> None:
+    grid = TamperingGrid(matrix_app(MatrixStandaloneClient), 3)
+    trace = run(Standalone(fraction_train=0.4), grid, 1)
+    assert len(trace.reports[0].train.rows) == 3
+
+
 def trained(rounds: int, training: TrainingOptions, epochs: int) -> dict[str, bytes]:
     """Return client 2's model after some rounds; each client's data is one batch."""
     store = MemoryStore()
