@@ -204,7 +204,8 @@ def test_ours_keeps_the_dtype(name: str) -> None:
 def test_a_metric_that_is_not_finite_is_left_out_and_the_model_counts() -> None:
     theirs, ours = both(Case(metrics=lambda k: {"extra": NAN}))
     weights = [result.arrays["weight"].numpy() for result in (theirs, ours)]
-    np.testing.assert_array_equal(*weights)
+    # Flower's adds in the order of its draw, which no seed fixes: the last bit may differ.
+    np.testing.assert_allclose(*weights, rtol=1e-6)
     assert "extra" in theirs.train_metrics_clientapp[1]
     assert "extra" not in ours.train_metrics_clientapp[1]
 
