@@ -1,4 +1,4 @@
-"""The GPU kit: tests, F3 and F4 alone and in cohorts, Ray, CIFAR-10 as in the papers.
+"""The GPU kit: tests, F3 and F4, Ray, CIFAR-10 as in the papers.
 
     python benchmarks/gpu.py [--minutes 20] [--data-dir FOLDER] [--reduced]
 

@@ -22,7 +22,6 @@ from typing import Any
 
 from measuring.arms import (
     BENCHMARKS,
-    COHORTS,
     ENGINES,
     EXPERIMENTS,
     PACKAGES,
@@ -66,7 +65,7 @@ DEFAULT_ARMS = {
     "blazefl": f"floor,local,local-2,{BLAZEFL}",
     "blazefl_resnet": f"floor,local,local-2,{BLAZEFL}",
 }
-"""Of the other cases: all engines, stock Flower and pfl. Cohorts and methods are named."""
+"""Of the other cases: all engines, stock Flower and pfl. Methods are named."""
 
 SAME_BITS = (*ENGINES, TWICE)
 
@@ -90,12 +89,10 @@ def usable(
             print(f"{arm} skipped: give --{PACKAGES[arm]}-python", file=sys.stderr)
         elif arm == "local-2" and not facts["workers-key"]:
             print("local-2 skipped: this fedsuite has no key workers", file=sys.stderr)
-        elif arm in {*ENGINES, *COHORTS, *PEERS, TWICE} or is_method(case, arm):
+        elif arm in {*ENGINES, *PEERS, TWICE} or is_method(case, arm):
             chosen.append(arm)
         else:
-            raise SystemExit(
-                f"no arm {arm!r}: {', '.join([*PEERS, *SAME_BITS, *COHORTS])}, a method"
-            )
+            raise SystemExit(f"no arm {arm!r}: {', '.join([*PEERS, *SAME_BITS])}, a method")
     return chosen
 
 

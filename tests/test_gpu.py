@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedsuite.engines.local import run_local
-from fedsuite.messages.array_records import to_arrays
 from tests.helpers import digits_experiment, run_digits
 
 GPU = os.environ.get("FEDSUITE_TEST_GPU", "cuda")
@@ -31,9 +29,6 @@ EXPERIMENTS = {
     "fedal": {"method": "fedal", "model": "mlp", "optimizer": "adam", "public_size": 64},
     "decomposition": {"method": "fedavg", "model": "cnn-shallow", "decomposition": True},
 }
-
-TOGETHER = ("fedavg", "fedavg-cnn", "fedeba-plus", "scaffold", "decomposition")
-"""Those of the experiments whose clients may train in cohorts."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,16 +53,3 @@ def test_the_results_are_those_of_the_processor(name):
     moved = [np.abs(on_cpu[key] - start[key]).max() for key in on_cpu if on_cpu[key].size]
     # Far more than the tolerance: a run that did not train would pass otherwise.
     assert not moved or max(moved) > 1e-4
-
-
-@pytest.mark.parametrize("name", TOGETHER)
-def test_a_cohort_ends_where_clients_end_alone_on_the_processor(name, tmp_path):
-    changes = SHORT | EXPERIMENTS[name]
-    runs = {"alone": {"device": "cpu"}, "together": {"device": GPU, "cohort": 3}}
-    alone, together = (
-        run_local(digits_experiment(**changes, **own), tmp_path / run).result.arrays
-        for run, own in runs.items()
-    )
-    expected, found = to_arrays(alone), to_arrays(together)
-    for key, array in expected.items():
-        np.testing.assert_allclose(found[key], array, rtol=1e-3, atol=1e-5)

@@ -18,11 +18,6 @@ ENGINES: dict[str, tuple[str, ...]] = {
 }
 """Arms that are fedsuite's engines: options of ``fedsuite run``."""
 
-COHORTS: dict[str, tuple[str, ...]] = {
-    f"cohort-{size}": ("--engine", "local", "--set", f"cohort={size}") for size in (10, 50)
-}
-"""Arms whose clients train together: ``local``'s model but for rounding."""
-
 TWICE = "local-twice"
 """Two runs of ``local`` at once; the first is timed. Shows what a second core can bring."""
 
@@ -79,7 +74,7 @@ def method_file(case: Path, arm: str) -> Path:
 
 def is_method(case: Path, arm: str) -> bool:
     """Return whether an arm is another method of a case."""
-    known = {*ENGINES, *COHORTS, *PEERS, TWICE}
+    known = {*ENGINES, *PEERS, TWICE}
     return arm not in known and method_file(case, arm).is_file()
 
 
@@ -149,7 +144,7 @@ def make_arm(
     Parameters
     ----------
     name
-        An engine, a cohort, a peer, :data:`TWICE`, or another method of the case.
+        An engine, a peer, :data:`TWICE`, or another method of the case.
     case
         The case's experiment file.
     prepared, folder
@@ -162,7 +157,6 @@ def make_arm(
         return peer_arm(name, prepared, folder, python)
     if name == TWICE:
         return twice_arm(prepared / "experiment.toml", folder)
-    options = {**ENGINES, **COHORTS}.get(name)
-    if options:
-        return engine_arm(prepared / "experiment.toml", folder, options)
+    if name in ENGINES:
+        return engine_arm(prepared / "experiment.toml", folder, ENGINES[name])
     return engine_arm(prepared / name / "experiment.toml", folder, ENGINES["local"])

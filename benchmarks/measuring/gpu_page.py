@@ -19,7 +19,7 @@ GPU that is not there, the tests took the processor for it, and there are fewer 
 rows and rounds. The page shows that all steps run, not how fast a GPU is."""
 LEGEND = """\
 - **Seconds of a round** are means from the end of round 1 to the end of the last but one.
-- **Times as fast** is over the same clients one by one, or with a whole GPU for each.
+- **Times as fast** is over the same clients with a whole GPU for each.
 - **All rounds** are so many minutes, at that speed.
 - **Busy** is the share of those rounds in which a kernel ran, as `nvidia-smi` tells it.
 - **Memory** is the peak of the whole run.
@@ -49,23 +49,6 @@ def cells(row: Row, base: Row) -> tuple[str, ...]:
     )
 
 
-def answer(steps: Sequence[Step], rows: Mapping[str, Row]) -> str:
-    """Return in words what the best cohort of each case brings."""
-    found = []
-    for case in ("f3", "f4"):
-        faster = [
-            (rows[step.base]["seconds"] / rows[step.name]["seconds"], step.about)
-            for step in steps
-            if step.table == case
-            and all("seconds" in rows.get(name, {}) for name in (step.base, step.name))
-        ]
-        if faster:
-            times, (clients, cohort) = max(faster)
-            where = f"{clients} clients per round, cohorts of {cohort}"
-            found.append(f"{case.upper()} {times:.1f} times ({where})")
-    return f"**The best cohorts, over one by one: {', '.join(found) or 'none ran'}.**"
-
-
 def page(facts: Row, steps: Sequence[Step], rows: Mapping[str, Row], faked: bool) -> str:
     """Return the page.
 
@@ -87,7 +70,7 @@ def page(facts: Row, steps: Sequence[Step], rows: Mapping[str, Row], faked: bool
         about[key] = ", ".join(sorted({row[key] for row in rows.values()}))
     parts = [
         f"# GPU kit: {facts['device']}",
-        FAKED if faked else answer(steps, rows),
+        *([FAKED] if faked else []),
         f"`make gpu` writes this page. GPU tests (`tests/test_gpu.py`): {outcome}.",
         "![Seconds of a round by clients per round, F3 and F4](speed.png)",
         "![Accuracy by round](cifar10.png)",
@@ -129,7 +112,7 @@ def draw(title: str, steps: Sequence[Step], rows: Mapping[str, Row], folder: Pat
     for axes, (key, label) in zip(grid, panels.items(), strict=True):
         for axis, case in zip(axes, ("f3", "f4"), strict=True):
             of_case = [(step, row.get(key)) for step, row in done if step.table == case]
-            draw_case(axis, [(*s.about, v) for s, v in of_case if v is not None])
+            draw_case(axis, [(int(s.about[0]), v) for s, v in of_case if v is not None])
             scale = "log" if key == "seconds" else "linear"
             axis.set(title=case.upper(), ylabel=label, yscale=scale)
     figure.suptitle(title)
@@ -140,31 +123,26 @@ def draw(title: str, steps: Sequence[Step], rows: Mapping[str, Row], folder: Pat
             reached = [100 * value for _, value in row["accuracy"]]
             axis.plot([at for at, _ in row["accuracy"]], reached, ".-", label=step.about[0])
     axis.set(xlabel="round", ylabel="accuracy, %")
+    if axis.lines:
+        axis.legend()
     finish(axis, (line.get_xdata()[place] for line in axis.lines for place in (0, -1)))
     figure.suptitle(f"CIFAR-10 as in the papers. {title}")
     figure.savefig(folder / "cifar10.png", dpi=120)
     pyplot.close("all")
 
 
-def draw_case(axis: Any, points: Sequence[tuple[str, str, float]]) -> None:
-    """Draw a value of each number of clients: one by one, in one cohort, in several."""
-    lines: dict[str, dict[int, float]] = {}
-    for clients, cohort, value in points:
-        name = "one by one" if cohort == "alone" else f"cohorts of {cohort}"
-        name = "all in one cohort" if cohort == clients else name
-        lines.setdefault(name, {})[int(clients)] = value
-    for name, line in lines.items():
-        axis.plot(list(line), list(line.values()), "o-", label=name)
+def draw_case(axis: Any, points: Sequence[tuple[int, float]]) -> None:
+    """Draw a value of each number of clients."""
+    if points:
+        axis.plot(*zip(*points, strict=True), "o-")
     axis.set(xlabel="clients per round")
-    finish(axis, (int(clients) for clients, _, _ in points))
+    finish(axis, (clients for clients, _ in points))
 
 
 def finish(axis: Any, places: Iterable[int]) -> None:
-    """Give an axis ticks at some places, a grid, and a legend where there are lines."""
+    """Give an axis ticks at some places, and a grid."""
     ticks = sorted(set(places))
     axis.set(xscale="log")
     axis.set_xticks(ticks, [f"{tick}" for tick in ticks])
     axis.minorticks_off()
     axis.grid(alpha=0.3)
-    if axis.lines:
-        axis.legend()

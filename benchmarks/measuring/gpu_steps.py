@@ -10,7 +10,6 @@ PAPERS = BENCHMARKS.parent / "simulations"
 SETS = {"f3": "cifar10", "f4": "fashion_mnist"}
 METHODS = {
     "FedEBA+": ("fedeba/cifar10/fedeba-plus.toml",),
-    "FedEBA+, cohort of 10": ("fedeba/cifar10/fedeba-plus.toml", "cohort=10"),
     "FedAvg, filters decomposed": (
         "decomposition/cifar10_100x5_fedavg.toml",
         "decomposition=true",
@@ -20,8 +19,8 @@ METHODS = {
 """The papers' experiments on CIFAR-10, and settings."""
 
 TABLES = {
-    "f3": ("F3, local engine", ("clients per round", "cohort")),
-    "f4": ("F4, local engine", ("clients per round", "cohort")),
+    "f3": ("F3, local engine", ("clients per round",)),
+    "f4": ("F4, local engine", ("clients per round",)),
     "ray": ("F3 under Ray", ("--client-gpus",)),
     "cifar10": ("CIFAR-10 as in the papers", ("method",)),
 }
@@ -41,7 +40,7 @@ class Form:
     rounds
         Rounds of F3 and F4 by clients per round.
     medium
-        Clients per round under Ray, and a cohort that is tried wherever it fits.
+        Clients per round under Ray.
     shares
         Parts of a GPU that a client gets under Ray.
     cases, papers
@@ -128,28 +127,21 @@ def steps(form: Form, data: Path | None) -> list[Step]:
         every = (f"device={form.device}", rows, *COMMON, *chosen)
         return tuple(word for setting in every for word in ("--set", setting))
 
-    def case(name: str, clients: int, *chosen: str) -> tuple[str, ...]:
+    def case(name: str, clients: int) -> tuple[str, ...]:
         rounds = form.rounds[clients]
         size = (f"clients-per-round={clients}", f"num-rounds={rounds}")
-        all_chosen = (*form.cases, *size, f"evaluate-every={rounds}", *chosen)
-        return (f"{EXPERIMENTS / name}.toml", *settings(SETS[name], *all_chosen))
+        chosen = (*form.cases, *size, f"evaluate-every={rounds}")
+        return (f"{EXPERIMENTS / name}.toml", *settings(SETS[name], *chosen))
 
     found = [Step("tests", weight=3)]
     for clients in form.rounds:
         for name in SETS:
-            alone = Step(name, (f"{clients}", "alone"), case(name, clients))
-            found.append(alone)
-            for size in sorted({min(clients, form.medium), clients}):
-                options = case(name, clients, f"cohort={size}")
-                about = (f"{clients}", f"{size}")
-                found.append(Step(name, about, options, alone.name))
+            found.append(Step(name, (f"{clients}",), case(name, clients)))
     for share in form.shares:
         options = ("--engine", "ray", "--client-gpus", f"{share}")
         of_f3 = (*case("f3", form.medium), *options)
         found.append(Step("ray", (f"{share:g}",), of_f3, f"ray {form.shares[0]:g}", 3))
     for method, (file, *own) in METHODS.items():
         of_paper = (f"{PAPERS / file}", *settings("cifar10", *own, *form.papers))
-        alone_too, comma, _ = method.partition(", cohort")
-        base = f"cifar10 {alone_too}" if comma else ""
-        found.append(Step("cifar10", (method,), of_paper, base, weight=2))
+        found.append(Step("cifar10", (method,), of_paper, weight=2))
     return found

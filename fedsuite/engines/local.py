@@ -16,28 +16,19 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 
-from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.own_process import cores
 from fedsuite.core.progress import counted
-from fedsuite.engines.cohorts import (
-    answer_together,
-    answered,
-    cohorts,
-    joined,
-    replies_of,
-)
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import failures_in
 from fedsuite.messages.replies import Replies
 from fedsuite.results.layout import MANIFEST
 from fedsuite.results.writer import RunFolder
-from fedsuite.running.cohort_size import with_cohort_size
 from fedsuite.running.server import FinishedRun, run_experiment
 from fedsuite.running.worker import Worker, client_app_for, memory_store
 from fedsuite.training.app import Failures
-from fedsuite.training.cohort import Cohort
 from fedsuite.training.store import MemoryStore
 from fedsuite.workarounds.identity import flower_identity
 
@@ -46,9 +37,6 @@ if TYPE_CHECKING:
 
 MOST_NODES = 1000
 """Nodes beyond which clients share them: each is greeted, which takes 60 microseconds."""
-
-MOST_IN_COHORTS = 10_000
-"""Most clients that can train in cohorts, for which each needs a node of its own."""
 
 CLIENTS_PER_MESSAGE = 32
 """Most clients that one message asks."""
@@ -78,8 +66,6 @@ class LocalGrid(Grid):
         The ClientApp's ``context.run_config``.
     store
         Store of the clients' state in memory, if any.
-    cohort, cohort_size
-        Where clients wait for those that they train with, and how many these are together.
     most_clients
         Most clients that a strategy may ask in one message, at whichever node.
     """
@@ -92,12 +78,8 @@ class LocalGrid(Grid):
         num_nodes: int,
         run_config: Mapping[str, Value] | None = None,
         store: MemoryStore | None = None,
-        cohort: Cohort | None = None,
-        cohort_size: int = 1,
         most_clients: int = 1,
     ) -> None:
-        self._cohort = cohort
-        self._cohort_size = cohort_size
         self._most_clients = most_clients
         self._client_app = client_app
         self._store = store
@@ -176,25 +158,7 @@ class LocalGrid(Grid):
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
         """Yield the replies to messages, in any order."""
-        if self._cohort is None:
-            return map(self._answer, messages)
-        return self._answers_of_cohorts(messages)
-
-    def _answers_of_cohorts(self, messages: Sequence[Message]) -> Iterator[Message]:
-        refused = [(message, self._numbered(message)) for message in messages]
-        yield from (reply for _, reply in refused if reply is not None)
-        known = [message for message, reply in refused if reply is None]
-        asked = {g[0].metadata.message_id: g for g in cohorts(known, self._cohort_size)}
-        for reply in self._joined_answers([joined(group) for group in asked.values()]):
-            yield from replies_of(reply, asked.pop(reply.metadata.reply_to_message_id))
-
-    def _joined_answers(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """Yield the replies to messages to existing nodes, each to a whole cohort."""
-        return map(self._answer_joined, messages)
-
-    def _answer_joined(self, message: Message) -> Message:
-        """Answer a message to the nodes of a cohort in this process."""
-        return answer_together(message, self._answer_here, self._cohort)
+        return map(self._answer, messages)
 
     def _numbered(self, message: Message) -> Message | None:
         """Give a message its number; return an error reply for an unknown node."""
@@ -231,7 +195,7 @@ class PooledGrid(LocalGrid):
     ----------
     pool
         The other processes.
-    client_app, num_nodes, run_config, store, cohort, cohort_size, most_clients
+    client_app, num_nodes, run_config, store, most_clients
         As for :class:`LocalGrid`.
     """
 
@@ -242,20 +206,27 @@ class PooledGrid(LocalGrid):
         num_nodes: int,
         run_config: Mapping[str, Value] | None = None,
         store: MemoryStore | None = None,
-        cohort: Cohort | None = None,
-        cohort_size: int = 1,
         most_clients: int = 1,
     ) -> None:
-        parts = run_config, store, cohort, cohort_size, most_clients
-        super().__init__(client_app, num_nodes, *parts)
+        super().__init__(client_app, num_nodes, run_config, store, most_clients)
         self._pool = pool
         self._processes = 1 + pool.num_workers
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[Message]:
-        return self._answers_of_cohorts(messages)
+        refused = [(message, self._numbered(message)) for message in messages]
+        yield from (reply for _, reply in refused if reply is not None)
+        known = [message for message, reply in refused if reply is None]
+        yield from self._pool.answers(known, self._answer_here)
 
-    def _joined_answers(self, messages: Sequence[Message]) -> Iterator[Message]:
-        return self._pool.answers(messages, self._answer_joined)
+
+def answered(app: ClientApp, message: Message, context: Context) -> Message:
+    """Return an app's reply to a message, an error if it fails."""
+    try:
+        return app(message, context)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+        return Message(failure, reply_to=message)
 
 
 def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:
@@ -326,17 +297,8 @@ def run_local(
     with RunFolder.unused(folder) if there else nullcontext():
         store = memory_store(experiment, state)
     clients = experiment.num_clients
-    most = MOST_NODES if run.cohort == 1 else MOST_IN_COHORTS
-    nodes = num_supernodes or min(clients, most)
+    nodes = num_supernodes or min(clients, MOST_NODES)
     workers = min(run.workers or cores(), clients)
-    if run.cohort != 1 and nodes < clients:
-        raise ConfigError(
-            f"key cohort = {run.cohort!r}: each client needs a node of its own, and here "
-            f"{clients} clients share {nodes}: leave --num-supernodes out, have at most "
-            f"{MOST_IN_COHORTS} clients, or set cohort = 1"
-        )
-    experiment = with_cohort_size(experiment, folder, workers)
-    size = int(experiment["cohort"])
     failures = Failures()
     with flower_identity(), ExitStack() as stack:
         pool = None
@@ -346,10 +308,7 @@ def run_local(
             # First, so that the workers load their modules while this process does.
             pool = WorkerPool(experiment, folder.name, nodes, workers - 1, store, failures)
             stack.callback(pool.close)
-        worker = Worker(experiment, store)
-        app = client_app_for(worker, failures)
-        # A cohort is of clients that have a message each.
-        most = CLIENTS_PER_MESSAGE if size == 1 else 1
-        how = (app, nodes, dict(experiment.values), store, worker.cohort, size, most)
+        app = client_app_for(Worker(experiment, store), failures)
+        how = (app, nodes, dict(experiment.values), store, CLIENTS_PER_MESSAGE)
         grid = LocalGrid(*how) if pool is None else PooledGrid(pool, *how)
         return run_experiment(experiment, grid, folder)

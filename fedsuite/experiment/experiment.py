@@ -24,7 +24,6 @@ from fedsuite.core.text import read_toml
 from fedsuite.data.data_settings import DataSettings
 from fedsuite.experiment.choices import check_choices
 from fedsuite.experiment.client_networks import check_networks
-from fedsuite.experiment.cohort_keys import check_cohort
 from fedsuite.experiment.key_catalog import (
     SELECTORS,
     ambiguous_keys,
@@ -55,7 +54,6 @@ Group = TypeVar("Group", bound=Declaring)
 
 ABSENT: Mapping[str, Value] = {
     "client-validation-fraction": 0.0,
-    "cohort": 1,
     "attack": "none",
     "attackers": 0.2,
     "attack-strength": AUTO,
@@ -182,7 +180,6 @@ class Experiment:
         check_choices(self.values)
         self._check_privacy()
         check_networks(self.values)
-        check_cohort(self.values)
         run = self.group(RunSettings)
         _ = run.tracker_names
         name = run.run_name

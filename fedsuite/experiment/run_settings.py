@@ -63,15 +63,6 @@ class RunSettings(Settings):
         minimum=0,
         maximum=1024,
     )
-    cohort: int | str = key(
-        default=1,
-        words=(AUTO,),
-        help="clients of the local engine that train as one batched computation, equal to "
-        "training alone but for rounding; 1 trains each alone, auto takes what is fastest "
-        "here",
-        minimum=1,
-        maximum=10_000,
-    )
     resume: bool = key(
         local=True, default=False, help="go on from the last checkpoint in the run's folder"
     )

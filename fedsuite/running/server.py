@@ -23,7 +23,6 @@ from fedsuite.core.logs import configure_logs, harmless, log_scope, write_line
 from fedsuite.core.progress import Work
 from fedsuite.data import DataSettings, FederatedData
 from fedsuite.experiment.choices import CHOICES, chosen_metric
-from fedsuite.experiment.cohort_keys import ALONE, refuse_engine
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.paths import refuse_relative_paths
@@ -81,7 +80,6 @@ def main(grid: Grid, context: Context) -> None:
             write_line(experiment.note)
         refuse_relative_paths(experiment.values)
         refuse_flowers_table(experiment, context.run_config)
-        refuse_engine(experiment.values, "flower")
         folder = runs_folder(experiment) / experiment_run_name(experiment, context.run_id)
         with lost_actors_replaced(grid):
             run_experiment(experiment, grid_for(grid), folder, flwr_run_id=context.run_id)
@@ -323,8 +321,6 @@ def _new_folder(
         "experiment_fingerprint": experiment.fingerprint,
         "flwr_run_id": flwr_run_id,
     }
-    if experiment["cohort"] != ALONE:
-        manifest["cohort"] = experiment["cohort"]
     if federation := os.environ.get(FEDERATION_VARIABLE):
         manifest[FEDERATION] = federation
     if networks is not None and experiment["client-models"]:

@@ -32,7 +32,7 @@ class Together:
         Number of a network to the model that clients share.
     plain
         Whether nothing changes what a client answers: no privacy, self-regularisation,
-        cohort, decomposition, lie or planned fault.
+        decomposition, lie or planned fault.
     evaluates
         Whether nothing changes what a client says of a model: liars and faults leave that
         alone.

@@ -43,10 +43,8 @@ from fedsuite.running.together import Together
 from fedsuite.training.app import Answering, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
-from fedsuite.training.cohort import Cohort
-from fedsuite.training.cohort_calibration import SIZES, step_seconds
 from fedsuite.training.fault_plan import FaultPlan, PlannedClient
-from fedsuite.training.loop import TrainingOptions, num_steps, resolve_device
+from fedsuite.training.loop import TrainingOptions, resolve_device
 from fedsuite.training.scoring import Scoring, WholeTest
 from fedsuite.training.self_regularisation import LSROptions, SelfRegularisation
 from fedsuite.training.spill import SpillingMemory
@@ -60,10 +58,6 @@ STATE_VARIABLE = "FEDSUITE_STATE"
 
 CLIENT_CACHE_BYTES = 1 << 30
 """Bytes of data and models that a worker keeps for recently used clients."""
-
-MESSAGE_SECONDS = 0.001
-"""What a client of a cohort costs more than its steps, which are timed on rows that lie in
-the cache: 1 ms in benchmark F1 with 30 steps, where a round takes as long either way."""
 
 COPIES = 4
 """Copies of its model that a client may hold: initial, received, and an optimiser's two."""
@@ -91,11 +85,6 @@ class Worker:
         always have the experiment's.
     site
         Data of this node, if clients are sites; None in a rehearsal, which has all sites.
-
-    Attributes
-    ----------
-    cohort
-        Where the clients wait for those that they train with; None trains each alone.
     """
 
     def __init__(
@@ -118,7 +107,6 @@ class Worker:
             self._open_sites()
         self._networks = experiment_networks(experiment.values)
         self._residents: dict[int, _Resident] = {}
-        self.cohort = Cohort() if run.cohort != 1 else None
         self._training = training = experiment.group(TrainingOptions)
         check_augmentation(training.torchvision_augmentation, self._data.input_shape)
         public = self._data.public_set()
@@ -133,10 +121,6 @@ class Worker:
             experiment.group(LSROptions), training, self._data
         )
         self._scoring = self._make_scoring(run.num_rounds)
-        if self.cohort is not None:
-            # Networks that cannot train in cohorts are refused before any message.
-            for index in range(len(self._networks.distinct)):
-                self._resident(index)
         decomposed = clients_take_part(experiment.values)
         # The base's constructor copies nothing from the model.
         own = self._client_class.__init__ is not FederatedClient.__init__
@@ -182,7 +166,6 @@ class Worker:
             public=self._public,
             standardisation=self._data.standardisation,
         )
-        client.cohort = self.cohort
         if self._experiment["sites"] and len(train) == 1:
             # Of other clients the server knows how many rows they have, and says so.
             reason = one_row_failure(client.model, client.train_data.features)
@@ -194,21 +177,6 @@ class Worker:
                     reason,
                 )
         return client if self._groups is None else DecomposedClient(client, self._groups)
-
-    def step_seconds(
-        self, most: int, message_seconds: float = MESSAGE_SECONDS
-    ) -> Mapping[int, float]:
-        """Return the seconds of a step by size of cohort, up to so many clients.
-
-        A client of a cohort has a message of its own, and rows that come from memory: what
-        these cost, ``message_seconds``, is shared by its steps; 0 is the steps alone.
-        """
-        count = min(most, max(SIZES), self._data.num_clients)
-        data = [self._on_device(self._data.client(k).train) for k in range(count)]
-        found = step_seconds(self._resident(0).model, data, self._training)
-        steps = sum(num_steps(len(rows), self._training) for rows in data)
-        share = message_seconds * len(data) / max(steps, 1)
-        return {size: time + (share if size > 1 else 0.0) for size, time in found.items()}
 
     def _open_sites(self) -> None:
         """Read the sites' data here before the first message needs them."""
@@ -286,12 +254,6 @@ class Worker:
     def _resident(self, index: int) -> _Resident:
         if index not in self._residents:
             model = network_model(self._experiment, self._data, index).to(self._device)
-            if self.cohort is not None:
-                kind = torch.int64 if self._data.holds_words else torch.float32
-                row = torch.zeros(
-                    1, *self._data.input_shape, dtype=kind, device=self._device
-                )
-                self.cohort.add(model, row)
             self._residents[index] = _Resident(model, model_arrays(model))
         return self._residents[index]
 
@@ -307,7 +269,7 @@ class Worker:
             scoring=self._scoring,
             seed=self._seed,
             resident=lambda index: self._resident(index).model,
-            plain=same and self.cohort is None and not changed and not noised,
+            plain=same and not changed and not noised,
             evaluates=same,
         )
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.keys import Value, plain_text
-from fedsuite.experiment.cohort_keys import refuse_auto
 from fedsuite.experiment.experiment import Experiment, parse_assignment
 from fedsuite.experiment.key_catalog import is_default, local_keys
 from fedsuite.results.layout import read_object
@@ -138,7 +137,6 @@ def make_points(
             given = {**base, **dict(settings), "seed": seed}
             try:
                 experiment = Experiment.from_values(given, tuple(values))
-                refuse_auto(experiment.values)
             except ConfigError as error:
                 words = ", ".join(f"{name}={value}" for name, value in settings)
                 raise ConfigError(f"{words}: {error}" if words else str(error)) from None

@@ -19,7 +19,6 @@ from fedsuite.core.keys import Key, Value
 from fedsuite.core.metrics import fairness_report
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rng import numpy_stream
-from fedsuite.experiment.cohort_keys import refuse_auto
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import local_keys, shared_keys
 from fedsuite.results.layout import MANIFEST
@@ -241,7 +240,6 @@ class Space:
         for seed in seeds:
             given = {**self.base, **named, "seed": seed}
             experiment = _checked(self.contender, given, tuple(named))
-            refuse_auto(experiment.values)
             title = f"{self.contender.name}-trial-{number:02d}"
             title += f"-seed-{seed}" if len(seeds) > 1 else ""
             points.append(Point(settings, seed, experiment.fingerprint, self.note, title))

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from flwr.client import NumPyClient
@@ -35,7 +35,6 @@ from fedsuite.messages.records import (
 from fedsuite.messages.versions import exchange_of
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.shapes import PIXELS, Standardisation
-from fedsuite.training.cohort_steps import BatchedHook
 from fedsuite.training.evaluation import evaluate_model, mean_loss
 from fedsuite.training.extra_losses import decorrelated, loss_on
 from fedsuite.training.loop import (
@@ -55,9 +54,6 @@ from fedsuite.training.store import ClientStore, MemoryStore
 from fedsuite.training.told import told_of
 from fedsuite.training.upload_noise import UploadNoise, privatise
 from fedsuite.training.vision_transforms import image_changes
-
-if TYPE_CHECKING:
-    from fedsuite.training.cohort import Cohort
 
 STORED_STATE = "stored-state"
 
@@ -105,14 +101,6 @@ class FederatedClient(NumPyClient):
 
     TRAINED_BY: ClassVar[str] = TRAIN
     """Message type that has the client train on its data: scored after it, if asked for."""
-
-    BATCHED: ClassVar[bool] = False
-    """Whether clients can train in cohorts; a class says so for itself, not for its
-    subclasses. The class overrides none of the hooks of training but ``before_step`` and
-    ``after_step``, and :meth:`batched_hook` says what these do."""
-
-    cohort: "Cohort | None" = None
-    """Where the client waits for others to train with; None trains alone."""
 
     def __init__(
         self,
@@ -209,10 +197,6 @@ class FederatedClient(NumPyClient):
     def after_step(self, model: nn.Module, step: int) -> None:
         """Act after an optimiser step; ``step`` counts from 1."""
 
-    def batched_hook(self) -> BatchedHook:
-        """Return what ``before_step`` and ``after_step`` do in the training that begins."""
-        return BatchedHook()
-
     def mini_batches(
         self, num_examples: int, training: TrainingOptions, generator: torch.Generator
     ) -> Iterator[Tensor]:
@@ -261,22 +245,19 @@ class FederatedClient(NumPyClient):
         with frozen_arrays(self.model, frozen) as modules:
             if not any(p.requires_grad for p in self.model.parameters()):
                 return TrainingSummary(0.0, 0)
-            if self.cohort is not None and self.cohort.gathers:
-                summary = self.cohort.train(self, batches, training, server_round)
-            else:
-                optimizer = self.make_optimizer(training, server_round)
-                with self.layer_stream(purpose, server_round):
-                    summary = run_steps(
-                        self.model,
-                        self.train_data,
-                        batches,
-                        optimizer,
-                        self.training_loss(training, purpose, server_round),
-                        self.before_step if overrides(self, "before_step") else None,
-                        self.after_step if overrides(self, "after_step") else None,
-                        frozen=modules,
-                        clip_gradient_norm=training.clip_gradient_norm,
-                    )
+            optimizer = self.make_optimizer(training, server_round)
+            with self.layer_stream(purpose, server_round):
+                summary = run_steps(
+                    self.model,
+                    self.train_data,
+                    batches,
+                    optimizer,
+                    self.training_loss(training, purpose, server_round),
+                    self.before_step if overrides(self, "before_step") else None,
+                    self.after_step if overrides(self, "after_step") else None,
+                    frozen=modules,
+                    clip_gradient_norm=training.clip_gradient_norm,
+                )
         if not math.isfinite(summary.loss):
             raise RunError(
                 f"client {self.client_id}, round {server_round}: the training loss is "

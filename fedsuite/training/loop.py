@@ -164,13 +164,6 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Return a fresh optimiser over the parameters that require a gradient."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    return optimizer_of(parameters, options, server_round)
-
-
-def optimizer_of(
-    parameters: Sequence[Tensor], options: TrainingOptions, server_round: int
-) -> torch.optim.Optimizer:
-    """Return a fresh optimiser over parameters."""
     rate = options.learning_rate_at(server_round)
     if options.optimizer == "adam":
         return PlainAdam(parameters, lr=rate, weight_decay=options.weight_decay, fused=True)

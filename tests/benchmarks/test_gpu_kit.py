@@ -46,25 +46,22 @@ def row(seconds, **more):
     return {**of, "seconds": seconds, "commit": "abc", "date": "2026-01-01", **more}
 
 
-ALONE = Step("f3", ("10", "alone"))
-TOGETHER = Step("f3", ("10", "10"), base=ALONE.name)
+WHOLE_GPU = Step("ray", ("1",))
+HALF = Step("ray", ("0.5",), base=WHOLE_GPU.name)
 METHOD = Step("cifar10", ("FedAKD",))
-PLAN = [Step("tests"), ALONE, TOGETHER, METHOD, Step("ray", ("0.5",))]
+PLAN = [Step("tests"), Step("f3", ("10",)), WHOLE_GPU, HALF, METHOD]
 ROWS = {
     "tests": {"outcome": "7 passed in 9.00s", "commit": "abc", "date": "2026-01-01"},
-    ALONE.name: row(3.0, busy=12.4, gpu_mib=700.0, accuracy=[(2, 0.25), (4, 0.5)]),
-    TOGETHER.name: row(0.5, busy=None, gpu_mib=None, accuracy=[]),
+    WHOLE_GPU.name: row(3.0, busy=12.4, gpu_mib=700.0, accuracy=[(2, 0.25), (4, 0.5)]),
+    HALF.name: row(0.5, busy=None, gpu_mib=None, accuracy=[]),
     METHOD.name: {"error": "CUDA out of memory", "commit": "abd", "date": "2026-01-01"},
 }
 
 
 def test_a_row_says_how_much_faster_than_its_base_and_what_is_not_known():
     lines = page({"device": "X9"}, PLAN, ROWS, faked=False).splitlines()
-    assert (
-        "| 10 | alone | 3.0000 | - | 12 | 700 | 100 | 2.0 | 4 of 40 | 2.0 | 50.00 (4) |"
-        in lines
-    )
-    assert "| 10 | 10 | 0.5000 | 6.00 | - | - | 100 | 2.0 | 4 of 40 | 0.3 | - |" in lines
+    assert "| 1 | 3.0000 | - | 12 | 700 | 100 | 2.0 | 4 of 40 | 2.0 | 50.00 (4) |" in lines
+    assert "| 0.5 | 0.5000 | 6.00 | - | - | 100 | 2.0 | 4 of 40 | 0.3 | - |" in lines
     assert "| commit | abc, abd |" in lines
 
 
@@ -73,8 +70,7 @@ def test_the_page_names_the_device_the_failures_and_what_was_not_run():
     assert text.startswith("# GPU kit: X9\n")
     assert "7 passed" in text
     assert "- cifar10 FedAKD: CUDA out of memory" in text
-    assert "Not run: ray 0.5." in text
-    assert "F3 6.0 times (10 clients per round, cohorts of 10)." in text
+    assert "Not run: f3 10." in text
     assert "No number" not in text
     assert "**No number on this page comes from a GPU" in page(
         {"device": NO_GPU}, PLAN, ROWS, faked=True
@@ -115,7 +111,7 @@ def test_what_stands_is_of_this_device_and_has_not_failed(tmp_path):
     file = tmp_path / "results.json"
     assert standing(file, "X9") == {}
     file.write_text(json.dumps({"facts": {"device": "X9"}, "steps": ROWS}))
-    assert list(standing(file, "X9")) == ["tests", ALONE.name, TOGETHER.name]
+    assert list(standing(file, "X9")) == ["tests", WHOLE_GPU.name, HALF.name]
     assert standing(file, NO_GPU) == {}
 
 

@@ -22,7 +22,6 @@ LISTED: Mapping[str, str] = {
     "engine": "says where it runs: to the same bits by tests/engines",
     "ray-address": "says where it runs: to the same bits by tests/engines",
     "workers": "says where it runs: to the same bits by tests/engines",
-    "cohort": "says how it is computed: the same but for rounding by tests/engines",
     "threads": "says how fast it runs; may change the last bits",
     "device": "says where it runs: tests/test_gpu.py, on a machine that has one",
     "client-memory": "says where clients' state lies meanwhile: tests/clients",

@@ -46,7 +46,6 @@ def test_replies_are_those_of_the_clients(kind):
         {"model": "resnet18", "hidden-width": None},
         {"attack": "sign-flip", "attackers": 0.2},
         {"drop-out": 0.1},
-        {"cohort": 2},
         {"upload-noise-multiplier": 0.5, "upload-clip": 1.0},
         {"score-trained": True},
         {"score-training-data": True},

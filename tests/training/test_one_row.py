@@ -15,7 +15,6 @@ from fedsuite.messages.records import TRAIN, Request
 from fedsuite.models.arrays import model_arrays
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions, fewest_rows, mini_batches, num_steps
-from fedsuite.training.stacked import obstacle
 
 
 def normed() -> nn.Module:
@@ -113,14 +112,6 @@ def test_a_client_of_batch_normalisation_trains(count: int, steps: int) -> None:
     changed, metrics = trained(count)
     assert changed == bool(steps)
     assert (metrics["num-steps"], metrics["num-examples"]) == (steps, count)
-
-
-def test_a_network_whose_rows_depend_on_each_other_is_no_cohorts() -> None:
-    model = nn.Sequential(
-        nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)
-    )
-    assert "depend on the other rows" in obstacle(model, torch.zeros(1, 3))
-    assert obstacle(nn.Linear(3, 2), torch.zeros(1, 3)) == ""
 
 
 def test_fedproto_gathers_in_the_last_of_the_joined_passes() -> None:

@@ -1,7 +1,5 @@
 """Client of FedDisco: reports how far its labels are from uniform."""
 
-from typing import ClassVar
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -35,8 +33,6 @@ class FedDISCOClient(FederatedClient):
 
     The model's outputs say how many classes there are.
     """
-
-    BATCHED: ClassVar[bool] = True
 
     feddisco_measure = Told(str)
 

@@ -1,15 +1,13 @@
 """Client of FedSGD: one step over all of its data."""
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from fedsuite.training.base import FederatedClient
 
 
 class FedSGDClient(FederatedClient):
     """Takes one full-batch step per round, whatever epochs, steps and batch size say."""
-
-    BATCHED: ClassVar[bool] = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -1,7 +1,5 @@
 """Client of FedwAvg: counts the examples that the received models forgot."""
 
-from typing import ClassVar
-
 import numpy as np
 
 from fedsuite.messages.records import ARRAYS, Arrays, Reply, Request
@@ -19,8 +17,6 @@ class FedwAvgClient(FederatedClient):
     last look and is wrong now. The reply counts the ``forgotten`` and the ``never-learned``
     examples, which were right at no look.
     """
-
-    BATCHED: ClassVar[bool] = True
 
     fedwavg_every = Told(int)
 

@@ -1,7 +1,6 @@
 """Client that trains alone."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 from fedsuite.clients.personal.own_model import OwnModelClient
 from fedsuite.messages.records import Reply, Request
@@ -12,8 +11,6 @@ from fedsuite.training.told import Told
 
 class StandaloneClient(OwnModelClient):
     """Keeps its own model from round to round; never sends or receives one."""
-
-    BATCHED: ClassVar[bool] = True
 
     passes = Told(int, otherwise=-1)
     """Passes over the data in this round; below 0 are those of the options."""

@@ -25,7 +25,6 @@ from fedsuite.messages.records import (
 )
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.training.base import FederatedClient
-from fedsuite.training.cohort_steps import BatchedHook
 from fedsuite.training.loop import TrainingSummary
 from fedsuite.training.scoring import VALIDATION
 
@@ -104,13 +103,6 @@ class CorrectedClient(FederatedClient):
             parameter.grad.add_(self._offsets[name])
             if self._pull:
                 parameter.grad.add_(parameter - self._received[name], alpha=self._pull)
-
-    def batched_hook(self) -> BatchedHook:
-        """Return offset and pull; a network of a cohort has a gradient everywhere."""
-        self._corrected = set(self._offsets)
-        return BatchedHook(
-            offsets=self._offsets, pull=self._pull, pulled=frozenset(self._offsets)
-        )
 
     def new_control(
         self,

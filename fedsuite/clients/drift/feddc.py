@@ -1,7 +1,5 @@
 """Client of FedDC: steps corrected by its drift, and by control variates."""
 
-from typing import ClassVar
-
 from fedsuite.clients.drift.corrected import (
     CorrectedClient,
     change_record,
@@ -19,8 +17,6 @@ class FedDCClient(CorrectedClient):
 
     The record ``control`` holds g; without it there are no terms in g.
     """
-
-    BATCHED: ClassVar[bool] = True
 
     feddc_alpha = Told(float)
 

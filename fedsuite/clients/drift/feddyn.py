@@ -1,7 +1,5 @@
 """Client of FedDyn: steps on the dynamically regularised loss."""
 
-from typing import ClassVar
-
 from fedsuite.clients.drift.corrected import (
     CorrectedClient,
     model_change,
@@ -17,8 +15,6 @@ LAMBDA = "lambda"
 
 class FedDynClient(CorrectedClient):
     """Adds alpha (w - w_t) - lambda_k to each gradient and keeps lambda_k."""
-
-    BATCHED: ClassVar[bool] = True
 
     feddyn_alpha = Told(float)
 

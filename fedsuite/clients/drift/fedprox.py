@@ -1,7 +1,6 @@
 """Client of FedProx: a proximal term in each local step."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -9,14 +8,11 @@ from torch import Tensor, nn
 from fedsuite.messages.records import ARRAYS, Reply, Request
 from fedsuite.models.arrays import load_arrays
 from fedsuite.training.base import FederatedClient
-from fedsuite.training.cohort_steps import BatchedHook
 from fedsuite.training.told import Told
 
 
 class FedProxClient(FederatedClient):
     """Adds mu (w - w_t) to each gradient."""
-
-    BATCHED: ClassVar[bool] = True
 
     proximal_mu = Told(float)
     _received: Sequence[Tensor] = ()
@@ -38,7 +34,3 @@ class FedProxClient(FederatedClient):
         for parameter, received in zip(model.parameters(), self._received, strict=True):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - received, alpha=self.proximal_mu)
-
-    def batched_hook(self) -> BatchedHook:
-        """Return the pull towards the received model."""
-        return BatchedHook(pull=self.proximal_mu)

@@ -1,7 +1,5 @@
 """Client of SCAFFOLD: steps corrected by control variates."""
 
-from typing import ClassVar
-
 from fedsuite.clients.drift.corrected import (
     CorrectedClient,
     change_record,
@@ -24,8 +22,6 @@ from fedsuite.training.told import Told
 
 class ScaffoldClient(CorrectedClient):
     """Adds c - c_k to each gradient and keeps c_k; the record ``control`` holds c."""
-
-    BATCHED: ClassVar[bool] = True
 
     scaffold_option = Told(str)
 

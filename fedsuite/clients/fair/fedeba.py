@@ -27,7 +27,6 @@ from fedsuite.messages.records import (
 )
 from fedsuite.models.arrays import load_arrays
 from fedsuite.training.base import FederatedClient
-from fedsuite.training.cohort_steps import BatchedHook
 from fedsuite.training.evaluation import probe_model
 from fedsuite.training.told import Told
 
@@ -38,8 +37,6 @@ class FedEBAClient(FederatedClient):
     If the message says ``report-loss-before``, it reports the received model's loss too, as
     ``loss-before``. Client of FedEBA and of Prac-FedEBA+.
     """
-
-    BATCHED: ClassVar[bool] = True
 
     def on_train(self, request: Request) -> Reply:
         """Train the received model; measure it afterwards, and before if asked."""
@@ -62,8 +59,6 @@ class FedEBAPlusClient(FedEBAClient):
     - One with ``report-first-step``: also the record ``first-step``, the parameters after
       the first step, and the buffers as they are at the end.
     """
-
-    BATCHED: ClassVar[bool] = True
 
     fair_gradient_scale = Told(str, otherwise="printed")
 
@@ -125,14 +120,6 @@ class FedEBAPlusClient(FedEBAClient):
                 for name, value in model.state_dict(keep_vars=True).items()
                 if isinstance(value, nn.Parameter)
             }
-
-    def batched_hook(self) -> BatchedHook:
-        """Return the aligned step, or else the look at the first step."""
-        if not self._fair_gradient:
-            return BatchedHook(watched=1)
-        trained = (n for n, p in self.model.named_parameters() if p.requires_grad)
-        offsets = {name: self._fair_share * self._fair_gradient[name] for name in trained}
-        return BatchedHook(1.0 - self._alpha, offsets)
 
     def _take_fair_gradient(self, request: Request) -> None:
         arrays = request.arrays.get("fair-gradient")

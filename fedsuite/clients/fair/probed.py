@@ -1,7 +1,5 @@
 """Client of methods that ask for the loss before training; else FedAvg's."""
 
-from typing import ClassVar
-
 from fedsuite.messages.records import ARRAYS, LEARNING_RATE, LOSS_BEFORE, Reply, Request
 from fedsuite.models.arrays import load_arrays
 from fedsuite.training.base import FederatedClient
@@ -13,8 +11,6 @@ class ProbedClient(FederatedClient):
     ``loss-before`` is the received model's mean loss over the training data, in evaluation
     mode; ``learning-rate`` is the rate of this round.
     """
-
-    BATCHED: ClassVar[bool] = True
 
     def on_train(self, request: Request) -> Reply:
         """Measure the received model, then train it."""

@@ -24,7 +24,6 @@ class RankCoreFedClient(ProbedClient):
     A client without validation rows ranks by its loss on training rows.
     """
 
-    BATCHED: ClassVar[bool] = True
     ACTIONS: ClassVar[Mapping[str, str]] = {**ProbedClient.ACTIONS, RANK: "on_rank"}
 
     def on_rank(self, request: Request) -> Reply:

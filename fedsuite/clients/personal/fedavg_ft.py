@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import ClassVar
 
 from fedsuite.messages.records import ARRAYS, Reply, Request
 from fedsuite.models.arrays import load_arrays
@@ -15,8 +14,6 @@ class FedAvgFTClient(FederatedClient):
 
     A message without epochs has the received model scored as it is.
     """
-
-    BATCHED: ClassVar[bool] = True
 
     fine_tune_epochs = Told(int, otherwise=0)
 

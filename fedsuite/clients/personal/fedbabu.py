@@ -1,7 +1,6 @@
 """Client of FedBABU: trains the body alone, and tunes the model before it is scored."""
 
 from collections.abc import Collection
-from typing import ClassVar
 
 from fedsuite.clients.personal.fedavg_ft import FedAvgFTClient
 from fedsuite.messages.records import ARRAYS, Reply, Request
@@ -12,8 +11,6 @@ from fedsuite.training.told import Told
 
 class FedBABUClient(FedAvgFTClient):
     """Trains the received model with its head frozen, and sends the body."""
-
-    BATCHED: ClassVar[bool] = True
 
     fine_tune_part = Told(str, otherwise="full")
 

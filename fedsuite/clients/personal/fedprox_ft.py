@@ -1,12 +1,8 @@
 """Client of FedProx + fine-tuning."""
 
-from typing import ClassVar
-
 from fedsuite.clients.drift.fedprox import FedProxClient
 from fedsuite.clients.personal.fedavg_ft import FedAvgFTClient
 
 
 class FedProxFTClient(FedProxClient, FedAvgFTClient):
     """Trains with the proximal term, and tunes without it."""
-
-    BATCHED: ClassVar[bool] = True

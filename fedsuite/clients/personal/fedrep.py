@@ -1,7 +1,6 @@
 """Client of FedRep."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 from fedsuite.clients.personal.partial import PartialClient
 from fedsuite.messages.records import ARRAYS, Request
@@ -14,8 +13,6 @@ class FedRepClient(PartialClient):
 
     The received part gets the client's local work.
     """
-
-    BATCHED: ClassVar[bool] = True
 
     head_epochs = Told(int)
 

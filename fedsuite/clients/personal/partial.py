@@ -1,7 +1,5 @@
 """Client that shares a part of its model."""
 
-from typing import ClassVar
-
 from fedsuite.clients.personal.own_model import OwnModelClient
 from fedsuite.messages.records import ARRAYS, Reply, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
@@ -14,8 +12,6 @@ class PartialClient(OwnModelClient):
     The own part is what a training message does not hold. The client's store keeps it from
     round to round.
     """
-
-    BATCHED: ClassVar[bool] = True
 
     def on_train(self, request: Request) -> Reply:
         """Train, send back what came, and store the rest."""

@@ -13,7 +13,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,10 +20,8 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from fedsuite.core.errors import FedsuiteError, RunError
-from fedsuite.core.keys import Value
 from fedsuite.core.logs import configure_logs, log_scope
-from fedsuite.engines.cohorts import answer_together, answered
-from fedsuite.engines.local import node_context
+from fedsuite.engines.local import answered, node_context
 from fedsuite.engines.pool.arena import Arena, Arenas, up_arena
 from fedsuite.engines.pool.packing import (
     hear_arrays,
@@ -36,7 +33,6 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import Arrays
 from fedsuite.running.worker import Worker, client_app_for
 from fedsuite.training.app import Failures
-from fedsuite.training.cohort import Cohort
 from fedsuite.workarounds.identity import flower_identity
 
 
@@ -92,7 +88,6 @@ def serve(line: Connection, arenas: Arenas) -> None:
     config, store = dict(experiment.values), CarriedStore()
     failures = CarriedFailures()
     app: ClientApp | None = None
-    cohort: Cohort | None = None
     with log_scope(run=setup["run"]), flower_identity():
         while True:
             told = json.loads(line.recv_bytes())
@@ -101,10 +96,10 @@ def serve(line: Connection, arenas: Arenas) -> None:
             try:
                 # Not before the first message, when the parent has decoded the data.
                 if app is None:
-                    worker = Worker(experiment, store)
-                    app, cohort = client_app_for(worker, failures), worker.cohort
-                answer_one = partial(_answer_one, app, config, setup["nodes"])
-                reply = answer_together(message, answer_one, cohort)
+                    app = client_app_for(Worker(experiment, store), failures)
+                node = message.metadata.dst_node_id
+                context = node_context(node, setup["nodes"], config)
+                reply = answered(app, message, context)
                 answer = _answer(reply, store, arenas.all[up_arena(told["reply"])])
                 answer["failures"], failures.found = failures.found, []
             except Exception as error:
@@ -113,13 +108,6 @@ def serve(line: Connection, arenas: Arenas) -> None:
                 fatal = str(error) if refused else ""
                 answer = {"error": f"{type(error).__name__}: {error}", "fatal": fatal}
             line.send_bytes(json.dumps(answer).encode())
-
-
-def _answer_one(
-    app: ClientApp, config: dict[str, Value], num_nodes: int, message: Message
-) -> Message:
-    context = node_context(message.metadata.dst_node_id, num_nodes, config)
-    return answered(app, message, context)
 
 
 def _message(told: dict[str, Any], arenas: Arenas) -> Message:

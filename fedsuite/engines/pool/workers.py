@@ -16,7 +16,6 @@ from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fedsuite.core.errors import ConfigError, RunError
-from fedsuite.engines.cohorts import parts
 from fedsuite.engines.pool.arena import (
     REPLIES,
     SHARED,
@@ -90,7 +89,7 @@ class WorkerProcess:
         index
             Place of the message in its exchange.
         message
-            Message or messages to answer.
+            Message to answer.
         states
             Client, version and arrays of each client's stored state, or why the state is
             missing.
@@ -248,7 +247,7 @@ class WorkerPool:
         Parameters
         ----------
         messages
-            Message or messages to answer.
+            Messages to answer.
         answer_here
             Function that answers a message in this process while the workers are busy.
 
@@ -378,16 +377,15 @@ class WorkerPool:
 
 
 def _requests_with_states(message: Message) -> Iterator[Request]:
-    """Yield the requests of a message, of all of a cohort, that start from a state."""
+    """Yield the requests of a message that start from a state."""
     versions = (START_VERSIONS in record for record in message.content.values())
     if not any(versions):
         return
-    for part in parts(message):
-        metadata = part.metadata
-        requests, _ = unpack_requests(
-            part.content, metadata.message_type, metadata.group_id, 0
-        )
-        yield from (request for request in requests if request.start_version)
+    metadata = message.metadata
+    requests, _ = unpack_requests(
+        message.content, metadata.message_type, metadata.group_id, 0
+    )
+    yield from (request for request in requests if request.start_version)
 
 
 def _array_records(content: RecordDict) -> list[ArrayRecord]:
