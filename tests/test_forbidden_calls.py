@@ -32,7 +32,6 @@ BECOMES = {
     "fedsuite/deploy/commands.py: call of os.execv",
     "fedsuite/deploy/preloaded/superexec.py: call of os.execv",
     "fedsuite/deploy/preloaded/superexec.py: call of os.execve",
-    "fedsuite/engines/begun.py: call of os.execv",
 }
 """Where a process becomes a program of Flower: without a shell, as a list of words."""
 

@@ -33,7 +33,6 @@ def test_nothing_heavy_is_imported(program):
 
 LATE = ("matplotlib", "scipy", "sklearn", "pyarrow", "pandas", "flwr_datasets", "ray")
 LATE += ("tensorboard", "torch._dynamo", "sympy", "fedsuite.engines.flower")
-LATE += ("fedsuite.engines.early", "fedsuite.engines.begun")
 
 TO_THE_FIRST_ROUND = f"""
 import sys

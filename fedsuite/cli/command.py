@@ -20,8 +20,7 @@ from fedsuite.core.extras import naming_extras
 from fedsuite.core.output import outliving_readers
 from fedsuite.core.progress import shown
 from fedsuite.deploy.commands import app as deploy_app
-from fedsuite.engines.ahead import begun_for
-from fedsuite.engines.api import ENGINES, Engine, changed, run_begun
+from fedsuite.engines.api import ENGINES, Engine
 from fedsuite.engines.room import Room
 from fedsuite.experiment.command_options import (
     FileArgument,
@@ -147,15 +146,19 @@ def run(
     client_gpus: GpusOption = 0.0,
 ) -> None:
     """Run an experiment."""
-    chosen = _engine(engine)
-    # What will be wanted can be told before the keys are known.
-    typed = dict(setting.partition("=")[::2] for setting in settings or [])
-    room = Room(num_supernodes, client_cpus, client_gpus)
-    with begun_for(file, changed(typed, chosen, None), room) as begun:
-        with _imports_uncollected():
-            import fedsuite.engines.local  # noqa: F401
+    with _imports_uncollected():
+        import fedsuite.engines.local  # noqa: F401
+        from fedsuite.engines.api import run as start
 
-        run_begun(file, changed(overrides(settings), chosen, seed), room, begun)
+    start(
+        file,
+        engine=_engine(engine),
+        seed=seed,
+        overrides=overrides(settings),
+        num_supernodes=num_supernodes,
+        client_cpus=client_cpus,
+        client_gpus=client_gpus,
+    )
 
 
 @app.command()

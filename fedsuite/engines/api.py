@@ -13,11 +13,9 @@ from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.logs import harmless, write_line
 from fedsuite.core.output import outliving_terminal
 from fedsuite.core.progress import Work, shown
-from fedsuite.engines.ahead import begun_for
 from fedsuite.engines.room import Room
 
 if TYPE_CHECKING:
-    from fedsuite.engines.early import EarlyWorld
     from fedsuite.experiment.experiment import Experiment
     from fedsuite.results.compare import Comparison
     from fedsuite.results.reader import Run
@@ -69,60 +67,23 @@ def run(
     Stopped
         If Ctrl-C ends the run; this ``KeyboardInterrupt`` says where the run stopped.
     """
-    changes = changed(overrides or {}, engine, seed)
-    if not isinstance(experiment, Mapping):
-        experiment = Path(experiment)
-    room = Room(num_supernodes, client_cpus, client_gpus)
-    with begun_for(experiment, changes, room) as begun:
-        return run_begun(experiment, changes, room, begun)
-
-
-def changed(
-    overrides: Mapping[str, Value], engine: str | None, seed: int | None
-) -> dict[str, Value]:
-    """Return the values that override an experiment's; None is no value."""
-    named = {"seed": seed, "engine": engine}
-    return {
-        **overrides,
-        **{key: value for key, value in named.items() if value is not None},
-    }
-
-
-def run_begun(
-    experiment: Path | Mapping[str, Value],
-    changes: Mapping[str, Value],
-    room: Room,
-    begun: "EarlyWorld | None",
-) -> "Run":
-    """Run an experiment of which some programs may have begun.
-
-    Parameters
-    ----------
-    experiment
-        File, or keys and values.
-    changes
-        Values that override the experiment's.
-    room
-        Where clients train.
-    begun
-        What :func:`~fedsuite.engines.ahead.begun_for` has begun.
-
-    Raises
-    ------
-    FedsuiteError
-        As for :func:`run`.
-    """
     from fedsuite.experiment.experiment import Experiment
 
+    changes = dict(overrides or {})
+    if seed is not None:
+        changes["seed"] = seed
+    if engine is not None:
+        changes["engine"] = engine
     if isinstance(experiment, Mapping):
         chosen = Experiment.from_values({**experiment, **changes}, tuple(changes))
     else:
-        chosen = Experiment.load(experiment, changes)
+        chosen = Experiment.load(Path(experiment), changes)
     if chosen.note:
         write_line(chosen.note)
     resolved = at_home(chosen)
     folder = Path(str(resolved["output-dir"])) / str(resolved["run-name"])
-    return _start(resolved, folder, room, begun)
+    room = Room(num_supernodes, client_cpus, client_gpus)
+    return _start(resolved, folder, room)
 
 
 def resume(
@@ -160,8 +121,6 @@ def resume(
     Stopped
         As for :func:`run`.
     """
-    from fedsuite.results.layout import EXPERIMENT
-
     folder = Path(path).resolve()
     federation = federation_of(folder)
     if federation and engine is None:
@@ -169,11 +128,9 @@ def resume(
             f"{folder} is a run of the federation {federation}: go on with it by the "
             f"command `fedsuite resume {folder}`, or name an engine"
         )
-    changes = changed({}, engine, None)
-    room = Room(num_supernodes, client_cpus, client_gpus)
-    with begun_for(folder / EXPERIMENT, changes, room) as begun:
-        resumed = at_home(resumable(folder, changes, num_rounds, from_round))
-        return _start(resumed, folder, room, begun)
+    changes: dict[str, Value] = {} if engine is None else {"engine": engine}
+    resumed = at_home(resumable(folder, changes, num_rounds, from_round))
+    return _start(resumed, folder, Room(num_supernodes, client_cpus, client_gpus))
 
 
 def federation_of(folder: Path) -> str:
@@ -269,9 +226,7 @@ def _free_name(output: Path, stem: str) -> str:
     return unique
 
 
-def _start(
-    experiment: "Experiment", folder: Path, room: Room, begun: "EarlyWorld | None"
-) -> "Run":
+def _start(experiment: "Experiment", folder: Path, room: Room) -> "Run":
     num_clients = experiment.num_clients
     if not 0 <= room.num_supernodes <= num_clients:
         raise ConfigError(
@@ -280,18 +235,16 @@ def _start(
         )
     room.check(str(experiment["engine"]), str(experiment["device"]))
     with outliving_terminal():
-        return _started(experiment, folder, room, begun)
+        return _started(experiment, folder, room)
 
 
-def _started(
-    experiment: "Experiment", folder: Path, room: Room, begun: "EarlyWorld | None"
-) -> "Run":
+def _started(experiment: "Experiment", folder: Path, room: Room) -> "Run":
     from fedsuite.results.reader import load_run
     from fedsuite.results.writer import RunFolder
 
     try:
         with shown():
-            _drive(experiment, folder, room, begun)
+            _drive(experiment, folder, room)
     except (KeyboardInterrupt, SystemExit) as error:
         # The run's other processes, if any, were killed.
         RunFolder.stop(folder)
@@ -329,9 +282,7 @@ def write_report_if_wanted(
         write_line(f"report: {folder / NAME}")
 
 
-def _drive(
-    experiment: "Experiment", folder: Path, room: Room, begun: "EarlyWorld | None"
-) -> None:
+def _drive(experiment: "Experiment", folder: Path, room: Room) -> None:
     """Run an experiment on its engine."""
     if experiment["engine"] == "local":
         from fedsuite.engines.local import run_local
@@ -363,7 +314,6 @@ def _drive(
             client_cpus=room.client_cpus,
             client_gpus=room.client_gpus,
             address=address,
-            begun=begun,
         )
     else:
         from fedsuite.engines.deployment import run_deployment

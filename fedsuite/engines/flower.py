@@ -90,11 +90,7 @@ def fleet_is_grpc() -> bool:
     return flower_version() < _HTTP_SINCE
 
 
-def in_world(
-    drive: Callable[[World], None],
-    make: Callable[[], World] = World,
-    first: World | None = None,
-) -> None:
+def in_world(drive: Callable[[World], None], make: Callable[[], World] = World) -> None:
     """Call ``drive`` with a private world, again with a fresh world if a port was taken.
 
     No process outlives the call, even at SIGTERM or Ctrl-C.
@@ -105,15 +101,12 @@ def in_world(
         What to do in the world.
     make
         Returns a fresh world.
-    first
-        World to begin with, if there is one already; closed like the others.
     """
     with stop_signals_raise():
         for _ in range(_ATTEMPTS):
-            with contextlib.suppress(PortTakenError), first or make() as world:
+            with contextlib.suppress(PortTakenError), make() as world:
                 drive(world)
                 return
-            first = None
     raise RunError(f"no free port on 127.0.0.1 after {_ATTEMPTS} tries")
 
 
@@ -126,31 +119,6 @@ def start_superlink(world: World, options: Sequence[str]) -> SuperLink:
         Where to start it.
     options
         More options of ``flower-superlink``.
-    """
-    superlink = launch_superlink(world, options)
-    wait_for(superlink)
-    return superlink
-
-
-def launch_superlink(world: World, options: Sequence[str]) -> SuperLink:
-    """Start a SuperLink on loopback, which may be used after :func:`wait_for`.
-
-    Parameters
-    ----------
-    world, options
-        As for :func:`start_superlink`.
-    """
-    port = world.reserve_port()
-    control = fleet = f"127.0.0.1:{port}"
-    command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
-    if fleet_is_grpc():
-        fleet = f"127.0.0.1:{world.reserve_port()}"
-        command += ["--fleet-api-address", fleet]
-    return SuperLink(world.start("superlink", [*command, *options]), control, fleet)
-
-
-def wait_for(superlink: SuperLink) -> None:
-    """Wait until a SuperLink answers.
 
     Raises
     ------
@@ -159,15 +127,22 @@ def wait_for(superlink: SuperLink) -> None:
     RunError
         If it ends for another reason, or does not answer after two minutes.
     """
-    program, (host, _, port) = superlink.program, superlink.control_address.rpartition(":")
+    port = world.reserve_port()
+    control = fleet = f"127.0.0.1:{port}"
+    command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    if fleet_is_grpc():
+        fleet = f"127.0.0.1:{world.reserve_port()}"
+        command += ["--fleet-api-address", fleet]
+    program = world.start("superlink", [*command, *options])
     # The log too, because another program that holds the port might be healthy.
     with Work("starting the SuperLink"):
         program.wait_until(
             lambda: (
                 "running on" in program.text
-                and answers(http.client.HTTPConnection(host, int(port), timeout=1.0))
+                and answers(http.client.HTTPConnection("127.0.0.1", port, timeout=1.0))
             )
         )
+    return SuperLink(program, control, fleet)
 
 
 def answers(connection: http.client.HTTPConnection) -> bool:

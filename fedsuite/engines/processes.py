@@ -176,7 +176,7 @@ class World:
     """
 
     def __init__(self, package: str = "fedsuite") -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="fed-", dir=short_base())).resolve()
+        self.folder = Path(tempfile.mkdtemp(prefix="fed-", dir=_short_base())).resolve()
         self.neutral = self.folder / "empty"
         """Empty working folder of every process; files there would shadow the app."""
         self.neutral.mkdir()
@@ -208,32 +208,18 @@ class World:
         self._reserved.append(reserved)
         return port
 
-    def start(
-        self, name: str, command: Sequence[str], files: Sequence[int] = ()
-    ) -> Program:
-        """Start ``command`` in the background, with its output in a file.
-
-        Parameters
-        ----------
-        name
-            Name of the process, for its log.
-        command
-            Words; the first is the program's path, or its name in the world's ``PATH``.
-        files
-            Numbers of open files that the process is to have too.
-        """
+    def start(self, name: str, command: Sequence[str]) -> Program:
+        """Start ``command`` in the background, with its output in a file."""
         log = self.folder / f"{name}.log"
-        found = shutil.which(command[0], path=self.environment.get("PATH"))
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [found or executable(command[0]), *command[1:]],
+                [executable(command[0]), *command[1:]],
                 cwd=self.neutral,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=files,
             )
         program = Program(name, process, log)
         self._programs.append(program)
@@ -337,7 +323,7 @@ def _script_folders() -> list[str]:
     return [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
 
 
-def short_base() -> str:
+def _short_base() -> str:
     """Return a temporary folder whose path is short enough for Ray's sockets."""
     base = tempfile.gettempdir()
     fits = len(base) <= LONGEST_BASE and not any(c.isspace() for c in base)

@@ -11,19 +11,27 @@ from fedsuite.core.extras import require
 from fedsuite.core.keys import Value
 from fedsuite.core.output import print_line
 from fedsuite.engines.cluster import ADDRESS_VARIABLE
-from fedsuite.engines.early import JOB_VARIABLE, EarlyWorld, can_begin, spare_time
-from fedsuite.engines.flower import (
-    OnLine,
-    SuperLink,
-    in_world,
-    launch_superlink,
-    run_app,
-    wait_for,
-)
-from fedsuite.engines.processes import World
+from fedsuite.engines.flower import OnLine, in_world, run_app, start_superlink
+from fedsuite.engines.processes import POLL_INTERVAL, World
 from fedsuite.engines.staging import stage_app
 from fedsuite.experiment.plug_ins import ALLOWED_CODE_VARIABLE, own_code
 from fedsuite.results.layout import RUN_FOLDER, read_manifest
+
+_JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Variable that Ray merges into what a program asks of its job; Flower asks for no such."""
+
+_SPARING = {
+    # Seconds between the SuperExec's looks for work. At Flower's 20 looks per second
+    # SuperExec and SuperLink take 12 % of a core throughout a run.
+    POLL_INTERVAL: "0.5",
+    # Ray starts a worker per core before anything asks for one. Flower's actors need
+    # another environment than those have, so that they would be thrown away.
+    "RAY_prestart_worker_first_driver": "0",
+    # Ray's programs start side by side. Who finds no other yet waits a second, ten times.
+    "RAY_raylet_client_connect_timeout_milliseconds": "50",
+    "RAY_raylet_client_num_connect_attempts": "200",
+}
+"""Variables that keep a simulation's programs from waiting, and from useless work."""
 
 
 def run_ray(
@@ -35,7 +43,6 @@ def run_ray(
     address: str = "",
     on_line: OnLine = print_line,
     package: Path | None = None,
-    begun: EarlyWorld | None = None,
 ) -> None:
     """Run an app in Flower's simulation and return when it has completed.
 
@@ -56,8 +63,6 @@ def run_ray(
         Function that takes each line of the run's log, without colours; default: print.
     package
         Package folder with ``server_app.py`` and ``client_app.py``; default: this fedsuite.
-    begun
-        World in which SuperLink, Ray and simulation have begun for this package, if any.
 
     Raises
     ------
@@ -74,32 +79,22 @@ def run_ray(
     allowed = {ALLOWED_CODE_VARIABLE: ",".join(own_code(run_config))}
 
     def drive(world: World) -> None:
-        superlink = _begun(world, allowed, address)
+        # The user's own values win.
+        world.environment = {**_SPARING, **world.environment, **allowed}
+        if address:
+            world.environment[ADDRESS_VARIABLE] = address
+            # Actors of a running cluster inherit the environment of its nodes, not ours.
+            job = {"runtime_env": {"env_vars": allowed}}
+            world.environment[_JOB_VARIABLE] = json.dumps(job)
         app = stage_app(world.folder / "app", run_config, package=package)
+        superlink = start_superlink(world, ["--simulation"])
         options = ["--federation-config", federation]
         # The world's Ray needs no orderly end; a cluster's does.
         told = on_line if address else partial(_tell_until_finished, on_line)
-        wait_for(superlink)
         with suppress(_Finished):
             run_app(world, app, superlink, options, told)
 
-    kind = EarlyWorld if can_begin() and not address else World
-    in_world(drive, partial(kind, package.name if package else "fedsuite"), begun)
-
-
-def _begun(world: World, allowed: Mapping[str, str], address: str) -> SuperLink:
-    """Return the SuperLink of a world, told what the run needs."""
-    if isinstance(world, EarlyWorld):
-        world.tell(allowed)
-        return world.superlink
-    spare_time(world.environment)
-    world.environment.update(allowed)
-    if address:
-        world.environment[ADDRESS_VARIABLE] = address
-        # Actors of a running cluster inherit the environment of its nodes, not ours.
-        job = {"runtime_env": {"env_vars": allowed}}
-        world.environment[JOB_VARIABLE] = json.dumps(job)
-    return launch_superlink(world, ["--simulation"])
+    in_world(drive, partial(World, package.name if package else "fedsuite"))
 
 
 class _Finished(Exception):

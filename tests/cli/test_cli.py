@@ -355,7 +355,7 @@ def test_interruption_is_quiet(command, small, monkeypatch):
     def interrupt(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedsuite.cli.command.run_begun", interrupt)
+    monkeypatch.setattr("fedsuite.engines.api.run", interrupt)
     assert command("run", small) == (130, "", "")
 
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 import fedsuite
 from fedsuite.cli import command
 from fedsuite.core.errors import ConfigError, RunError
-from fedsuite.engines import ahead, early, room
+from fedsuite.engines import room
+from fedsuite.engines.processes import World
 from fedsuite.engines.room import Room
 from tests.small_runs import SMALL
 
@@ -83,17 +84,14 @@ def test_the_count_is_this_machine_s() -> None:
 @pytest.mark.parametrize(
     "option", [["--client-cpus", "100000"], ["--client-gpus", "64"]], ids=lambda o: o[0]
 )
-@pytest.mark.parametrize("begins", [True, False])
 def test_too_much_is_refused_before_anything_is_made(
-    option: list[str], begins: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    option: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedsuite.engines.early.can_begin", lambda: begins)
-
-    def begin(world: early.EarlyWorld) -> None:
+    def begin(world: World, package: str = "") -> None:
         pytest.fail("something began")
 
-    monkeypatch.setattr(early.EarlyWorld, "__init__", begin)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(World, "__init__", begin)
     file = tmp_path / "e.toml"
     file.write_text('model = "linear"\nplots = false\n')
     words = ["run", str(file), "--engine", "ray", *option]
@@ -110,12 +108,6 @@ def test_an_engine_that_sets_nothing_aside(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--client-gpus 0\.5: the engine local"):
         fedsuite.run({**SMALL, **places}, client_gpus=0.5)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_begins_for_clients_that_do_not_fit() -> None:
-    values = {"engine": "ray"}
-    with ahead.begun_for(values, {}, Room(client_cpus=100_000)) as begun:
-        assert begun is None
 
 
 def test_a_run_without_a_round_is_not_in_the_way(

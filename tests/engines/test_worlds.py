@@ -172,20 +172,6 @@ def test_world_is_made_anew_when_a_port_was_taken() -> None:
     assert not any(world.folder.exists() for world in worlds)
 
 
-def test_a_world_that_is_there_comes_first_and_once() -> None:
-    worlds: list[World] = []
-
-    def drive(world: World) -> None:
-        worlds.append(world)
-        if len(worlds) == 1:
-            raise PortTakenError
-
-    with World() as first:
-        in_world(drive, first=first)
-        assert not first.folder.exists()
-    assert [world is first for world in worlds] == [True, False]
-
-
 def test_ports_taken_again_and_again_are_an_error() -> None:
     def drive(world: World) -> None:
         raise PortTakenError
