@@ -1,7 +1,7 @@
 """Clients whose updates are far from the others', over a run's rounds.
 
-Reads the columns of ``clients.jsonl`` that :mod:`fedsuite.rounds.witness` writes, and the
-events of replies that were refused or bounded.
+Reads the columns of ``clients.jsonl`` that :mod:`fedsuite.rounds.update_norms` writes, and
+the events of replies that were refused or bounded.
 """
 
 from collections import defaultdict
@@ -22,8 +22,8 @@ from fedsuite.results.reader import Client, Run, load_run
 
 NOTE = (
     "Far from the others is not dishonest: a hospital with other patients looks the same. "
-    "Look at a client's data before you exclude it. Lengths are in medians of the round; "
-    "the cosine is that of the client's update with the mean of the others' updates."
+    "Look at a client's data before you exclude it. Lengths are in medians of the round. "
+    "A lie of the usual length is not seen here: the key aggregator bounds what it does."
 )
 
 COLUMNS = (
@@ -33,8 +33,6 @@ COLUMNS = (
     "bounded %",
     "length, median",
     "length, largest",
-    "cosine, median",
-    "cosine, least",
     "weight, mean",
     "examples, largest",
     "claim cut, largest",
@@ -50,16 +48,16 @@ class Suspect:
     refused: float
     bounded: float
     lengths: tuple[float, ...]
-    cosines: tuple[float, ...]
     weights: tuple[float, ...]
     examples: float
     claimed: float | None
 
     @property
     def oddness(self) -> tuple[float, float, str]:
-        """Sort key: refused and bounded first, then the least agreement, then the name."""
-        agreement = float(np.median(self.cosines)) if self.cosines else 0.0
-        return -self.refused - self.bounded, agreement, str(self.client)
+        """Sort key: refused and bounded first, then lengths far from 1, then the name."""
+        sizes = np.abs(np.log([size for size in self.lengths if size > 0]))
+        far = float(np.median(sizes)) if sizes.size else 0.0
+        return -self.refused - self.bounded, -far, str(self.client)
 
     def cells(self) -> tuple[Any, ...]:
         """Return the client's cells of the table."""
@@ -68,8 +66,7 @@ class Suspect:
             self.rounds,
             100 * self.refused,
             100 * self.bounded,
-            *_ends(self.lengths, max),
-            *_ends(self.cosines, min),
+            *_median_and_largest(self.lengths),
             float(np.mean(self.weights)) if self.weights else None,
             self.examples,
             self.claimed,
@@ -111,7 +108,6 @@ def suspects(run: Run) -> list[Suspect]:
                 len(lost) / asked if asked else 0.0,
                 len(bounded.get(key, set())) / asked if asked else 0.0,
                 _numbers(own, "norm_ratio"),
-                _numbers(own, "cosine"),
                 _numbers(own, "weight"),
                 max(_numbers(own, "num_examples"), default=0.0),
                 max(_numbers(own, "claimed_examples"), default=None),
@@ -133,17 +129,13 @@ def command(
 
 
 def suspects_figure(found: Sequence[Suspect]) -> Figure:
-    """Draw each client's cosine against its length, medians over rounds."""
+    """Draw the lengths of each client's updates, the oddest client first."""
     figure, (axes,) = panels(1, 1, 5.0, 3.8)
-    for suspect in found:
-        if suspect.lengths and suspect.cosines:
-            x, y = float(np.median(suspect.lengths)), float(np.median(suspect.cosines))
-            axes.plot(x, y, "o", color="black", markersize=4)
-            axes.annotate(f" {suspect.client}", (x, y), fontsize=8)
-    axes.axhline(0, color="0.4", linewidth=0.8)
-    dress(
-        axes, "Clients' updates", "length, medians of the round", "cosine with the others"
-    )
+    for place, suspect in enumerate(found):
+        axes.plot([place] * len(suspect.lengths), suspect.lengths, "k.", markersize=4)
+    axes.set_xticks(range(len(found)), [str(suspect.client) for suspect in found])
+    axes.axhline(1, color="0.4", linewidth=0.8)
+    dress(axes, "Clients' updates", "client", "length, medians of the round")
     return figure
 
 
@@ -166,8 +158,5 @@ def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]:
     return tuple(float(row[name]) for row in rows if row.get(name) is not None)
 
 
-def _ends(values: Sequence[float], end: Any) -> tuple[float | None, float | None]:
-    """Return the median and an end of values; None of none."""
-    if not values:
-        return None, None
-    return float(np.median(values)), float(end(values))
+def _median_and_largest(values: Sequence[float]) -> tuple[float | None, float | None]:
+    return (float(np.median(values)), max(values)) if values else (None, None)

@@ -120,7 +120,7 @@ class FederatedStrategy(RoundLoop):
         self._begin_round(server_round, travelling, grid)
         self.reports = {}
         self.round_metrics = {}
-        self.witness.begin()
+        self.update_norms.begin()
         if self.sampling[TRAIN].fraction == 0.0:
             return []
         try:
@@ -162,7 +162,7 @@ class FederatedStrategy(RoundLoop):
             return None, None
         finally:
             report.bytes_up += reader.bytes_up
-            self.witness.tell(report)
+            self.update_norms.tell(report)
             report.tell_clipped()
         if self.recovery.must_go_back(report):
             self._miss(QuorumMissed(0, *NO_TRAINING))
@@ -364,7 +364,7 @@ class FederatedStrategy(RoundLoop):
 
         def accept(reply: ClientReply) -> None:
             if exchange.message_type == TRAIN:
-                self.witness.take(exchange, reply)
+                self.update_norms.take(exchange, reply)
                 self._infinite.note(reply.infinite)
             self._tell_left_out(reply, phase)
             if reply.stored_state:

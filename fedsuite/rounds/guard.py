@@ -36,8 +36,7 @@ from fedsuite.messages.records import (
     Arrays,
     is_model_record,
 )
-from fedsuite.messages.statistics import is_statistic
-from fedsuite.rounds.changes import Changes
+from fedsuite.rounds.changes import Changes, length, statistics, trained
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.validation import ClientReply
 
@@ -139,20 +138,6 @@ def median_of(positive: Sequence[float]) -> float:
     return positive[(len(positive) - 1) // 2] if len(positive) >= FEWEST else math.inf
 
 
-def length(
-    arrays: Mapping[str, NDArray[Any]],
-    origin: Mapping[str, NDArray[Any]],
-    changes: Changes | None = None,
-) -> float:
-    """Return the Euclidean length of floating-point arrays from an origin, in float64.
-
-    Arrays that the origin lacks are measured from 0. Infinity where the length overflows.
-    ``changes`` is memory to do it in.
-    """
-    total = (changes or Changes()).squares_from(arrays, origin)
-    return math.sqrt(total) if math.isfinite(total) else math.inf
-
-
 @dataclass
 class Guard:
     """Bounds what one reply can say.
@@ -236,8 +221,8 @@ class Guard:
                 origin = origins[record]
                 known = reply.lengths.pop((record, id(origin)), None)
                 if known is None:
-                    known = length(_trained(arrays), origin, self._changes)
-                measured = length(_statistics(arrays), origin, self._changes)
+                    known = length(trained(arrays), origin, self._changes)
+                measured = length(statistics(arrays), origin, self._changes)
                 amounts |= {record: known, f"{record} {STATISTICS}": measured}
             elif record in _VECTORS:
                 amounts[record] = length(arrays, {}, self._changes)
@@ -282,7 +267,7 @@ class Guard:
         record, _, part = kind.partition(" ")
         origin = origins.get(record, {})
         arrays = reply.arrays[record]
-        chosen = _statistics(arrays) if part else _trained(arrays)
+        chosen = statistics(arrays) if part else trained(arrays)
         scaled = {n: shortened(a, origin.get(n), counts / said) for n, a in chosen.items()}
         return replace(reply, arrays={**reply.arrays, record: {**arrays, **scaled}})
 
@@ -297,14 +282,6 @@ def shortened(
     # Never their difference, which may overflow.
     moved = (1.0 - factor) * start + factor * np.asarray(array, dtype=np.float64)
     return np.asarray(moved).astype(array.dtype)
-
-
-def _trained(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    return {n: a for n, a in arrays.items() if not is_statistic(n, a)}
-
-
-def _statistics(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    return {n: a for n, a in arrays.items() if is_statistic(n, a)}
 
 
 def _named(kind: str) -> str:

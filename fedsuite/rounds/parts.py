@@ -52,8 +52,8 @@ from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.server_step import ServerExtras
+from fedsuite.rounds.update_norms import UpdateNorms
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
-from fedsuite.rounds.witness import Witness
 
 logger = ServerLogger(__name__)
 
@@ -202,7 +202,7 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             phase: MetricMeans(phase, function, self.weighted_by_key)
             for phase, function in functions.items()
         }
-        self.witness = Witness()
+        self.update_norms = UpdateNorms()
         self.guard = Guard(
             Limit.parse("max_examples", self.max_examples),
             Limit.parse("max_update_norm", self.max_update_norm),

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import Arrays
+from fedsuite.rounds.changes import length
 from fedsuite.rounds.exchange import Rejection
-from fedsuite.rounds.guard import length
 from fedsuite.rounds.report import PhaseReport
 
 FAR = 10.0

@@ -16,7 +16,7 @@ FAILED = "round_failed"
 """Metric of a round whose training came to nothing: 1; other rounds have none."""
 
 OF_A_CLIENT = frozenset(
-    {"client", "update_norm", "norm_ratio", "cosine", "weight", "clipped", CLAIMED}
+    {"client", "update_norm", "norm_ratio", "weight", "clipped", CLAIMED}
 )
 """Columns that have no mean: they compare a client with the others."""
 

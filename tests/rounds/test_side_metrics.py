@@ -143,7 +143,7 @@ def test_records_of_the_apps_own_may_have_any_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["weight", "cosine", "update_norm", "clipped", "client", "norm-ratio"]
+    "name", ["weight", "update_norm", "clipped", "client", "norm-ratio"]
 )
 def test_metrics_named_as_the_servers_columns_have_their_mean(name: str) -> None:
     """Such a column compares clients: an app's own number of that name is none."""

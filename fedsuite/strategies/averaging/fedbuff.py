@@ -178,7 +178,7 @@ class FedBuff(FedAvg):
             for held in self.held
         ]
         for reply in sorted(found, key=lambda r: r.client_id):
-            self.witness.take(reader.exchange, reply)
+            self.update_norms.take(reader.exchange, reply)
             yield reply
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
