@@ -31,7 +31,6 @@ from fedsuite.results.reader import Run, load_run
 APART = "evaluation taken off"
 UNEVALUATED = "rounds without evaluation"
 SCORED = "scoring of trained models included"
-INCLUDED = "evaluation included"
 
 
 class Clock(StrEnum):
@@ -97,19 +96,14 @@ def timing(group: Group) -> Timing:
 
 def timed_rounds(run: Run) -> tuple[str, list[dict[str, Any]]]:
     """Return in words what is timed of a run, and the timed rounds."""
-    timed = [row for row in run.rounds if row.get("seconds") is not None]
-    if not timed:
+    if not run.rounds:
         raise RunError(f"{run.path}: no round with a time yet")
-    rows = timed[1:] or timed
-    known = all(row.get("seconds_evaluate") is not None for row in rows)
+    rows = list(run.rounds[1:] or run.rounds)
     # Trained models are scored inside training, so training's time includes that.
-    scored = bool(run.experiment.get("score-trained"))
-    if known and not scored:
+    if not run.experiment.get("score-trained"):
         return APART, rows
     unevaluated = [row for row in rows if row.get("evaluate_num_examples") is None]
-    if unevaluated:
-        return UNEVALUATED, unevaluated
-    return (SCORED if known else INCLUDED), rows
+    return (UNEVALUATED, unevaluated) if unevaluated else (SCORED, rows)
 
 
 def _times(rows: Sequence[dict[str, Any]], how: str, clock: Clock) -> NDArray[np.float64]:

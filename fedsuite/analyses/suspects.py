@@ -87,8 +87,7 @@ def suspects(run: Run) -> list[Suspect]:
             rows[row["client"]].append(row)
     if not any("update_norm" in row for found in rows.values() for row in found):
         raise RunError(
-            f"{run.path}: no client's row has update_norm: its clients sent no models, or "
-            "the run is older than this column"
+            f"{run.path}: no client's row has update_norm: its clients sent no models"
         )
     refused, bounded = (
         _rounds_of(run, kind) for kind in ("rejected-reply", "bounded-reply")

@@ -3,9 +3,9 @@
 import functools
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,6 @@ CLIENT_CACHE_BYTES = 1 << 30
 
 _READ_TOGETHER = 4096
 """Most rows that are read at once."""
-
-Held = TypeVar("Held")
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,6 @@ class FederatedData:
         self._scaling = scaling
         self._by_class = raw.labels.ndim == 1
         self._clients = LeastRecent[int, ClientData](CLIENT_CACHE_BYTES)
-        self._tests = LeastRecent[int, Split](CLIENT_CACHE_BYTES)
         self._lock = threading.Lock()
 
     @property
@@ -244,38 +241,16 @@ class FederatedData:
             self._known_clients(client_ids)
 
     def _known_clients(self, client_ids: Sequence[int]) -> list[ClientData]:
-        def read(new: Sequence[int]) -> Iterator[ClientData]:
-            parts = (self._read(new, *part) for part in self._parts())
-            return (ClientData(*splits) for splits in zip(*parts, strict=True))
-
-        return self._known(self._clients, client_ids, read, lambda data: data.nbytes)
-
-    def client_tests(self, client_ids: Sequence[int]) -> list[Split]:
-        """Return clients' test rows alone; those of small clients are read together."""
-
-        def read(new: Sequence[int]) -> Iterator[Split]:
-            return self._read(new, *self._parts()[1])
-
-        return self._known(
-            self._tests, client_ids, read, lambda split: split.features.nbytes
-        )
-
-    def _known(
-        self,
-        cache: LeastRecent[int, Held],
-        client_ids: Sequence[int],
-        read: Callable[[Sequence[int]], Iterator[Held]],
-        nbytes: Callable[[Held], int],
-    ) -> list[Held]:
-        """Return what a cache has of clients; read and keep what it lacks."""
+        """Return clients' rows; read and keep those that the cache lacks."""
         with self._lock:
-            found = {k: cache.get(k) for k in client_ids}
-        known = {k: held for k, held in found.items() if held is not None}
-        new = [k for k in found if k not in known]
-        for client_id, held in zip(new, read(new), strict=True):
-            known[client_id] = held
+            cached = {k: self._clients.get(k) for k in client_ids}
+        known = {k: data for k, data in cached.items() if data is not None}
+        new = [k for k in cached if k not in known]
+        parts = (self._read(new, *part) for part in self._parts())
+        for client_id, *splits in zip(new, *parts, strict=True):
+            known[client_id] = data = ClientData(*splits)
             with self._lock:
-                cache.put(client_id, held, nbytes(held))
+                self._clients.put(client_id, data, data.nbytes)
         return [known[k] for k in client_ids]
 
     def _read(

@@ -41,7 +41,6 @@ from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.experiment.shipped import find_experiment
 from fedsuite.experiment.site_keys import check_sites, number_of_sites
 from fedsuite.rounds.average_keys import refusal as average_refusal
-from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.privacy_rules import refusal as noise_refusal
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.strategies import load_strategy
@@ -51,25 +50,6 @@ if TYPE_CHECKING:
     from fedsuite.rounds.base import FederatedStrategy
 
 Group = TypeVar("Group", bound=Declaring)
-
-ABSENT: Mapping[str, Value] = {
-    "client-validation-fraction": 0.0,
-    "attack": "none",
-    "attackers": 0.2,
-    "attack-strength": AUTO,
-    **{key.name: key.default for key in PrivacyKeys.KEYS},
-}
-"""Values that leave an experiment what it is without the key: they identify nothing."""
-
-_FIRST_NAMES: Mapping[str, str] = {
-    "upload-noise-multiplier": "dp-noise-multiplier",
-    "upload-clip": "dp-clip",
-    "dp-noise-multiplier": "central-dp-noise-multiplier",
-}
-"""Keys that identify a run by another name, because older runs have them so."""
-
-_RETIRED = ("dp-clip", 1.0)
-"""A key that every older run's experiment has; now it is ``upload-clip``."""
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
@@ -282,11 +262,7 @@ class Experiment:
 
 def identifying(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the values that decide what is computed."""
-    return {
-        _FIRST_NAMES.get(key, key): value
-        for key, value in values.items()
-        if key not in local_keys() and (key not in ABSENT or value != ABSENT[key])
-    }
+    return {key: value for key, value in values.items() if key not in local_keys()}
 
 
 def read_file(path: Path) -> dict[str, object]:
@@ -341,8 +317,6 @@ def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> l
     """
     foreign = []
     for name, value in given.items():
-        if (name, value) == _RETIRED:
-            continue
         if name not in known_keys():
             raise unknown_key(name)
         if is_default(name, value):

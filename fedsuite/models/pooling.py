@@ -4,6 +4,9 @@ Torch's kernel for maps that lie one after the other, ``[n, channels, height, wi
 looks at one number at a time. Its kernel for maps whose channels lie together looks at
 several. The backward pass has it the other way round, so each pass gets the order that it
 is fast in.
+
+This file goes when :class:`torch.nn.MaxPool2d` takes no longer on a processor, for 64 maps
+of 28 by 28 in a batch of 10, forward and back, than :class:`MaxPool2d` here.
 """
 
 from typing import Any

@@ -12,7 +12,6 @@ from fedsuite.core.keys import Value
 from fedsuite.core.logs import configure_logs, json_logs, log_scope
 from fedsuite.core.registry import METHODS
 from fedsuite.data import DataSettings
-from fedsuite.messages.records import Reply, Request
 from fedsuite.running.node import (
     node_experiment,
     node_site,
@@ -44,11 +43,9 @@ def client_from_context(context: Context, client_id: int) -> Answering:
     return _worker_from(context).participant(context, client_id)
 
 
-def together_from_context(
-    context: Context, requests: Sequence[Request]
-) -> Mapping[int, Reply]:
-    """Return :meth:`Worker.together` of a run config's experiment."""
-    return _worker_from(context).together(context, requests)
+def read_ahead_from_context(context: Context, client_ids: Sequence[int]) -> None:
+    """Call :meth:`Worker.read_ahead` of a run config's experiment."""
+    _worker_from(context).read_ahead(context, client_ids)
 
 
 def facts_from_context(context: Context) -> Mapping[str, str]:
@@ -96,7 +93,7 @@ def _app_of(method: str) -> ClientApp:
         list(load_client(METHODS[method]).ACTIONS),
         mods=[log_mod, packing_mod],
         facts=facts_from_context,
-        together=together_from_context,
+        read_ahead=read_ahead_from_context,
     )
 
 

@@ -26,11 +26,7 @@ from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.array_records import num_bytes
 from fedsuite.messages.decomposition import clients_take_part
-from fedsuite.messages.records import (
-    Arrays,
-    Reply,
-    Request,
-)
+from fedsuite.messages.records import Arrays
 from fedsuite.models.arrays import buffer_names, load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
@@ -39,7 +35,6 @@ from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.running.node import (
     plug_in_facts,
 )
-from fedsuite.running.together import Together
 from fedsuite.training.app import Answering, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
 from fedsuite.training.base import FederatedClient
@@ -127,7 +122,6 @@ class Worker:
         self._remembers_initial = own or decomposed
         self._groups = parameter_groups(self._resident(0).model) if decomposed else None
         self._clients = LeastRecent[int, Answering](CLIENT_CACHE_BYTES)
-        self._together = None if experiment["sites"] else self._make_together()
 
     @property
     def actions(self) -> list[str]:
@@ -199,13 +193,10 @@ class Worker:
             )
         return PlannedClient(client, self._faults) if self._faults else client
 
-    def together(
-        self, context: Context, requests: Sequence[Request]
-    ) -> Mapping[int, Reply]:
-        """Return replies that are sooner made together; empty where clients are sites."""
-        if self._together is None or len(requests) == 1:
-            return {}
-        return self._together.answers(requests)
+    def read_ahead(self, context: Context, client_ids: Sequence[int]) -> None:
+        """Read the rows of several small clients at once; sites have read theirs."""
+        if not self._experiment["sites"]:
+            self._data.read_ahead(client_ids)
 
     def facts(self, context: Context) -> Mapping[str, str]:
         """Return fingerprints of public data and plug-ins, if any, for a node's hello."""
@@ -256,22 +247,6 @@ class Worker:
             model = network_model(self._experiment, self._data, index).to(self._device)
             self._residents[index] = _Resident(model, model_arrays(model))
         return self._residents[index]
-
-    def _make_together(self) -> Together:
-        same = self._groups is None and self._device.type == "cpu"
-        changed = self._liars or self._faults or self._self_regularisation
-        noised = self._privacy.upload_noise_multiplier > 0
-        return Together(
-            client_class=self._client_class,
-            data=self._data,
-            networks=self._networks,
-            training=self._training,
-            scoring=self._scoring,
-            seed=self._seed,
-            resident=lambda index: self._resident(index).model,
-            plain=same and not changed and not noised,
-            evaluates=same,
-        )
 
     def _make_scoring(self, num_rounds: int) -> Scoring:
         every = self._experiment.group(RoundSettings).evaluate_every
@@ -353,5 +328,5 @@ def client_app_for(worker: Worker, failures: Failures | None = None) -> ClientAp
         worker.actions,
         facts=worker.facts,
         failures=failures,
-        together=worker.together,
+        read_ahead=worker.read_ahead,
     )

@@ -4,7 +4,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -34,8 +34,8 @@ class Answering(Protocol):
 ClientFn = Callable[[Context, int], Answering]
 """Makes the client of a number, for a context."""
 
-Together = Callable[[Context, Sequence[Request]], Mapping[int, Reply]]
-"""Answers requests of one message at once: client to reply; others are asked one by one."""
+ReadAhead = Callable[[Context, Sequence[int]], None]
+"""Reads the rows of a message's clients, before the first of them answers."""
 
 Facts = Callable[[Context], Mapping[str, str]]
 """What a node tells of itself at the hello, for a context."""
@@ -71,7 +71,7 @@ def make_client_app(
     mods: list[Mod] | None = None,
     facts: Facts | None = None,
     failures: Failures | None = None,
-    together: Together | None = None,
+    read_ahead: ReadAhead | None = None,
 ) -> ClientApp:
     """Return a ClientApp that answers the given message types.
 
@@ -79,14 +79,14 @@ def make_client_app(
     the node's partition id as number. ``actions`` are the ``ACTIONS`` of the client's
     class, and ``mods`` Flower's, wrapped around each handler. ``facts`` adds to the node's
     hello, such as ``"public"``, a hash of its public data. ``failures`` logs errors in the
-    clients' code; None logs those of this app. ``together`` answers for clients whose work
-    is sooner done at once.
+    clients' code; None logs those of this app. ``read_ahead`` gets the numbers of a
+    message's clients, whose rows are sooner read at once.
     """
     app = ClientApp(mods=mods)
     told = failures or Failures()
 
     def handle(message: Message, context: Context) -> Message:
-        return answer(message, context, client_fn, told, together)
+        return answer(message, context, client_fn, told, read_ahead)
 
     def hello(message: Message, context: Context) -> Message:
         return greet(message, context, facts)
@@ -115,7 +115,7 @@ def answer(
     context: Context,
     client_fn: ClientFn,
     failures: Failures,
-    together: Together | None = None,
+    read_ahead: ReadAhead | None = None,
 ) -> Message:
     """Answer a message for all clients that it names.
 
@@ -132,27 +132,14 @@ def answer(
             reply = client_fn(context, requests[0].client_id).answer(requests[0])
         return Message(pack_reply(reply), reply_to=message)
     content = RecordDict()
-    replies = _answered_together(requests, context, together)
+    if read_ahead is not None and len(requests) > 1:
+        # Whose failure it is shows when each client is asked.
+        with suppress(Exception):
+            read_ahead(context, [request.client_id for request in requests])
     for request in requests:
-        if request.client_id in replies:
-            add_entry(content, request.client_id, replies[request.client_id])
-            continue
         with _noted(request):
             _add_answer(content, context, client_fn, request, failures)
     return Message(content, reply_to=message)
-
-
-def _answered_together(
-    requests: Sequence[Request], context: Context, together: Together | None
-) -> Mapping[int, Reply]:
-    """Return the replies that are made together; the log wants one at a time."""
-    if together is None or not requests or logger.isEnabledFor(logging.INFO):
-        return {}
-    try:
-        return together(context, requests)
-    except Exception:
-        # Whose failure it is shows when each is asked by itself.
-        return {}
 
 
 @contextmanager

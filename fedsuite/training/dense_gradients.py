@@ -90,16 +90,6 @@ def dense_gradients(model: nn.Module) -> DenseGradients | None:
     return DenseGradients(layers) if layers else None
 
 
-def dense_outputs(layers: Sequence[nn.Linear], features: Tensor) -> Tensor:
-    """Return the outputs of :func:`plain_layers` for ``[rows, ...]``."""
-    outputs = features.flatten(1)
-    for layer in layers:
-        if layer is not layers[0]:
-            outputs = torch.relu_(outputs)
-        outputs = torch.addmm(layer.bias, outputs, layer.weight.t())
-    return outputs
-
-
 def plain_layers(model: nn.Module) -> list[nn.Linear]:
     """Return :func:`dense_layers` of float32 on the CPU, all trained; else none."""
     layers = dense_layers(model)

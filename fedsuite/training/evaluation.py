@@ -4,7 +4,7 @@ Functions put the model into evaluation mode, and give it its own mode back. Dat
 model's device.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,16 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsuite.data import Split
-from fedsuite.data.specs import IGNORED
 from fedsuite.messages.records import Arrays
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.models.features import feature_width, with_features
-from fedsuite.training.dense_gradients import (
-    dense_gradients,
-    dense_outputs,
-    nll_loss_forward,
-    plain_layers,
-)
+from fedsuite.training.dense_gradients import dense_gradients
 from fedsuite.training.losses import (
     LossFunction,
     count_targets,
@@ -34,9 +28,6 @@ from fedsuite.training.losses import (
 
 # Small parts would not fill a GPU.
 GPU_EVALUATION_BATCH = 1024
-
-_SUM = 2
-"""The reduction's number in torch's kernels."""
 
 
 @torch.no_grad()
@@ -95,53 +86,6 @@ def evaluate_model(model: nn.Module, data: Split) -> tuple[float, float]:
         loss += float(summed_cross_entropy(outputs, labels))
         correct += int(right_targets(outputs, labels, data.never_right).sum())
     return loss / count, correct / count
-
-
-@torch.no_grad()
-def evaluate_on_each(model: nn.Module, parts: Iterable[Split]) -> list[tuple[float, float]]:
-    """Return what :func:`evaluate_model` says of each part, to the same bits.
-
-    Of small dense networks a pass over very few rows takes less time than what is around
-    it, which is done once for all parts here. Parts are taken one at a time.
-    """
-    layers = plain_layers(model)
-    if not layers:
-        with evaluation_mode(model):
-            return [evaluate_model(model, data) for data in parts]
-    scores: list[tuple[float, float]] = []
-    together: list[tuple[int, Tensor, Tensor]] = []
-    for place, data in enumerate(parts):
-        small = data.labels.ndim == 1 and 0 < len(data.labels) <= EVALUATION_BATCH
-        if small and data.never_right is None:
-            together.append((place, dense_outputs(layers, data.features), data.labels))
-            scores.append((0.0, 0.0))
-        else:
-            scores.append(evaluate_model(model, data))
-    if together:
-        places, outputs, labels = zip(*together, strict=True)
-        found = zip(places, _scores_of_each(outputs, labels), strict=True)
-        for place, score in found:
-            scores[place] = score
-    return scores
-
-
-def _scores_of_each(
-    outputs: Sequence[Tensor], labels: Sequence[Tensor]
-) -> Iterator[tuple[float, float]]:
-    """Yield mean loss and accuracy of each part from its outputs ``[rows, classes]``."""
-    rows = [len(part) for part in labels]
-    whole = torch.cat(list(outputs))
-    # What is of a row alone is done for all rows; the sums are those of each part.
-    logs = torch.log_softmax(whole, 1).split_with_sizes(rows)
-    losses = [
-        nll_loss_forward(log, part, None, _SUM, IGNORED)[0]
-        for log, part in zip(logs, labels, strict=True)
-    ]
-    right = (whole.argmax(dim=1) == torch.cat(list(labels))).cumsum(0)
-    ends = right[torch.tensor(rows).cumsum(0) - 1]
-    correct = ends.diff(prepend=ends.new_zeros(1)).tolist()
-    for loss, hits, count in zip(torch.stack(losses).tolist(), correct, rows, strict=True):
-        yield loss / count, hits / count
 
 
 @torch.no_grad()

@@ -159,19 +159,6 @@ def test_no_such_client(client_id):
         load_federated_data({}, 0).client(client_id)
 
 
-@pytest.mark.parametrize("together", [0, 10_000])
-def test_test_rows_of_several_clients_are_those_of_each(together, monkeypatch):
-    monkeypatch.setattr(federated, "_READ_TOGETHER", together)
-    data = load_federated_data({"partitioner": "dirichlet"}, seed=0)
-    for asked in ([3, 0, 9], [0, 1, 3]):
-        for client, split in zip(asked, data.client_tests(asked), strict=True):
-            alone = data.client(client).test
-            assert torch.equal(split.features, alone.features)
-            assert torch.equal(split.labels, alone.labels)
-            assert split.features.data_ptr() % 64 == 0
-    assert data.client_tests([]) == []
-
-
 @pytest.mark.parametrize(("most", "reads"), [(10_000, 3), (10, 0)])
 def test_small_clients_are_read_ahead_and_large_ones_left(most, reads, monkeypatch):
     values = {"partitioner": "dirichlet", "client-validation-fraction": 0.2}

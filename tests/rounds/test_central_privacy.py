@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsuite
-from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
+from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.registry import METHODS
 from fedsuite.core.settings import key
-from fedsuite.experiment.experiment import Experiment, identifying
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS
 from fedsuite.rounds import central_privacy
 from fedsuite.rounds.central_privacy import CentralPrivacy
@@ -409,15 +409,6 @@ def test_capped_weights_by_losses_take_part():
     trace = run(strategy, TamperingGrid(matrix_app(), 3))
     # The two of largest loss step to 2 and 4; each weighs the cap.
     np.testing.assert_allclose(trace.arrays[0]["weight"], 3.0, atol=0.02)
-
-
-def test_older_runs_keep_their_identity():
-    now = identifying(Experiment.from_values({}).values)
-    assert (now["dp-noise-multiplier"], now["dp-clip"]) == (0.0, 1.0)
-    assert "target-epsilon" not in now
-    assert "dp-clip" not in Experiment.from_values({"dp-clip": 1.0}).values
-    with pytest.raises(FedsuiteError, match=r"upload-clip|dp-clipping"):
-        Experiment.from_values({"dp-clip": 2.0})
 
 
 # ---- a membership test

@@ -1,5 +1,6 @@
 """Several clients in one message: which, how many, and to what end."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from fedsuite.data import FederatedData
 from fedsuite.engines import local
 from fedsuite.engines.local import LocalGrid, run_local
 from fedsuite.messages.records import (
@@ -112,8 +114,17 @@ def test_a_run_is_the_same_with_one_client_a_message(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "LocalGrid", Counting)
+    at_once: list[int] = []
+    read = FederatedData.read_ahead
+
+    def read_ahead(data: FederatedData, client_ids: Sequence[int]) -> None:
+        at_once.append(len(client_ids))
+        read(data, client_ids)
+
+    monkeypatch.setattr(FederatedData, "read_ahead", read_ahead)
     outcomes: list[Any] = []
     for most in (1, 4):
+        assert not at_once
         Counting.counts = []
         monkeypatch.setattr(local, "CLIENTS_PER_MESSAGE", most)
         finished = run_local(
@@ -124,3 +135,4 @@ def test_a_run_is_the_same_with_one_client_a_message(
             (bits(to_arrays(finished.result.arrays)), lines(tmp_path / str(most)))
         )
     assert outcomes[0] == outcomes[1]
+    assert set(at_once) == {4}

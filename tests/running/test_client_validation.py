@@ -183,19 +183,6 @@ def test_training_rows_may_choose(column: str) -> None:
     assert Experiment.from_values(given)["early-stop-metric"] == column
 
 
-def test_an_experiment_without_the_key_is_what_it_was() -> None:
-    experiment = Experiment.from_values({})
-    assert experiment["client-validation-fraction"] == 0.0
-    other = Experiment.from_values({"client-validation-fraction": 0.1})
-    assert other.fingerprint != experiment.fingerprint
-    without = {
-        key: value
-        for key, value in experiment.values.items()
-        if key != "client-validation-fraction"
-    }
-    assert Experiment(without).fingerprint == experiment.fingerprint
-
-
 def test_weights_and_training_know_nothing_of_validation_rows() -> None:
     """A client reports and trains on its other rows; all methods have the same rows."""
     given = {"client_validation_fraction": 0.25, "partitioner": "dirichlet"}

@@ -14,7 +14,7 @@ import fedsuite
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.rng import numpy_stream
 from fedsuite.data import Split
-from fedsuite.experiment.experiment import Experiment, identifying
+from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import (
     ARRAYS,
     CONTROL_CHANGE,
@@ -82,13 +82,6 @@ def test_what_cannot_be_is_refused_in_one_line(values: dict[str, Any], reason: s
     with pytest.raises(ConfigError, match=reason) as caught:
         Experiment.from_values(values)
     assert "\n" not in str(caught.value)
-
-
-def test_experiments_without_attack_keep_their_fingerprint() -> None:
-    assert not {"attack", "attackers", "attack-strength"} & set(
-        identifying(digits_experiment().values)
-    )
-    assert digits_experiment().fingerprint != digits_experiment(attack="ipm").fingerprint
 
 
 # What is sent

@@ -1,11 +1,12 @@
 """The client: what it may touch, what it repeats, and what it refuses."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import nn
 
 from fedsuite.clients.averaging.fedavg import FedAvgClient
@@ -17,16 +18,14 @@ from fedsuite.core.errors import RunError
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.array_records import to_arrays, to_record
-from fedsuite.messages.records import (
-    Reply,
-    Request,
-)
+from fedsuite.messages.records import Reply, Request, failures_in
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.training.app import make_client_app
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions
+from fedsuite.workarounds.identity import flower_identity
 from tests.helpers import (
     FULL_STEP,
     MEAN_WITHOUT,
@@ -267,3 +266,29 @@ def test_scores_of_validation_rows_are_those_of_a_client_tested_on_them() -> Non
     loss, count, wanted = other.evaluate(other.get_parameters({}), {})
     told = [found[f"validation-{name}"] for name in ("loss", "accuracy", "examples")]
     assert told == [loss, wanted["accuracy"], count]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("asked", [[2, 0], [1]])
+def test_rows_of_several_clients_are_read_before_the_first_answers(
+    asked: list[int], fails: bool
+) -> None:
+    calls: list[object] = []
+
+    def read_ahead(context: Context, client_ids: Sequence[int]) -> None:
+        calls.append(list(client_ids))
+        if fails:
+            raise OSError
+
+    def client_fn(context: Context, client_id: int) -> FederatedClient:
+        calls.append(client_id)
+        return make(FedAvgClient, client_id)
+
+    app = make_client_app(client_fn, ["train"], read_ahead=read_ahead)
+    arrays = to_record(model_arrays(network()))
+    config = ConfigRecord({"server-round": 1, "client-ids": asked})
+    content = RecordDict({"arrays": arrays, "config": config})
+    with flower_identity():
+        reply = app(Message(content, 1, "train"), Context(1, 1, {}, RecordDict(), {}))
+    assert calls == [*([asked] if len(asked) > 1 else []), *asked]
+    assert not failures_in(reply.content)
