@@ -110,7 +110,7 @@ say("report", "runs/a")
 say("partition", "simulations/quickstart.toml")
 say("run", "simulations/quickstart.toml", "--engine", "ray")
 say("run", "simulations/quickstart.toml", "--set", "dataset=mnist", "--set", "run-name=c")
-say("analyse", "latent-variance", "--output", "latent")
+say("analyse", "suspects", "runs/a")
 from fedsuite.data import SuitePartitioner
 """
 

@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedsuite import __version__
-from fedsuite.analyses import command_group
+from fedsuite.cli.analyse import app as analyse_app
 from fedsuite.cli.many_runs import sweep, tune
 from fedsuite.core.errors import ConfigError, FedsuiteError, Stopped
 from fedsuite.core.extras import naming_extras
@@ -49,7 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-app.add_typer(command_group(), name="analyse")
+app.add_typer(analyse_app, name="analyse")
 app.add_typer(deploy_app, name="deploy")
 
 NodesOption = Annotated[
@@ -63,22 +63,22 @@ EngineOption = Annotated[
 ]
 
 
-def main() -> None:
-    """Run the command; a fedsuite error is one line and exit code 1."""
+def main(program: Callable[[], object] = app) -> None:
+    """Run a program, the command; a fedsuite error is one line and exit code 1."""
     # Threads are a key of the experiment; further OpenMP threads would only contend.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         with outliving_readers():
-            _run_command()
+            _run(program)
     finally:
         # Python looks through all that torch made before it ends: half a second.
         gc.freeze()
 
 
-def _run_command() -> None:
+def _run(program: Callable[[], object]) -> None:
     try:
         with shown(), naming_extras("this command"):
-            app()
+            program()
     except FedsuiteError as error:
         print(f"fedsuite: error: {error}", file=sys.stderr)
         raise SystemExit(1) from None

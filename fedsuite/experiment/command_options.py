@@ -22,6 +22,10 @@ StandaloneOption = Annotated[
         "run, or made."
     ),
 ]
+OutputOption = Annotated[Path, typer.Option(help="Folder for table and plot.")]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace table and plot of an earlier call.")
+]
 
 
 def overrides(settings: Sequence[str] | None) -> dict[str, Value]:

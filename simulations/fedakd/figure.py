@@ -61,7 +61,7 @@ class Accuracies:
 def half_width(values: list[float]) -> float:
     """Return half of the 95 % t interval of the mean."""
     n = len(values)
-    return float(stats.t.ppf(0.975, n - 1)) * stdev(values) / n**0.5
+    return float(stats.t.ppf(0.975, n - 1) * stdev(values) / n**0.5)
 
 
 def draw(target: Path) -> None:
@@ -86,8 +86,15 @@ def draw(target: Path) -> None:
             )
             # Filled from five seeds on: what the rule for "seen" asks for.
             face = colour if len(values) >= 5 else "white"
-            style = {"marker": "o", "facecolors": face, "edgecolors": colour, "s": 18}
-            axes.scatter(values, [y + shift] * len(values), zorder=3, **style)
+            axes.scatter(
+                values,
+                [y + shift] * len(values),
+                s=18,
+                marker="o",
+                facecolors=face,
+                edgecolors=colour,
+                zorder=3,
+            )
         names.append(f"{title}, {rows} ({len(values)} seeds)")
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(names)), names)

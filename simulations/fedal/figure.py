@@ -50,7 +50,7 @@ class Runs:
 def half_width(values: list[float]) -> float:
     """Return half of the 95 % t interval of the mean."""
     n = len(values)
-    return float(stats.t.ppf(0.975, n - 1)) * stdev(values) / n**0.5
+    return float(stats.t.ppf(0.975, n - 1) * stdev(values) / n**0.5)
 
 
 def draw(target: Path) -> None:

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from fedsuite.core.errors import FedsuiteError
+from fedsuite.cli import main
 from simulations.leaderboard.board import rewrite_page, run_leaderboard
 
 
-def main(
+def command(
     suite: Annotated[Path, typer.Argument(help="Suite (TOML): problems, methods, budget.")],
     problems: Annotated[str, typer.Option(help="Some of the problems, by name.")] = "",
     methods: Annotated[
@@ -25,15 +25,11 @@ def main(
     output: Annotated[Path, typer.Option(help="Folder.")] = Path("leaderboard"),
 ) -> None:
     """Tune methods alike, train them on fresh seeds, and write a page; resumable."""
-    try:
-        if page_only:
-            rewrite_page(suite, output, into or [])
-        else:
-            named = {"problems": _names(problems), "methods": _names(methods)}
-            run_leaderboard(suite, output, workers=workers, **named)
-    except FedsuiteError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+    if page_only:
+        rewrite_page(suite, output, into or [])
+    else:
+        named = {"problems": _names(problems), "methods": _names(methods)}
+        run_leaderboard(suite, output, workers=workers, **named)
 
 
 def _names(text: str) -> list[str]:
@@ -41,4 +37,4 @@ def _names(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main(lambda: typer.run(command))

@@ -17,6 +17,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from fedsuite.engines.local import run_local
 from fedsuite.experiment.experiment import Experiment
@@ -53,7 +54,7 @@ def rows_of(name: str) -> Path:
 
 def scores(name: str, point: Point) -> tuple[float, float]:
     """Run a point; return the last mean accuracy over clients, and that of the worst."""
-    values = dict(zip(COLUMNS, point, strict=False)) | {"workers": 1}
+    values: dict[str, Any] = {**dict(zip(COLUMNS, point, strict=False)), "workers": 1}
     experiment = Experiment.load(HERE / f"{name}.toml", values)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         run_local(experiment, Path(folder) / "run")

@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -119,6 +120,19 @@ def test_commands_parse(page: Path) -> None:
         parser.parse_args(args=list(rest))
         settings = re.findall(r"--(?:set|grid) ([a-z][a-z-]*)=", line)
         assert set(settings) <= set(known_keys()), f"{named(page)}: {line}"
+
+
+def test_commands_that_texts_name_are_there() -> None:
+    """In running text and comments too, but for the changelog, which names what went."""
+    simulations = ROOT / "simulations"
+    paths = {*read_pages(), *simulations.rglob("*.md"), *simulations.rglob("*.toml")}
+    texts = [path.read_text() for path in paths if path.name != "CHANGELOG.md"]
+    whole = "\n".join(texts)
+    inline = r"`fedsuite ((?:(?:analyse|deploy) )?[a-z][a-z-]*)"
+    for command in sorted(set(re.findall(inline, whole)) - {"analyse", "deploy"}):
+        leaf(command.split())
+    for module in sorted(set(re.findall(r"python -m (simulations(?:\.\w+)+)", whole))):
+        assert find_spec(module), f"python -m {module}: there is no such module"
 
 
 @pytest.mark.parametrize("page", read_pages(), ids=named)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from fedsuite.analyses.federation import Federation
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.engines.local import run_local
@@ -252,9 +251,7 @@ def test_refused_when_the_experiment_is_checked(
     assert "\n" not in str(caught.value)
 
 
-def test_analyses_of_a_shared_model_need_one() -> None:
-    with pytest.raises(ConfigError, match="method standalone: its clients share no model"):
-        Federation(digits_experiment(method="standalone"))
+def test_who_needs_one_model_says_so_of_different_networks() -> None:
     experiment = digits_experiment(**TURNS)
     with pytest.raises(ConfigError, match="key client-models: clients have different"):
         experiment_model(experiment, federated_data(experiment))

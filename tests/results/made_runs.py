@@ -1,5 +1,6 @@
 """Run folders with numbers that a test can follow by hand, or that look like real ones."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +69,17 @@ def learning_curves(num_rounds, num_clients, *, level=0.87, spread=0.08, seed=0)
     rise = 1 - np.exp(-rounds / (0.12 * num_rounds))
     noise = 0.03 * generator.standard_normal((num_rounds, num_clients))
     return np.clip(0.1 + (plateau - 0.1) * rise + noise, 0, 1)
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def written(name, folder="analysis"):
+    """Return the rows of an analysis' CSV, after checking its other files."""
+    stem = Path(folder) / name
+    assert stem.with_suffix(".png").read_bytes().startswith(PNG)
+    with open(stem.with_suffix(".csv"), newline="") as file:
+        rows = list(csv.DictReader(file))
+    markdown = stem.with_suffix(".md").read_text()
+    assert markdown.startswith(f"| {next(iter(rows[0]))} |")
+    return rows

@@ -1,0 +1,135 @@
+"""Output of an analysis: a table as CSV and Markdown, and a plot."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.files import atomic_write, write_error
+from fedsuite.core.output import print_line
+from fedsuite.results.plots import save_figure
+from fedsuite.results.tables import console_table, csv_table, markdown_table, print_table
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers with headings.
+
+    Parameters
+    ----------
+    columns
+        Headings.
+    rows
+        One cell per heading; None for no number.
+    note
+        Explanation of the numbers.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def to_csv(self) -> str:
+        """Return the table as CSV, numbers in full."""
+        return csv_table([self.columns, *self.rows])
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown, numbers rounded, the note below."""
+        text = markdown_table([self.columns, *map(_cells, self.rows)], self._texts())
+        return f"{text}\n{self.note}\n" if self.note else text
+
+    def show(self) -> None:
+        """Print the table."""
+        lines = [self.columns, *map(_cells, self.rows)]
+        print_table(console_table(lines, [self.note], self._texts()))
+
+    def _texts(self) -> list[int]:
+        """Return the columns that hold text."""
+        return [
+            index
+            for index in range(len(self.columns))
+            if any(isinstance(row[index], str) for row in self.rows)
+        ]
+
+
+@dataclass(frozen=True)
+class Output:
+    """The files of one analysis: their folder, and their name without ending."""
+
+    folder: Path
+    name: str
+
+    @classmethod
+    def claim(cls, folder: Path, name: str, *, overwrite: bool) -> "Output":
+        """Make the folder before the work starts, and return the output.
+
+        Raises
+        ------
+        RunError
+            If a file exists and ``overwrite`` is false, or the folder cannot be made.
+        """
+        output = cls(folder, name)
+        for path in output.paths:
+            if path.exists() and not overwrite:
+                raise RunError(
+                    f"{path} is there already: choose another --output, or replace it with "
+                    "--overwrite"
+                )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(folder, error) from error
+        return output
+
+    @property
+    def paths(self) -> tuple[Path, Path, Path]:
+        """The files: CSV, Markdown, PNG."""
+        stem = self.folder / self.name
+        return stem.with_suffix(".csv"), stem.with_suffix(".md"), stem.with_suffix(".png")
+
+    def write(self, table: Table, figure: Figure, *, printed: Table | None = None) -> None:
+        """Write the files and print the table, or a shorter table in its place."""
+        csv_path, markdown, image = self.paths
+        atomic_write(csv_path, table.to_csv().encode())
+        atomic_write(markdown, table.to_markdown().encode())
+        save_figure(figure, image)
+        (printed or table).show()
+        print_line(f"table and plot: {csv_path}, {markdown.name}, {image.name}")
+
+
+def panels(
+    count: int, columns: int, width: float, height: float, extra: float = 0.0
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels in lines, and the panels.
+
+    Parameters
+    ----------
+    count, columns
+        Number of panels, and of panels per line.
+    width, height
+        Size of one panel, inches.
+    extra
+        Height below all panels, inches.
+    """
+    lines = -(-count // columns)
+    size = (width * columns, height * lines + extra)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for empty in axes[count:]:
+        empty.remove()
+    return figure, axes[:count]
+
+
+def _cells(row: Sequence[Cell]) -> list[str]:
+    return [_text(cell) for cell in row]
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return "–"
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
