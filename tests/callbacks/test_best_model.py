@@ -106,7 +106,7 @@ def start(output: Path, **changes: Any) -> Run:
         "best-model-metric": "accuracy_mean",
         "output-dir": str(output),
         "run-name": "run",
-        "plots": False,
+        "report": False,
         **changes,
     }
     return fedsuite.run(values)

@@ -73,7 +73,6 @@ def test_where_and_how_long_a_run_works_tells_nothing_apart(make):
         "checkpoint_every": 3,
         "connect_timeout": 1.0,
         "round_timeout": 1.0,
-        "plots": False,
         "report": False,
         "trackers": "tensorboard",
         "site_dirs": "elsewhere",
