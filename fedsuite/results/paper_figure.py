@@ -105,7 +105,7 @@ def curves_figure(comparison: Comparison) -> "Figure":
         handles = [
             grid.flat[0].plot([], [], **line_style(i))[0] for i in range(len(curves))
         ]
-        labels = [textwrap.fill(g.label, 50 * columns) for g in comparison.groups]
+        labels = [textwrap.fill(g.label, 45 * columns) for g in comparison.groups]
         several = max(1, 60 * columns // (8 + max(map(len, labels))))
         place = "outside lower center"
         figure.legend(handles, labels, loc=place, ncols=several, frameon=False)
