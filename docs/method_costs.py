@@ -31,7 +31,6 @@ SETTINGS: Mapping[str, Value] = {
     "server-validation-fraction": 0.1,
     "evaluate-every": ROUNDS + 1,
     "checkpoint-every": 0,
-    "plots": False,
     "report": False,
 }
 

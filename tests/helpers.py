@@ -301,7 +301,7 @@ def digits_experiment(**changes: Value) -> Experiment:
         "num-rounds": 3,
         "run-name": "run",
         "device": "cpu",
-        "plots": False,
+        "report": False,
     }
     values |= {name.replace("_", "-"): value for name, value in changes.items()}
     return Experiment.from_values(values)

@@ -13,7 +13,7 @@ SMALL = {
     "num-rounds": 1,
     "batch-size": 64,
     "clients-per-round": 2,
-    "plots": False,
+    "report": False,
 }
 
 

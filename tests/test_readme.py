@@ -94,7 +94,7 @@ def test_a_pages_quick_lines_run_in_order_in_an_empty_folder(
         assert (reader.folder / "runs" / "first" / "model.safetensors").exists()
         assert (reader.folder / "comparison").is_dir()
     if name == "experiments.md":
-        assert (reader.folder / "partition" / "partition_train.png").exists()
+        assert (reader.folder / "partition.html").exists()
 
 
 @pytest.mark.slow

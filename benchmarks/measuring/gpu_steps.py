@@ -26,7 +26,7 @@ TABLES = {
 }
 """Titles of the tables, and what their first cells say."""
 
-COMMON = ("plots=false", "report=false", "checkpoint-every=0")
+COMMON = ("report=false", "checkpoint-every=0")
 
 
 @dataclass(frozen=True)

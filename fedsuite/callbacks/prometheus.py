@@ -1,4 +1,4 @@
-"""Numbers of a running run, served as Prometheus text.
+"""Numbers of a running run, served to Prometheus.
 
 Numbers are counted from the start of the process, as Prometheus expects of counters. No
 client is named.
@@ -8,16 +8,15 @@ import logging
 import re
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
-from socketserver import ThreadingTCPServer
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-_PATIENCE_S = 5.0
 _PREFIX = re.compile(r"(?:train|evaluate|query)(?:\.\w+)?: ")
 """Prefix of the reason in a method's exchanges inside a round."""
 
@@ -52,76 +51,12 @@ def reason_class(reason: str) -> str:
     return "other"
 
 
-@dataclass
-class Totals:
-    """Totals since the start of the process."""
-
-    rounds: int = 0
-    clients: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    seconds: float = 0.0
-    rejected: Counter[str] = field(default_factory=Counter)
-    latest: dict[str, float] = field(default_factory=dict)
-
-    def add(self, report: RoundReport) -> None:
-        """Count a round."""
-        metrics = report.metrics
-        self.rounds += 1
-        self.clients += int(metrics["clients_trained"])
-        self.bytes_down += int(metrics["bytes_down"])
-        self.bytes_up += int(metrics["bytes_up"])
-        self.seconds += report.seconds
-        for phase in report.phases:
-            self.rejected.update(reason_class(r.reason) for r in phase.rejections)
-        self.latest |= {
-            "round": report.server_round,
-            "rounds_planned": report.num_rounds,
-            "last_round_seconds": report.seconds,
-        }
-        if report.evaluate is not None and report.evaluate.num_to_score():
-            # A round without an evaluation leaves the last values.
-            for name in _OF_CLIENTS:
-                self.latest.pop(name, None)
-                if name in metrics:
-                    self.latest[name] = metrics[name]
-
-    def text(self) -> str:
-        """Return the totals in Prometheus' text format."""
-        lines = [
-            *_metric("rounds_total", "counter", "Rounds done", {"": self.rounds}),
-            *_metric(
-                "clients_trained_total",
-                "counter",
-                "Good replies to training",
-                {"": self.clients},
-            ),
-            *_metric(
-                "bytes_total",
-                "counter",
-                "Payload between server and clients",
-                {
-                    '{direction="down"}': self.bytes_down,
-                    '{direction="up"}': self.bytes_up,
-                },
-            ),
-            *_metric(
-                "replies_rejected_total",
-                "counter",
-                "Replies not used, by reason",
-                {f'{{reason="{name}"}}': self.rejected[name] for name in _CLASSES},
-            ),
-            *_metric(
-                "round_seconds_total", "counter", "Time in rounds", {"": self.seconds}
-            ),
-        ]
-        for name, words in _GAUGES.items():
-            if name in self.latest:
-                lines += _metric(name, "gauge", words, {"": self.latest[name]})
-        return "\n".join(lines) + "\n"
-
-
 _CLASSES = (*(name for name, _ in _REASONS), "other")
+_COUNTERS = {
+    "rounds": "Rounds done",
+    "clients_trained": "Good replies to training",
+    "round_seconds": "Time in rounds",
+}
 _GAUGES = {
     "round": "Last round done",
     "rounds_planned": "Rounds of the run",
@@ -134,38 +69,7 @@ _GAUGES = {
 _OF_CLIENTS = tuple(name for name in _GAUGES if name.startswith("accuracy"))
 
 
-def _metric(name: str, kind: str, words: str, values: dict[str, float]) -> list[str]:
-    name = f"fedsuite_{name}"
-    lines = [f"# HELP {name} {words}.", f"# TYPE {name} {kind}"]
-    return lines + [f"{name}{labels} {value!r}" for labels, value in values.items()]
-
-
-class _Server(ThreadingTCPServer):
-    """Server of one page; not an HTTPServer, which asks the network for names."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-    page = b""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = _PATIENCE_S
-    server: _Server
-
-    def do_GET(self) -> None:
-        found = self.path.split("?")[0] == "/metrics"
-        page = self.server.page if found else b"see /metrics\n"
-        self.send_response(200 if found else 404)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log no requests, because one comes every few seconds."""
-
-
-class Prometheus(Callback):
+class Prometheus(Callback, Collector):
     """Serves ``/metrics`` from the start of the rounds to their end.
 
     Parameters
@@ -181,8 +85,11 @@ class Prometheus(Callback):
         if not host:
             raise ConfigError("key metrics-host is empty: name one address to listen on")
         self._address = (host, port)
-        self._totals = Totals()
-        self._server: _Server | None = None
+        self._totals = dict.fromkeys((*_COUNTERS, "down", "up"), 0.0)
+        self._rejected: Counter[str] = Counter()
+        self._latest: dict[str, float] = {}
+        self._page = self._families()
+        self._server: WSGIServer | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -190,8 +97,7 @@ class Prometheus(Callback):
         """Address of the page; empty when the server is not running."""
         if self._server is None:
             return ""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}/metrics"
+        return f"http://{self._address[0]}:{self._server.server_port}/metrics"
 
     def on_start(self, state: RunState) -> None:
         """Start the server.
@@ -201,30 +107,47 @@ class Prometheus(Callback):
         RunError
             If the address cannot be used.
         """
+        self._latest |= {"round": state.server_round, "rounds_planned": state.num_rounds}
+        self._page = self._families()
+        registry = CollectorRegistry()
+        registry.register(self)
+        host, port = self._address
         try:
-            self._server = _Server(self._address, _Handler)
+            self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, OverflowError) as error:
-            host, port = self._address
             raise RunError(
                 f"metrics-port = {port}: cannot listen on {host}:{port} ({error}): choose "
                 "another port, or 0 for none"
             ) from error
-        self._totals.latest |= {
-            "round": state.server_round,
-            "rounds_planned": state.num_rounds,
-        }
-        self._publish(self._server)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
-        )
-        self._thread.start()
         logger.info("metrics at %s", self.url)
+
+    def collect(self) -> list[Metric]:
+        """Return the metrics, in the thread of a request."""
+        return self._page
 
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
         """Count the round."""
-        self._totals.add(report)
-        if self._server is not None:
-            self._publish(self._server)
+        metrics = report.metrics
+        self._totals["rounds"] += 1
+        self._totals["clients_trained"] += metrics["clients_trained"]
+        self._totals["round_seconds"] += report.seconds
+        self._totals["down"] += metrics["bytes_down"]
+        self._totals["up"] += metrics["bytes_up"]
+        for phase in report.phases:
+            self._rejected.update(reason_class(r.reason) for r in phase.rejections)
+        self._latest |= {
+            "round": report.server_round,
+            "rounds_planned": report.num_rounds,
+            "last_round_seconds": report.seconds,
+        }
+        if report.evaluate is not None and report.evaluate.num_to_score():
+            # A round without an evaluation leaves the last values.
+            for name in _OF_CLIENTS:
+                self._latest.pop(name, None)
+                if name in metrics:
+                    self._latest[name] = metrics[name]
+        # One assignment: a request sees the numbers of one round.
+        self._page = self._families()
 
     def on_end(self, state: RunState, error: BaseException | None) -> None:
         """Stop the server and free the port."""
@@ -235,6 +158,27 @@ class Prometheus(Callback):
         self._server.server_close()
         self._server = self._thread = None
 
-    def _publish(self, server: _Server) -> None:
-        # One assignment: a request sees the old page or the new one.
-        server.page = self._totals.text().encode()
+    def _families(self) -> list[Metric]:
+        traffic = CounterMetricFamily(
+            "fedsuite_bytes", "Payload between server and clients.", labels=["direction"]
+        )
+        for direction in ("down", "up"):
+            traffic.add_metric([direction], self._totals[direction])
+        rejected = CounterMetricFamily(
+            "fedsuite_replies_rejected", "Replies not used, by reason.", labels=["reason"]
+        )
+        for name in _CLASSES:
+            rejected.add_metric([name], self._rejected[name])
+        return [
+            *(
+                CounterMetricFamily(f"fedsuite_{name}", f"{words}.", self._totals[name])
+                for name, words in _COUNTERS.items()
+            ),
+            traffic,
+            rejected,
+            *(
+                GaugeMetricFamily(f"fedsuite_{name}", f"{words}.", self._latest[name])
+                for name, words in _GAUGES.items()
+                if name in self._latest
+            ),
+        ]

@@ -250,29 +250,23 @@ def _print_broken() -> None:
 def partition(
     file: FileArgument,
     settings: SetOption = None,
-    output: Annotated[Path, typer.Option(help="Folder for the plots.")] = Path(),
+    output: Annotated[Path, typer.Option(help="HTML file to write.")] = Path(
+        "partition.html"
+    ),
 ) -> None:
-    """Show who holds what: a table, and plots of training and test part."""
+    """Show who holds what: a table, and an HTML file with figures of it."""
     from fedsuite.cli.listings import partition_listing, shift_listing
     from fedsuite.experiment.experiment import Experiment
     from fedsuite.experiment.parts import federated_data
-    from fedsuite.results.plots import partition_figure, save_figure, shift_figure
+    from fedsuite.results.report import write_partition
 
     data = federated_data(Experiment.load(file, overrides(settings)))
     print_table(partition_listing(data))
     print(f"fingerprint {data.fingerprint}")
-    output.mkdir(parents=True, exist_ok=True)
-    figures = {
-        "train": partition_figure(data.class_counts(), "train"),
-        "test": partition_figure(data.test_class_counts(), "test"),
-    }
     if data.partition.shifts:
         print_table(shift_listing(data.partition.shifts))
-        figures["shift"] = shift_figure(data.partition.shifts)
-    for name, figure in figures.items():
-        path = output / f"partition_{name}.png"
-        save_figure(figure, path)
-        print(f"plot: {path}")
+    write_partition(data, f"Partition of {file}", output)
+    print(f"figures: {output}")
 
 
 EvaluationsOption = Annotated[
@@ -293,8 +287,9 @@ ScoreOption = Annotated[
 @app.command()
 def compare(
     runs: RunsArgument,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for table and curves.")
+    output: Annotated[Path | None, typer.Option(help="Folder for the tables.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="File for the curves, for a paper: .pdf or .svg.")
     ] = None,
     evaluations: EvaluationsOption = 1,
     baseline: BaselineOption = None,
@@ -303,19 +298,25 @@ def compare(
         bool, typer.Option("--report/--no-report", help="Write report.html there too.")
     ] = True,
 ) -> None:
-    """Compare runs: mean and spread over seeds, paired differences, overlaid curves."""
+    """Compare runs: mean and spread over seeds, paired differences, curves for a paper."""
     from fedsuite.engines.api import write_report_if_wanted
     from fedsuite.results import paired
     from fedsuite.results.compare import compare as compare_runs
+    from fedsuite.results.paper_figure import check_figure, write_figure
 
+    if figure is not None:
+        check_figure(figure)
     comparison = compare_runs(runs, evaluations, score, baseline)
     for table in paired.tables(comparison):
         print_table(table)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         paired.write(comparison, output)
-        print(f"table and curves: {output}")
+        print(f"tables: {output}")
         write_report_if_wanted({"report": with_report}, runs, output, comparison)
+    if figure is not None:
+        caption = write_figure(comparison, figure)
+        print(f"figure: {figure} ({caption})")
 
 
 @app.command()
@@ -352,7 +353,7 @@ def fairness(
             "--standalone too: one that is made has as many rounds as its run.",
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for tables and plot.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the tables.")] = None,
 ) -> None:
     """Set clients' accuracies against those they reach alone; --set is for Standalone."""
     from fedsuite.results.fairness import (
@@ -376,7 +377,7 @@ def fairness(
     print_table(console_table(by_seed_table(rows), notes(rows), TEXTS))
     if output is not None:
         write_fairness(rows, output)
-        print(f"tables and plot: {output}")
+        print(f"tables: {output}")
 
 
 for command in (sweep, tune):

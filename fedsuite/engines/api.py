@@ -268,8 +268,7 @@ def write_report_if_wanted(
     A report that cannot be written is no failure of the runs: a line says so. What is
     printed of a comparison and what the report shows is one object.
     """
-    report = values.get("report", AUTO)
-    if not (values.get("plots", True) if report == AUTO else report):
+    if not values.get("report", True):
         return
     # A Flower app's bundle has modules alone, and not the page's other files.
     with harmless("report"):
@@ -333,7 +332,7 @@ def where_it_stopped(folder: Path, command: Sequence[str]) -> str:
         return "stopped before the first round: nothing is lost"
     run = load_run(folder)
     if run.manifest["status"] == "finished":
-        return f"stopped after the rounds: {folder} is finished, but for plots and report"
+        return f"stopped after the rounds: {folder} is finished, but for its report"
     done = run.rounds[-1]["round"] if run.rounds else 0
     checkpoints = list_checkpoints(folder / CHECKPOINTS)
     goes_on = (

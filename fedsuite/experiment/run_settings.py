@@ -89,12 +89,11 @@ class RunSettings(Settings):
     checkpoint_every: int = key(
         local=True, default=10, help="rounds between checkpoints; 0 writes none", minimum=0
     )
-    plots: bool = key(local=True, default=True, help="draw the run's plots at its end")
-    report: bool | Literal["auto"] = key(
+    report: bool = key(
         local=True,
-        default="auto",
+        default=True,
         help="write report.html into the run's folder at the end of `fedsuite run`, of a "
-        "sweep one page of all its runs; auto as plots",
+        "sweep one page of all its runs",
     )
     trackers: str = key(
         local=True,

@@ -7,9 +7,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.extras import naming_extras
 from fedsuite.core.files import atomic_write
-from fedsuite.core.logs import harmless
 from fedsuite.core.metrics import fairness_report
 from fedsuite.results.groups import SEED, Group, group_runs
 from fedsuite.results.likeness import (
@@ -254,18 +252,10 @@ def by_seed_csv(comparison: Comparison) -> str:
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> None:
-    """Write ``comparison.md``, ``comparison.csv``, ``by_seed.csv`` and ``curves.png``.
-
-    A line says so where the curves cannot be drawn.
-    """
+    """Write ``comparison.md``, ``comparison.csv`` and ``by_seed.csv``."""
     atomic_write(folder / "comparison.md", to_markdown(comparison).encode())
     atomic_write(folder / "comparison.csv", to_csv(comparison).encode())
     atomic_write(folder / "by_seed.csv", by_seed_csv(comparison).encode())
-    runs = [run for group in comparison.groups for run in group.runs]
-    with harmless("curves"):
-        with naming_extras("drawing"):
-            from fedsuite.results.plots import plot_curves
-        plot_curves(runs, folder / "curves.png")
 
 
 def _row(group: Group, evaluations: int, score: str) -> Row:

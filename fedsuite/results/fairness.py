@@ -10,9 +10,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-import numpy as np
-from matplotlib.figure import Figure
-
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.metrics import (
@@ -25,7 +22,6 @@ from fedsuite.core.metrics import (
 )
 from fedsuite.results.compare import spread
 from fedsuite.results.groups import SEED, Group, group_runs
-from fedsuite.results.plots import PALETTE, dress, escape_dollars, save_figure
 from fedsuite.results.reader import Client, Run
 from fedsuite.results.tables import csv_table, markdown_table
 
@@ -279,7 +275,7 @@ def to_markdown(rows: Sequence[FairnessRow]) -> str:
 
 
 def to_csv(rows: Sequence[FairnessRow]) -> str:
-    """Return the plot's data as CSV, one row per client and run."""
+    """Return the accuracies alone and together as CSV, one row per client and run."""
     lines: list[Sequence[object]] = [
         ["label", "score", SEED, "client", "standalone", "federated"]
     ]
@@ -291,46 +287,10 @@ def to_csv(rows: Sequence[FairnessRow]) -> str:
 
 
 def write_fairness(rows: Sequence[FairnessRow], folder: Path) -> None:
-    """Write ``fairness.md``, ``fairness.csv`` and ``fairness.png`` into a folder."""
+    """Write ``fairness.md`` and ``fairness.csv`` into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / "fairness.md", to_markdown(rows).encode())
     atomic_write(folder / "fairness.csv", to_csv(rows).encode())
-    save_figure(fairness_figure(rows), folder / "fairness.png")
-
-
-def fairness_figure(rows: Sequence[FairnessRow]) -> Figure:
-    """Draw accuracy together against alone, a panel per score, a colour per label."""
-    present = {row.score for row in rows}
-    scores = [score.name for score in SCORES if score.name in present]
-    labels = list(dict.fromkeys(row.label for row in rows))
-    columns = min(2, len(scores))
-    lines = -(-len(scores) // columns)
-    figure = Figure(figsize=(4.8 * columns, 4.2 * lines + 0.4), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for axes, score in zip(grid.flat, scores, strict=False):
-        dress(axes, score, "accuracy alone (%)", "accuracy together (%)")
-        shown = [row for row in rows if row.score == score]
-        values = [
-            100 * v for row in shown for r in row.runs for v in (*r.alone, *r.together)
-        ]
-        ends = (min(values) - 1, max(values) + 1)
-        axes.plot(ends, ends, color="0.6", linestyle="--", linewidth=1.0)
-        for row in shown:
-            x, y = (
-                100 * np.concatenate([getattr(run, side) for run in row.runs])
-                for side in ("alone", "together")
-            )
-            colour = PALETTE[labels.index(row.label) % len(PALETTE)]
-            axes.plot(x, y, "o", color=colour, markersize=4, alpha=0.8)
-    for axes in grid.flat[len(scores) :]:
-        axes.remove()
-    handles = [
-        grid.flat[0].plot([], [], "o", color=PALETTE[i % len(PALETTE)])[0]
-        for i in range(len(labels))
-    ]
-    names = [escape_dollars(label) for label in labels]
-    figure.legend(handles, names, loc="outside lower center", ncols=1, frameon=False)
-    return figure
 
 
 def _seed_cells(row: FairnessRow) -> list[str]:

@@ -19,7 +19,6 @@ file                  contents
 ``best-model...``     ``best-model.safetensors``, the model of the round with the best
                       metric, whose text is that round, metric and value; with
                       ``best-model-metric``
-``plots/``            figures
 ``report.html``       all of this as one page; see :mod:`fedsuite.results.report`
 ``checkpoints/``      what resuming needs
 ===================== ==============================================================
@@ -56,10 +55,9 @@ SUMMARY = "summary.json"
 LEDGER = "privacy.ledger"
 MODEL = "model.safetensors"
 BEST_MODEL = "best-model.safetensors"
-PLOTS = "plots"
 
-MADE_AT_THE_END = (MODEL, SUMMARY, "report.html", f"{PLOTS}/*.png")
-"""Patterns of files that a run's end makes of all of its rounds."""
+MADE_AT_THE_END = (MODEL, SUMMARY, "report.html")
+"""Files that a run's end makes of all of its rounds."""
 
 RUN_FOLDER = "run folder: "
 """How the line begins that a finished run ends with."""

@@ -6,9 +6,6 @@ from itertools import count, groupby
 from fedsuite.results.groups import SEED, Group, identity
 from fedsuite.results.reader import Run
 
-UNLIKE = "not all experiments have the same seeds and partitions: differences may be theirs"
-"""Note of a figure where :func:`share_partitions` is false."""
-
 _NONE = "–"
 
 
@@ -25,11 +22,6 @@ def partition_names(groups: Sequence[Group]) -> dict[str, str]:
         if partition_of(run) not in names:
             names[partition_of(run)] = _letters(next(letters))
     return names
-
-
-def share_partitions(groups: Sequence[Group]) -> bool:
-    """Return whether all groups have the same seeds, each on the same partition."""
-    return len({_draws(group) for group in groups}) < 2
 
 
 def partition_warnings(groups: Sequence[Group]) -> list[str]:

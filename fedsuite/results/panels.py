@@ -1,13 +1,16 @@
-"""Panels of the figures of curves.
+"""Panels of the curves, and the numbers that they show.
 
 A column of ``rounds.jsonl`` that begins with a phase is a mean that weights clients by
-examples. Curves show the mean in which each client counts once, from ``clients.jsonl``. The
-panels :data:`POOLED` have a figure of their own.
+examples. Curves show the mean in which each client counts once, from ``clients.jsonl``, but
+for the panels :data:`POOLED`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedsuite.core.metrics import of_clients
 from fedsuite.results.reader import Run
@@ -16,9 +19,6 @@ Curve = dict[int, float]
 """Values by round."""
 
 PHASES = ("train_", "evaluate_")
-
-ONCE = "means over clients, each counting once"
-BY_ROWS = "means over rows: clients count by how many they have"
 
 
 class Panel(NamedTuple):
@@ -87,6 +87,17 @@ def client_curves(run: Run, panels: Iterable[Panel]) -> dict[str, Curve]:
     keys = {key for panel in panels for key in (panel.key, panel.beside) if key}
     means = run.client_means(key for key in keys if key.startswith(PHASES))
     return {key: means[key] if key in means else pooled_curve(run, key) for key in keys}
+
+
+def by_seed(
+    curves: Sequence[Mapping[str, Curve]], key: str
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Return common rounds and (seeds, rounds) values of the runs with the column."""
+    columns = [curve[key] for curve in curves if curve[key]]
+    if not columns:
+        return [], np.empty((0, 0))
+    rounds = sorted(set.intersection(*(set(column) for column in columns)))
+    return rounds, np.array([[column[r] for r in rounds] for column in columns])
 
 
 def left_out_words(runs: Iterable[Run]) -> str:

@@ -1,4 +1,4 @@
-"""Summary, plots and printed tables at the end of a run."""
+"""Summary and printed tables at the end of a run."""
 
 import io
 import json
@@ -13,11 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedsuite.core.errors import RunError
-from fedsuite.core.extras import naming_extras
-from fedsuite.core.files import make_folder, safetensors_arrays
-from fedsuite.core.logs import harmless
+from fedsuite.core.files import safetensors_arrays
 from fedsuite.core.metrics import FairnessReport, fairness_report
-from fedsuite.results.layout import BEST_MODEL, LEDGER, PLOTS, SUMMARY, read_rows
+from fedsuite.results.layout import BEST_MODEL, LEDGER, SUMMARY, read_rows
 from fedsuite.results.networks import NetworkAccuracy, accuracy_by_network
 from fedsuite.results.reader import Run, Scores, load_run
 from fedsuite.results.writer import RunFolder
@@ -117,20 +115,6 @@ def _privacy(run: Run) -> str:
     """Return what the last noised release says of its epsilon; empty without noise."""
     releases = list(read_rows(run.path / LEDGER))
     return str(releases[-1]["sentence"]) if releases else ""
-
-
-def draw_plots(folder: Path, write: Callable[[str], None]) -> None:
-    """Draw the plots of a run with complete JSON-lines files; tell which cannot be."""
-    with harmless("plots", write):
-        with naming_extras("drawing"):
-            # matplotlib takes a third of a second, which no run waits for before it begins.
-            from fedsuite.results.plots import figures_of, save_figure
-
-        run = load_run(folder)
-        make_folder(folder / PLOTS)
-        for name, make in figures_of(run).items():
-            with harmless(f"plot {name}", write):
-                save_figure(make(), folder / PLOTS / name)
 
 
 def totals(run: Run) -> dict[str, float]:

@@ -166,9 +166,8 @@ class RunFolder:
         """Delete what an end made of rounds after ``server_round``, if it had such."""
         rows = layout.read_rows(layout.lines_path(self.path, layout.ROUNDS))
         if any(row["round"] > server_round for row in rows):
-            for pattern in layout.MADE_AT_THE_END:
-                for path in self.path.glob(pattern):
-                    self.remove(str(path.relative_to(self.path)))
+            for name in layout.MADE_AT_THE_END:
+                self.remove(name)
 
     @property
     def attempt(self) -> int:

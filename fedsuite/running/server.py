@@ -17,10 +17,10 @@ from fedsuite.callbacks.progress import Progress
 from fedsuite.callbacks.recorder import Recorder
 from fedsuite.callbacks.tracking import tracking
 from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
+from fedsuite.core.extras import naming_extras
 from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, harmless, log_scope, write_line
-from fedsuite.core.progress import Work
 from fedsuite.data import DataSettings, FederatedData
 from fedsuite.experiment.choices import CHOICES, chosen_metric
 from fedsuite.experiment.experiment import Experiment
@@ -42,7 +42,7 @@ from fedsuite.results.layout import (
     RUN_FOLDER,
     read_manifest,
 )
-from fedsuite.results.summary import draw_plots, tell_summary, write_summary
+from fedsuite.results.summary import tell_summary, write_summary
 from fedsuite.results.writer import RunFolder
 from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
@@ -200,9 +200,6 @@ def _run_experiment(
         raise
     with harmless("tables", write):
         tell_summary(folder, write)
-    if run.plots:
-        with Work("drawing plots"):
-            draw_plots(folder, write)
     write(f"{RUN_FOLDER}{folder}")
     return FinishedRun(folder, result)
 
@@ -255,7 +252,8 @@ def build_callbacks(
     if best:
         callbacks.append(BestModel(best, folder))
     if run.metrics_port:
-        from fedsuite.callbacks.prometheus import Prometheus
+        with naming_extras(f"metrics-port = {run.metrics_port}"):
+            from fedsuite.callbacks.prometheus import Prometheus
 
         callbacks.append(Prometheus(run.metrics_host, run.metrics_port))
     callbacks += trackers

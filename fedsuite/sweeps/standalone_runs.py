@@ -21,7 +21,7 @@ STANDALONE = "standalone"
 
 _ABOUT_RUNS = (
     *("seed", "num-rounds", "evaluate-every", "threads", "device"),
-    *("score-whole-test", "plots", "report"),
+    *("score-whole-test", "report"),
 )
 """Keys that Standalone copies from every run."""
 

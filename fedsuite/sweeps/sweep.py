@@ -27,7 +27,6 @@ from fedsuite.core.own_process import cores
 from fedsuite.core.progress import Work, duration, round_in
 from fedsuite.engines.api import write_report_if_wanted
 from fedsuite.experiment.experiment import Experiment, naming, read_file
-from fedsuite.experiment.key_catalog import shared_keys
 from fedsuite.results import paired
 from fedsuite.results.compare import compare
 from fedsuite.results.layout import EXPERIMENT, MANIFEST, read_manifest
@@ -47,9 +46,6 @@ from fedsuite.sweeps.workers import Outcome, Task, run_tasks
 
 BASE = "base.toml"
 LOGS = "logs"
-
-SHORT = 20
-"""Runs of fewer rounds draw no plots by default; the sweep draws curves of all."""
 
 
 class Action(Enum):
@@ -210,11 +206,7 @@ def base_values(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
         # The grid may complete the experiment, so each point is checked by itself.
         left_out = ()
     kept = {name: value for name, value in given.items() if name not in left_out}
-    base = {name: _value(name, value) for name, value in kept.items()}
-    rounds = base.get("num-rounds", shared_keys()["num-rounds"].default)
-    if isinstance(rounds, int) and rounds < SHORT:
-        base.setdefault("plots", False)
-    return base
+    return {name: _value(name, value) for name, value in kept.items()}
 
 
 def _value(name: str, value: object) -> Value:
@@ -412,4 +404,4 @@ def _compare(folder: Path, record: Record) -> None:
     for table in paired.tables(comparison):
         print_table(table)
     paired.write(comparison, folder)
-    print_line(f"table and curves: {folder}")
+    print_line(f"tables: {folder}")

@@ -131,7 +131,7 @@ def tuning_base(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
     del base["method"]
     if not base.get(VALIDATION):
         base[VALIDATION] = DEFAULT_FRACTION
-    return {"plots": False, **base}
+    return base
 
 
 def tune(
@@ -224,7 +224,6 @@ def _write_best(
     """Write the experiment of the best trial, with where it comes from."""
     best = best_of(results)
     values = {**base, **best.trial.settings}
-    values.pop("plots", None)
     untuned = results[0]
     where = (
         f"# {best.trial.contender.name}, trial {best.trial.number} of {len(results)}: "

@@ -70,8 +70,8 @@ METHODS: Mapping[str, Mapping[str, Value]] = {
 
 def accuracies(method: str, seed: int) -> list[float]:
     """Run a method; return the last accuracy in percent at each centre."""
-    values = {**METHODS[method], "seed": seed, "workers": 1, "plots": False}
-    experiment = Experiment.load(HERE / "heart.toml", {**values, "report": False})
+    values = {**METHODS[method], "seed": seed, "workers": 1, "report": False}
+    experiment = Experiment.load(HERE / "heart.toml", values)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         run_local(experiment, Path(folder) / "run")
         lines = (Path(folder) / "run" / "clients.jsonl").read_text().splitlines()

@@ -277,7 +277,7 @@ def verdicts_of(
 
 def _section(suite: Suite, problem: Problem, rows: list[Row]) -> str:
     """Return a problem's heading and its tables."""
-    settings = ", ".join(f"{k} = {v}" for k, v in problem.base.items() if k != "plots")
+    settings = ", ".join(f"{k} = {v}" for k, v in problem.base.items() if k != "report")
     seeds, tuned = (", ".join(map(str, n)) for n in (problem.seeds, problem.tuning_seeds))
     parts = [
         f"{problem.trials} trials per method, each on seeds {tuned}. Final seeds {seeds}.",

@@ -229,7 +229,7 @@ def _problem(
     return Problem(
         name,
         str(table.get("title", name)),
-        {"plots": False, "fresh-test-split": True, **base},
+        {"report": False, "fresh-test-split": True, **base},
         tuple(contender for title, contender in contenders.items() if title in titles),
         trials,
         tuning_seeds,

@@ -56,7 +56,7 @@ BASE: dict[str, Value] = {
     "num-clients": 5,
     "num-rounds": 6,
     "checkpoint-every": 0,
-    "plots": False,
+    "report": False,
     "workers": 1,
 }
 

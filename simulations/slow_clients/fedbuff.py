@@ -48,7 +48,7 @@ def rounds_of(arm: str, seed: int, num_rounds: int) -> list[dict[str, Any]]:
         "num-rounds": num_rounds,
         "evaluate-every": 1,
         "checkpoint-every": 0,
-        "plots": False,
+        "report": False,
         "workers": 1,
         **ARMS[arm],
     }

@@ -28,7 +28,7 @@ DIGITS = {
     "batch-size": 100,
     "evaluate-every": 2,
     "checkpoint-every": 0,
-    "plots": False,
+    "report": False,
 }
 
 

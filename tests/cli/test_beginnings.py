@@ -78,7 +78,7 @@ def test_an_experiment_is_written_once_and_runs(command):
     code, _, err = command("init", "fedprox")
     assert (code, "fedprox.toml exists already" in err) == (1, True)
     assert Path("fedprox.toml").read_text() == before
-    quick = ("--set", "num-rounds=1", "--set", "plots=false")
+    quick = ("--set", "num-rounds=1", "--set", "report=false")
     assert command("run", "fedprox.toml", *quick)[0] == 0
     assert command("init")[0] == 0
     assert (

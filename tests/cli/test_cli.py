@@ -66,9 +66,15 @@ def test_run_resume_and_compare(command, small):
     assert "±" in out
     assert out.count("runs end at different rounds, 2 to 3") == 1
     names = {path.name for path in Path("new/folder").iterdir()}
-    assert names == {"by_seed.csv", "comparison.csv", "comparison.md", "curves.png"} | {
-        "report.html"
-    }
+    tables = {"by_seed.csv", "comparison.csv", "comparison.md"}
+    assert names == tables | {"report.html"}
+    code, out, _ = command("compare", "runs/one", "runs/three", "--figure", "new/a.pdf")
+    assert code == 0
+    assert "figure: new/a.pdf (means over clients, each counting once)" in out
+    assert Path("new/a.pdf").read_bytes().startswith(b"%PDF")
+    code, _, err = command("compare", "runs/one", "--figure", "a.png")
+    assert code == 1
+    assert "--figure a.png: expected a file that ends in .pdf or .svg" in err
 
 
 def test_fairness_makes_standalone_and_uses_it_again(command, small):
@@ -77,9 +83,7 @@ def test_fairness_makes_standalone_and_uses_it_again(command, small):
     assert (code, err) == (0, "")
     assert "run folder" in out
     assert "client's model, own test rows" in out
-    assert {path.name for path in Path("out").iterdir()} == {
-        *("fairness.csv", "fairness.md", "fairness.png"),
-    }
+    assert {path.name for path in Path("out").iterdir()} == {"fairness.csv", "fairness.md"}
     (alone,) = Path("runs").glob("standalone-*")
     code, out, _ = command("fairness", "runs/one")
     assert code == 0 and "run folder" not in out
@@ -124,22 +128,23 @@ def test_datasets(command):
 
 
 def test_partition(command, small):
-    code, out, _ = command("partition", small, "--output", "plots", "--set", "seed=1")
+    code, out, _ = command("partition", small, "--output", "new/who.html")
     assert code == 0
     assert "fingerprint" in out
-    assert {path.name for path in everything()} == {
-        "partition_test.png",
-        "partition_train.png",
-    }
+    assert "figures: new/who.html" in out
+    assert {str(path) for path in everything()} == {"new/who.html"}
+    page = Path("new/who.html").read_text()
+    assert all(f"<figcaption>{t} rows</figcaption>" in page for t in ("Training", "Test"))
+    assert "Covariate shift" not in page
 
 
 def test_partition_of_shifted_inputs(command, small):
     shift = ("partitioner=covariate-shift", "squared-shift=2", "shift-dimensions=8")
     settings = [word for setting in shift for word in ("--set", setting)]
-    code, out, _ = command("partition", small, "--output", "plots", *settings)
+    code, out, _ = command("partition", small, *settings)
     assert code == 0
     assert "squared shift" in out and "effective size" in out
-    assert "partition_shift.png" in {path.name for path in everything()}
+    assert "<figcaption>Covariate shift</figcaption>" in Path("partition.html").read_text()
 
 
 def test_doctor(command):

@@ -121,7 +121,6 @@ RUN: dict[str, Any] = {
     "model": "linear",
     "sites": "a, b",
     "num-rounds": 1,
-    "plots": False,
     "report": False,
 }
 

@@ -140,7 +140,7 @@ def test_a_killed_driver_leaves_nothing_but_its_run(
         pytest.importorskip("ray")
     (tmp_path / "tmp").mkdir()
     lines = [f"{key} = {value!r}" for key, value in FEDAKD.items()]
-    (tmp_path / "e.toml").write_text("\n".join([*lines, "plots = false"]).lower())
+    (tmp_path / "e.toml").write_text("\n".join([*lines, "report = false"]).lower())
     command = [sys.executable, "-m", "fedsuite", *words, str(tmp_path / "e.toml")]
     environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
     environment["PYTHONPATH"] = str(Path(fedsuite.__file__).parents[1])

@@ -67,7 +67,7 @@ class Operated:
     def run(self, run: Path, **changes: Value) -> Program:
         """Start a run with its results in a folder, and wait until two rounds are kept."""
         file = self._folder / "e.toml"
-        values: dict[str, Value] = {**FEDAKD, "plots": False, **changes}
+        values: dict[str, Value] = {**FEDAKD, "report": False, **changes}
         file.write_text(tomli_w.dumps({**values, "output-dir": str(run.parent)}))
         driver = self.type("deploy", "run", self.superlink, file)
         wait_until((run / "checkpoints" / "round-000002.safetensors").exists)

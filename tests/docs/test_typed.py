@@ -50,7 +50,7 @@ def test_no_other_line_can_be_typed(reader: Reader) -> None:
     with pytest.raises(AssertionError, match="not a line of the page: touch it"):
         reader.type("touch it")
     with pytest.raises(AssertionError, match=r"not to be added: .*seed=1"):
-        reader.type("cat sub/one.txt", shorter="--set plots=false --set seed=1")
+        reader.type("cat sub/one.txt", shorter="--set report=false --set seed=1")
     with pytest.raises(AssertionError, match="not a line of the page: echo again"):
         reader.type("echo again")
     reader.type('echo "run it: echo again"')

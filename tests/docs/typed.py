@@ -27,7 +27,7 @@ from tests.docs.pages import blocks, files
 
 SHORTER = re.compile(
     r"(--engine (ray|deployment)|--num-supernodes \d+|--nodes \d+"
-    r"|--set (run-name=[\w-]+|num-rounds=\d+|plots=false|report=false)"
+    r"|--set (run-name=[\w-]+|num-rounds=\d+|report=false)"
     r"|--run-config num-server-rounds=\d+|--federation-config num-supernodes=\d+)"
 )
 """Options that may be added to a page's line."""

@@ -31,7 +31,7 @@ SMALL: Mapping[str, Value] = {
     "batch-size": 64,
     "device": "cpu",
     "checkpoint-every": 0,
-    "plots": False,
+    "report": False,
 }
 
 _NAMES_AND_TIMES = (".lock", "experiment.toml")

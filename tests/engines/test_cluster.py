@@ -152,7 +152,7 @@ def run(folder: Path, name: str, **changes: Value) -> tuple[bytes, bytes]:
         "partitioner": "shards",
         "num-rounds": 2,
         "local-epochs": 1,
-        "plots": False,
+        "report": False,
         "output-dir": str(folder),
         "run-name": name,
     }

@@ -26,7 +26,7 @@ EXPERIMENT: Mapping[str, Value] = {
     "learning-rate": 0.05,
     "learning-rate-decay": 1.0,
     "seed": 5,
-    "plots": False,
+    "report": False,
 }
 FEDEBA: Mapping[str, Value] = {"temperature": 0.01, "preset": "paper"}
 METHODS = ("fedeba", "fedeba-plus", "prac-fedeba-plus")

@@ -93,7 +93,7 @@ def test_too_much_is_refused_before_anything_is_made(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(World, "__init__", begin)
     file = tmp_path / "e.toml"
-    file.write_text('model = "linear"\nplots = false\n')
+    file.write_text('model = "linear"\nreport = false\n')
     words = ["run", str(file), "--engine", "ray", *option]
     result = CliRunner().invoke(command.app, words)
     assert isinstance(result.exception, ConfigError), result.output

@@ -19,7 +19,7 @@ EXPERIMENT: Mapping[str, Value] = {
     "local-epochs": 1,
     "evaluate-every": 2,
     "seed": 11,
-    "plots": False,
+    "report": False,
 }
 DECOMPOSED: Mapping[str, Value] = {
     "model": "cnn-shallow",

@@ -27,7 +27,7 @@ SITES: dict[str, Value] = {
     "num-rounds": 2,
     "evaluate-every": 2,
     "client-validation-fraction": 0.2,
-    "plots": False,
+    "report": False,
     "device": "cpu",
 }
 

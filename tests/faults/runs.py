@@ -27,7 +27,7 @@ _COMMON: Mapping[str, Value] = {
     "batch-size": 32,
     "checkpoint-every": 1,
     "device": "cpu",
-    "plots": False,
+    "report": False,
 }
 ALL = os.environ.get("FEDSUITE_FAULTS") == "all"
 """Whether every fault is tried, not only a sample: ``make faults``."""

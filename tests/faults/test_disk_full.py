@@ -1,7 +1,5 @@
 """The disk is full from the N-th thing that needs space on; later there is room again."""
 
-import errno
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +9,6 @@ import pytest
 from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.core.errors import RunError
 from fedsuite.results.layout import MANIFEST, read_manifest
-from fedsuite.results.summary import draw_plots
 from fedsuite.rounds.checkpoint import Checkpoint, list_checkpoints
 from fedsuite.training.store import FileStore
 from tests.faults.disk import FaultyDisk, be_full
@@ -82,24 +79,6 @@ def test_one_process_may_go_on_once_there_is_room(
     assert read_manifest(folder)["status"] == "running"
     go_on("scaffold", folder)
     assert_same(folder, whole_runs["scaffold"], caught.value)
-
-
-def test_no_room_for_the_plots(
-    whole_runs: dict[str, Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run is finished by then, and its plots can be drawn when there is room."""
-
-    def save_figure(figure: object, path: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr("fedsuite.results.plots.save_figure", save_figure)
-        start("scaffold", tmp_path, "run", plots=True)
-    assert read_manifest(tmp_path / "run")["status"] == "finished"
-    assert not any((tmp_path / "run" / "plots").iterdir())
-    draw_plots(tmp_path / "run", pytest.fail)
-    assert any((tmp_path / "run" / "plots").iterdir())
-    assert_same(tmp_path / "run", whole_runs["scaffold"], "plots")
 
 
 def test_a_client_whose_disk_is_full_is_left_out(tmp_path: Path) -> None:

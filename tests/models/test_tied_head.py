@@ -79,7 +79,7 @@ def test_methods_of_parts_run_or_refuse_in_one_line(method: str, tmp_path: Path)
         "num-clients": 3,
         "num-rounds": 1,
         "batch-size": 64,
-        "plots": False,
+        "report": False,
     }
     if method == "fedpac":
         with pytest.raises(FedsuiteError, match="fedpac needs a linear layer of its own"):

@@ -281,7 +281,7 @@ VISION = {
     "num-clients": 2,
     "num-rounds": 1,
     "local-steps": 2,
-    "plots": False,
+    "report": False,
     "batch-size": 8,
     "learning-rate": 0.01,
     "device": "cpu",

@@ -34,7 +34,6 @@ EXPERIMENT: Mapping[str, Value] = {
     "partitioner": "dirichlet",
     "num-clients": 4,
     "num-rounds": 2,
-    "plots": False,
     "report": False,
     "device": "cpu",
 }

@@ -70,7 +70,7 @@ def test_the_commands_run_to_the_same_bits_on_three_engines(reader: Reader) -> N
 @pytest.mark.parametrize("engine", ["ray", "deployment"])
 def test_code_that_is_no_package(reader: Reader, engine: str) -> None:
     """Whoever starts the nodes allows its name, so that nobody has to."""
-    quiet = "--num-supernodes 2 --set report=false --set plots=false"
+    quiet = "--num-supernodes 2 --set report=false"
     line = line_of("own")
     reader.type(line, shorter=f"{quiet} --set run-name=code-{engine} --engine {engine}")
     reader.type(line, shorter=f"{quiet} --set run-name=code-local-{engine}")
@@ -85,7 +85,7 @@ def test_a_federation_whose_nodes_have_the_package(
     reader: Reader, nodes: str, alone: str
 ) -> None:
     """No code travels: each process imports what is installed."""
-    small = "--set plots=false --set report=false"
+    small = "--set report=false"
     reader.type(line_of(nodes), shorter=small)
     reader.type(line_of(alone), shorter=f"{small} --set run-name={alone}-alone")
     assert final(reader, nodes) == final(reader, f"{alone}-alone")

@@ -2,15 +2,19 @@
 
 import json
 import re
+from dataclasses import asdict
 
+import numpy as np
+import plotly.graph_objects
 import pytest
 
 import fedsuite
 from fedsuite.core.errors import RunError
+from fedsuite.data import ClientShift
 from fedsuite.results.reader import load_run
 from fedsuite.results.report import report_html, write_report
 from fedsuite.results.report.facts import reasons_table
-from fedsuite.results.report.figures import Figure
+from fedsuite.results.report.figures import Figure, holding_figures, shared_columns
 from fedsuite.results.report.sections import TITLES
 from tests.results.made_runs import make_run
 from tests.small_runs import SMALL
@@ -101,6 +105,43 @@ def test_rounds_have_whole_numbers(tmp_path):
     )
     assert few.as_dict()["layout"]["xaxis"]["dtick"] == 1
     assert "dtick" not in many.as_dict()["layout"]["xaxis"]
+
+
+def test_neighbours_share_a_column_that_is_their_mean():
+    heights = np.array([[1, 3, 5, 7, 9], [0, 2, 4, 4, 8]])
+    firsts, means, each = shared_columns(heights, most=3)
+    assert (firsts, each) == ([0, 2, 4], 2)
+    assert means.tolist() == [[2, 6, 9], [1, 4, 8]]
+    firsts, means, each = shared_columns(heights, most=5)
+    assert (firsts, each, means.tolist()) == ([0, 1, 2, 3, 4], 1, heights.tolist())
+
+
+def test_who_holds_what_has_bars_of_classes_and_of_shifts():
+    counts = {"train": np.array([[1, 2, 3], [4, 0, 6]]), "test": None}
+    shifts = [
+        ClientShift(k + 0.5, None, 1.0, 9.0 * k, 7 * k, 0.1 * k, 3.0) for k in range(2)
+    ]
+    rows, shift = holding_figures(counts, shifts)
+    assert [trace["y"] for trace in rows.data] == [[1, 4], [2, 0], [3, 6]]
+    assert [trace["x"] for trace in rows.data] == [[0, 1]] * 3
+    assert len({trace["marker"]["color"] for trace in rows.data}) == 3
+    assert [data[0]["y"] for data in shift.choices.values()] == [
+        *([0.5, 1.5], [0, 9], [0, 7], [0, 0.1]),
+    ]
+    # Plotly's own library refuses a property that the page's script would pass over.
+    for figure in (rows, shift):
+        plotly.graph_objects.Figure(figure.data, figure.as_dict()["layout"])
+    assert holding_figures({"train": None, "test": None}) == []
+
+
+def test_the_shift_of_a_run_is_on_its_page(tmp_path):
+    folder = make_run(tmp_path / "one", accuracies=CURVE)
+    shift = asdict(ClientShift(0.5, None, 1.0, 9.0, 7, 0.1, 3.0))
+    folder.write_json("partition.json", {"train": [[3, 4]], "shift": [shift]})
+    page = page_of(tmp_path / "one")
+    assert "<figcaption>Training rows</figcaption>" in page
+    assert "<figcaption>Covariate shift</figcaption>" in page
+    assert "label drift, total variation</option>" in page
 
 
 def test_a_damaged_run_is_named(tmp_path):

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from fedsuite.cli.command import app
 from fedsuite.results.compare import compare, table_lines, to_markdown
-from fedsuite.results.plots import client_accuracy_figure, curves_figure
 from fedsuite.results.reader import load_run
 from fedsuite.results.report import report_html
 from fedsuite.results.summary import tell_summary, write_summary
@@ -188,8 +187,6 @@ def test_all_that_is_made_of_a_run_says_of_how_many_clients(tmp_path):
     assert "<dt>with an accuracy</dt><dd>5 of 8 clients</dd>" in page
     assert "Accuracies of 5 of 8 clients at round 2." in page
     assert "That of 3 is from an earlier round" in page
-    assert "5 of 8 clients" in client_accuracy_figure(run).axes[0].get_title()
-    assert "of 5 of 8 clients at round 2" in curves_figure([run])._suptitle.get_text()
 
 
 def test_a_run_in_which_all_have_an_accuracy_says_nothing(tmp_path):

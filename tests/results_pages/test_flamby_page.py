@@ -145,7 +145,7 @@ REFERENCES = {
 
 
 def experiment(code: Mapping[str, ModuleType], method: str, **changes: Value) -> Experiment:
-    values = {**code["table"].METHODS[method], "plots": False, "report": False, **changes}
+    values = {**code["table"].METHODS[method], "report": False, **changes}
     return Experiment.load(FOLDER / "heart.toml", values)
 
 

@@ -313,7 +313,7 @@ DIGITS = {
     "num-clients": 4,
     "num-rounds": 2,
     "checkpoint-every": 1,
-    "plots": False,
+    "report": False,
     "run-name": "run",
     "dp-noise-multiplier": 1.0,
 }

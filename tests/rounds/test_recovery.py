@@ -189,7 +189,7 @@ def test_a_run_that_stops_behind_a_doubtful_step_ends_with_the_same_bits(
     monkeypatch.setattr("fedsuite.engines.local.CLIENTS_PER_MESSAGE", 1)
     values = {"model": "mlp", "hidden-width": 16, "partitioner": "iid", "num-clients": 4}
     values |= {"local-steps": 20, "learning-rate": 0.1, "max-update-norm": "off"}
-    values |= {"output-dir": str(tmp_path), "workers": 1, "plots": False, **keys}
+    values |= {"output-dir": str(tmp_path), "workers": 1, "report": False, **keys}
     whole = fedsuite.run({**values, "num-rounds": 5, "run-name": "whole"})
     assert [row.get("went_back_to") for row in whole.rounds] == [None, None, 1, None, None]
     fedsuite.run({**values, "num-rounds": 2, "run-name": "stopped"})

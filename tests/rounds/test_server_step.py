@@ -34,7 +34,7 @@ DIGITS = {
     "evaluate-every": 2,
     "checkpoint-every": 1,
     "seed": 3,
-    "plots": False,
+    "report": False,
 }
 
 

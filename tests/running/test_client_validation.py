@@ -35,7 +35,7 @@ CHOOSING: Mapping[str, Value] = {
     "client-validation-fraction": 0.2,
     "early-stop-metric": "validation_accuracy_worst10",
     "early-stop-patience": 3,
-    "plots": False,
+    "report": False,
 }
 SCORES = ("score-whole-test", "score-trained", "score-training-data")
 FACTORED: Mapping[str, Value] = {
@@ -231,7 +231,7 @@ def test_a_client_with_one_row_has_no_accuracy_to_choose_by(tmp_path: Path) -> N
             write(tmp_path / name / f"{part}-0.parquet", columns)
     table: dict[str, Value] = {"dataset": "own-table", "table-classes": 2}
     keys: dict[str, Value] = {"sites": "a, b", "site-dirs": str(tmp_path)}
-    keys |= {"table-columns": 1, "model": "linear", "num-rounds": 1, "plots": False}
+    keys |= {"table-columns": 1, "model": "linear", "num-rounds": 1, "report": False}
     keys |= {"client-validation-fraction": 0.5, "output-dir": str(tmp_path / "runs")}
     run = fedsuite.run(table | keys)
     rows = {row["client"]: row for row in run.clients() if row["phase"] == "evaluate"}

@@ -28,7 +28,7 @@ DIGITS: dict[str, Value] = {
     "checkpoint-every": 0,
     "score-whole-test": True,
     "device": "cpu",
-    "plots": False,
+    "report": False,
 }
 
 

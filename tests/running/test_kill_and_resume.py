@@ -27,7 +27,7 @@ SETTINGS = {
     "local-epochs": "1",
     "early-stop-metric": "accuracy_mean",
     "early-stop-patience": str(ROUNDS),
-    "plots": "false",
+    "report": "false",
 }
 KILLS = int(os.environ.get("FEDSUITE_KILLS", "3"))
 

@@ -57,11 +57,11 @@ def test_a_client_that_reports_per_cent_costs_nothing_but_its_number(
     monkeypatch, capsys, caplog
 ):
     reporting(monkeypatch, per_cent)
-    run = fedsuite.run(RUN | {"plots": True, "report": True}, num_supernodes=4)
+    run = fedsuite.run(RUN | {"report": True}, num_supernodes=4)
     assert finished()
-    assert (run.path / "plots/client_accuracy.png").exists()
+    assert (run.path / "report.html").exists()
     out = capsys.readouterr().out
-    assert "no plot" not in out and "no report" not in out
+    assert "no report" not in out
     assert out.count(" of 3 of 4 clients  worst 10 %") == 2
     assert "Accuracy over 3 of 4 clients" in out
     (told,) = [r.getMessage() for r in caplog.records if "accuracy 95" in r.getMessage()]
@@ -83,7 +83,7 @@ def test_a_client_that_reports_per_cent_costs_nothing_but_its_number(
 @pytest.mark.parametrize("value", [95.0, 1.0000001, -0.01, 100])
 def test_where_all_report_something_else_no_accuracy_is_shown(monkeypatch, capsys, value):
     reporting(monkeypatch, lambda *_: {"accuracy": value})
-    run = fedsuite.run(RUN | {"plots": True}, num_supernodes=4)
+    run = fedsuite.run(RUN, num_supernodes=4)
     assert finished()
     out = capsys.readouterr().out
     assert "mean accuracy of 0 of 4 clients" in out
@@ -146,10 +146,6 @@ def fail(*_arguments, **_options):
             "fedsuite.results.summary.fairness_report",
             "no tables: ZeroDivisionError: a bug of",
         ),
-        ("fedsuite.results.plots.save_figure", "no plot curves.png: ZeroDivisionError: a"),
-        ("fedsuite.results.plots.figures_of", "no plots: ZeroDivisionError: a bug of two"),
-        ("matplotlib.figure.Figure.savefig", "no plot client_accuracy.png: ZeroDivisionEr"),
-        ("matplotlib.axes.Axes.plot", "no plot curves.png: ZeroDivisionError: a bug of"),
         (
             "fedsuite.results.report.page",
             "no report: ZeroDivisionError: a bug of two lines",
@@ -158,22 +154,20 @@ def fail(*_arguments, **_options):
 )
 def test_what_fails_after_the_rounds_is_one_line(monkeypatch, capsys, place, told):
     monkeypatch.setattr(place, fail)
-    fedsuite.run(RUN | {"plots": True, "report": True})
+    fedsuite.run(RUN | {"report": True})
     assert finished()
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith(told)]
     assert "test_lost_work.py, line " in line
 
 
-def test_plots_on_a_full_disk_are_one_line_each(monkeypatch, capsys):
+def test_a_report_on_a_full_disk_is_one_line(monkeypatch, capsys):
     def full(path, data):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("fedsuite.results.plots.atomic_write", full)
-    fedsuite.run(RUN | {"plots": True})
+    monkeypatch.setattr("fedsuite.results.report.atomic_write", full)
+    fedsuite.run(RUN | {"report": True})
     assert finished()
-    assert (
-        "no plot curves.png: [Errno 28] No space left on device" in capsys.readouterr().out
-    )
+    assert "no report: [Errno 28] No space left on device" in capsys.readouterr().out
 
 
 def test_the_model_is_there_when_the_summary_is_written(monkeypatch):
@@ -189,7 +183,7 @@ def test_the_model_is_there_when_the_summary_is_written(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "place", ["running.server.draw_plots", "callbacks.tracking.Tracking.close"]
+    "place", ["running.server.tell_summary", "callbacks.tracking.Tracking.close"]
 )
 def test_ctrl_c_after_the_rounds_leaves_the_run_finished(monkeypatch, place):
     def interrupt(*_arguments, **_options):
@@ -197,7 +191,7 @@ def test_ctrl_c_after_the_rounds_leaves_the_run_finished(monkeypatch, place):
 
     monkeypatch.setattr(f"fedsuite.{place}", interrupt)
     with pytest.raises(Stopped, match=r"^stopped after the rounds: .*/x is finished"):
-        fedsuite.run(RUN | {"plots": True, "trackers": "tensorboard"})
+        fedsuite.run(RUN | {"trackers": "tensorboard"})
     assert finished()
 
 
@@ -221,7 +215,7 @@ def test_a_callback_that_fails_at_the_end_costs_no_result(monkeypatch, caplog):
 
 
 def test_stop_signals_are_no_failures():
-    with pytest.raises(KeyboardInterrupt), harmless("plots"):
+    with pytest.raises(KeyboardInterrupt), harmless("tables"):
         raise KeyboardInterrupt
 
 

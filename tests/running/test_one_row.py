@@ -64,7 +64,6 @@ SMALL: dict[str, Any] = {
     # Clients of 143 and of 144 rows.
     "batch-size": 143,
     "local-epochs": 1,
-    "plots": False,
     "report": False,
 }
 

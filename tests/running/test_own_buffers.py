@@ -59,7 +59,7 @@ def finished(folder: Path, method: str, **keys: Any) -> tuple[dict[str, Any], li
         "num-clients": 3,
         "num-rounds": 3,
         "batch-size": 50,
-        "plots": False,
+        "report": False,
         **{name.replace("_", "-"): value for name, value in keys.items()},
     }
     strategy = load_strategy(METHODS[method])

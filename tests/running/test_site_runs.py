@@ -30,7 +30,7 @@ SITES: dict[str, Value] = {
     "model": "linear",
     "sites": ", ".join(NAMES),
     "num-rounds": 2,
-    "plots": False,
+    "report": False,
 }
 
 
@@ -53,7 +53,7 @@ def test_sites_train_to_the_same_bits_as_divided_data(
     method: str, folder: Path, tmp_path: Path
 ) -> None:
     given = SITES | {"method": method, "site-dirs": str(folder)}
-    alike = {"model": "linear", "num-rounds": 2, "plots": False}
+    alike = {"model": "linear", "num-rounds": 2, "report": False}
     divided = {**DIVIDED, **alike, "method": method}
     sites = run(tmp_path, "sites", given)
     assert final_model(sites.path) == final_model(run(tmp_path, "div", divided).path)

@@ -19,7 +19,6 @@ SMALL: dict[str, Any] = {
     "num-clients": 3,
     "num-rounds": 2,
     "max-failed-rounds": 9,
-    "plots": False,
     "report": False,
 }
 DIVERGES = {"learning-rate": 1e38, "local-epochs": 3}

@@ -14,7 +14,7 @@ SMALL: dict[str, Value] = {
     "num-rounds": 2,
     "score-whole-test": True,
     "device": "cpu",
-    "plots": False,
+    "report": False,
 }
 MIXED: dict[str, Value] = {
     "client-models": "mlp:hidden-width=8, linear",

@@ -14,7 +14,7 @@ import pytest
 from fedsuite.core.errors import ConfigError, FedsuiteError, RunError
 from fedsuite.core.files import TEMPORARY_PATTERN
 from fedsuite.experiment.experiment import Experiment, read_file
-from fedsuite.sweeps.sweep import LOCK, SHORT, base_values, run_sweep
+from fedsuite.sweeps.sweep import LOCK, run_sweep
 from fedsuite.sweeps.workers import Outcome
 from tests.small_runs import final_model, write_experiment
 
@@ -74,21 +74,6 @@ def note_comparison(comparison, folder):
 def test_seeds_begin_where_told(sweep):
     sweep(seeds=2, first_seed=7)
     assert [name for _, name in sweep.started] == ["s7", "s8"]
-
-
-def test_short_points_draw_no_plots_unless_told_to(tmp_path):
-    file = tmp_path / "small.toml"
-    file.write_text("num-rounds = 5\n")
-
-    def base(**overrides):
-        given = {name.replace("_", "-"): value for name, value in overrides.items()}
-        return base_values(file, given)
-
-    assert base()["plots"] is False
-    assert base(plots=True)["plots"] is True
-    assert "plots" not in base(num_rounds=SHORT)
-    file.write_text("")
-    assert base()["plots"] is False  # the default is ten rounds
 
 
 def test_a_method_set_for_all_points_lets_go_of_the_files_own(sweep, tmp_path, capsys):
@@ -259,7 +244,6 @@ def test_a_sweep_in_processes(command, tmp_path):
         "by_seed.csv",
         "comparison.csv",
         "comparison.md",
-        "curves.png",
         "logs",
         "num-clients-4_s0",
         "sweep.json",

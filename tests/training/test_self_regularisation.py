@@ -181,7 +181,7 @@ DIGITS = {
     "num-rounds": 1,
     "clients-per-round": 2,
     "checkpoint-every": 0,
-    "plots": False,
+    "report": False,
 }
 
 

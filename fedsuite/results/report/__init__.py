@@ -1,4 +1,4 @@
-"""A report of runs as one HTML file, which works without a network.
+"""A report of runs, or of a partition, as one HTML file that works without a network.
 
 The report reads the runs' folders alone, also of a run that goes on or was killed. Names,
 reasons and numbers in a run's folder come from clients, so none of them is trusted.
@@ -16,9 +16,10 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.files import atomic_write, make_folder
+from fedsuite.data.federated import FederatedData
 from fedsuite.results.compare import Comparison
 from fedsuite.results.reader import Run, load_run
-from fedsuite.results.report.sections import page
+from fedsuite.results.report.sections import Page, page, partition_page
 
 NAME = "report.html"
 
@@ -64,6 +65,17 @@ def report_html(runs: Sequence[Run], comparison: Comparison | None = None) -> st
             f"{where}: a file does not hold what fedsuite writes "
             f"({type(error).__name__}: {one_line(error)}): is it damaged?"
         ) from error
+    return _html(found)
+
+
+def write_partition(data: FederatedData, title: str, output: Path) -> None:
+    """Write the page of who holds what, which needs no run, into an HTML file."""
+    text = _html(partition_page(data, title))
+    make_folder(output.parent)
+    atomic_write(output, text.encode())
+
+
+def _html(shown: Page) -> str:
     library, digest = _library()
     script = (_HERE / "page.js").read_text("utf-8")
     environment = Environment(
@@ -74,8 +86,8 @@ def report_html(runs: Sequence[Run], comparison: Comparison | None = None) -> st
         lstrip_blocks=True,
     )
     return environment.get_template("page.html").render(
-        page=found,
-        figures=htmlsafe_json_dumps([figure.as_dict() for figure in found.figures]),
+        page=shown,
+        figures=htmlsafe_json_dumps([figure.as_dict() for figure in shown.figures]),
         style=(_HERE / "page.css").read_text("utf-8"),
         script=script,
         library=library,

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from fedsuite.core.metrics import counted_in, has_score, is_accuracy, is_fraction
 from fedsuite.results import layout
-from fedsuite.results.plots import SPREAD
 from fedsuite.results.reader import Client, Run
 from fedsuite.results.report.values import number
+
+SPREAD = (0, 10, 50, 90, 100)
+"""Percentiles of the clients' accuracies to draw against rounds."""
 
 MOST_ROWS = 60
 """Most rows of a map of clients and rounds."""

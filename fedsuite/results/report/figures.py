@@ -4,18 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedsuite.results.client_bars import columns_of
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsuite.data.shift_report import ClientShift
 from fedsuite.results.groups import Group
 from fedsuite.results.panels import (
     PANELS,
     POOLED,
     Panel,
+    by_seed,
     client_curves,
     left_out_words,
     pooled_curve,
 )
-from fedsuite.results.plots import CLASS_COLOURS, PALETTE, by_seed
-from fedsuite.results.reader import Run
+from fedsuite.results.plots import PALETTE
 from fedsuite.results.report.clients import ClientRows, is_weight
 from fedsuite.results.report.thinning import MOST_POINTS, kept, most_points, told
 from fedsuite.results.report.values import label, rounded, words
@@ -25,12 +28,29 @@ Data = list[dict[str, Any]]
 INK = "ink"
 """Colour of text, which the page replaces: it depends on light or dark."""
 
+CLASS_COLOURS = (
+    *("#332288", "#88CCEE", "#44AA99", "#117733", "#999933"),
+    *("#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB"),
+)
+"""Paul Tol's ten muted colours for the colour-blind."""
+
 DASHES = ("solid", "dash", "dot", "dashdot")
 FEW = 10
 """Most rounds that each have a number at the axis, which would have fractions else."""
 
 MOST_CLIENTS = 400
 """Most columns of clients in a figure."""
+
+PARTS = {"train": "Training rows", "test": "Test rows"}
+"""Title of the figure of each part of the data."""
+
+SHIFTS = {
+    "squared Mahalanobis shift of the training rows": "squared_shift",
+    "effective sample size, rows": "effective_size",
+    "different rows": "distinct",
+    "label drift, total variation": "label_drift",
+}
+"""Measures of a covariate shift, by what they are."""
 
 _VALUE = "%{y:.4~g}"
 
@@ -221,44 +241,77 @@ def _faint(found: str) -> str:
     return f"rgba({red},{green},{blue},0.2)"
 
 
-def holding_figures(run: Run) -> list[Figure]:
-    """Return who holds what: rows by client and class, of each part."""
+def holding_figures(
+    counts: Mapping[str, NDArray[np.int64] | None], shifts: Sequence[ClientShift] = ()
+) -> list[Figure]:
+    """Return who holds what.
+
+    Parameters
+    ----------
+    counts
+        Rows of shape (clients, classes) of each part in :data:`PARTS`; None where unknown.
+    shifts
+        Each client's measured covariate shift; empty without such a shift.
+    """
+    bars = {"barmode": "stack", "bargap": 0.05, "hovermode": "closest"}
     figures = []
-    for part, title in (("train", "Training rows"), ("test", "Test rows")):
-        counts = run.class_counts(part)
-        if counts is None or counts.ndim != 2 or not counts.size:
+    for part, title in PARTS.items():
+        held = counts[part]
+        if held is None or held.ndim != 2 or not held.size:
             continue
-        columns = columns_of(counts.T, MOST_CLIENTS)
-        num_clients, num_classes = counts.shape
-        firsts = range(0, num_clients, columns.clients_each)
-        data = [
-            {
-                "type": "bar",
-                "name": f"class {index}",
-                "x": list(firsts),
-                "y": [rounded(v) for v in heights],
-                "marker": {
-                    "color": _class_colour(index, num_classes),
-                    "line": {"width": 0},
-                },
-                "hovertemplate": f"client %{{x}}, class {index}: {_VALUE} rows",
-            }
-            for index, heights in enumerate(columns.heights)
-        ]
-        each = columns.clients_each
-        note = "" if each == 1 else f"A column is the mean of {each} neighbouring clients."
+        names = [f"class {index}" for index in range(held.shape[1])]
+        colours = [_class_colour(index, len(names)) for index in range(len(names))]
+        data, note = _client_bars(held.T, names, colours)
+        figures.append(Figure("data", title, data, "client", "rows", note, bars))
+    if shifts:
+        choices = {}
+        for measure, name in SHIFTS.items():
+            values = np.array([[getattr(shift, name) for shift in shifts]])
+            choices[measure], note = _client_bars(values, [measure], PALETTE[:1])
+        data = next(iter(choices.values()))
         figures.append(
-            Figure(
-                "data",
-                title,
-                data,
-                "client",
-                "rows",
-                note,
-                {"barmode": "stack", "bargap": 0.05, "hovermode": "closest"},
-            )
+            Figure("data", "Covariate shift", data, "client", "", note, bars, choices)
         )
     return figures
+
+
+def _client_bars(
+    heights: NDArray[Any], names: Sequence[str], colours: Sequence[str]
+) -> tuple[Data, str]:
+    """Return bars of heights, shape (layers, clients), and a note if clients share them."""
+    firsts, means, each = shared_columns(heights, MOST_CLIENTS)
+    data = [
+        {
+            "type": "bar",
+            "name": name,
+            "x": firsts,
+            "y": [rounded(value) for value in layer],
+            "marker": {"color": shade, "line": {"width": 0}},
+            "hovertemplate": f"client %{{x}}, {name}: {_VALUE}<extra></extra>",
+        }
+        for name, layer, shade in zip(names, means, colours, strict=True)
+    ]
+    note = "" if each == 1 else f"A column is the mean of {each} neighbouring clients."
+    return data, note
+
+
+def shared_columns(
+    heights: NDArray[Any], most: int
+) -> tuple[list[int], NDArray[np.float64], int]:
+    """Return heights of clients, shape (layers, clients), as at most so many columns.
+
+    Returns
+    -------
+    tuple
+        The first client of each column, the columns' heights, which are means over their
+        clients, and the number of clients per column; the last one may have fewer.
+    """
+    num_clients = heights.shape[1]
+    each = -(-num_clients // most)
+    firsts = np.arange(0, num_clients, each)
+    sums = np.add.reduceat(heights.astype(np.float64), firsts, axis=1)
+    means = sums / np.diff(np.append(firsts, num_clients))
+    return firsts.tolist(), means, each
 
 
 def _class_colour(index: int, num_classes: int) -> str:

@@ -1,10 +1,11 @@
 """The page of a report: its sections, in order, with their tables and figures."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from fedsuite.core.metrics import fairness_report
+from fedsuite.data.federated import FederatedData
 from fedsuite.results import paired
 from fedsuite.results.compare import ACCURACY, Comparison, compare, table_lines
 from fedsuite.results.groups import Group, group_runs
@@ -122,14 +123,28 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
     if not sections["replies"].tables[0].rows:
         sections["replies"].tables.clear()
         sections["replies"].notes.append("All replies were used.")
-    for number_, figure in enumerate(drawn):
-        sections[figure.section].figures.append((number_, figure))
-    found = tuple(section for section in sections.values() if section)
     title, subtitle = _headings(runs, groups)
     tiles = _tiles(runs[0], comparison) if len(runs) == 1 else {}
     if tiles:
         tiles["clients"] = f"{len(rows[id(runs[0])].names):,}"
-    return Page(title, subtitle, tiles, found, tuple(drawn))
+    return _filled(Page(title, subtitle, tiles, tuple(sections.values()), tuple(drawn)))
+
+
+def partition_page(data: FederatedData, title: str) -> Page:
+    """Return the page of who holds what."""
+    counts = {"train": data.class_counts(), "test": data.test_class_counts()}
+    drawn = tuple(figures.holding_figures(counts, data.partition.shifts))
+    fingerprint = f"data fingerprint {data.fingerprint}"
+    sections = (Section("data", TITLES["data"]),)
+    return _filled(Page(words(title), fingerprint, {}, sections, drawn))
+
+
+def _filled(empty: Page) -> Page:
+    """Return a page with each figure in its section, without sections that hold nothing."""
+    sections = {section.name: section for section in empty.sections}
+    for place, figure in enumerate(empty.figures):
+        sections[figure.section].figures.append((place, figure))
+    return replace(empty, sections=tuple(section for section in empty.sections if section))
 
 
 def _headings(runs: Sequence[Run], groups: Sequence[Group]) -> tuple[str, str]:
@@ -187,7 +202,9 @@ def _one(run: Run, rows: ClientRows, sections: Mapping[str, Section]) -> list[Fi
     sections["repeat"].commands.update(facts.commands(run))
     return [
         *spread_figure(rows),
-        *figures.holding_figures(run),
+        *figures.holding_figures(
+            {part: run.class_counts(part) for part in figures.PARTS}, run.shifts()
+        ),
         *figures.map_figure(rows),
     ]
 

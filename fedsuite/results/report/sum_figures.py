@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from fedsuite.results.groups import Group
-from fedsuite.results.panels import pooled_curve
-from fedsuite.results.plots import by_seed
+from fedsuite.results.panels import by_seed, pooled_curve
 from fedsuite.results.report.figures import DASHES, Data, Figure, line
 from fedsuite.results.report.thinning import most_points, told
 from fedsuite.results.report.values import label

@@ -46,7 +46,7 @@ if sys.argv[1] == "hang":
     Progress.on_round_end = hang
 fedsuite.run(
     {"method": "ditto", "dataset": "digits", "num-clients": 6, "num-rounds": 2,
-     "workers": 3, "plots": False, "output-dir": sys.argv[2], "run-name": "run"},
+     "workers": 3, "report": False, "output-dir": sys.argv[2], "run-name": "run"},
     engine="local",
 )
 """

@@ -35,7 +35,7 @@ COMPARED = (MODEL, "clients.jsonl", "events.jsonl")
 
 def ran(tmp_path: Path, name: str, values, **changes):
     given = {**values, **{key.replace("_", "-"): v for key, v in changes.items()}}
-    given |= {"output-dir": str(tmp_path), "run-name": name, "plots": False}
+    given |= {"output-dir": str(tmp_path), "run-name": name, "report": False}
     return fedsuite.run(given, engine="local").path
 
 

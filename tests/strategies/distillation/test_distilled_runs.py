@@ -20,7 +20,7 @@ KEYS: dict[str, Any] = {
     "public-size": 30,
     "transfer-steps": 2,
     "checkpoint-every": 1,
-    "plots": False,
+    "report": False,
 }
 METHODS: dict[str, dict[str, Any]] = {
     "cfd": {"cfd-bits": 2, "cfd-target": "prob-mean"},
@@ -98,7 +98,7 @@ def test_a_term_on_features_that_no_training_moves(
 ) -> None:
     public = 0 if method == "fedproto" else 30
     keys: dict[str, Any] = {"dataset": "digits", "num-clients": 3, "num-rounds": 1}
-    keys |= {"public-size": public, "plots": False}
+    keys |= {"public-size": public, "report": False}
     for models in ({"model": "linear"}, {"client-models": "linear, linear"}):
         with pytest.raises(ConfigError) as caught:
             fedsuite.run({**keys, **models, "method": method})

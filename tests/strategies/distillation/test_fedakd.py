@@ -291,7 +291,7 @@ def test_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
         "local-steps": 3,
         "batch-size": 16,
         "device": "cpu",
-        "plots": False,
+        "report": False,
         "output-dir": str(tmp_path),
     }
     whole = run({**values, "num-rounds": 4, "run-name": "whole"})

@@ -93,7 +93,7 @@ def small(method: str, folder: Path, name: str, **changes: Value) -> dict[str, V
         "evaluate-every": 3,
         "local-steps": 2,
         "learning-rate-decay": 0.9,
-        "plots": False,
+        "report": False,
         "output-dir": str(folder),
         "run-name": name,
     }

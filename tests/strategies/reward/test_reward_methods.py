@@ -45,7 +45,7 @@ SMALL = {
     "partitioner": "power-law",
     "batch-size": 32,
     "checkpoint-every": 1,
-    "plots": False,
+    "report": False,
 }
 SOME = {
     "cffl": {"cffl-threshold": 0.97, "upload-share": 0.5},

@@ -1,0 +1,148 @@
+"""The figure of a comparison for a paper: its curves, as PDF or SVG."""
+
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.extras import naming_extras
+from fedsuite.core.files import atomic_write, make_folder
+from fedsuite.core.metrics import fairness_report
+from fedsuite.results.compare import ACCURACY, Comparison
+from fedsuite.results.panels import PANELS, Curve, Panel, by_seed, client_curves
+from fedsuite.results.plots import dress, line_style
+from fedsuite.results.reader import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Half of the text's width in most journals, so that the letters need no scaling.
+PANEL_INCHES = (3.4, 2.4)
+
+STYLE: Mapping[str, Any] = {
+    "font.size": 8,
+    "lines.markersize": 3,
+    # Journals refuse Type 3, matplotlib's own choice.
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "fedsuite",
+    # A dollar sign in a label begins no mathematics.
+    "text.parse_math": False,
+}
+
+NO_DATES: Mapping[str, Mapping[str, None]] = {
+    ".pdf": {"CreationDate": None},
+    ".svg": {"Date": None},
+}
+"""Metadata by suffix, so that the same runs have the same bytes."""
+
+
+def check_figure(path: Path) -> None:
+    """Refuse a path that :func:`write_figure` cannot write, before anything is done.
+
+    Raises
+    ------
+    ConfigError
+        If its suffix is of no format for papers.
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    if path.suffix.lower() not in NO_DATES:
+        raise ConfigError(f"--figure {path}: expected a file that ends in .pdf or .svg")
+    with naming_extras(f"--figure {path}"):
+        import matplotlib.figure  # noqa: F401
+
+
+def write_figure(comparison: Comparison, path: Path) -> str:
+    """Write a comparison's curves, and return what a caption must say of them."""
+    import matplotlib
+
+    suffix = path.suffix.lower()
+    content = io.BytesIO()
+    with matplotlib.rc_context(dict(STYLE)):
+        figure = curves_figure(comparison)
+        figure.savefig(content, format=suffix[1:], metadata=dict(NO_DATES[suffix]))
+    make_folder(path.parent)
+    atomic_write(path, content.getvalue())
+    seeds = {len(group.runs) for group in comparison.groups}
+    spread = "" if seeds == {1} else "; bands: sample standard deviation over seeds"
+    return f"means over clients, each counting once{spread}"
+
+
+def curves_figure(comparison: Comparison) -> "Figure":
+    """Draw curves against rounds, one per experiment, in each panel that has data.
+
+    The first two panels are of the comparison's score. RunError if there is no data.
+    """
+    from matplotlib.figure import Figure
+
+    curves = [
+        [_curves(run, comparison.score) for run in group.runs]
+        for group in comparison.groups
+    ]
+    panels = [p for p in PANELS if any(run[p.key] for group in curves for run in group)]
+    if not panels:
+        raise RunError("no curves to draw: the runs hold no losses and no accuracies")
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    width, height = PANEL_INCHES
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        for index, group in enumerate(curves):
+            _draw(axes, group, panel, index)
+        own = comparison.score != ACCURACY and panel.key.startswith("accuracy")
+        label = f"{comparison.score.replace('_', ' ')} (%)" if own else panel.label
+        dress(axes, panel.title, "round", label)
+        axes.title.set_fontsize(STYLE["font.size"])
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    if len(curves) > 1:
+        # All experiments, even those that a panel lacks: the legend is the whole figure's.
+        handles = [
+            grid.flat[0].plot([], [], **line_style(i))[0] for i in range(len(curves))
+        ]
+        labels = [textwrap.fill(g.label, 45 * columns) for g in comparison.groups]
+        several = max(1, 60 * columns // (8 + max(map(len, labels))))
+        place = "outside lower center"
+        figure.legend(handles, labels, loc=place, ncols=several, frameon=False)
+    return figure
+
+
+def _curves(run: Run, score: str) -> dict[str, Curve]:
+    """Return the curves of all panels; the accuracies over clients are of ``score``."""
+    curves = client_curves(run, PANELS)
+    if score != ACCURACY:
+        reports = {
+            scores.server_round: fairness_report(scores.percent)
+            for scores in run.scores(score, last=max(len(run.rounds), 1))
+            if scores.of
+        }
+        curves["accuracy_mean"] = {r: one.mean / 100 for r, one in reports.items()}
+        curves["accuracy_worst10"] = {r: one.worst_10 / 100 for r, one in reports.items()}
+    return curves
+
+
+def _draw(
+    axes: "Axes", curves: Sequence[Mapping[str, Curve]], panel: Panel, index: int
+) -> None:
+    """Draw an experiment's mean over seeds in its band, and what stands beside, dotted."""
+    style = line_style(index)
+    for key in filter(None, (panel.key, panel.beside)):
+        rounds, values = by_seed(curves, key)
+        if not rounds:
+            continue
+        mean = panel.scale * values.mean(axis=0)
+        marker = {"marker": "o"} if len(rounds) <= 30 else {}
+        if key == panel.beside:
+            dotted = {"linestyle": ":", "linewidth": 1.0, "markerfacecolor": "white"}
+            axes.plot(rounds, mean, **{**style, **dotted, **marker})
+            continue
+        axes.plot(rounds, mean, **style, **marker)
+        if len(values) > 1:
+            std = panel.scale * values.std(axis=0, ddof=1)
+            low, high = mean - std, mean + std
+            axes.fill_between(rounds, low, high, color=style["color"], alpha=0.2, lw=0)
