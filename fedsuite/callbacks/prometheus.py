@@ -5,7 +5,6 @@ client is named.
 """
 
 import logging
-import re
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,42 +13,12 @@ from socketserver import ThreadingTCPServer
 
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.rounds.events import Callback, RoundReport, RunState
+from fedsuite.rounds.kinds import USED, Kind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PATIENCE_S = 5.0
-_PREFIX = re.compile(r"(?:train|evaluate|query)(?:\.\w+)?: ")
-"""Prefix of the reason in a method's exchanges inside a round."""
-
-_REASONS = (
-    ("not-connected", "its node is not connected"),
-    ("late", "no reply before the deadline"),
-    ("node-failed", "node failed: |no handler for "),
-    ("client-failed", "client failed: "),
-    ("stale", r"node -?\d+: a reply to another round"),
-    ("unasked", r"node -?\d+: a reply that nobody asked for"),
-    ("duplicate", "a second reply"),
-    ("incomplete", "the node's reply has no entry"),
-    ("not-finite", r"array .*: holds |metric [^:]* is -?(?:nan|inf)$|the new model holds"),
-    ("wrong-arrays", "array |unexpected array record|not a NumPy array"),
-    ("wrong-metrics", r"metric |[\w-]+ is -?[\d.e+]+: "),
-)
-"""Classes of rejection reasons by beginning; the first match counts."""
-
 logger = logging.getLogger(__name__)
-
-
-def reason_class(reason: str) -> str:
-    """Return the class of a rejection reason, ``other`` for an unknown reason.
-
-    Only the reason's beginning counts, because the rest may be a client's words.
-    """
-    prefix = _PREFIX.match(reason)
-    reason = reason[prefix.end() :] if prefix else reason
-    for name, pattern in _REASONS:
-        if re.match(pattern, reason):
-            return name
-    return "other"
 
 
 @dataclass
@@ -61,7 +30,7 @@ class Totals:
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
-    rejected: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[Kind] = field(default_factory=Counter)
     latest: dict[str, float] = field(default_factory=dict)
 
     def add(self, report: RoundReport) -> None:
@@ -73,7 +42,7 @@ class Totals:
         self.bytes_up += int(metrics["bytes_up"])
         self.seconds += report.seconds
         for phase in report.phases:
-            self.rejected.update(reason_class(r.reason) for r in phase.rejections)
+            self.rejected.update(r.kind for r in phase.rejections)
         self.latest |= {
             "round": report.server_round,
             "rounds_planned": report.num_rounds,
@@ -109,7 +78,7 @@ class Totals:
                 "replies_rejected_total",
                 "counter",
                 "Replies not used, by reason",
-                {f'{{reason="{name}"}}': self.rejected[name] for name in _CLASSES},
+                {f'{{reason="{k}"}}': self.rejected[k] for k in Kind if k not in USED},
             ),
             *_metric(
                 "round_seconds_total", "counter", "Time in rounds", {"": self.seconds}
@@ -121,7 +90,6 @@ class Totals:
         return "\n".join(lines) + "\n"
 
 
-_CLASSES = (*(name for name, _ in _REASONS), "other")
 _GAUGES = {
     "round": "Last round done",
     "rounds_planned": "Rounds of the run",
