@@ -188,8 +188,8 @@ class FederatedStrategy(RoundLoop):
         """Count a failed round; after a poisoned one the last good model comes back."""
         report = self.reports[TRAIN]
         self.round_metrics[FAILED] = 1.0
-        told = missed.kind is Kind.QUORUM and report.rejections
-        if report.rows and not told:
+        unsaid = report.rows and not report.rejections
+        if unsaid or missed.kind is not Kind.QUORUM:
             # The replies were good, so no rejection says why.
             report.rejections.append(
                 Rejection(self.server_round, None, missed.kind, missed.reason)
