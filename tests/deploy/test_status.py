@@ -98,7 +98,9 @@ def test_runs_with_their_last_round_and_what_was_not_used(
         console.print(table)
     console.print(status.results_table(runs, [one, two]))
     text = console.export_text()
-    assert "75.00 %" in text and "2 of 3" in text and "2 late" in text and "[red]late" in text
+    assert (
+        "75.00 %" in text and "2 of 3" in text and "2 late" in text and "[red]late" in text
+    )
     assert "not registered" in text and "running" in text
 
 
