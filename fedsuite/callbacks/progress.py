@@ -1,6 +1,7 @@
 """Progress of a run: one line per round, and the time left on a terminal."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -107,6 +108,8 @@ def round_line(report: RoundReport, accuracy: str) -> str:
     if "epsilon" in metrics:
         parts.append(f"epsilon {metrics['epsilon']:.4g}")
     if metrics["replies_rejected"]:
-        parts.append(f"{metrics['replies_rejected']} replies rejected")
+        kinds = Counter(r.kind for phase in report.phases for r in phase.rejections)
+        causes = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        parts.append(f"{metrics['replies_rejected']} replies rejected ({causes})")
     parts.append(f"{report.seconds:.2f} s")
     return "  ".join(parts)

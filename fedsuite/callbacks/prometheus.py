@@ -5,7 +5,6 @@ client is named.
 """
 
 import logging
-import re
 import threading
 from collections import Counter
 from wsgiref.simple_server import WSGIServer
@@ -16,42 +15,10 @@ from prometheus_client.registry import Collector
 
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.rounds.events import Callback, RoundReport, RunState
-
-_PREFIX = re.compile(r"(?:train|evaluate|query)(?:\.\w+)?: ")
-"""Prefix of the reason in a method's exchanges inside a round."""
-
-_REASONS = (
-    ("not-connected", "its node is not connected"),
-    ("late", "no reply before the deadline"),
-    ("node-failed", "node failed: |no handler for "),
-    ("client-failed", "client failed: "),
-    ("stale", r"node -?\d+: a reply to another round"),
-    ("unasked", r"node -?\d+: a reply that nobody asked for"),
-    ("duplicate", "a second reply"),
-    ("incomplete", "the node's reply has no entry"),
-    ("not-finite", r"array .*: holds |metric [^:]* is -?(?:nan|inf)$|the new model holds"),
-    ("wrong-arrays", "array |unexpected array record|not a NumPy array"),
-    ("wrong-metrics", r"metric |[\w-]+ is -?[\d.e+]+: "),
-)
-"""Classes of rejection reasons by beginning; the first match counts."""
+from fedsuite.rounds.kinds import USED, Kind
 
 logger = logging.getLogger(__name__)
 
-
-def reason_class(reason: str) -> str:
-    """Return the class of a rejection reason, ``other`` for an unknown reason.
-
-    Only the reason's beginning counts, because the rest may be a client's words.
-    """
-    prefix = _PREFIX.match(reason)
-    reason = reason[prefix.end() :] if prefix else reason
-    for name, pattern in _REASONS:
-        if re.match(pattern, reason):
-            return name
-    return "other"
-
-
-_CLASSES = (*(name for name, _ in _REASONS), "other")
 _COUNTERS = {
     "rounds": "Rounds done",
     "clients_trained": "Good replies to training",
@@ -86,7 +53,7 @@ class Prometheus(Callback, Collector):
             raise ConfigError("key metrics-host is empty: name one address to listen on")
         self._address = (host, port)
         self._totals = dict.fromkeys((*_COUNTERS, "down", "up"), 0.0)
-        self._rejected: Counter[str] = Counter()
+        self._rejected: Counter[Kind] = Counter()
         self._latest: dict[str, float] = {}
         self._page = self._families()
         self._server: WSGIServer | None = None
@@ -134,7 +101,7 @@ class Prometheus(Callback, Collector):
         self._totals["down"] += metrics["bytes_down"]
         self._totals["up"] += metrics["bytes_up"]
         for phase in report.phases:
-            self._rejected.update(reason_class(r.reason) for r in phase.rejections)
+            self._rejected.update(r.kind for r in phase.rejections)
         self._latest |= {
             "round": report.server_round,
             "rounds_planned": report.num_rounds,
@@ -167,8 +134,9 @@ class Prometheus(Callback, Collector):
         rejected = CounterMetricFamily(
             "fedsuite_replies_rejected", "Replies not used, by reason.", labels=["reason"]
         )
-        for name in _CLASSES:
-            rejected.add_metric([name], self._rejected[name])
+        for kind in Kind:
+            if kind not in USED:
+                rejected.add_metric([kind], self._rejected[kind])
         return [
             *(
                 CounterMetricFamily(f"fedsuite_{name}", f"{words}.", self._totals[name])

@@ -41,6 +41,7 @@ class Recorder(Callback):
             {
                 "round": server_round,
                 "kind": kind,
+                "cause": rejection.kind,
                 "phase": phase.phase,
                 "client": rejection.client_id,
                 "reason": rejection.reason,

@@ -41,6 +41,10 @@ class RunError(FedsuiteError):
     """A run that cannot start, go on, or be resumed."""
 
 
+class NotFiniteError(RunError):
+    """A client's training whose loss is NaN or infinite; the server asks for the class."""
+
+
 class Stopped(KeyboardInterrupt):
     """A run that Ctrl-C ended; the message says where, and the command to go on.
 

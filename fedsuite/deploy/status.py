@@ -1,6 +1,7 @@
 """Status of a federation: nodes, runs, last rounds, rejected replies."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,8 @@ class RunStatus:
     """Progress of a run, read from its folder.
 
     ``accuracy`` is the mean over clients at the last evaluation, a fraction, and
-    ``last_reason`` that of the last rejected reply. ``number`` is Flower's of the run.
+    ``rejected`` counts the causes of rejected replies, of which ``last_reason`` is the last
+    one's. ``number`` is Flower's of the run.
     """
 
     name: str
@@ -35,7 +37,7 @@ class RunStatus:
     rounds: int
     planned: int
     accuracy: float | None
-    rejected: int
+    rejected: Counter[str]
     last_reason: str
     number: str = ""
 
@@ -69,7 +71,7 @@ def read_runs(folder: Path) -> list[RunStatus]:
             continue
         last = run.rounds[-1] if run.rounds else {}
         means = [r["accuracy_mean"] for r in run.rounds if "accuracy_mean" in r]
-        reasons = [e["reason"] for e in run.events() if e.get("kind") == REJECTED]
+        rejected = [e for e in run.events() if e.get("kind") == REJECTED]
         found.append(
             RunStatus(
                 path.name,
@@ -77,8 +79,8 @@ def read_runs(folder: Path) -> list[RunStatus]:
                 int(last.get("round", 0)),
                 int(run.experiment.get("num-rounds", 0)),
                 means[-1] if means else None,
-                len(reasons),
-                str(reasons[-1]) if reasons else "",
+                Counter(str(event.get("cause", "")) for event in rejected),
+                str(rejected[-1]["reason"]) if rejected else "",
                 str(run.manifest.get("flwr_run_id", "")),
             )
         )
@@ -130,7 +132,8 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
 def _cells(run: RunStatus) -> tuple[str, ...]:
     accuracy = "" if run.accuracy is None else f"{100 * run.accuracy:.2f} %"
     done = f"{run.rounds} of {run.planned}"
-    return run.name, run.status, done, accuracy, str(run.rejected), run.last_reason
+    causes = ", ".join(f"{count} {cause}" for cause, count in run.rejected.most_common())
+    return run.name, run.status, done, accuracy, causes or "none", run.last_reason
 
 
 def _entries(text: str, kind: str) -> list[Mapping[str, Any]]:

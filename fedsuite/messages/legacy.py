@@ -24,6 +24,11 @@ from fedsuite.messages.records import (
     records_of,
 )
 
+
+class ReportedError(RecordError):
+    """A failure that a legacy client reports in its result."""
+
+
 _INSTRUCTION = {TRAIN: "fitins", EVALUATE: "evaluateins"}
 _RESULT = {TRAIN: "fitres", EVALUATE: "evaluateres"}
 
@@ -91,7 +96,7 @@ def from_legacy(
         numbers = records_of(content, MetricRecord)
         status = configs[f"{prefix}.status"]
         if status["code"] != 0:
-            raise RecordError(f"client reported: {status['message']!r}"[:200])
+            raise ReportedError(f"client reported: {status['message']!r}"[:200])
         reported = configs[f"{prefix}.metrics"]
         metrics: dict[str, MetricValue] = {
             key: value

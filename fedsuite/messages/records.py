@@ -188,18 +188,25 @@ def client_record(client_id: int, name: str) -> str:
 
 
 def add_entry(
-    content: RecordDict, client_id: int, outcome: Reply | str, place: str = ""
+    content: RecordDict,
+    client_id: int,
+    outcome: Reply | str,
+    error: str = "",
+    place: str = "",
 ) -> None:
     """Add one client's entry to a hosted reply; a string is the reason of a failure.
 
     Parameters
     ----------
+    error
+        Class of the failure's exception.
     place
         Error and place in the client's code, if that is the reason.
     """
     if isinstance(outcome, str):
-        entry = {"reason": outcome, "place": place} if place else {"reason": outcome}
-        content[client_record(client_id, ERROR)] = ConfigRecord(dict(entry))
+        entry = {"reason": outcome, "error": error, "place": place}
+        known = {name: words for name, words in entry.items() if words or name == "reason"}
+        content[client_record(client_id, ERROR)] = ConfigRecord(dict(known))
         return
     # Packed before anything is added, so that a failure leaves no half a reply.
     records: dict[str, AnyRecord] = {
@@ -212,14 +219,16 @@ def add_entry(
     filled(content, records)
 
 
-def failure_of(content: Mapping[str, AnyRecord], *, hosted: bool) -> str:
-    """Return why a client's entry of a reply is a failure; empty if it is none.
+def failure_of(content: Mapping[str, AnyRecord], *, hosted: bool) -> tuple[str, str] | None:
+    """Return reason and exception's class of a failure; None of an entry that is none.
 
     On a node with one client a failure is Flower's error, and a record called ``error`` is
     the app's own; what came damaged alone is named in the content.
     """
     record = records_of(content, ConfigRecord).get(ERROR if hosted else DAMAGE)
-    return "" if record is None else str(record.get("reason", "no reason given"))
+    if record is None:
+        return None
+    return str(record.get("reason", "no reason given")), str(record.get("error", ""))
 
 
 def failures_in(content: RecordDict) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.results.analysis_files import Output, Table, panels
 from fedsuite.results.plots import dress
 from fedsuite.results.reader import Client, Run, load_run
+from fedsuite.rounds.kinds import ABSENT
 
 NOTE = (
     "Far from the others is not dishonest: a hospital with other patients looks the same. "
@@ -133,11 +134,15 @@ def suspects_figure(found: Sequence[Suspect]) -> Figure:
 
 
 def _rounds_of(run: Run, kind: str) -> dict[Any, set[int]]:
-    """Return client to the rounds in which an event of its training is told."""
+    """Return client to the rounds in which an event of its training is told.
+
+    A client whose reply did not come is no suspect.
+    """
     found: dict[Any, set[int]] = defaultdict(set)
     for event in run.events():
         told = event.get("kind"), event.get("phase")
-        if told == (kind, "train") and event.get("client") is not None:
+        came = event.get("client") is not None and event.get("cause") not in ABSENT
+        if told == (kind, "train") and came:
             found[event["client"]].add(event["round"])
     return dict(found)
 

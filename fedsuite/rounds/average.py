@@ -14,6 +14,7 @@ from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import WeightedMean, cast_like, weighted_mean
 from fedsuite.rounds.average_keys import AverageKeys, fewest_clients, liars_of, too_few
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.robust_rules import (
     geometric_median,
@@ -81,7 +82,7 @@ class Averaging:
         if reason := too_few(self.aggregator, self._share, num_clients):
             needed = fewest_clients(self.aggregator, liars_of(self._share, num_clients))
             least = f"the {needed} that the aggregator needs"
-            raise QuorumMissed(num_clients, reason, least)
+            raise QuorumMissed(Kind.TOO_FEW, num_clients, reason, least)
 
     def capped(self, weights: Vector) -> Vector:
         """Return weights of which none is above the largest share; as they are without.

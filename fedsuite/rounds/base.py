@@ -32,12 +32,13 @@ from fedsuite.rounds.exchange import (
 from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
 from fedsuite.rounds.gathering import gathered
 from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.loop import RoundLoop
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.recovery import NO_TRAINING
 from fedsuite.rounds.report import FAILED, PhaseReport
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
-from fedsuite.rounds.validation import ClientReply, Expected, one_line
+from fedsuite.rounds.validation import BadReply, ClientReply, Expected, one_line
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)
@@ -165,7 +166,7 @@ class FederatedStrategy(RoundLoop):
             self.update_norms.tell(report)
             report.tell_clipped()
         if self.recovery.must_go_back(report):
-            self._miss(QuorumMissed(0, *NO_TRAINING))
+            self._miss(QuorumMissed(Kind.NO_TRAINING, 0, *NO_TRAINING))
             return None, None
         doubtful = False
         if arrays is not None:
@@ -187,10 +188,12 @@ class FederatedStrategy(RoundLoop):
         """Count a failed round; after a poisoned one the last good model comes back."""
         report = self.reports[TRAIN]
         self.round_metrics[FAILED] = 1.0
-        if report.rows and all(r.reason != missed.reason for r in report.rejections):
+        unsaid = report.rows and not report.rejections
+        if unsaid or missed.kind is not Kind.QUORUM:
             # The replies were good, so no rejection says why.
-            rejection = Rejection(self.server_round, None, missed.reason)
-            report.rejections.append(rejection)
+            report.rejections.append(
+                Rejection(self.server_round, None, missed.kind, missed.reason)
+            )
         if not self.recovery.must_go_back(report):
             self.judge.miss(self.server_round, missed)
             return
@@ -289,7 +292,9 @@ class FederatedStrategy(RoundLoop):
             return arrays
         reason = "the new model holds NaN or infinity: the old one stays"
         logger.warning("round %d: %s", self.server_round, reason)
-        report.rejections.append(Rejection(self.server_round, None, reason))
+        report.rejections.append(
+            Rejection(self.server_round, None, Kind.MODEL_NOT_FINITE, reason)
+        )
         self.round_metrics[FAILED] = 1.0
         return None
 
@@ -349,9 +354,9 @@ class FederatedStrategy(RoundLoop):
         )
         extra = "" if exchange.message_type == phase else f"{exchange.message_type}: "
 
-        def reject(client_id: int | None, reason: str) -> None:
-            reason = extra + reason
-            rejection = Rejection(self.server_round, client_id, reason)
+        def reject(client_id: int | None, bad: BadReply) -> None:
+            reason = extra + one_line(bad)
+            rejection = Rejection(self.server_round, client_id, bad.kind, reason)
             # A reply may come in a later round, whose report tells of it.
             self.reports[phase].rejections.append(rejection)
             unused = "round %d: %s not used: %s"
@@ -454,7 +459,9 @@ class FederatedStrategy(RoundLoop):
         """Yield the good replies as the guard lets them through."""
 
         def told(client_id: int, change: str) -> None:
-            report.bounded.append(Rejection(self.server_round, client_id, change))
+            report.bounded.append(
+                Rejection(self.server_round, client_id, Kind.BOUNDED, change)
+            )
             name = self._members.names.get(client_id, client_id)
             with log_scope(client=name):
                 logger.warning("round %d: client %s: %s", self.server_round, name, change)

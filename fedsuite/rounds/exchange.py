@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.messages.array_records import RecordError, num_bytes, to_record
-from fedsuite.messages.legacy import from_legacy, to_legacy
+from fedsuite.messages.legacy import ReportedError, from_legacy, to_legacy
 from fedsuite.messages.records import (
     ARRAYS,
     CLIENT_IDS,
@@ -25,12 +26,12 @@ from fedsuite.messages.records import (
     split_replies,
 )
 from fedsuite.messages.replies import once
+from fedsuite.rounds.kinds import ABSENT, Kind, kind_of_exception
 from fedsuite.rounds.membership import Members
 from fedsuite.rounds.validation import (
     BadReply,
     ClientReply,
     Expected,
-    Missing,
     check_reply,
     one_line,
     spec_of,
@@ -39,6 +40,8 @@ from fedsuite.rounds.validation import (
 from fedsuite.workarounds.sending import REFUSED
 
 Wire = Literal["message", "numpy"]
+
+NO_REPLY = "no reply before the deadline"
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,7 @@ class Rejection:
 
     server_round: int
     client_id: int | None
+    kind: Kind
     reason: str
 
 
@@ -214,22 +218,26 @@ def build_messages(
     return messages
 
 
-class Absent(BadReply):
-    """A client without a reply."""
+# What Flower says of an error is text: a class and words, or a traceback from Ray.
+_CLASS = re.compile(r"(?:<class '(?:[^']*\.)?)?(\w+)(?:'>:<'|: )")
+_NO_HANDLER = re.compile(r"ValueError(?:'>:<'|: )No \w+ function registered with name")
+_LEGACY_APP = re.compile(r"KeyError(?:'>:<'|: )\W*(?:fit|evaluate)ins\.")
 
 
-HANDLER = "handler"
-"""Name, in :class:`Missing`, of the function for a message that an app lacks."""
-
-_NO_HANDLER = re.compile(r"No \w+ function registered with name")
-_LEGACY_APP = re.compile(r"(fit|evaluate)ins\.")
-
-
-def _likeness(failure: BadReply) -> str:
-    """Return what equal failures of different clients share."""
-    if isinstance(failure, Missing):
-        return failure.what
-    return re.sub(r"\d+", "0", str(failure))
+def kind_of_error(error: Error, wire: Wire) -> tuple[Kind, str]:
+    """Return the kind of a node's error, and the class of what the app raised."""
+    if error.code == REFUSED:
+        return Kind.NOT_SENT, ""
+    if error.code != ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+        return Kind.NODE_FAILED, ""
+    reason = str(error.reason)
+    if _NO_HANDLER.search(reason):
+        return Kind.NO_HANDLER, ""
+    if wire == "message" and _LEGACY_APP.search(reason):
+        return Kind.OTHER_WIRE, ""
+    raised = _CLASS.match(reason)
+    name = raised[1] if raised else ""
+    return kind_of_exception(name), name
 
 
 class ReplyReader:
@@ -245,7 +253,7 @@ class ReplyReader:
     accept
         Hears of each good reply before it is yielded.
     reject
-        Hears of each unused reply: client, or None if unknown, and reason.
+        Hears of each unused reply: client, or None if unknown, and what is wrong.
     """
 
     def __init__(
@@ -255,7 +263,7 @@ class ReplyReader:
         wire: Wire,
         group_id: str,
         accept: Callable[[ClientReply], None],
-        reject: Callable[[int | None, str], None],
+        reject: Callable[[int | None, BadReply], None],
         keys: RecordKeys = FEDSUITE_KEYS,
     ) -> None:
         self.exchange = exchange
@@ -275,7 +283,8 @@ class ReplyReader:
         self.unfollowed: dict[int, Mapping[str, ConfigValue | None]] = {}
         for client_id in exchange.client_ids:
             if client_id not in members.nodes:
-                self._settle(client_id, Absent("its node is not connected"))
+                away = BadReply(Kind.NOT_CONNECTED, "its node is not connected")
+                self._settle(client_id, away)
 
     def clients_of(self, node_id: int) -> Sequence[int]:
         """Return the asked clients of a node."""
@@ -308,7 +317,7 @@ class ReplyReader:
                 yield from self._ready()
         for client_id in self._waiting:
             if client_id not in self._settled:
-                self._settle(client_id, Absent("no reply before the deadline"))
+                self._settle(client_id, BadReply(Kind.LATE, NO_REPLY))
         yield from self._ready()
 
     def _ready(self) -> Iterator[ClientReply]:
@@ -329,14 +338,14 @@ class ReplyReader:
 
         None if some answer was good, if nobody answered, or if the failures differ.
         """
-        found = [failure for failure in self._failures if not isinstance(failure, Absent)]
-        alike = len({_likeness(failure) for failure in found}) == 1
-        return found[0] if alike and not self.num_good else None
+        came = [failure for failure in self._failures if failure.kind not in ABSENT]
+        alike = len({(failure.kind, failure.what) for failure in came}) == 1
+        return came[0] if alike and not self.num_good else None
 
     def _settle(self, client_id: int, outcome: ClientReply | BadReply) -> None:
         if isinstance(outcome, BadReply):
             self._failures.append(outcome)
-            self._reject(client_id, one_line(outcome))
+            self._reject(client_id, outcome)
             self._settled[client_id] = None
         else:
             self._settled[client_id] = outcome
@@ -349,42 +358,44 @@ class ReplyReader:
         # An error made by the SuperLink may lack the group, and does not name the node
         # that it is about.
         if group_id != self._group_id and (group_id or not message.has_error()):
-            self._reject(None, f"node {node_id}: a reply to another round or exchange")
+            reason = f"node {node_id}: a reply to another round or exchange"
+            self._reject(None, BadReply(Kind.STALE, reason))
             return
         if message.has_error():
             failure = self._node_failure(message.error)
             if not client_ids:
-                self._reject(None, one_line(failure))
+                self._reject(None, failure)
             for client_id in client_ids:
                 if client_id in self._settled:
-                    self._reject(client_id, one_line(failure))
+                    self._reject(client_id, failure)
                 else:
                     self._settle(client_id, failure)
             yield
             return
         if not client_ids:
-            self._reject(None, f"node {node_id}: a reply that nobody asked for")
+            reason = f"node {node_id}: a reply that nobody asked for"
+            self._reject(None, BadReply(Kind.UNASKED, reason))
             return
         for client_id, outcome in self._entries(message.content, client_ids):
             if client_id in self._settled:
-                self._reject(client_id, "a second reply to one request")
+                second = BadReply(Kind.DUPLICATE, "a second reply to one request")
+                self._reject(client_id, second)
             else:
                 self._settle(client_id, outcome)
             yield
 
     def _node_failure(self, error: Error) -> BadReply:
         """Return a node's error, which may mean that the node has another app."""
-        reason = str(error.reason)
-        if error.code == REFUSED:
-            return Absent(reason)
-        words = f"node failed: {one_line(reason)}"
-        if _NO_HANDLER.search(reason):
-            kind = self.exchange.message_type
-            words = with_advice(f"no handler for {kind}", self.exchange.expected.advice)
-            return Missing(HANDLER, words)
-        if self._wire == "message" and _LEGACY_APP.search(reason):
-            return Missing("legacy", f"{words}: give wire='numpy' for legacy NumPyClients")
-        return BadReply(words)
+        kind, raised = kind_of_error(error, self._wire)
+        reason = f"node failed: {one_line(error.reason)}"
+        if kind is Kind.NOT_SENT:
+            reason = str(error.reason)
+        elif kind is Kind.NO_HANDLER:
+            reason = f"no handler for {self.exchange.message_type}"
+            reason = with_advice(reason, self.exchange.expected.advice)
+        elif kind is Kind.OTHER_WIRE:
+            reason += ": give wire='numpy' for legacy NumPyClients"
+        return BadReply(kind, reason, raised)
 
     def _entries(
         self, content: RecordDict, client_ids: Sequence[int]
@@ -395,7 +406,8 @@ class ReplyReader:
         entries = split_replies(content, client_ids)
         for client_id in client_ids:
             if client_id not in entries:
-                yield client_id, BadReply("the node's reply has no entry for it")
+                reason = "the node's reply has no entry for it"
+                yield client_id, BadReply(Kind.INCOMPLETE, reason)
             else:
                 yield client_id, self._check(client_id, entries[client_id])
 
@@ -405,18 +417,22 @@ class ReplyReader:
         try:
             expected = self.exchange.expected_of.get(client_id, self.exchange.expected)
             if self._wire == "numpy":
-                kind, settings = self.exchange.message_type, expected.settings
+                asked, settings = self.exchange.message_type, expected.settings
                 names = list(spec_of(self.exchange.shared.get(ARRAYS, {})))
-                content = from_legacy(content, kind, names, settings)
-            if reason := failure_of(content, hosted=self._members.hosted):
-                return BadReply(f"client failed: {one_line(reason)}")
+                content = from_legacy(content, asked, names, settings)
+            if failure := failure_of(content, hosted=self._members.hosted):
+                reason, raised = failure
+                kind = kind_of_exception(raised)
+                return BadReply(kind, f"client failed: {one_line(reason)}", raised)
             named = self._keys.understood(content)
             reply = check_reply(client_id, named, expected)
             if named is not content:
                 reply = replace(reply, content=content)
         except BadReply as bad:
             return bad
+        except ReportedError as error:
+            return BadReply(Kind.CLIENT_FAILED, str(error))
         except RecordError as error:
-            return BadReply(str(error))
+            return BadReply(Kind.WRONG_ARRAYS, str(error))
         self.bytes_up += reply.num_bytes
         return reply

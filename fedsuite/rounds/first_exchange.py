@@ -3,7 +3,6 @@
 A run whose clients can never give what the method needs is not to go on for rounds.
 """
 
-import re
 from collections.abc import Mapping
 
 from fedsuite.core.errors import RunError
@@ -11,15 +10,12 @@ from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import HANDLER, ReplyReader
+from fedsuite.rounds.exchange import ReplyReader
+from fedsuite.rounds.kinds import UNABLE, Kind
 from fedsuite.rounds.membership import Members
-from fedsuite.rounds.validation import Missing, one_line, with_advice
+from fedsuite.rounds.validation import one_line, with_advice
 
 logger = ServerLogger(__name__)
-
-_CODE_ERROR = re.compile(r"\b(Assertion|Attribute|Index|Key|Runtime|Type|Value)Error\b")
-"""What clients raise that cannot read a message; a full disk may be well a round later."""
-
 
 _SHOWN = 5
 """How many clients a warning names."""
@@ -109,13 +105,13 @@ def first_refusal(reader: ReplyReader, needs: ClientNeeds, own_clients: bool) ->
     """
     kind = reader.exchange.message_type
     failure = reader.common_failure()
-    if isinstance(failure, Missing):
+    if failure is not None and failure.kind in UNABLE:
         # An app without evaluation trains all the same, as under Flower's strategies.
         unevaluated = kind == EVALUATE and lacks_handler(reader)
         return "" if unevaluated else one_line(failure, 600)
     if own_clients or not needs.client or kind == EVALUATE:
         return ""
-    if failure is not None and _CODE_ERROR.search(str(failure)):
+    if failure is not None and failure.kind is Kind.CLIENT_ERROR:
         advice = reader.exchange.expected.advice
         return one_line(with_advice(f"all clients failed: {failure}", advice), 600)
     if kind == TRAIN and needs.stores and reader.num_good and not reader.any_stored:
@@ -127,7 +123,7 @@ def first_refusal(reader: ReplyReader, needs: ClientNeeds, own_clients: bool) ->
 def lacks_handler(reader: ReplyReader) -> bool:
     """Return whether the app at the clients has no function for such messages."""
     failure = reader.common_failure()
-    return isinstance(failure, Missing) and failure.what == HANDLER
+    return failure is not None and failure.kind is Kind.NO_HANDLER
 
 
 def refusal_of_unfollowed(reader: ReplyReader, needs: ClientNeeds) -> str:

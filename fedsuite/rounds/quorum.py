@@ -2,6 +2,7 @@
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import ServerLogger
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.report import PhaseReport
 
 logger = ServerLogger(__name__)
@@ -14,6 +15,8 @@ class QuorumMissed(Exception):
 
     Parameters
     ----------
+    kind
+        What there are too few replies for.
     good
         Their number.
     reason
@@ -22,8 +25,9 @@ class QuorumMissed(Exception):
         What there are fewer replies than; empty where that is the quorum.
     """
 
-    def __init__(self, good: int, reason: str, least: str = "") -> None:
+    def __init__(self, kind: Kind, good: int, reason: str, least: str = "") -> None:
         super().__init__(good, reason)
+        self.kind = kind
         self.good = good
         self.reason = reason
         self.least = least
@@ -55,7 +59,7 @@ class Quorum:
         """
         if good < self.needed:
             reason = report.rejections[-1].reason if report.rejections else "no reply came"
-            raise QuorumMissed(good, reason)
+            raise QuorumMissed(Kind.QUORUM, good, reason)
 
     def heard(self, server_round: int, report: PhaseReport) -> None:
         """Judge a round under noise, whose model moves whoever answered.

@@ -12,7 +12,6 @@ variate's mean on the server is then a round behind the clients' own.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import Arrays
 from fedsuite.rounds.changes import length
 from fedsuite.rounds.exchange import Rejection
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.report import PhaseReport
 
 FAR = 10.0
@@ -43,7 +43,6 @@ NO_TRAINING = (
 )
 """Why such a round fails, and what it lacks."""
 
-_NOT_FINITE = re.compile(r"\b(nan|inf|infinity)\b|overflow", re.IGNORECASE)
 _LOSSES = ("loss", "train_loss", "loss_after", "loss_before")
 _PREFIX = "recovery/"
 
@@ -104,9 +103,8 @@ class Recovery:
 
     def who_cannot_train(self, report: PhaseReport) -> int:
         """Return how many of a round's clients cannot train from the model."""
-        failed = {
-            r.client_id for r in report.rejections if _NOT_FINITE.search(r.reason)
-        } - {None}
+        not_finite = (r for r in report.rejections if r.kind is Kind.NOT_FINITE)
+        failed = {r.client_id for r in not_finite} - {None}
         failed = failed.union(*(report.left_out.get(name, ()) for name in _LOSSES))
         losses = _losses(report)
         limit = EXPLODED * max(self._loss, 1.0)
@@ -147,7 +145,7 @@ class Recovery:
             f"client {names[k]}: {why}" for k, why in kept.suspects.items()
         )
         for client_id, why in kept.suspects.items():
-            report.suspected.append(Rejection(server_round, client_id, why))
+            report.suspected.append(Rejection(server_round, client_id, Kind.SUSPECTED, why))
         return kept, (
             f"{self.who_cannot_train(report)} of {report.num_asked} clients cannot train "
             f"from the model of round {kept.server_round + 1}: {kept.name} takes its "

@@ -25,6 +25,7 @@ from fedsuite.messages.records import (
     records_of,
 )
 from fedsuite.rounds.infinite_entries import InfiniteEntries, Mask, all_finite, cleared
+from fedsuite.rounds.kinds import Kind
 
 ArraySpec = tuple[tuple[int, ...], str]
 """Shape and dtype of one array."""
@@ -52,22 +53,21 @@ _WEIGHT_ADVICE = (
 
 
 class BadReply(Exception):
-    """A reply, or one client's entry in it, that is not used; the message says why."""
-
-
-class Missing(BadReply):
-    """A reply that lacks what the exchange is about, or has arrays of another model.
+    """A reply, or one client's entry in it, that is not used.
 
     Parameters
     ----------
-    what
-        What is missing, whoever's reply it is.
+    kind
+        What is wrong.
     reason
-        As of any bad reply, with what to do about it.
+        The same for people, with what to do about it.
+    what
+        What is missing, or the class of a client's exception, whoever's reply it is.
     """
 
-    def __init__(self, what: str, reason: str) -> None:
+    def __init__(self, kind: Kind, reason: str, what: str = "") -> None:
         super().__init__(reason)
+        self.kind = kind
         self.what = what
 
 
@@ -264,7 +264,10 @@ def _wanted(
     records = records_of(content, ArrayRecord)
     came = [name for name in expected.arrays if name in records]
     if len(came) > 1:
-        raise BadReply(f"{len(came)} array records came, and one of them was asked for")
+        raise BadReply(
+            Kind.WRONG_ARRAYS,
+            f"{len(came)} array records came, and one of them was asked for",
+        )
     name = came[0] if came else ARRAYS
     return {name: expected.arrays[name]}
 
@@ -276,7 +279,9 @@ def _find_record(
     if name in records:
         extra = ", ".join(sorted(set(records) - set(expected.arrays)))
         if extra:
-            raise BadReply(f"unexpected array record: {one_line(extra, 100)}")
+            raise BadReply(
+                Kind.WRONG_ARRAYS, f"unexpected array record: {one_line(extra, 100)}"
+            )
         return records[name]
     # A stranger's app may call its only record as it likes.
     if len(records) == len(expected.arrays) == 1 and name == ARRAYS:
@@ -285,9 +290,8 @@ def _find_record(
     if name == ARRAYS and len(records) > 1:
         advice = "give the name that the model's record has as arrayrecord_key"
     came = one_line(", ".join(sorted(records)) or "none", 100)
-    raise Missing(
-        name, with_advice(f"array record {name!r} is missing (found: {came})", advice)
-    )
+    reason = f"array record {name!r} is missing (found: {came})"
+    raise BadReply(Kind.MISSING, with_advice(reason, advice), name)
 
 
 def with_advice(reason: str, advice: str) -> str:
@@ -306,7 +310,8 @@ class _Found:
                 f"array names differ: {len(missing)} missing {one_line(missing[:3], 80)}, "
                 f"{len(extra)} unexpected {one_line(extra[:3], 80)}"
             )
-            raise Missing("arrays of a record", with_advice(reason, expected.advice))
+            reason = with_advice(reason, expected.advice)
+            raise BadReply(Kind.MISSING, reason, "arrays of a record")
         largest = expected.largest
         self.arrays: Arrays = {}
         self.infinite: dict[str, Mask] = {}
@@ -316,15 +321,17 @@ class _Found:
             try:
                 array = self._take(name, record[name], shape, dtype)
             except RecordError as error:
-                raise BadReply(f"array {name}: {one_line(error)}") from None
+                reason = f"array {name}: {one_line(error)}"
+                raise BadReply(Kind.WRONG_ARRAYS, reason) from None
             held = expected.infinite.held(name, array)
             if held is not None:
                 array = cleared(array, held)
                 self.infinite[name] = held
             if not all_finite(array):
-                raise BadReply(f"array {name}: holds NaN or infinity")
+                raise BadReply(Kind.NOT_FINITE, f"array {name}: holds NaN or infinity")
             if largest is not None and np.abs(array).max(initial=0) > largest:
-                raise BadReply(f"array {name}: holds a number beyond {largest:g}")
+                reason = f"array {name}: holds a number beyond {largest:g}"
+                raise BadReply(Kind.WRONG_ARRAYS, reason)
             _check_statistic(name, array)
             self.arrays[name] = array
 
@@ -333,14 +340,16 @@ class _Found:
     ) -> NDArray[Any]:
         found_shape, found = array_header(array)
         if found_shape != shape:
-            raise BadReply(f"array {name}: shape {found_shape}, expected {shape}")
+            reason = f"array {name}: shape {found_shape}, expected {shape}"
+            raise BadReply(Kind.WRONG_ARRAYS, reason)
         self.num_bytes += found.itemsize * math.prod(shape)
         if dtype_name(found) == dtype:
             return view_array(array)
         # NumPy makes float64 of much that began as float32, and scikit-learn float32 of
         # what began as float64: Flower's strategies take both.
         if found.kind != "f" or np.dtype(dtype).kind != "f":
-            raise BadReply(f"array {name}: dtype {found}, expected {dtype}")
+            reason = f"array {name}: dtype {found}, expected {dtype}"
+            raise BadReply(Kind.WRONG_ARRAYS, reason)
         self.converted = self.converted or f"array {name} from {found} to {dtype}"
         with np.errstate(over="ignore"):
             made = view_array(array).astype(dtype)
@@ -354,16 +363,18 @@ def _check_statistic(name: str, array: NDArray[Any]) -> None:
     if kind not in ("running_var", "num_batches_tracked"):
         return
     if array.min(initial=0) < 0:
-        raise BadReply(f"array {name}: holds a variance or counter below 0")
+        reason = f"array {name}: holds a variance or counter below 0"
+        raise BadReply(Kind.WRONG_ARRAYS, reason)
     if kind == "num_batches_tracked" and array.max(initial=0) > LARGEST_COUNT:
-        raise BadReply(f"array {name}: no counter is that large")
+        raise BadReply(Kind.WRONG_ARRAYS, f"array {name}: no counter is that large")
 
 
 def _check_weight(key: str, num_examples: float) -> float:
     if num_examples < 0:
-        raise BadReply(f"{key} is {num_examples:g}: must be >= 0")
+        raise BadReply(Kind.WRONG_METRICS, f"{key} is {num_examples:g}: must be >= 0")
     if num_examples > LARGEST_COUNT:
-        raise BadReply(f"{key} is {num_examples:g}: no data set is that large")
+        reason = f"{key} is {num_examples:g}: no data set is that large"
+        raise BadReply(Kind.WRONG_METRICS, reason)
     return num_examples
 
 
@@ -390,11 +401,13 @@ def _check_metrics(
     records = records_of(content, MetricRecord).values()
     count = sum(map(len, records))
     if count > MOST_METRICS:
-        raise BadReply(f"{count} metrics: at most {MOST_METRICS} are taken")
+        reason = f"{count} metrics: at most {MOST_METRICS} are taken"
+        raise BadReply(Kind.WRONG_METRICS, reason)
     for record in records:
         for name, value in record.items():
             if len(name) > LONGEST_NAME or not name.isprintable():
-                raise BadReply(f"metric {one_line(name, 60)!r}: the name is no plain word")
+                reason = f"metric {one_line(name, 60)!r}: the name is no plain word"
+                raise BadReply(Kind.WRONG_METRICS, reason)
             if isinstance(value, list):
                 continue
             try:
@@ -404,12 +417,14 @@ def _check_metrics(
             if math.isfinite(number):
                 metrics[name] = number
             elif name in needed or name.replace("-", "_") in expected.steering:
-                raise BadReply(f"metric {one_line(name, 60)} is {number}")
+                reason = f"metric {one_line(name, 60)} is {number}"
+                raise BadReply(Kind.NOT_FINITE, reason)
             else:
                 left_out[name] = number
     for name, other in expected.stand_ins.items():
         if name not in metrics and other in left_out:
-            raise BadReply(f"metric {one_line(other, 60)} is {left_out[other]}")
+            reason = f"metric {one_line(other, 60)} is {left_out[other]}"
+            raise BadReply(Kind.NOT_FINITE, reason)
     stand_ins = {
         name: other
         for name, other in expected.stand_ins.items()
@@ -420,10 +435,12 @@ def _check_metrics(
     if missing := [name for name in wanted if name not in metrics]:
         came = ", ".join(sorted(set(metrics) - set(stand_ins))) or "none"
         reason = f"metric {missing[0]!r} is missing (found: {one_line(came, 100)})"
-        raise Missing(missing[0], with_advice(reason, _advice_on(missing, expected)))
+        reason = with_advice(reason, _advice_on(missing, expected))
+        raise BadReply(Kind.MISSING, reason, missing[0])
     for name, (least, largest) in expected.bounds.items():
         if not least <= metrics[name] <= largest:
             raise BadReply(
-                f"metric {name} is {metrics[name]:g}: expected {least:g} to {largest:g}"
+                Kind.WRONG_METRICS,
+                f"metric {name} is {metrics[name]:g}: expected {least:g} to {largest:g}",
             )
     return metrics, stand_ins, left_out

@@ -165,17 +165,18 @@ def _add_answer(
         add_entry(content, client_id, client_fn(context, client_id).answer(request))
     except FedsuiteError as error:
         # One line that says it all: the server logs it with the reply.
-        add_entry(content, client_id, str(error))
+        add_entry(content, client_id, str(error), type(error).__name__)
     except (OSError, MemoryError) as error:
         # The machine's, not the code's: it may pass.
         logger.exception("client %d failed", client_id)
-        add_entry(content, client_id, f"{type(error).__name__}: {error}")
+        kind = type(error).__name__
+        add_entry(content, client_id, f"{kind}: {error}", kind)
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         kind = type(error).__name__
         place = f"{kind} in {Path(where.filename).name}, line {where.lineno}"
         failures.tell(place, client_id, error)
-        add_entry(content, client_id, f"{kind}: {error}", place=place)
+        add_entry(content, client_id, f"{kind}: {error}", kind, place)
 
 
 @cache

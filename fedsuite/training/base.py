@@ -18,7 +18,7 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import NotFiniteError, RunError
 from fedsuite.core.rng import numpy_stream, stream_seed, torch_stream
 from fedsuite.data import Split
 from fedsuite.messages.records import (
@@ -233,7 +233,7 @@ class FederatedClient(NumPyClient):
         the stream of mini-batches: each of a round's trainings needs its own. ``training``
         replaces the client's options. ``frozen`` names arrays that stay as they are; no
         step is taken if they are the whole model. ``rows`` are the numbers of the samples
-        to train on, on the CPU; None is all. RunError if the loss is not finite.
+        to train on, on the CPU; None is all. NotFiniteError if the loss is so.
         """
         training = training or self.training
         server_round = request.server_round
@@ -259,7 +259,7 @@ class FederatedClient(NumPyClient):
                     clip_gradient_norm=training.clip_gradient_norm,
                 )
         if not math.isfinite(summary.loss):
-            raise RunError(
+            raise NotFiniteError(
                 f"client {self.client_id}, round {server_round}: the training loss is "
                 f"{summary.loss}: lower learning-rate, or look at the client's data; where "
                 "most clients fail, at the model that they got"

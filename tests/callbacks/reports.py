@@ -8,6 +8,7 @@ from fedsuite.callbacks import RoundReport, RunState
 from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.array_records import to_record
 from fedsuite.rounds.exchange import Rejection
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.report import PhaseReport
 from tests.helpers import matrix_app, strategy_for
 
@@ -26,7 +27,7 @@ def a_report(
         {"client": 0, "num_examples": 1, "loss": 1.0},
         {"client": "north", "num_examples": 3, "loss": 2.0},
     ]
-    train.rejections = [Rejection(server_round, 2, "metric loss is nan")]
+    train.rejections = [Rejection(server_round, 2, Kind.NOT_FINITE, "metric loss is nan")]
     evaluate = PhaseReport("evaluate", bytes_down=16)
     evaluate.rows = [
         {"client": k, "num_examples": 1, "accuracy": accuracy}

@@ -113,7 +113,7 @@ def test_line_of_a_round() -> None:
     report = a_report(3, 120)
     assert round_line(report, accuracy_words(report)) == (
         "round   3 of 120  training loss 1.7500  mean accuracy 62.50%  "
-        "worst 10 % 50.00%  1 replies rejected  0.25 s"
+        "worst 10 % 50.00%  1 replies rejected (1 not-finite)  0.25 s"
     )
 
 
@@ -173,6 +173,7 @@ def test_recorder_writes_rounds_clients_and_rejections(folder: RunFolder) -> Non
         {
             "round": 2,
             "kind": "rejected-reply",
+            "cause": "not-finite",
             "phase": "train",
             "client": 2,
             "reason": "metric loss is nan",

@@ -7,25 +7,17 @@ import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
-from fedsuite.callbacks.prometheus import Prometheus, reason_class
+from fedsuite.callbacks.prometheus import Prometheus
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.engines.local import LocalGrid
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 from fedsuite.rounds.exchange import Rejection
+from fedsuite.rounds.kinds import Kind
 from tests.callbacks.reports import a_report, a_state
-from tests.helpers import (
-    for_client,
-    matrix_app,
-    run,
-    run_tampered,
-    set_arrays,
-    set_metrics,
-    strategy_for,
-)
+from tests.helpers import matrix_app, run, strategy_for
 
 
 def get(url: str, path: str = "") -> tuple[int, str]:
@@ -145,65 +137,9 @@ def test_an_empty_address_is_not_all_addresses() -> None:
         Prometheus("", 9100)
 
 
-# Reasons
-
-
-@pytest.mark.parametrize(
-    ("reason", "name"),
-    [
-        ("its node is not connected", "not-connected"),
-        ("no reply before the deadline", "late"),
-        ("node failed: code 5", "node-failed"),
-        ("client failed: array x: holds NaN", "client-failed"),
-        ("query.probe: client failed: late", "client-failed"),
-        ("train.alone: no reply before the deadline", "late"),
-        ("client failed: train: no reply before the deadline", "client-failed"),
-        ("node -3: a reply to another round or exchange", "stale"),
-        ("node 12: a reply that nobody asked for", "unasked"),
-        ("a second reply to one request", "duplicate"),
-        ("the node's reply has no entry for it", "incomplete"),
-        ("array a.b: holds NaN or infinity", "not-finite"),
-        ("array a: holds a number beyond 10", "not-finite"),
-        ("metric loss is nan", "not-finite"),
-        ("metric loss is inf", "not-finite"),
-        ("the new model holds NaN or infinity: the old one stays", "not-finite"),
-        ("array a: shape (1,), expected (2,)", "wrong-arrays"),
-        ("array names differ: 1 missing", "wrong-arrays"),
-        ("array record 'arrays' is missing (found: none)", "wrong-arrays"),
-        ("unexpected array record: x", "wrong-arrays"),
-        ("metric 'num-examples' is missing (found: none)", "wrong-metrics"),
-        ("metric loss is 7: expected 0 to 1", "wrong-metrics"),
-        ("num-examples is -1: must be >= 0", "wrong-metrics"),
-        ("num-examples is 1e+300: no data set is that large", "wrong-metrics"),
-        ("no handler for query.probe: add it", "node-failed"),
-        ("the table has rows that are no probabilities", "other"),
-    ],
-)
-def test_reasons_have_classes(reason: str, name: str) -> None:
-    assert reason_class(reason) == name
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (set_arrays(weight=np.full((2, 2), np.nan, np.float32)), "not-finite"),
-        (set_arrays(weight=np.zeros(3, np.float32)), "wrong-arrays"),
-        (set_metrics(num_examples=float("nan")), "not-finite"),
-        (set_metrics(num_examples=-1.0), "wrong-metrics"),
-        (set_metrics(num_examples=None), "wrong-metrics"),
-    ],
-)
-def test_what_the_server_says_of_real_replies_has_a_class(
-    change: object, name: str
-) -> None:
-    trace = run_tampered("hosted", for_client(1, "hosted", change), 1)
-    (rejection,) = trace.reports[0].train.rejections
-    assert reason_class(rejection.reason) == name
-
-
 def test_rejections_of_both_phases_count() -> None:
     report = a_report()
-    report.evaluate.rejections.append(Rejection(1, 0, "no reply before the deadline"))
+    report.evaluate.rejections.append(Rejection(1, 0, Kind.LATE, ""))
     served = Prometheus("127.0.0.1", 0)
     served.on_round_end(a_state(), report)
     found = values(generate_latest(served).decode())

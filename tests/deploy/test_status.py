@@ -81,8 +81,8 @@ def test_runs_with_their_last_round_and_what_was_not_used(
     made.append(
         "events",
         [
-            {"round": 1, "kind": "rejected-reply", "client": 0, "reason": "NaN"},
-            {"round": 2, "kind": "rejected-reply", "client": 1, "reason": "[red]late"},
+            {"round": 1, "kind": "rejected-reply", "cause": "late", "reason": "NaN"},
+            {"round": 2, "kind": "rejected-reply", "cause": "late", "reason": "[red]late"},
             {"round": 2, "kind": "warning", "reason": "other"},
         ],
     )
@@ -91,14 +91,16 @@ def test_runs_with_their_last_round_and_what_was_not_used(
     one, two = status.read_runs(runs)
     assert (one.name, one.status, one.rounds, one.planned) == ("one", "failed", 2, 3)
     assert one.accuracy == pytest.approx(0.75)
-    assert (one.rejected, one.last_reason) == (2, "[red]late")
-    assert (two.rounds, two.accuracy, two.rejected) == (0, None, 0)
+    assert (one.rejected, one.last_reason) == ({"late": 2}, "[red]late")
+    assert (two.rounds, two.accuracy, two.rejected) == (0, None, {})
     console = Console(width=140, record=True)
     for table in status.federation_tables(folder, [one, two]):
         console.print(table)
     console.print(status.results_table(runs, [one, two]))
     text = console.export_text()
-    assert "75.00 %" in text and "2 of 3" in text and "[red]late" in text
+    assert (
+        "75.00 %" in text and "2 of 3" in text and "2 late" in text and "[red]late" in text
+    )
     assert "not registered" in text and "running" in text
 
 

@@ -259,14 +259,15 @@ def test_replies_of_a_node_are_sorted_by_client() -> None:
     content = RecordDict()
     add_entry(content, 1, reply(1))
     add_entry(content, 11, reply(11))
-    add_entry(content, 2, "ValueError: no data")
+    add_entry(content, 2, "ValueError: no data", "ValueError")
     entries = split_replies(content, [1, 2, 3, 11])
     assert list(entries) == [1, 2, 11]
     for client in (1, 11):
         assert set(entries[client]) == {"arrays", "metrics"}
         assert entries[client]["metrics"]["num-examples"] == client
         assert to_arrays(entries[client]["arrays"])["w"].tolist() == [client]
-    assert dict(entries[2]["error"]) == {"reason": "ValueError: no data"}
+    failure = {"reason": "ValueError: no data", "error": "ValueError"}
+    assert dict(entries[2]["error"]) == failure
     assert list(split_replies(content, [11])) == [11]
 
 

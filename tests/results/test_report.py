@@ -69,24 +69,27 @@ def test_several_runs_are_compared_pair_by_pair(tmp_path):
     assert "+6.00" in page
 
 
-def test_reasons_that_differ_in_numbers_are_one(tmp_path):
+def test_very_many_reasons_of_one_cause_are_one(tmp_path):
     folder = make_run(tmp_path / "one", accuracies=CURVE)
-    shared = {"kind": "bounded-reply", "phase": "train"}
+    shared = {"kind": "bounded-reply", "cause": "bounded", "phase": "train"}
     events = [
         {**shared, "round": r, "client": r, "reason": f"length {r}.5e+3 is too long"}
-        for r in (1, 2, 3)
+        for r in range(1, 7)
     ]
-    drop_out = {"kind": "rejected-reply", "phase": "train", "reason": "no reply"}
-    folder.append("events", [*events, {**drop_out, "round": 2, "client": 0}])
+    lost = {"kind": "rejected-reply", "phase": "train", "round": 2, "client": 0}
+    events.append({**lost, "cause": "client-failed", "reason": "no disk"})
+    events += [{**lost, "cause": "client-failed", "reason": "no rows"}] * 2
+    folder.append("events", events)
     table = reasons_table([load_run(tmp_path / "one")])
     rows = [[cell.text for cell in row] for row in table.rows]
     assert rows == [
         [
-            *("3", "used, shortened", "train"),
-            "length 1.5e+3 is too long (in others the numbers differ)",
-            *("1 (1), 2 (1), 3 (1)", "1", "3"),
+            *("6", "used, shortened", "train", "bounded"),
+            "length 1.5e+3 is too long (and 5 other reasons)",
+            *("1 (1), 2 (1), 3 (1), 4 (1), 5 (1) and 1 more", "1", "6"),
         ],
-        ["1", "not used", "train", "no reply", "0 (1)", "2", "2"],
+        ["2", "not used", "train", "client-failed", "no rows", "0 (2)", "2", "2"],
+        ["1", "not used", "train", "client-failed", "no disk", "0 (1)", "2", "2"],
     ]
 
 

@@ -24,10 +24,12 @@ def told(path: Path, **experiment: Any) -> None:
         ]
         rows[1]["claimed_examples"] = 900.0 * server_round
         folder.append("clients", rows)
+    late = {"kind": "rejected-reply", "phase": "train"}
     events = [
         {"round": 1, "kind": "bounded-reply", "phase": "train", "client": 1, "reason": ""},
         {"round": 2, "kind": "rejected-reply", "phase": "train", "client": 2, "reason": ""},
         {"round": 2, "kind": "rejected-reply", "phase": "train", "client": None},
+        {"round": 3, **late, "client": 0, "cause": "late", "reason": ""},
     ]
     folder.append("events", events)
     folder.finish("finished")

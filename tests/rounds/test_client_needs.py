@@ -32,6 +32,7 @@ from fedsuite.models.groups import ParameterGroups, factored_groups, parameter_g
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.first_exchange import first_refusal
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.validation import BadReply, Expected, spec_of
 from fedsuite.running.server_parts import ServerParts
 from fedsuite.running.server_validation import ServerValidation
@@ -238,7 +239,7 @@ def test_after_a_good_reply_a_round_may_fail() -> None:
 def test_clients_of_fedsuite_that_all_fail_are_not_told_to_be_others(
     own_clients: bool,
 ) -> None:
-    failure = BadReply("client failed: ValueError: no rows")
+    failure = BadReply(Kind.CLIENT_ERROR, "client failed: ValueError: no rows")
     reader: Any = SimpleNamespace(
         exchange=Exchange(TRAIN, [0]), common_failure=lambda: failure, num_good=0
     )

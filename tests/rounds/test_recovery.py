@@ -18,6 +18,7 @@ from fedsuite.messages.records import (
     TRAIN,
 )
 from fedsuite.rounds.exchange import Rejection
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.recovery import Kept, Recovery, _suspects
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.validation import ClientReply
@@ -111,7 +112,7 @@ def report_of(failed: int, losses: list[float], asked: int = 4) -> PhaseReport:
     report = PhaseReport("train", num_asked=asked)
     report.rows = [{"client": 9 - k, "loss": loss} for k, loss in enumerate(losses)]
     reason = "client failed: the training loss is nan"
-    report.rejections = [Rejection(3, k, reason) for k in range(failed)]
+    report.rejections = [Rejection(3, k, Kind.NOT_FINITE, reason) for k in range(failed)]
     return report
 
 

@@ -177,7 +177,7 @@ def test_a_damaged_layout_is_told_in_one_line(case: str) -> None:
         unpack(damaged(**changes))
     assert "\n" not in str(caught.value)
     entry = unpack_reply(damaged(**changes))
-    assert told in failure_of(entry, hosted=False)
+    assert told in failure_of(entry, hosted=False)[0]
 
 
 def test_a_layout_names_no_more_arrays_than_any_model_has(

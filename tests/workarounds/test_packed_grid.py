@@ -136,7 +136,7 @@ def test_errors_pass_and_damage_becomes_the_clients_error() -> None:
         damaged = list(grid.send_and_receive(messages("evaluate")))
     assert all(reply.has_error() for reply in failed)
     for reply in damaged:
-        assert "36 bytes" in failure_of(reply.content, hosted=False)
+        assert "36 bytes" in failure_of(reply.content, hosted=False)[0]
 
 
 def test_in_one_memory_nothing_is_packed() -> None:

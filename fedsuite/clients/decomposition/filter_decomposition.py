@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import NotFiniteError, RunError
 from fedsuite.core.rng import torch_stream
 from fedsuite.messages.decomposition import SLOW, SLOW_VERSION, Orders
 from fedsuite.messages.records import (
@@ -246,7 +246,7 @@ class DecomposedClient:
                 clip_gradient_norm=options.clip_gradient_norm,
             )
         if not math.isfinite(summary.loss):
-            raise RunError(
+            raise NotFiniteError(
                 f"client {client.client_id}, round {server_round}: the personal model's "
                 f"loss is {summary.loss}: lower learning-rate, or look at its data"
             )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsuite.clients.distillation.private_model import PrivateModelClient
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import NotFiniteError, RunError
 from fedsuite.data.public_batches import public_batch
 from fedsuite.messages.records import (
     EVALUATE,
@@ -117,7 +117,7 @@ class PublicExchangeClient(PrivateModelClient):
             return None
         value = float(loss.detach())
         if not torch.isfinite(loss.detach()):
-            raise RunError(
+            raise NotFiniteError(
                 f"client {self.client_id}, round {request.server_round}: the loss on "
                 f"public data is {value}: lower learning-rate, or look at the inputs"
             )

@@ -1,6 +1,5 @@
 """What was run: keys, versions, fingerprints, machine, files, and how to repeat it."""
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,15 +30,14 @@ from fedsuite.results.report.values import (
 )
 from fedsuite.results.summary import totals
 
-_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _KINDS = {
     "rejected-reply": "not used",
     "bounded-reply": "used, shortened",
     layout.UNCOUNTED: "used, but not its accuracy",
 }
 
-MOST_REASONS = 100
-"""Most lines of the table of reasons."""
+MOST_REASONS = 5
+"""A cause with more different reasons is one line of the table."""
 
 
 def declared_keys(values: Mapping[str, Any]) -> dict[str, tuple[Key, Value]]:
@@ -187,38 +185,30 @@ def cost_tables(run: Run) -> dict[str, Table]:
 def reasons_table(runs: Sequence[Run]) -> Table:
     """Return why replies were not used: each reason with its number, clients and rounds.
 
-    Reasons that differ in numbers alone are one, shown by its first.
+    A cause with very many different reasons is one line, shown by its first.
     """
-    counts: Counter[tuple[str, str, str]] = Counter()
-    firsts: dict[tuple[str, str, str], str] = {}
-    different: set[tuple[str, str, str]] = set()
-    clients: dict[tuple[str, str, str], Counter[str]] = {}
-    rounds: dict[tuple[str, str, str], tuple[float, float]] = {}
+    events: dict[tuple[str, str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for event in (event for run in runs for event in run.events()):
-        kind, phase, reason = (str(event.get(n, "")) for n in ("kind", "phase", "reason"))
-        key = kind, phase, _NUMBER.sub("0", reason)
-        counts[key] += 1
-        if firsts.setdefault(key, reason) != reason:
-            different.add(key)
-        clients.setdefault(key, Counter())[str(event.get("client"))] += 1
-        when = number(event.get("round")) or 0
-        first, last = rounds.get(key, (when, when))
-        rounds[key] = min(first, when), max(last, when)
+        kind, phase, cause = (str(event.get(n, "")) for n in ("kind", "phase", "cause"))
+        by_reason = events.setdefault((kind, phase, cause), {})
+        by_reason.setdefault(words(event.get("reason", "")), []).append(event)
     lines = []
-    for key, count in counts.most_common(MOST_REASONS):
-        kind, phase, _ = key
-        reason = words(firsts[key])
-        if key in different:
-            reason += " (in others the numbers differ)"
-        most = ", ".join(f"{c} ({n})" for c, n in clients[key].most_common(5))
-        more = len(clients[key]) - 5
-        whom = most + (f" and {more} more" if more > 0 else "")
-        what = _KINDS.get(kind, kind)
-        lines.append((count, what, phase, reason, whom, *rounds[key]))
-    left = len(counts) - len(lines)
-    note = f"{left:,} rarer reasons are in events.jsonl." if left > 0 else ""
-    head = ("times", "reply", "phase", "reason", "clients (times)", "first round")
-    return table("Reasons", (*head, "last round"), lines, note)
+    for (kind, phase, cause), by_reason in events.items():
+        if len(by_reason) > MOST_REASONS:
+            first = f"{next(iter(by_reason))} (and {len(by_reason) - 1} other reasons)"
+            by_reason = {first: [event for same in by_reason.values() for event in same]}
+        for reason, same in by_reason.items():
+            clients = Counter(str(event.get("client")) for event in same)
+            most = ", ".join(f"{c} ({n})" for c, n in clients.most_common(5))
+            more = len(clients) - 5
+            whom = most + (f" and {more} more" if more > 0 else "")
+            rounds = [number(event.get("round")) or 0 for event in same]
+            what = _KINDS.get(kind, kind)
+            ends = min(rounds), max(rounds)
+            lines.append((len(same), what, phase, cause, reason, whom, *ends))
+    lines.sort(key=lambda line: -line[0])
+    head = ("times", "reply", "phase", "cause", "reason", "clients (times)")
+    return table("Reasons", (*head, "first round", "last round"), lines)
 
 
 def checkpoint_table(run: Run) -> Table:

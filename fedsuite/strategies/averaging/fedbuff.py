@@ -46,7 +46,8 @@ from fedsuite.messages.records import (
     Arrays,
     ConfigValue,
 )
-from fedsuite.rounds.exchange import Rejection, ReplyReader
+from fedsuite.rounds.exchange import NO_REPLY, Rejection, ReplyReader
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.late_replies import Held, as_change, held_of, moved, state_of
 from fedsuite.rounds.membership import sample_clients
 from fedsuite.rounds.outstanding import Outstanding, Sent
@@ -160,7 +161,7 @@ class FedBuff(FedAvg):
             self._hold(reader, replies, report)
         self._take_in_real(report)
         for client_id in sorted(self.outstanding.overdue()):
-            late = Rejection(self.server_round, client_id, "no reply before the deadline")
+            late = Rejection(self.server_round, client_id, Kind.LATE, NO_REPLY)
             report.rejections.append(late)
         waiting = sorted(self.held, key=lambda h: (h.arrival, h.reply.client_id))
         due, self.held = waiting[:wanted], waiting[wanted:]

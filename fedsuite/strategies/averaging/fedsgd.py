@@ -16,8 +16,9 @@ from fedsuite.core.keys import Value
 from fedsuite.messages.records import NUM_STEPS, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import ClientReply, Missing, with_advice
+from fedsuite.rounds.validation import BadReply, ClientReply, with_advice
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
@@ -51,4 +52,5 @@ class FedSGD(FedAvg):
         steps = reply.metrics[NUM_STEPS]
         if steps > 1:
             reason = f"{NUM_STEPS} is {steps:g}, and a round of FedSGD is one step"
-            raise Missing("one step", with_advice(reason, self.NEEDS_OF_CLIENT.advice))
+            reason = with_advice(reason, self.NEEDS_OF_CLIENT.advice)
+            raise BadReply(Kind.MISSING, reason, "one step")

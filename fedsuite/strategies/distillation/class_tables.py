@@ -36,6 +36,7 @@ from fedsuite.rounds.declaration import (
     OWN_RULE,
 )
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import BadReply, ClientReply, Expected
 from fedsuite.strategies.distillation.public_exchange import COMMON, LARGEST_OUTPUT
@@ -110,7 +111,8 @@ class ClassTables(FederatedStrategy):
         """Raise :class:`~fedsuite.rounds.validation.BadReply` at a senseless table."""
         rows, counts = table_of(reply)
         if rows[counts == 0].any():
-            raise BadReply("the table has rows of classes that it says it does not have")
+            reason = "the table has rows of classes that it says it does not have"
+            raise BadReply(Kind.WRONG_ARRAYS, reason)
 
     # ---------------------------------------------------------------------------- a round
 

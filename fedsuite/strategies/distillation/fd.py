@@ -39,6 +39,7 @@ from fedsuite.core.search import Between
 from fedsuite.core.settings import key, state
 from fedsuite.messages.records import TRAIN, Arrays, ConfigValue, grouped, joined
 from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.validation import BadReply, ClientReply
 from fedsuite.strategies.distillation.class_tables import ClassTables, packed, table_of
 
@@ -90,7 +91,8 @@ class FD(ClassTables):
         if self.fd_space == "prob":
             sums = rows[counts > 0].sum(axis=1, dtype=np.float64)
             if (rows < 0).any() or (abs(sums - 1) > TOLERANCE).any():
-                raise BadReply("the table has rows that are no probabilities")
+                reason = "the table has rows that are no probabilities"
+                raise BadReply(Kind.WRONG_ARRAYS, reason)
 
     def take(self, replies: Sequence[ClientReply]) -> None:
         """Keep the tables of this round."""

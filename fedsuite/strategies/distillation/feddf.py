@@ -50,6 +50,7 @@ from fedsuite.core.settings import key, part
 from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange, Rejection
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.distillation.fedmd import FedMD, Match, Target
 from fedsuite.strategies.distillation.network_averages import Combination, NetworkAverages
@@ -168,5 +169,5 @@ class FedDF(NetworkAverages, FedMD):
         logger.warning(
             "round %d: client %d not used: %s", self.server_round, client_id, reason
         )
-        rejection = Rejection(self.server_round, client_id, reason)
+        rejection = Rejection(self.server_round, client_id, Kind.WRONG_ARRAYS, reason)
         self.reports[TRAIN].rejections.append(rejection)

@@ -26,6 +26,7 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.aggregation import update_of
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
@@ -179,7 +180,8 @@ class FedEBAPlus(AlignedFedEBA):
         )
         replies = [r for r in self.exchange(probe) if r.num_examples > 0]
         if not replies:
-            raise QuorumMissed(0, "no client of the round has examples")
+            reason = "no client of the round has examples"
+            raise QuorumMissed(Kind.NO_EXAMPLES, 0, reason)
         self._losses.update((r.client_id, r.metrics[self.loss_before_key]) for r in replies)
         return replies
 

@@ -34,6 +34,7 @@ from fedsuite.messages.records import EVALUATE, SHARES, TRAIN, Arrays
 from fedsuite.rounds.all_replies import examples_of
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.validation import BadReply, ClientReply
 from fedsuite.strategies.personal.several_models import SeveralModels
 
@@ -95,4 +96,5 @@ def _check_shares(reply: ClientReply) -> None:
     """Refuse shares that are no shares of 1."""
     shares = reply.arrays[SHARES][SHARES]
     if not ((shares >= 0).all() and abs(float(shares.sum()) - 1.0) < 1e-6):
-        raise BadReply(f"{SHARES} are no numbers of 0 or more whose sum is 1")
+        reason = f"{SHARES} are no numbers of 0 or more whose sum is 1"
+        raise BadReply(Kind.WRONG_ARRAYS, reason)

@@ -35,6 +35,7 @@ from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.all_replies import LossStrategy, examples_of
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.validation import BadReply, ClientReply, Expected
 
 
@@ -94,7 +95,8 @@ class RankCoreFed(LossStrategy):
 
         def check(reply: ClientReply) -> None:
             if sorted(reply.arrays[RANKING][RANKING].tolist()) != list(range(len(pool))):
-                raise BadReply(f"{RANKING} is no permutation of 0 to {len(pool) - 1}")
+                reason = f"{RANKING} is no permutation of 0 to {len(pool) - 1}"
+                raise BadReply(Kind.WRONG_ARRAYS, reason)
 
         ballots = Exchange(
             RANK,

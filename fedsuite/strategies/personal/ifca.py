@@ -29,6 +29,7 @@ from fedsuite.core.settings import key
 from fedsuite.messages.records import ARRAYS, CLUSTER, Arrays, model_record
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.validation import BadReply, ClientReply
 from fedsuite.strategies.personal.several_models import SeveralModels
 
@@ -75,4 +76,5 @@ def _check_choice(reply: ClientReply) -> None:
     number = reply.metrics[CLUSTER]
     name = model_record(int(number)) if number else ARRAYS
     if name not in reply.arrays or number != int(number):
-        raise BadReply(f"metric {CLUSTER} is {number:g}, and the record is another model's")
+        reason = f"metric {CLUSTER} is {number:g}, and the record is another model's"
+        raise BadReply(Kind.WRONG_METRICS, reason)
