@@ -8,7 +8,7 @@ from typing import Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, one_line
 from fedsuite.messages.array_records import RecordError, num_bytes, to_record
 from fedsuite.messages.legacy import from_legacy, to_legacy
 from fedsuite.messages.records import (
@@ -32,7 +32,6 @@ from fedsuite.rounds.validation import (
     Expected,
     Missing,
     check_reply,
-    one_line,
     spec_of,
     with_advice,
 )

@@ -6,14 +6,14 @@ A run whose clients can never give what the method needs is not to go on for rou
 import re
 from collections.abc import Mapping
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import HANDLER, ReplyReader
 from fedsuite.rounds.membership import Members
-from fedsuite.rounds.validation import Missing, one_line, with_advice
+from fedsuite.rounds.validation import Missing, with_advice
 
 logger = ServerLogger(__name__)
 

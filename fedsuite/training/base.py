@@ -25,6 +25,7 @@ from fedsuite.messages.records import (
     ARRAYS,
     EVALUATE,
     NUM_EXAMPLES,
+    STORED_STATE,
     TRAIN,
     Arrays,
     ConfigValue,
@@ -54,8 +55,6 @@ from fedsuite.training.store import ClientStore, MemoryStore
 from fedsuite.training.told import told_of
 from fedsuite.training.upload_noise import UploadNoise, privatise
 from fedsuite.training.vision_transforms import image_changes
-
-STORED_STATE = "stored-state"
 
 _IDENTITY = nn.Identity()
 
