@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedsuite.core.errors import one_line
 from fedsuite.messages.array_records import RecordError, array_header, to_arrays, view_array
 from fedsuite.messages.legacy import from_legacy
 from fedsuite.messages.records import (
@@ -23,7 +24,7 @@ from fedsuite.messages.records import (
     split_replies,
     unpack_requests,
 )
-from fedsuite.rounds.validation import BadReply, Expected, check_reply, one_line
+from fedsuite.rounds.validation import BadReply, Expected, check_reply
 from tests.helpers import MEAN_WITHOUT, for_client, run_tampered
 
 EXAMPLES = 10_000 if os.environ.get("FEDSUITE_FAULTS") == "all" else 150

@@ -8,21 +8,30 @@ import signal
 import traceback
 from pathlib import Path
 
+_LONGEST = 4_000
+"""Letters of an error that ends something."""
 
-def one_line(error: BaseException) -> str:
-    """Return the text of a foreign error as one line."""
-    return " ".join(str(error).split())
+
+def one_line(text: object, limit: int = 300) -> str:
+    """Return foreign text as one printable line, safe for a log.
+
+    ``text`` may come from a client, and may be an error.
+    """
+    words = " ".join(str(text)[: 4 * limit].split())[:limit]
+    if words.isprintable():
+        return words
+    return "".join(c if c.isprintable() else "?" for c in words)
 
 
 def described(error: BaseException) -> str:
     """Return an error as one line, a foreign one with its type and place."""
     if isinstance(error, FedsuiteError | OSError):
-        return one_line(error)
+        return one_line(error, _LONGEST)
     places = traceback.extract_tb(error.__traceback__)
     where = (
         f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
     )
-    return f"{type(error).__name__}: {one_line(error)}{where}"
+    return f"{type(error).__name__}: {one_line(error, _LONGEST)}{where}"
 
 
 class FedsuiteError(Exception):

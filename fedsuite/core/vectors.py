@@ -1,13 +1,27 @@
-"""Sparse top-k vectors.
+"""Norms, and sparse top-k vectors.
 
 A sparse vector travels as one bit per entry, which marks the kept entries, and the values
 of the kept entries. Unlike a list of positions, every such pair is valid.
 """
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
+
+
+def norm(*arrays: NDArray[Any]) -> float:
+    """Return the Euclidean norm of all arrays together, in float64.
+
+    Infinity where it overflows. Sums avoid BLAS, whose bits depend on its threads, and so
+    on the engine.
+    """
+    with np.errstate(over="ignore"):
+        squares = (float(np.square(array, dtype=np.float64).sum()) for array in arrays)
+        return math.sqrt(sum(squares))
 
 
 def largest(vector: Vector, count: int) -> NDArray[np.bool_]:

@@ -52,16 +52,9 @@ def keeps_state(values: Mapping[str, Any]) -> bool:
     from fedsuite.clients import load_client
     from fedsuite.core.registry import METHODS
     from fedsuite.messages.decomposition import clients_take_part
-    from fedsuite.training.base import FederatedClient
 
-    found = load_client(METHODS[str(values["method"])])
-    own = [cls for cls in found.__mro__ if cls not in FederatedClient.__mro__]
-    functions = (f for cls in own for f in vars(cls).values() if hasattr(f, "__code__"))
-    # Whoever keeps something calls this method.
-    saves = any(
-        FederatedClient.save_state.__name__ in f.__code__.co_names for f in functions
-    )
-    return saves or clients_take_part(values)
+    client = load_client(METHODS[str(values["method"])])
+    return client.KEEPS_STATE or clients_take_part(values)
 
 
 def look(values: Mapping[str, Any], token: str) -> dict[str, Any]:

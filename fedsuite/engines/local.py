@@ -30,7 +30,7 @@ from fedsuite.running.server import FinishedRun, run_experiment
 from fedsuite.running.worker import Worker, client_app_for, memory_store
 from fedsuite.training.app import Failures
 from fedsuite.training.store import MemoryStore
-from fedsuite.workarounds.identity import flower_identity
+from fedsuite.workarounds.identity import flower_identity, set_message_id
 
 if TYPE_CHECKING:
     from fedsuite.engines.pool.workers import WorkerPool
@@ -162,7 +162,7 @@ class LocalGrid(Grid):
 
     def _numbered(self, message: Message) -> Message | None:
         """Give a message its number; return an error reply for an unknown node."""
-        message.metadata.__dict__["_message_id"] = f"local-{next(self._message_ids)}"
+        set_message_id(message, f"local-{next(self._message_ids)}")
         if message.metadata.dst_node_id in self._node_ids:
             return None
         unknown = Error(ErrorCode.NODE_UNAVAILABLE, "there is no such node")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO
+from fedsuite.workarounds.ray_cpus import counted_cpus
 
 _SMALLEST_SHARE = 0.0001
 """Ray's unit of a share."""
@@ -126,11 +127,7 @@ def cpus_of_ray() -> int:
     """Return the CPUs that Ray counts here, which are a container's where there is one."""
     if (cpus := _told_to_ray("CPU")) is not None:
         return cpus
-    try:
-        from ray._private.utils import get_num_cpus
-    except ImportError:
-        return os.cpu_count() or 1
-    return int(get_num_cpus(override_docker_cpu_warning=True))
+    return counted_cpus()
 
 
 def gpus_of_ray() -> int:

@@ -1,7 +1,6 @@
 """Copies of named arrays from and to torch models."""
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,39 +10,13 @@ from torch import Tensor, nn
 
 from fedsuite.core.errors import RunError
 from fedsuite.messages.records import Arrays
+from fedsuite.workarounds.torch_modules import plain_state
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return a model's parameters and buffers as ``state_dict`` names and orders them.
-
-    For small models ``state_dict`` takes longer than a copy of what is in them.
-    """
-    found: dict[str, Tensor] = {}
-    return found if _collect(model, "", found) else dict(model.state_dict())
-
-
-def _collect(module: nn.Module, prefix: str, found: dict[str, Tensor]) -> bool:
-    """Add a module's tensors; return whether ``state_dict`` would give no others."""
-    hooked = module._state_dict_hooks or module._state_dict_pre_hooks
-    if hooked or _is_special(type(module)):  # type: ignore[arg-type]
-        return False
-    for name, parameter in module._parameters.items():
-        if parameter is not None:
-            found[prefix + name] = parameter
-    for name, buffer in module._buffers.items():
-        if buffer is not None and name not in module._non_persistent_buffers_set:
-            found[prefix + name] = buffer
-    return all(
-        child is None or _collect(child, f"{prefix}{name}.", found)
-        for name, child in module._modules.items()
-    )
-
-
-@cache
-def _is_special(kind: type[nn.Module]) -> bool:
-    """Return whether a class has a say in its ``state_dict``."""
-    hooks = ("state_dict", "_save_to_state_dict", "get_extra_state")
-    return any(getattr(kind, hook) is not getattr(nn.Module, hook) for hook in hooks)
+    """Return a model's parameters and buffers as ``state_dict`` names and orders them."""
+    state = plain_state(model)
+    return dict(model.state_dict()) if state is None else state
 
 
 def model_arrays(model: nn.Module, names: Iterable[str] | None = None) -> Arrays:

@@ -159,11 +159,11 @@ def head_module(model: "nn.Module", groups: ParameterGroups) -> "nn.Module":
 
 def _normalisation(model: "nn.Module") -> frozenset[str]:
     """Return the names of the arrays of batch normalisation, known by their modules."""
-    # The common base of all of torch's, which is not exported.
-    from torch.nn.modules.batchnorm import _BatchNorm
+    from torch import nn
 
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     named = model.named_modules(remove_duplicate=False)
-    found = (names_of(m, name) for name, m in named if isinstance(m, _BatchNorm))
+    found = (names_of(m, name) for name, m in named if isinstance(m, kinds))
     return frozenset(name for names in found for name in names)
 
 

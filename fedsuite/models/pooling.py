@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.utils import _pair
 
 _forward = torch.ops.aten.max_pool2d_with_indices.default
 _backward = torch.ops.aten.max_pool2d_with_indices_backward.default
@@ -35,7 +34,7 @@ class MaxPool2d(nn.MaxPool2d):
         if not (torch.is_grad_enabled() and input.requires_grad):
             return super().forward(_channels_together(input)).contiguous()  # type: ignore[no-any-return]
         windows = (self.kernel_size, self.stride, self.padding, self.dilation)
-        options = [list(_pair(option)) for option in windows]
+        options = [[o, o] if isinstance(o, int) else list(o) for o in windows]
         pooled, _ = _Pooling.apply(input, *options, self.ceil_mode)  # type: ignore[no-untyped-call]
         return pooled  # type: ignore[no-any-return]
 

@@ -69,11 +69,6 @@ class GatheredStrategy(FederatedStrategy):
 class LossStrategy(GatheredStrategy):
     """Base of methods that need each client's loss under the model that was sent."""
 
-    PRIVACY: ClassVar[Release] = Release(
-        "refused",
-        "weights or steps come of all clients' losses together",
-    )
-
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         metrics=(
             NeededMetric(

@@ -11,7 +11,7 @@ from typing import Any, Self
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.logs import ServerLogger, log_scope
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.records import (
@@ -38,7 +38,7 @@ from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.recovery import NO_TRAINING
 from fedsuite.rounds.report import FAILED, PhaseReport
 from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
-from fedsuite.rounds.validation import BadReply, ClientReply, Expected, one_line
+from fedsuite.rounds.validation import BadReply, ClientReply, Expected
 from fedsuite.workarounds.prompt_grid import PromptGrid
 
 logger = ServerLogger(__name__)

@@ -23,7 +23,7 @@ import numpy as np
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
-from fedsuite.core.vectors import Vector
+from fedsuite.core.vectors import Vector, norm
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.rounds.epsilon import Accounting, check_library
@@ -33,7 +33,6 @@ from fedsuite.rounds.noised_mean import (
     capped_shares,
     clip_scale,
     multiplier_beside_count,
-    norm_of,
     system_gaussian,
 )
 from fedsuite.rounds.privacy_rules import PrivacyKeys
@@ -226,8 +225,7 @@ class CentralPrivacy:
                 name: np.subtract(arrays[name], self._sent[name], dtype=np.float64)
                 for name in self._total
             }
-            norm = norm_of(change)
-        scale = clip_scale(norm, self.clip)
+        scale = clip_scale(norm(*change.values()), self.clip)
         self._answered += 1
         self._whole += float(scale == 1.0)
         if scale == 0.0:

@@ -184,8 +184,8 @@ class MethodDeclaration:
     trained. What is trained and then thrown away would be in those vectors."""
 
     PRIVACY: ClassVar[Release] = UNARGUED
-    """What a round releases under noise at the server. A class says so in its own body,
-    because a subclass may release something else; a refusal is inherited."""
+    """What a round releases under noise at the server; see :meth:`released` for when a
+    subclass inherits it."""
 
     PARTS: ClassVar[frozenset[str]]
     """Keywords that a run fills with what it has, see :data:`Part`."""
@@ -226,9 +226,23 @@ class MethodDeclaration:
 
     @classmethod
     def released(cls) -> Release:
-        """Return what a round releases under noise at the server."""
-        inherited = "PRIVACY" not in vars(cls)
-        return UNARGUED if inherited and cls.PRIVACY.kind != "refused" else cls.PRIVACY
+        """Return what a round releases under noise at the server.
+
+        Whatever a client does, it knows its own rows and what was released before: so it
+        cannot make a class's statement false. What the server does can. So a class that
+        overrides a method of the one whose :attr:`PRIVACY` it inherits says anew what it
+        releases, or is refused. A refusal is inherited.
+        """
+        source = next(base for base in cls.__mro__ if "PRIVACY" in vars(base))
+        abstract = getattr(source, "__abstractmethods__", frozenset())
+        other_round = any(
+            hasattr(source, name) and name not in abstract and name != "__init__"
+            for base in cls.__mro__
+            if base not in source.__mro__
+            for name, value in vars(base).items()
+            if callable(getattr(base, name)) or isinstance(value, property)
+        )
+        return UNARGUED if other_round and source.PRIVACY.kind != "refused" else cls.PRIVACY
 
     @classmethod
     def trains_one_model(cls) -> bool:

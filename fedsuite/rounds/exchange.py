@@ -9,7 +9,7 @@ from typing import Literal
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, one_line
 from fedsuite.messages.array_records import RecordError, num_bytes, to_record
 from fedsuite.messages.legacy import ReportedError, from_legacy, to_legacy
 from fedsuite.messages.records import (
@@ -33,7 +33,6 @@ from fedsuite.rounds.validation import (
     ClientReply,
     Expected,
     check_reply,
-    one_line,
     spec_of,
     with_advice,
 )

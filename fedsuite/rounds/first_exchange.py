@@ -5,7 +5,7 @@ A run whose clients can never give what the method needs is not to go on for rou
 
 from collections.abc import Mapping
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.records import EVALUATE, TRAIN
@@ -13,7 +13,7 @@ from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.exchange import ReplyReader
 from fedsuite.rounds.kinds import UNABLE, Kind
 from fedsuite.rounds.membership import Members
-from fedsuite.rounds.validation import one_line, with_advice
+from fedsuite.rounds.validation import with_advice
 
 logger = ServerLogger(__name__)
 

@@ -7,8 +7,8 @@ from functools import cache
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
+from fedsuite.core.errors import one_line
 from fedsuite.messages.records import ConfigValue, records_of
-from fedsuite.rounds.validation import one_line
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.records import HELLO
 from fedsuite.rounds.greeting import OwnSide, SiteColumns, facts_of, names_of
-from fedsuite.rounds.validation import one_line
 from fedsuite.rounds.waiting import Waiting
 from fedsuite.workarounds.sending import REFUSED
 

@@ -10,12 +10,12 @@ import numpy as np
 from flwr.app import MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import described
+from fedsuite.core.errors import described, one_line
 from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.records import records_of
 from fedsuite.rounds.aggregation import mean_metrics
 from fedsuite.rounds.report import RESERVED, PhaseReport
-from fedsuite.rounds.validation import ClientReply, one_line
+from fedsuite.rounds.validation import ClientReply
 
 logger = ServerLogger(__name__)
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays
 
 
 def system_gaussian(shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -31,12 +30,6 @@ def system_gaussian(shape: tuple[int, ...]) -> NDArray[np.float64]:
     uniform = ((bits >> np.uint64(12)) + 0.5) * 2.0**-52
     normal: NDArray[np.float64] = ndtri(uniform).reshape(shape)
     return normal
-
-
-def norm_of(change: Arrays) -> float:
-    """Return the Euclidean norm of all arrays together."""
-    with np.errstate(over="ignore"):
-        return math.sqrt(sum(float(np.square(array).sum()) for array in change.values()))
 
 
 def clip_scale(norm: float, clip: float) -> float:

@@ -97,8 +97,3 @@ def with_statistics(
 def inner(left: NDArray[Any], right: NDArray[Any]) -> float:
     """Return the inner product of two vectors, in float64."""
     return float(np.multiply(left, right, dtype=np.float64).sum())
-
-
-def norm(vector: NDArray[Any]) -> float:
-    """Return the Euclidean length of a vector."""
-    return float(np.sqrt(inner(vector, vector)))

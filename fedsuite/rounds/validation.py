@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
+from fedsuite.core.errors import one_line
 from fedsuite.core.keys import Value
 from fedsuite.messages.array_records import (
     RecordError,
@@ -19,6 +20,7 @@ from fedsuite.messages.array_records import (
 from fedsuite.messages.records import (
     ARRAYS,
     FOLLOWED,
+    STORED_STATE,
     AnyRecord,
     Arrays,
     ConfigValue,
@@ -41,10 +43,6 @@ MOST_METRICS = 1000
 
 LONGEST_NAME = 200
 """No metric with a longer name, in characters."""
-
-STORED_STATE = "stored-state"
-"""Metric by which a client says that it stored a new version of its state."""
-
 
 _WEIGHT_ADVICE = (
     "report the client's number of examples, or give the name that it has as "
@@ -245,14 +243,6 @@ def _same(found: ConfigValue | None, value: Value) -> bool:
     if isinstance(found, int | float) and isinstance(value, int | float):
         return abs(found) <= LARGEST_COUNT and math.isclose(found, value, rel_tol=1e-6)
     return found == value
-
-
-def one_line(text: object, limit: int = 300) -> str:
-    """Return text from a client as one printable line, safe for a log."""
-    words = " ".join(str(text)[: 4 * limit].split())[:limit]
-    if words.isprintable():
-        return words
-    return "".join(c if c.isprintable() else "?" for c in words)
 
 
 def _wanted(

@@ -25,6 +25,7 @@ from fedsuite.messages.records import (
     ARRAYS,
     EVALUATE,
     NUM_EXAMPLES,
+    STORED_STATE,
     TRAIN,
     Arrays,
     ConfigValue,
@@ -54,8 +55,6 @@ from fedsuite.training.store import ClientStore, MemoryStore
 from fedsuite.training.told import told_of
 from fedsuite.training.upload_noise import UploadNoise, privatise
 from fedsuite.training.vision_transforms import image_changes
-
-STORED_STATE = "stored-state"
 
 _IDENTITY = nn.Identity()
 
@@ -98,6 +97,10 @@ class FederatedClient(NumPyClient):
     TRAINED: ClassVar[frozenset[str]] = frozenset({ARRAYS})
     """Records of a reply that hold the received model after training: with privacy on, it
     is their change that is clipped. Of all other records it is what stands in them."""
+
+    KEEPS_STATE: ClassVar[bool] = False
+    """Whether the client may call :meth:`save_state`. On several machines it then needs a
+    folder that all share."""
 
     TRAINED_BY: ClassVar[str] = TRAIN
     """Message type that has the client train on its data: scored after it, if asked for."""
@@ -343,7 +346,15 @@ class FederatedClient(NumPyClient):
         return self.store.load(self.client_id, request.start_version)
 
     def save_state(self, request: Request, arrays: Arrays) -> dict[str, MetricValue]:
-        """Store a new version of the state; return metrics that tell the server of it."""
+        """Store a new version of the state; return metrics that tell the server of it.
+
+        RunError if the class does not declare that it keeps any.
+        """
+        if not self.KEEPS_STATE:
+            raise RunError(
+                f"{type(self).__name__} stores something between rounds and does not say "
+                "so: set KEEPS_STATE = True in its class"
+            )
         if not request.new_version:
             return {}
         version, needed = request.new_version, request.needed_versions

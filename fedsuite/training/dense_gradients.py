@@ -10,13 +10,18 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from fedsuite.workarounds.torch_modules import (
+    has_gradient_hook,
+    is_hooked,
+    log_softmax_backward,
+)
+
 _MEAN = 1
 _IGNORED = -100
 
 # Named down to the overload: torch looks for it in each call otherwise.
 nll_loss_forward = torch.ops.aten.nll_loss_forward.default
 nll_loss_backward = torch.ops.aten.nll_loss_backward.default
-softmax_backward = torch.ops.aten._log_softmax_backward_data.default
 relu_backward = torch.ops.aten.threshold_backward.default
 
 
@@ -64,7 +69,7 @@ class DenseGradients:
         slope = nll_loss_backward(
             self._scale.fill_(scale), logs, labels, None, _MEAN, _IGNORED, total
         )
-        slope = softmax_backward(slope, logs, 1, logs.dtype)
+        slope = log_softmax_backward(slope, logs, 1, logs.dtype)
         gradients: list[Tensor] = []
         for layer, memory, taken in reversed(
             list(zip(self.layers, self._memory, inputs, strict=True))
@@ -98,9 +103,9 @@ def plain_layers(model: nn.Module) -> list[nn.Linear]:
         and p.is_cpu
         and p.dtype is torch.float32
         and p.requires_grad
-        and not p._backward_hooks
+        and not has_gradient_hook(p)
         for layer in layers
-        for p in layer._parameters.values()
+        for p in (layer.weight, layer.bias)
     )
     return layers if plain else []
 
@@ -114,22 +119,16 @@ def dense_layers(model: nn.Module) -> list[nn.Linear]:
     # Looked at before each client's training: without what makes torch's looks slow.
     if type(model) is not nn.Sequential:
         return []
-    modules = list(model._modules.values())
+    modules = list(model)
     if tuple(map(type, modules)) != _chain(len(modules)):
         return []
     flatten = modules[0]
     layers = [module for module in modules if isinstance(module, nn.Linear)]
     if flatten.start_dim != 1 or flatten.end_dim != -1:
         return []
-    for module in (model, *modules):
-        if (
-            module._forward_hooks
-            or module._forward_pre_hooks
-            or module._backward_hooks
-            or module._backward_pre_hooks
-        ):
-            return []
-    return layers if all(layer._parameters["bias"] is not None for layer in layers) else []
+    if any(map(is_hooked, (model, *modules))):
+        return []
+    return layers if all(layer.bias is not None for layer in layers) else []
 
 
 @cache

@@ -23,12 +23,7 @@ class PlainSGD(SGD):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move the parameters along their gradients."""
-        if self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks:
-            return _hooked_step_of_sgd(self, closure)
         return _step_of_sgd(self, closure)
-
-    # Torch would wrap ``step`` for hooks and its profiler: 10 microseconds each time.
-    step.hooked = True  # type: ignore[attr-defined]
 
 
 class PlainAdam(Adam):
@@ -43,5 +38,4 @@ class PlainAdam(Adam):
 
 
 _step_of_sgd = torch.no_grad()(unwrap(SGD.step))
-_hooked_step_of_sgd = Optimizer.profile_hook_step(_step_of_sgd)
 _step_of_adam = torch.no_grad()(unwrap(Adam.step))

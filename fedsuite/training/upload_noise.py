@@ -14,7 +14,6 @@ up, and the noise comes from the experiment's own streams, so that a run can be 
 Noise at the server, which has an epsilon, is :mod:`fedsuite.rounds.central_privacy`.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedsuite.core.keys import Unless
 from fedsuite.core.settings import Settings, key
+from fedsuite.core.vectors import norm
 from fedsuite.messages.records import Arrays
 
 
@@ -59,8 +59,8 @@ def privatise(
     The noise falls array by array in their order.
     """
     change = {name: _change(array, start.get(name, 0.0)) for name, array in arrays.items()}
-    norm = math.sqrt(sum(float(np.square(array).sum()) for array in change.values()))
-    scale = options.upload_clip / max(norm, options.upload_clip)
+    length = norm(*change.values())
+    scale = options.upload_clip / max(length, options.upload_clip)
     deviation = options.upload_noise_multiplier * options.upload_clip
     protected: Arrays = {}
     for name, array in arrays.items():

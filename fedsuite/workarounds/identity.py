@@ -2,12 +2,13 @@
 
 ``Message(...)`` outside a run of Flower raises "TaskIdentity.run_id is not set" (seen in
 flwr 1.39, 1.41 and 1.42). To delete when messages need no run, or when a public name sets
-the identity.
+the identity and the id of a message.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
 SERVER_NODE = 1
@@ -25,3 +26,8 @@ def flower_identity() -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(TaskIdentity, name, value)
+
+
+def set_message_id(message: Message, message_id: str) -> None:
+    """Give a message the id that Flower's own grid would give it."""
+    message.metadata.__dict__["_message_id"] = message_id

@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedsuite.workarounds.identity import set_message_id
 from fedsuite.workarounds.packed import Packing, pack, unpack_reply
 from fedsuite.workarounds.prompt_grid import SHORTEST_PAUSE_IN_MEMORY_S, PromptGrid
 
@@ -32,7 +33,7 @@ class PackedGrid(PromptGrid):
         packed = [_packed(message, done) for message in sent]
         ids = list(super().push_messages(packed))
         for message, wrapped in zip(sent, packed, strict=True):
-            message.metadata.__dict__["_message_id"] = wrapped.metadata.message_id
+            set_message_id(message, wrapped.metadata.message_id)
         return ids
 
     def pull_messages(self, *ids: Any, **named_ids: Any) -> Iterable[Message]:

@@ -15,6 +15,7 @@ from fedsuite.core.settings import key
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS
 from fedsuite.rounds import central_privacy
+from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.exchange import Exchange
@@ -25,12 +26,15 @@ from fedsuite.rounds.noised_mean import (
     multiplier_beside_count,
     system_gaussian,
 )
-from fedsuite.rounds.privacy_rules import PrivacyKeys
+from fedsuite.rounds.privacy_rules import UNARGUED, PrivacyKeys, Release
 from fedsuite.rounds.release_ledger import ReleaseLedger
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies import load_strategy
+from fedsuite.strategies.averaging.cyclic import Cyclic
 from fedsuite.strategies.averaging.fedavg import FedAvg
+from fedsuite.strategies.drift.fedprox import FedProx
 from fedsuite.strategies.fair.fedeba import FedEBA
+from fedsuite.strategies.personal.partial import PartialAverage
 from tests.helpers import TamperingGrid, matrix_app, run
 
 QUIET = 1e-9
@@ -345,11 +349,21 @@ def test_a_run_that_died_after_its_release_has_spent_it(tmp_path, monkeypatch):
 # -------------------------------------------------------------------------------- refusals
 
 
+MEAN = {
+    *("fedavg", "fedsgd", "fedprox", "fedprox-ft", "fedavg-ft", "fedntd", "fedmpr", "moon"),
+    *("ditto", "fml", "fedala", "fedbabu", "propfair", "fedpara"),
+    *("fedper", "fedrep", "fedbn", "lg-fedavg", "pfedpara"),
+}
+"""Methods that somebody has argued to release a mean; ``fedeba`` and ``term`` weigh it."""
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_says_what_it_releases_or_is_refused(method):
     """Those that take part make one exchange of one shared model, and count all alike."""
     strategy = load_strategy(METHODS[method])
     released = strategy.released()
+    weighted = "weighted" if method in ("fedeba", "term") else "refused"
+    assert released.kind == ("mean" if method in MEAN else weighted)
     assert released.why
     values = {"method": method, "num-clients": 4, "dp-noise-multiplier": 1.0}
     if released.kind == "mean":
@@ -360,6 +374,66 @@ def test_each_method_says_what_it_releases_or_is_refused(method):
         Experiment.from_values(values)
     assert "\n" not in str(refused.value)
     assert "fedavg" in str(refused.value)
+
+
+class OtherDefault(FedProx):
+    """What a client does cannot make its parent's statement false."""
+
+    proximal_mu: float = 1.0
+
+
+class OtherStep(FedProx):
+    """Releases what its parent says nothing of."""
+
+    def finish_round(self):
+        """Keep something for the next round."""
+
+
+class Keeping(FederatedStrategy):
+    """A class beside FedAvg, whose method comes before the base class's."""
+
+    def finish_round(self):
+        """Keep something for the next round."""
+
+
+class KeepingAverage(FedAvg, Keeping):
+    """Has no method of its own."""
+
+
+class OtherPart(PartialAverage):
+    """Fills in what its parent leaves open."""
+
+    def shares(self, groups):
+        """Return all."""
+        return frozenset(groups.names)
+
+
+class StatedStep(OtherStep):
+    """Says what it releases."""
+
+    PRIVACY = Release("mean", "because")
+
+
+class RefusedStep(Cyclic):
+    """Overrides a method of a class that is refused."""
+
+    def finish_round(self):
+        """Keep something for the next round."""
+
+
+@pytest.mark.parametrize(
+    ("made", "release"),
+    [
+        (OtherDefault, FedAvg.PRIVACY),
+        (OtherStep, UNARGUED),
+        (KeepingAverage, UNARGUED),
+        (OtherPart, PartialAverage.PRIVACY),
+        (StatedStep, StatedStep.PRIVACY),
+        (RefusedStep, Cyclic.PRIVACY),
+    ],
+)
+def test_a_statement_is_inherited_as_long_as_the_round_is_the_same(made, release):
+    assert made.released() is release
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,7 @@ class LogitsOnly(FederatedStrategy):
 
 
 class BlackBoxClient(FederatedClient):
+    KEEPS_STATE = True
     ACTIONS: ClassVar = {
         "train.local_phase": "on_local_phase",
         "train.transfer": "on_transfer",
@@ -339,6 +340,8 @@ class PartOnly(FedAvg):
 
 
 class PartClient(FederatedClient):
+    KEEPS_STATE = True
+
     def on_train(self, request: Request) -> Reply:
         held = self.load_state(request) or {}
         received = request.arrays[ARRAYS]
@@ -377,6 +380,8 @@ def test_partial_payload_pattern_sends_only_what_the_round_needs() -> None:
 
 
 class TwoModels(FederatedClient):
+    KEEPS_STATE = True
+
     def on_train(self, request: Request) -> Reply:
         private = self.load_state(request) or request.arrays[ARRAYS]
         load_arrays(self.model, private)

@@ -18,6 +18,7 @@ class FedwAvgClient(FederatedClient):
     examples, which were right at no look.
     """
 
+    KEEPS_STATE = True
     fedwavg_every = Told(int)
 
     def on_train(self, request: Request) -> Reply:

@@ -12,6 +12,7 @@ from fedsuite.messages.decomposition import SLOW, SLOW_VERSION, Orders
 from fedsuite.messages.records import (
     ARRAYS,
     EVALUATE,
+    STORED_STATE,
     TRAIN,
     Arrays,
     MetricValue,
@@ -20,7 +21,7 @@ from fedsuite.messages.records import (
 )
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.training.base import STORED_STATE, FederatedClient
+from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import (
     fewest_rows,
     frozen_arrays,

@@ -32,6 +32,7 @@ from fedsuite.training.scoring import VALIDATION
 class CorrectedClient(FederatedClient):
     """Adds ``offset + pull (w - w_t)`` to each gradient, w_t being the received model."""
 
+    KEEPS_STATE = True
     ACTIONS: ClassVar[Mapping[str, str]] = {
         **FederatedClient.ACTIONS,
         COUNT_EXAMPLES: "on_count_examples",

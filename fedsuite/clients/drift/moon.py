@@ -31,6 +31,7 @@ def contrastive_loss(
 class MOONClient(FederatedClient):
     """Adds the contrast of features to the loss, and keeps its model for the next time."""
 
+    KEEPS_STATE = True
     moon_weight = Told(float)
     moon_temperature = Told(float)
     _anchors: tuple[nn.Module, nn.Module] | None = None

@@ -62,6 +62,8 @@ class FedPACClient(OwnModelClient):
     The head comes with the message; a client that never took part has the initial one.
     """
 
+    KEEPS_STATE = False
+
     alignment = Told(float)
     head_epochs = Told(int)
     head_learning_rate = Told(float)

@@ -26,6 +26,7 @@ def log_counts(labels: Tensor, num_classes: int) -> Tensor:
 class FedRoDClient(FederatedClient):
     """Trains the received model on balanced losses, and a head of its own beside it."""
 
+    KEEPS_STATE = True
     _head: nn.Module | None = None
 
     def on_train(self, request: Request) -> Reply:

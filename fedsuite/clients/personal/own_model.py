@@ -11,6 +11,8 @@ from fedsuite.training.scoring import prefixed
 class OwnModelClient(FederatedClient):
     """Stores its own model, which starts from the model handed to the constructor."""
 
+    KEEPS_STATE = True
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._initial = model_arrays(self.model)

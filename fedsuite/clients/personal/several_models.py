@@ -67,6 +67,7 @@ class SeveralModelsClient(FederatedClient):
 class MixtureClient(SeveralModelsClient):
     """Trains all models, keeps its shares of them, and is scored with their mixture."""
 
+    KEEPS_STATE = True
     _number = 0
     """Number of the model that is trained."""
 

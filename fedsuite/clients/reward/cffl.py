@@ -23,6 +23,7 @@ class CFFLClient(FederatedClient):
     clip.
     """
 
+    KEEPS_STATE = True
     clip = Told(float)
     upload_count = Told(int)
 

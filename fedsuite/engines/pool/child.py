@@ -33,7 +33,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import Arrays
 from fedsuite.running.worker import Worker, client_app_for
 from fedsuite.training.app import Failures
-from fedsuite.workarounds.identity import flower_identity
+from fedsuite.workarounds.identity import flower_identity, set_message_id
 
 
 class CarriedStore:
@@ -113,7 +113,7 @@ def serve(line: Connection, arenas: Arenas) -> None:
 def _message(told: dict[str, Any], arenas: Arenas) -> Message:
     content = hear_content(told["content"], arenas.get)
     message = Message(content, told["node"], told["type"], group_id=told["group"])
-    message.metadata.__dict__["_message_id"] = told["id"]
+    set_message_id(message, told["id"])
     return message
 
 

@@ -68,11 +68,6 @@ class FedPara(FedAvg):
 class PFedPara(PartialAverage):
     """Averages all but the second factors, weighted by examples."""
 
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "only the shared factors leave a client; the guarantee is for what others see",
-    )
-
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": True}
     FIXED: ClassVar[Mapping[str, Value]] = DEFAULTS
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from fedsuite.core.keys import Value
 from fedsuite.core.settings import key, part, state
+from fedsuite.core.vectors import norm
 from fedsuite.messages.records import (
     EVALUATE,
     LOCAL_PHASE,
@@ -219,10 +220,7 @@ def bounded(outputs: Mapping[int, Arrays]) -> dict[int, Arrays]:
     if len(outputs) < 3:
         return made
     for name in next(iter(outputs.values())):
-        lengths = {
-            k: float(np.sqrt(np.square(held[name], dtype=np.float64).sum()))
-            for k, held in outputs.items()
-        }
+        lengths = {k: norm(held[name]) for k, held in outputs.items()}
         median = sorted(lengths.values())[(len(lengths) - 1) // 2]
         for k, length in lengths.items():
             if median > 0 and length > LOUDEST * median:

@@ -14,7 +14,6 @@ sum over *all* clients and uses the mean.
 - Statistics of normalisation layers and integer arrays have no vector: they get the mean.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedsuite.core.keys import Value
 from fedsuite.core.settings import key, state
+from fedsuite.core.vectors import norm
 from fedsuite.messages.records import (
     ARRAYS,
     CONTROL,
@@ -112,8 +112,7 @@ class CorrectedStrategy(FederatedStrategy):
             return record, metrics
         self.commit()
         for kind, sums in self.sums.items():
-            norm = math.sqrt(sum(float(np.square(array).sum()) for array in sums.values()))
-            self.round_metrics[f"{kind}_norm"] = norm / self.total_weight()
+            self.round_metrics[f"{kind}_norm"] = norm(*sums.values()) / self.total_weight()
         return record, metrics
 
     def commit(self) -> None:

@@ -16,17 +16,11 @@ from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 class FedNTD(FedAvg):
     """FedAvg whose clients keep the received model's view of the classes not theirs."""
-
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "its teacher is the received model, which is released already",
-    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedNTDClient", "distils the received model on the other classes"

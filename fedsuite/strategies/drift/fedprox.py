@@ -14,17 +14,11 @@ from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 class FedProx(FedAvg):
     """FedAvg whose clients stay near the received model."""
-
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "the proximal term pulls towards the received model, which is released already",
-    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedProxClient", "pulls its steps towards the model that it got", trusted=True

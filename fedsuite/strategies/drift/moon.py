@@ -27,7 +27,6 @@ from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
@@ -35,9 +34,6 @@ class MOON(FedAvg):
     """FedAvg whose clients contrast their features with the received model's."""
 
     READING: ClassVar[str] = "without the paper's projection head"
-    PRIVACY: ClassVar[Release] = Release(
-        "mean", "its two anchors are the received model and what the client keeps itself"
-    )
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "MOONClient", "contrasts features and keeps its last model", stores=True
     )

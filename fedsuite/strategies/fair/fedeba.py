@@ -59,7 +59,7 @@ from fedsuite.core.keys import Unless, Value, With
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.search import OneOf
 from fedsuite.core.settings import given, key, state
-from fedsuite.core.vectors import Vector
+from fedsuite.core.vectors import Vector, norm
 from fedsuite.messages.array_records import num_bytes
 from fedsuite.messages.records import (
     ARRAYS,
@@ -191,7 +191,8 @@ class FedEBA(LossRatio, FedAvg):
             self.annotate(reply.client_id, weight=float(weight), loss_after=loss)
         self.round_metrics["effective_clients"] = effective_clients(weights)
         update = self.combine(arrays, used, weights)
-        self.round_metrics["update_norm"] = _norm(arrays, update)
+        floats = [name for name, array in arrays.items() if array.dtype.kind == "f"]
+        self.round_metrics["update_norm"] = norm(*(update[name] for name in floats))
         moved = apply_update(arrays, update, self.server_learning_rate)
         if self.averaging.is_robust:
             return moved
@@ -285,14 +286,3 @@ class FedEBA(LossRatio, FedAvg):
 def client_updates(arrays: Arrays, replies: Sequence[ClientReply]) -> Iterator[Arrays]:
     """Yield each client's update, in client order, one at a time."""
     return (update_of(arrays, reply.arrays[ARRAYS]) for reply in replies)
-
-
-def _norm(arrays: Arrays, update: Arrays) -> float:
-    """Return the Euclidean norm of an update's floating-point arrays."""
-    # A sum of BLAS depends on the number of its threads, and so on the engine.
-    squares = (
-        float(np.sum(np.square(update[name], dtype=np.float64)))
-        for name, array in arrays.items()
-        if array.dtype.kind == "f"
-    )
-    return float(np.sqrt(sum(squares)))

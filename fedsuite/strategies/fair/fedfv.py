@@ -32,14 +32,13 @@ from numpy.typing import NDArray
 
 from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key, state
-from fedsuite.core.vectors import Vector
+from fedsuite.core.vectors import Vector, norm
 from fedsuite.messages.records import Arrays, ConfigValue, grouped, joined
 from fedsuite.rounds.all_replies import LossStrategy
 from fedsuite.rounds.updates import (
     client_updates,
     flatten,
     inner,
-    norm,
     parameter_names,
     take_step,
     unflatten,

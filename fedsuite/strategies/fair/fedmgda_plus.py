@@ -21,11 +21,11 @@ import numpy as np
 
 from fedsuite.core.search import Between, OneOf
 from fedsuite.core.settings import key
-from fedsuite.core.vectors import Vector
+from fedsuite.core.vectors import Vector, norm
 from fedsuite.messages.records import Arrays
 from fedsuite.rounds.all_replies import GatheredStrategy, by_client
 from fedsuite.rounds.simplex import minimize_on_simplex
-from fedsuite.rounds.updates import client_updates, inner, norm, take_step
+from fedsuite.rounds.updates import client_updates, inner, take_step
 from fedsuite.rounds.validation import ClientReply
 
 

@@ -25,7 +25,6 @@ from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 Extension = Literal["tangent", "code"]
@@ -33,11 +32,6 @@ Extension = Literal["tangent", "code"]
 
 class PropFair(FedAvg):
     """FedAvg whose clients minimise a logarithm of their distance from a baseline loss."""
-
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "clients bend their own losses; each reply is one changed copy of the model",
-    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "PropFairClient", "minimises PropFair's logarithm of the loss"

@@ -25,6 +25,7 @@ from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
+from fedsuite.rounds.privacy_rules import UNARGUED, Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
@@ -35,6 +36,7 @@ class APFL(FedAvg):
         "APFLClient", "keeps a model of its own and the share of it", stores=True
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
+    PRIVACY: ClassVar[Release] = UNARGUED
     SCORED_MODEL: ClassVar[ScoredModel] = "private"
 
     apfl_alpha: float = key(

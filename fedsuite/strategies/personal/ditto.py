@@ -22,17 +22,11 @@ from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 class Ditto(FedAvg):
     """FedAvg whose clients train and keep a personal model beside the global one."""
-
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "personal models stay with their clients and change nothing that leaves them",
-    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "DittoClient", "keeps a personal model", stores=True

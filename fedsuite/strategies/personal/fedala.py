@@ -29,17 +29,12 @@ from fedsuite.core.search import Between, OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 class FedALA(FedAvg):
     """FedAvg whose clients start from a learnt mixture of the received and their own."""
 
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "what a client keeps and mixes is made of its own rows and of models it received",
-    )
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedALAClient", "keeps its model and mixes it with the received one", stores=True
     )

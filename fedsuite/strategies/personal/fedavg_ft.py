@@ -14,17 +14,11 @@ from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import EVALUATE
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 class FedAvgFT(FedAvg):
     """FedAvg whose clients fine-tune before they are evaluated."""
-
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "training is FedAvg's; tuned copies never leave their clients",
-    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedAvgFTClient", "is scored after fine-tuning"

@@ -11,11 +11,8 @@ Known to hold: a model without batch normalisation makes this FedAvg, bit for bi
 Deviation: a client that never took part is scored with the initial normalisation.
 """
 
-from typing import ClassVar
-
 from fedsuite.core.logs import ServerLogger
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.personal.partial import PartialAverage
 
 logger = ServerLogger(__name__)
@@ -23,11 +20,6 @@ logger = ServerLogger(__name__)
 
 class FedBN(PartialAverage):
     """Averages all but batch normalisation, weighted by examples."""
-
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "only the shared part leaves a client; the guarantee is for what others see",
-    )
 
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
         """Return what belongs to no batch normalisation; warn where there is none."""

@@ -8,20 +8,12 @@ bodies, beta_{t+1} = sum_k (n_k / n) beta_k. Deviation: the head is the last lin
 the paper also tries several blocks.
 """
 
-from typing import ClassVar
-
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.personal.partial import PartialAverage
 
 
 class FedPer(PartialAverage):
     """Averages all but the head, weighted by examples."""
-
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "only the shared body leaves a client; the guarantee is for what others see",
-    )
 
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
         """Return the body; a model without a head makes this FedAvg."""

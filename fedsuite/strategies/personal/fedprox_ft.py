@@ -8,18 +8,12 @@ proximal term.
 from typing import ClassVar
 
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.drift.fedprox import FedProx
 from fedsuite.strategies.personal.fedavg_ft import FedAvgFT
 
 
 class FedProxFT(FedProx, FedAvgFT):
     """FedProx whose clients fine-tune before they are evaluated."""
-
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "training is FedProx's; tuned copies never leave their clients",
-    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedProxFTClient", "pulls its steps and is scored after fine-tuning"

@@ -15,17 +15,11 @@ from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.personal.fedper import FedPer
 
 
 class FedRep(FedPer):
     """FedPer whose clients train head and body in turns."""
-
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "only the shared body leaves a client; the guarantee is for what others see",
-    )
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FedRepClient", "keeps its head and trains it first"

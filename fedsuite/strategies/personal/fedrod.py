@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from fedsuite.core.keys import Value
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
+from fedsuite.rounds.privacy_rules import UNARGUED, Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
@@ -31,6 +32,7 @@ class FedRoD(FedAvg):
         "FedRoDClient", "balances its loss and keeps a personal head", stores=True
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
+    PRIVACY: ClassVar[Release] = UNARGUED
     SCORED_MODEL: ClassVar[ScoredModel] = "private"
     FIXED: ClassVar[Mapping[str, Value]] = {"lsr-gamma": 0.0, "logit-calibration": 0.0}
     FIXED_REASON: ClassVar[str] = "it balances the logits of one view of a sample itself"

@@ -32,17 +32,12 @@ from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 class FML(FedAvg):
     """FedAvg whose clients distil from and into a personal model."""
 
-    PRIVACY: ClassVar[Release] = Release(
-        "mean",
-        "personal models stay with their clients and learn from their own rows alone",
-    )
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "FMLClient", "keeps a personal model and distils both ways", stores=True
     )

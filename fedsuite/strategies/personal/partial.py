@@ -10,6 +10,7 @@ from fedsuite.messages.statistics import is_statistic
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.declaration import NO_WHOLE_MODEL, ClientNeeds
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
@@ -26,6 +27,10 @@ class PartialAverage(FedAvg):
     )
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = NO_WHOLE_MODEL
+    PRIVACY: ClassVar[Release] = Release(
+        "mean",
+        "only the shared part leaves a client; the guarantee is for what others see",
+    )
 
     groups: ParameterGroups = part(help="groups of the model's arrays")
 

@@ -18,6 +18,7 @@ from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
+from fedsuite.rounds.privacy_rules import UNARGUED, Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
@@ -28,6 +29,7 @@ class PerFedAvg(FedAvg):
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
         "PerFedAvgClient", "takes its gradients one step ahead"
     )
+    PRIVACY: ClassVar[Release] = UNARGUED
     SCORED_MODEL: ClassVar[ScoredModel] = "tuned"
 
     adaptation_rate: float = key(

@@ -23,7 +23,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from fedsuite.core.keys import Value
 from fedsuite.core.search import Between
 from fedsuite.core.settings import Declared, key, state
-from fedsuite.core.vectors import Vector, top_k
+from fedsuite.core.vectors import Vector, norm, top_k
 from fedsuite.messages.array_records import to_arrays
 from fedsuite.messages.records import (
     ARRAYS,
@@ -39,7 +39,7 @@ from fedsuite.rounds.all_replies import GatheredStrategy, examples_of
 from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.updates import flatten, inner, norm, parameter_names
+from fedsuite.rounds.updates import flatten, inner, parameter_names
 from fedsuite.rounds.validation import ClientReply
 
 VALIDATION_DEFAULTS: Mapping[str, Value] = {"server-validation-fraction": 0.1}

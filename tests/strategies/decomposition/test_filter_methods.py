@@ -60,6 +60,8 @@ def test_fedprox_inside() -> None:
 class Counting(Told):
     """Keeps how often it was trained, and moves by that."""
 
+    KEEPS_STATE = True
+
     def on_train(self, request: Request) -> Reply:
         state = self.load_state(request)
         times = (0.0 if state is None else float(state["times"][0])) + 1

@@ -14,6 +14,7 @@ from fedsuite.clients.fair.probed import ProbedClient
 from fedsuite.core.errors import RunError
 from fedsuite.core.keys import Value
 from fedsuite.core.registry import METHODS
+from fedsuite.core.vectors import norm
 from fedsuite.data import Split
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS, SERVER_ROUND, Request
@@ -25,7 +26,6 @@ from fedsuite.rounds.updates import (
     client_updates,
     flatten,
     inner,
-    norm,
     parameter_names,
     take_step,
 )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsuite.rounds.updates import norm
+from fedsuite.core.vectors import norm
 from fedsuite.strategies.fair.fedfv import (
     FedFV,
     mitigate_external_conflicts,
