@@ -4,8 +4,10 @@ Each message is one line: what is wrong, where, and what to do. The command line
 message without a traceback.
 """
 
+import re
 import signal
 import traceback
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 
@@ -30,7 +32,75 @@ class FedsuiteError(Exception):
 
 
 class ConfigError(FedsuiteError):
-    """An experiment with an unknown key, a wrong type or a bad combination."""
+    """An experiment with an unknown key, a wrong type or a bad combination.
+
+    Parameters
+    ----------
+    message
+        One line.
+    keys
+        The keys that it is about, for who knows where these were given.
+    """
+
+    def __init__(self, message: str, keys: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.keys = frozenset(keys)
+
+
+class Refused(ConfigError, ValueError):
+    """Values of keys that are refused, and why; one line, made once for where it is read.
+
+    A key is spelled ``local-steps`` in an experiment and on a command line, and
+    ``local_steps`` in Python.
+
+    Parameters
+    ----------
+    values
+        Key to value; the first is refused, beside the others. Of ``method`` it is a name.
+    why
+        Why, as a clause; ``{local-steps}`` stands for the key's name. May be empty.
+    advice
+        What to do, likewise.
+    idle
+        Whether the first value changes nothing beside the others.
+    in_python
+        Whether keys are spelled as keywords.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        why: str,
+        advice: str = "",
+        *,
+        idle: bool = False,
+        in_python: bool = False,
+    ) -> None:
+        self.values, self._why, self._advice, self._idle = values, why, advice, idle
+        self._in_python = in_python
+        subject, *others = map(self._said, values)
+        if others:
+            verb = "has no effect with" if idle else "cannot go with"
+            subject = f"{subject} {verb} {' and '.join(others)}"
+        text = "; ".join(filter(None, (self._spelled(why), self._spelled(advice))))
+        key = "" if in_python or subject.startswith("method ") else "key "
+        super().__init__(f"{key}{subject}: {text}", values)
+
+    def in_python(self) -> "Refused":
+        """Return the same for who wrote keywords."""
+        return Refused(
+            self.values, self._why, self._advice, idle=self._idle, in_python=True
+        )
+
+    def _said(self, key: str) -> str:
+        value = self.values[key]
+        if key == "method":
+            return str(value) if self._in_python else f"method {value}"
+        return f"{self._spelled(f'{{{key}}}')} = {value!r}"
+
+    def _spelled(self, text: str) -> str:
+        spell = (lambda key: key.replace("-", "_")) if self._in_python else str
+        return re.sub(r"\{([a-z][a-z0-9-]*)\}", lambda name: spell(name[1]), text)
 
 
 class DataError(FedsuiteError):
