@@ -225,6 +225,21 @@ _TABLE = (
         "clients would not train",
         "set one of them",
     ),
+    *(
+        Rule(
+            (key, "lsr-gamma"),
+            (Unless(key, usual), Unless("lsr-gamma", 0.0)),
+            "local self-regularisation has a loss of its own",
+            "leave one of them out",
+        )
+        for key, usual in (("loss", "cross-entropy"), ("logit-calibration", 0.0))
+    ),
+    Rule(
+        ("fedpara", "decomposition"),
+        (With("fedpara", True), With("decomposition", True)),
+        "each puts factors of its own in place of weights",
+        "choose one",
+    ),
     *_of_sites(),
     *_of_choices(),
     *_of_networks(),

@@ -67,6 +67,6 @@ def too_few(aggregator: str, liars: float, num_clients: int) -> str:
     if num_clients >= needed:
         return ""
     return (
-        f"{aggregator} needs {needed} clients in a round where {assumed} may lie, and "
-        f"there are {num_clients}"
+        f"aggregator = {aggregator!r} needs {needed} clients in a round where {assumed} "
+        f"may lie, and there are {num_clients}"
     )
