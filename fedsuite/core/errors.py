@@ -48,59 +48,44 @@ class ConfigError(FedsuiteError):
 
 
 class Refused(ConfigError, ValueError):
-    """Values of keys that are refused, and why; one line, made once for where it is read.
+    """Values of keys that are refused, and why.
 
     A key is spelled ``local-steps`` in an experiment and on a command line, and
-    ``local_steps`` in Python.
+    ``local_steps`` where ``in_python`` is set.
 
     Parameters
     ----------
     values
         Key to value; the first is refused, beside the others. Of ``method`` it is a name.
-    why
-        Why, as a clause; ``{local-steps}`` stands for the key's name. May be empty.
-    advice
-        What to do, likewise.
+    why, advice
+        Clauses; ``{local-steps}`` stands for the key's name.
     idle
         Whether the first value changes nothing beside the others.
-    in_python
-        Whether keys are spelled as keywords.
     """
 
+    in_python = False
+
     def __init__(
-        self,
-        values: Mapping[str, object],
-        why: str,
-        advice: str = "",
-        *,
-        idle: bool = False,
-        in_python: bool = False,
+        self, values: Mapping[str, object], why: str, advice: str = "", idle: bool = False
     ) -> None:
-        self.values, self._why, self._advice, self._idle = values, why, advice, idle
-        self._in_python = in_python
-        subject, *others = map(self._said, values)
-        if others:
-            verb = "has no effect with" if idle else "cannot go with"
-            subject = f"{subject} {verb} {' and '.join(others)}"
-        text = "; ".join(filter(None, (self._spelled(why), self._spelled(advice))))
-        key = "" if in_python or subject.startswith("method ") else "key "
-        super().__init__(f"{key}{subject}: {text}", values)
+        super().__init__(why, values)
+        self.values, self.idle = values, idle
+        self.text = "; ".join(filter(None, (why, advice)))
 
-    def in_python(self) -> "Refused":
-        """Return the same for who wrote keywords."""
-        return Refused(
-            self.values, self._why, self._advice, idle=self._idle, in_python=True
-        )
+    def __str__(self) -> str:
+        subject, *others = (self._said(key, value) for key, value in self.values.items())
+        verb = "has no effect with" if self.idle else "cannot go with"
+        head = f"{subject} {verb} {' and '.join(others)}" if others else subject
+        place = "" if self.in_python or subject.startswith("method ") else "key "
+        return f"{place}{head}: {re.sub(r'{([a-z0-9-]+)}', self._spelled, self.text)}"
 
-    def _said(self, key: str) -> str:
-        value = self.values[key]
+    def _said(self, key: str, value: object) -> str:
         if key == "method":
-            return str(value) if self._in_python else f"method {value}"
-        return f"{self._spelled(f'{{{key}}}')} = {value!r}"
+            return str(value) if self.in_python else f"method {value}"
+        return f"{key.replace('-', '_') if self.in_python else key} = {value!r}"
 
-    def _spelled(self, text: str) -> str:
-        spell = (lambda key: key.replace("-", "_")) if self._in_python else str
-        return re.sub(r"\{([a-z][a-z0-9-]*)\}", lambda name: spell(name[1]), text)
+    def _spelled(self, name: re.Match[str]) -> str:
+        return name[1].replace("-", "_") if self.in_python else name[1]
 
 
 class DataError(FedsuiteError):

@@ -328,7 +328,8 @@ class Declaring:
             defaults = {declared.name: declared.default for declared in self.KEYS}
             check_rules(self.rules(), self.values(), defaults)
         except Refused as refused:
-            raise refused.in_python() from None
+            refused.in_python = True
+            raise
 
     def told(self, message_type: str) -> dict[str, Value]:
         """Return the values by key that messages of a type carry to clients."""

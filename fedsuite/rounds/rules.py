@@ -7,8 +7,8 @@ experiments have stand in :mod:`fedsuite.experiment.rules`, in the same form.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedsuite.core.keys import AUTO, Unless, With
-from fedsuite.core.rules import Condition, Rule, Values
+from fedsuite.core.keys import AUTO, Unless, Value, With
+from fedsuite.core.rules import Rule, Values
 from fedsuite.messages.decomposition import CLIENT_KEYS, KEYS
 from fedsuite.rounds.average_keys import too_few
 from fedsuite.rounds.privacy_rules import NOISE, TARGET
@@ -57,49 +57,40 @@ _OF_ROUNDS = (
     ),
 )
 
-_NOT_UNDER_NOISE = {
-    "fedvarp": (
-        (Unless("fedvarp", False),),
+_NOT_UNDER_NOISE: tuple[tuple[tuple[str, ...], tuple[Value, ...], str], ...] = (
+    (
+        ("fedvarp",),
+        (False,),
         "it lets a client's stored update into later rounds, which no accountant counts",
     ),
-    "quorum": (
-        (Unless("quorum", 1),),
+    (
+        ("quorum",),
+        (1,),
         "it would tell who answered, because the model stays where too few did",
     ),
-    **{
-        key: (
-            (Unless(key, ""),),
-            "it chooses by the clients' own scores, which get no noise",
-        )
-        for key in ("best-model-metric", "early-stop-metric")
-    },
-    **{
-        key: (
-            (Unless(key, AUTO), Unless(key, "off")),
-            (
-                "it compares clients, so that one would change what another counts with, "
-                "while {dp-clipping-norm} bounds each alone"
-            ),
-        )
-        for key in ("max-examples", "max-update-norm", "max-loss-ratio")
-    },
-    "aggregator": (
-        (Unless("aggregator", "mean"),),
+    (
+        ("best-model-metric", "early-stop-metric"),
+        ("",),
+        "it chooses by the clients' own scores, which get no noise",
+    ),
+    (
+        ("max-examples", "max-update-norm", "max-loss-ratio"),
+        (AUTO, "off"),
+        "it compares clients, while {dp-clipping-norm} bounds each alone",
+    ),
+    (
+        ("aggregator",),
+        ("mean",),
         "how far one client moves it is not known, so no noise is enough",
     ),
-    "max-client-weight": (
-        (Unless("max-client-weight", AUTO), Unless("max-client-weight", 1.0)),
-        (
-            "it divides by what others claim, so that one client would change what another "
-            "counts with, while {dp-max-weight} bounds each"
-        ),
+    (
+        ("max-client-weight",),
+        (AUTO, 1.0),
+        "it divides by what others claim, while {dp-max-weight} bounds each alone",
     ),
-    "decomposition": (
-        (Unless("decomposition", False),),
-        "nobody has argued what a round with it releases",
-    ),
-}
-"""Keys that break the promise of an epsilon: when, and why."""
+    (("decomposition",), (False,), "nobody has argued what a round with it releases"),
+)
+"""Keys that break the promise of an epsilon, but for some values, and why."""
 
 
 def rules_of(method: "type[MethodDeclaration]") -> tuple[Rule, ...]:
@@ -121,23 +112,18 @@ def alike(*conditions: With | Unless) -> tuple[Rule, ...]:
     *conditions
         When it does; none is always.
     """
-    why = "its clients all count alike"
-    beside = tuple(condition.key for condition in conditions)
-    # Of a mixture of models the median is not one of a client's own.
-    median: tuple[Condition, ...] = (lambda v: "median" in v["aggregator"],)
+    why, out = "its clients all count alike", "leave it out"
+    keys = ("method", *(condition.key for condition in conditions))
+    of_weights = f"{why}, and a median takes from liars but a weight above others'"
+    # Of mixtures of models the median is not one of a client's own.
+    median = (With("mix", "none"), lambda values: "median" in values["aggregator"])
     return (
+        Rule(("max-client-weight", *keys), conditions, why, out, idle=True),
         Rule(
-            ("max-client-weight", "method", *beside),
-            conditions,
-            why,
-            "leave it out",
-            idle=True,
-        ),
-        Rule(
-            ("liars", "method", "aggregator", "mix", *beside),
-            (*conditions, *median, With("mix", "none")),
-            f"{why}, and a median takes from liars but a weight above others'",
-            "leave it out",
+            ("liars", *keys, "aggregator", "mix"),
+            (*conditions, *median),
+            of_weights,
+            out,
             idle=True,
         ),
     )
@@ -206,8 +192,10 @@ def _of_noise(method: "type[MethodDeclaration]") -> Iterator[Rule]:
                 "a weight would depend on all clients' replies, which no cap bounds",
                 f"set {{{key}}} = {needed!r}",
             )
-        for key, (breaks, why) in _NOT_UNDER_NOISE.items():
-            yield Rule((key, asked), (on, *breaks), why, _ONE_OF_THEM)
+        for keys, allowed, why in _NOT_UNDER_NOISE:
+            for key in keys:
+                breaks = (Unless(key, value) for value in allowed)
+                yield Rule((key, asked), (on, *breaks), why, _ONE_OF_THEM)
     if release.kind == "mean":
         yield Rule(
             ("dp-max-weight", "method"),
@@ -220,7 +208,11 @@ def _of_noise(method: "type[MethodDeclaration]") -> Iterator[Rule]:
 
 def _of_decomposition(method: "type[MethodDeclaration]") -> Iterator[Rule]:
     """Yield what filter decomposition cannot go with, whose keys a layer brings."""
-    another = "leave it out, or choose another method"
+    another, why = "leave it out, or choose another method", ""
+    if method.takes("groups"):
+        why = "it divides the model itself"
+    elif not method.trains_one_model():
+        why = "its clients do not all train one shared model and send it back"
     for key in (key for key in KEYS if key.name in CLIENT_KEYS):
         acts = Unless(key.name, key.default)
         yield Rule(
@@ -229,11 +221,7 @@ def _of_decomposition(method: "type[MethodDeclaration]") -> Iterator[Rule]:
             "that changes atoms and coefficients together in each round",
             _ONE_OF_THEM,
         )
-        if method.takes("groups"):
-            why = "it divides the model itself"
-            yield Rule((key.name, "method"), (acts,), why, another)
-        elif not method.trains_one_model():
-            why = "its clients do not all train one shared model and send it back"
+        if why:
             yield Rule((key.name, "method"), (acts,), why, another)
     if method.SCORED_MODEL != "shared":
         yield Rule(
