@@ -4,8 +4,10 @@ Each message is one line: what is wrong, where, and what to do. The command line
 message without a traceback.
 """
 
+import re
 import signal
 import traceback
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 _LONGEST = 4_000
@@ -39,7 +41,60 @@ class FedsuiteError(Exception):
 
 
 class ConfigError(FedsuiteError):
-    """An experiment with an unknown key, a wrong type or a bad combination."""
+    """An experiment with an unknown key, a wrong type or a bad combination.
+
+    Parameters
+    ----------
+    message
+        One line.
+    keys
+        The keys that it is about, for who knows where these were given.
+    """
+
+    def __init__(self, message: str, keys: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.keys = frozenset(keys)
+
+
+class Refused(ConfigError, ValueError):
+    """Values of keys that are refused, and why.
+
+    A key is spelled ``local-steps`` in an experiment and on a command line, and
+    ``local_steps`` where ``in_python`` is set.
+
+    Parameters
+    ----------
+    values
+        Key to value; the first is refused, beside the others. Of ``method`` it is a name.
+    why, advice
+        Clauses; ``{local-steps}`` stands for the key's name.
+    idle
+        Whether the first value changes nothing beside the others.
+    """
+
+    in_python = False
+
+    def __init__(
+        self, values: Mapping[str, object], why: str, advice: str = "", idle: bool = False
+    ) -> None:
+        super().__init__(why, values)
+        self.values, self.idle = values, idle
+        self.text = "; ".join(filter(None, (why, advice)))
+
+    def __str__(self) -> str:
+        subject, *others = (self._said(key, value) for key, value in self.values.items())
+        verb = "has no effect with" if self.idle else "cannot go with"
+        head = f"{subject} {verb} {' and '.join(others)}" if others else subject
+        place = "" if self.in_python or subject.startswith("method ") else "key "
+        return f"{place}{head}: {re.sub(r'{([a-z0-9-]+)}', self._spelled, self.text)}"
+
+    def _said(self, key: str, value: object) -> str:
+        if key == "method":
+            return str(value) if self.in_python else f"method {value}"
+        return f"{key.replace('-', '_') if self.in_python else key} = {value!r}"
+
+    def _spelled(self, name: re.Match[str]) -> str:
+        return name[1].replace("-", "_") if self.in_python else name[1]
 
 
 class DataError(FedsuiteError):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import Refused
 from fedsuite.core.plug_ins import Registry
 from fedsuite.core.search import Search
 from fedsuite.core.text import escape_taken
@@ -46,7 +46,7 @@ class With:
     @property
     def advice(self) -> str:
         """Advice for an unmet condition."""
-        return f"set {self.key} = {self.value!r}"
+        return f"set {{{self.key}}} = {self.value!r}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Unless:
     @property
     def advice(self) -> str:
         """Advice for an unmet condition."""
-        return f"set another {self.key}"
+        return f"set another {{{self.key}}}"
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,6 @@ class Key:
     needs
         Conditions on other keys, at least one of which must hold for an effect. If none
         holds, the key accepts only its default.
-    value_needs
-        Further conditions of single values, which are refused without.
     search
         Values that ``fedsuite tune`` tries; None leaves the key as it is.
     local
@@ -114,7 +112,6 @@ class Key:
     above: float | None = None
     kind: type[bool] | type[int] | type[float] | type[str] | None = None
     needs: tuple[With | Unless, ...] = ()
-    value_needs: tuple[tuple[Value, With | Unless], ...] = ()
     search: Search | None = None
     local: bool = False
     words: tuple[str, ...] = ()
@@ -131,7 +128,7 @@ class Key:
         return self.name.replace("-", "_")
 
     def parse(self, value: object) -> Value:
-        """Return ``value`` as the key's type, or raise :class:`ConfigError`.
+        """Return ``value`` as the key's type, or raise :class:`Refused`.
 
         A float key accepts an int, as TOML writers expect. Nothing else is converted. NaN
         and infinities are refused.
@@ -145,7 +142,7 @@ class Key:
             raise self.error(value)
         assert isinstance(value, bool | int | float | str)
         if isinstance(value, str) and (words := escape_taken(value)):
-            raise ConfigError(f"key {self.name} = {value!r}: {words}")
+            raise Refused({self.name: value}, words)
         if isinstance(value, str) and self.choices and value not in self.choices:
             raise self.error(value)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -166,12 +163,11 @@ class Key:
             if text not in ("true", "false"):
                 raise self.error(text)
             return text == "true"
-        if self.type is str:
-            return self.parse(text)
         try:
-            return self.parse(self.type(text))
+            value = self.type(text)
         except ValueError:
             raise self.error(text) from None
+        return self.parse(value)
 
     def allowed(self) -> str:
         """Return the allowed values in words."""
@@ -200,16 +196,14 @@ class Key:
         others = [*self.words, *([AUTO] if self.default == AUTO else [])]
         return ", or ".join([words, *(f'"{other}"' for other in others)])
 
-    def error(self, value: object) -> ConfigError:
+    def error(self, value: object) -> Refused:
         """Return the error for a forbidden ``value``."""
         if isinstance(self.choices, Registry) and value in self.choices.elsewhere:
             assert isinstance(value, str)
-            return ConfigError(
-                f"key {self.name} = {value!r}: {self.choices.elsewhere[value]}"
-            )
+            return Refused({self.name: value}, self.choices.elsewhere[value])
         near = difflib.get_close_matches(str(value), self.choices, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        return ConfigError(f"key {self.name} = {value!r}: {hint}expected {self.allowed()}")
+        return Refused({self.name: value}, f"{hint}expected {self.allowed()}")
 
     def _is_word(self, value: object) -> bool:
         """Return whether a value is one of the words that stand beside numbers."""

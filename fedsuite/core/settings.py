@@ -27,9 +27,10 @@ from typing import (
     overload,
 )
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import Refused
 from fedsuite.core.keys import AUTO, Key, Unless, Value, With
 from fedsuite.core.plug_ins import Registry
+from fedsuite.core.rules import Rule, check_rules, rule_of_needs
 from fedsuite.core.search import Search
 
 T = TypeVar("T")
@@ -47,7 +48,6 @@ def key(
     above: float | None = None,
     choices: Iterable[str] = (),
     needs: tuple[With | Unless, ...] = (),
-    value_needs: tuple[tuple[Value, With | Unless], ...] = (),
     local: bool = False,
     told: str = "",
     search: Search | None = None,
@@ -73,8 +73,6 @@ def key(
         Allowed strings where a table holds them and no annotation can.
     needs
         Conditions on other keys, at least one of which must hold for an effect.
-    value_needs
-        The same for single values of a string.
     local
         Whether the key says where or how long a run works, not what it computes: a run may
         be resumed with another value.
@@ -90,7 +88,7 @@ def key(
         is none.
     """
     said: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
-    said |= {"needs": needs, "value_needs": value_needs, "search": search, "words": words}
+    said |= {"needs": needs, "search": search, "words": words}
     if choices:
         # A registry is not read before a value is.
         said["choices"] = choices if isinstance(choices, Registry) else tuple(choices)
@@ -246,9 +244,12 @@ class Declaring:
         The keys of experiments that the class and its parents declare.
     PARTS
         The keywords that a run fills; see :func:`part`.
+    RULES
+        What a class's own body says of keys that do not go together, beside its parents.
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = ()
+    RULES: ClassVar[tuple[Rule, ...]] = ()
     PARTS: ClassVar[frozenset[str]] = frozenset()
     _TOLD: ClassVar[Mapping[str, str]] = {}
     _FROZEN: ClassVar[bool] = False
@@ -295,24 +296,40 @@ class Declaring:
         found = {k.argument: k.parse(values.get(k.name, k.default)) for k in cls.KEYS}
         return cls(**found, **given)
 
+    @classmethod
+    def rules(cls) -> tuple[Rule, ...]:
+        """Return the rules of the class's keys: their needs, and all :attr:`RULES`."""
+        of_classes = (vars(parent).get("RULES", ()) for parent in reversed(cls.__mro__))
+        needs = (rule_of_needs(key) for key in cls.KEYS if key.needs)
+        return (*needs, *(rule for rules in of_classes for rule in rules))
+
+    def values(self) -> dict[str, Any]:
+        """Return the values by key, as the rules read them."""
+        attributes = vars(self)
+        return {
+            key.name: attributes[key.argument]
+            for key in self.KEYS
+            if key.argument in attributes
+        }
+
     def __post_init__(self) -> None:
-        """Check each key; an overriding method calls this method first.
+        """Check each key, and the rules; an overriding method calls this method first.
 
         Raises
         ------
-        ValueError
-            If a value is one that the key forbids.
+        Refused
+            If a value is one that the key forbids, or two do not go together.
         """
-        for declared in self.KEYS:
-            name = declared.argument
-            if name not in vars(self):
-                continue
-            try:
-                value = declared.parse(getattr(self, name))
-            except ConfigError as refused:
-                reason = str(refused).removeprefix(f"key {declared.name}")
-                raise ValueError(f"{name}{reason}") from None
-            object.__setattr__(self, name, value)
+        try:
+            for declared in self.KEYS:
+                name = declared.argument
+                if name in vars(self):
+                    object.__setattr__(self, name, declared.parse(getattr(self, name)))
+            defaults = {declared.name: declared.default for declared in self.KEYS}
+            check_rules(self.rules(), self.values(), defaults)
+        except Refused as refused:
+            refused.in_python = True
+            raise
 
     def told(self, message_type: str) -> dict[str, Value]:
         """Return the values by key that messages of a type carry to clients."""

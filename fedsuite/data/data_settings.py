@@ -3,7 +3,7 @@
 import re
 from typing import Literal
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import Refused
 from fedsuite.core.keys import AUTO
 from fedsuite.core.settings import Settings, key
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
@@ -126,10 +126,11 @@ class DataSettings(Settings):
         names = tuple(name.strip() for name in self.sites.split(","))
         for name in names:
             if not _SITE_NAME.fullmatch(name):
-                raise ConfigError(
-                    f"key sites: name {name!r}: expected letters, digits, dots, dashes and "
-                    "underscores, 63 at most, as the SuperNode was registered"
+                raise Refused(
+                    {"sites": self.sites},
+                    f"name {name!r}: expected letters, digits, dots, dashes and "
+                    "underscores, 63 at most, as the SuperNode was registered",
                 )
             if names.count(name) > 1:
-                raise ConfigError(f"key sites names {name!r} twice")
+                raise Refused({"sites": self.sites}, f"it names {name!r} twice")
         return names

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fedsuite.core.errors import ConfigError, DataError
+from fedsuite.core.errors import ConfigError, DataError, Refused
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.rng import numpy_stream
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
@@ -110,10 +110,12 @@ def _loaded(
     raw = source.load(spec, data_dir)
     published = raw.num_train is not None and not spec.reader
     if published and fractions[0] != _TEST_FRACTION:
-        raise ConfigError(
-            f"key test-fraction = {fractions[0]} has no effect with dataset {spec.name}, "
-            "which has a published test part: leave it out; client-test-fraction splits "
-            "off rows of the training part"
+        raise Refused(
+            {"test-fraction": fractions[0], "dataset": spec.name},
+            "it has a published test part",
+            "leave it out, or set {client-test-fraction}, which splits off rows of the "
+            "training part",
+            idle=True,
         )
     parts = split_parts(raw, *fractions, public_size, fresh_seed)
     return source.described(spec, raw), source.prepare(raw, parts.train), parts

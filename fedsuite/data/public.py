@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedsuite.core.errors import ConfigError, DataError
+from fedsuite.core.errors import ConfigError, DataError, Refused
 from fedsuite.data.parquet import load_images, raw_units
 from fedsuite.data.specs import DatasetSpec
 
@@ -55,8 +55,10 @@ class PublicOptions:
 
     def __post_init__(self) -> None:
         if self.used > self.size and (self.size or self.folder is None):
-            raise ConfigError(
-                f"key public-used = {self.used}: expected at most public-size = {self.size}"
+            raise Refused(
+                {"public-used": self.used, "public-size": self.size},
+                "there are no more rows",
+                "set no more",
             )
 
     @property

@@ -43,8 +43,8 @@ from fedsuite.engines.flower import (
 from fedsuite.engines.ports import LOOPBACK
 from fedsuite.engines.processes import POLL_INTERVAL, Program, World
 from fedsuite.engines.staging import stage_keys
+from fedsuite.experiment.experiment import site_names
 from fedsuite.experiment.paths import path_keys, places
-from fedsuite.experiment.site_keys import site_names
 from fedsuite.results.layout import EXPERIMENT, FEDERATION_VARIABLE
 from fedsuite.results.writer import is_used
 

@@ -8,7 +8,7 @@ module checks values against the declarations and fills in defaults.
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import tomli_w
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, Refused
 from fedsuite.core.keys import AUTO, Key, Value
 from fedsuite.core.registry import METHODS
+from fedsuite.core.rules import Rule, check_rules, rule_of_needs
 from fedsuite.core.settings import Declaring
 from fedsuite.core.text import read_toml
 from fedsuite.data.data_settings import DataSettings
-from fedsuite.experiment.choices import check_choices
-from fedsuite.experiment.client_networks import check_networks
 from fedsuite.experiment.key_catalog import (
     SELECTORS,
     ambiguous_keys,
@@ -34,17 +33,14 @@ from fedsuite.experiment.key_catalog import (
     shared_keys,
     unknown_key,
 )
-from fedsuite.experiment.key_effects import check_value_needs, idle_keys
 from fedsuite.experiment.own_defaults import own_defaults, own_note
 from fedsuite.experiment.plug_ins import check_installed
+from fedsuite.experiment.rules import experiment_rules
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.experiment.shipped import find_experiment
-from fedsuite.experiment.site_keys import check_sites, number_of_sites
-from fedsuite.rounds.average_keys import refusal as average_refusal
-from fedsuite.rounds.privacy_rules import refusal as noise_refusal
+from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.strategies import load_strategy
-from fedsuite.strategies.decomposition.rules import refusal
 
 if TYPE_CHECKING:
     from fedsuite.rounds.base import FederatedStrategy
@@ -81,8 +77,8 @@ class Experiment:
         ConfigError
             If the file cannot be read, or the experiment cannot be run.
         """
-        with naming(path):
-            given = {**read_file(path), **(overrides or {})}
+        given = {**read_file(path), **(overrides or {})}
+        with naming(path, overrides or ()):
             return cls.from_values(given, tuple(overrides or ()))
 
     @classmethod
@@ -130,11 +126,12 @@ class Experiment:
                 values[key.name] = key.parse(value)
         others = {n: value for n, value in given.items() if n not in values}
         left_out = _foreign_keys(others, overridden)
-        strategy = load_strategy(METHODS[str(values["method"])])
-        while idle := idle_keys(values, defaults, keys, strategy, overridden):
+        rules = _rules_of(values, keys)
+        while idle := _idle_keys(rules, values, defaults, overridden):
             left_out += idle
             values.update({name: defaults[name] for name in idle})
-        values.update(number_of_sites(values))
+        values.update(_number_of_sites(values))
+        check_rules(rules, values, defaults)
         notes = [own_note(method, own, given, values, shared)]
         if left_out:
             notes.append(f"left out, as they have no effect here: {', '.join(left_out)}")
@@ -144,74 +141,18 @@ class Experiment:
         return experiment
 
     def check(self) -> None:
-        """Refuse combinations that cannot be run."""
-        self._check_numbers()
-        reason = self.strategy.FIXED_REASON
-        for key, value in self.strategy.FIXED.items():
-            if self[key] != value:
-                raise ConfigError(
-                    f"key {key} = {self[key]!r}: method {self['method']} needs {value!r}"
-                    + (f": {reason}" if reason else "")
-                )
-        check_value_needs(self.values, self.strategy.KEYS)
-        if self["decomposition"] and (reason := refusal(self.strategy, self.values)):
-            raise ConfigError(f"key {reason}")
-        check_sites(self.values)
-        check_choices(self.values)
-        self._check_privacy()
-        check_networks(self.values)
+        """Refuse networks, trackers and names that cannot be."""
+        from fedsuite.models.assignment import experiment_networks
+
+        experiment_networks(self.values)
         run = self.group(RunSettings)
         _ = run.tracker_names
-        name = run.run_name
-        if not _RUN_NAME.fullmatch(name):
-            raise ConfigError(
-                f"key run-name = {name!r}: expected letters, digits, dots, dashes and "
-                "underscores, 121 at most, starting with a letter or digit"
+        if not _RUN_NAME.fullmatch(run.run_name):
+            raise Refused(
+                {"run-name": run.run_name},
+                "expected letters, digits, dots, dashes and underscores, 121 at most, "
+                "starting with a letter or digit",
             )
-
-    def _check_numbers(self) -> None:
-        rounds, num_clients = self.group(RoundSettings), self.num_clients
-        per_round = rounds.clients_per_round or num_clients
-        if per_round > num_clients:
-            raise ConfigError(
-                f"key clients-per-round = {per_round}: expected at most num-clients = "
-                f"{num_clients}, or 0 for all"
-            )
-        replies = self.strategy.replies_per_round(self.values, per_round)
-        if rounds.quorum > replies:
-            raise ConfigError(
-                f"key quorum = {rounds.quorum}: expected at most the {replies} clients "
-                "whose replies close a round"
-            )
-        if not self["local-epochs"] and not self["local-steps"]:
-            raise ConfigError(
-                "keys local-epochs and local-steps are both 0: set one of them"
-            )
-        if float(self["drop-out"]) + float(self["straggler"]) > 1:
-            raise ConfigError(
-                f"keys drop-out = {self['drop-out']} and straggler = {self['straggler']}: "
-                "expected at most 1 together"
-            )
-        if reason := average_refusal(self.values, replies):
-            raise ConfigError(f"key {reason}")
-        self._check_attack()
-
-    def _check_attack(self) -> None:
-        from fedsuite.training.attack_plan import AttackPlan
-
-        try:
-            self.group(AttackPlan, num_clients=self.num_clients)
-        except ValueError as error:
-            raise ConfigError(f"key {error}") from None
-        if self["attack"] == "label-flip" and self["dataset"] == "reddit":
-            raise ConfigError(
-                "key attack = 'label-flip': rows of data set reddit have no class to flip"
-            )
-
-    def _check_privacy(self) -> None:
-        method, values = f"method {self['method']}", self.values
-        if reason := noise_refusal(method, self.strategy.released(), values):
-            raise ConfigError(f"key {reason}")
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]
@@ -289,22 +230,70 @@ def read_file(path: Path) -> dict[str, object]:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Add the file's name to an error inside the block if the file alone is at fault.
+def naming(path: Path, overridden: Collection[str]) -> Iterator[None]:
+    """Add the file's name to an error inside the block, unless overrides have a part in it.
 
-    Overrides stand on the command line, before the user's eyes.
+    Those stand on the command line, before the user's eyes.
     """
     try:
         yield
     except ConfigError as error:
-        if str(path) in str(error):
+        if not error.keys or error.keys & set(overridden):
             raise
-        try:
-            Experiment.from_values(read_file(path))
-        except ConfigError as alone:
-            if str(error).endswith(str(alone)):
-                raise ConfigError(f"{path}: {error}") from None
-        raise
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _rules_of(values: Mapping[str, Value], keys: Iterable[Key]) -> tuple[Rule, ...]:
+    """Return the rules of an experiment with these keys."""
+    strategy = load_strategy(METHODS[str(values["method"])])
+    known = {key.name for key in strategy.KEYS}
+    others = (key for key in keys if key.name not in known)
+    return (
+        *(rule_of_needs(key) for key in others if key.needs),
+        *strategy.rules(),
+        *experiment_rules(strategy),
+    )
+
+
+def _idle_keys(
+    rules: Iterable[Rule],
+    values: Mapping[str, Value],
+    defaults: Mapping[str, Value],
+    overridden: Collection[str],
+) -> list[str]:
+    """Return the keys of a file that lose their effect by overrides.
+
+    Raises
+    ------
+    Refused
+        If another key would change nothing in this experiment.
+    """
+    idle = []
+    for rule in rules:
+        if rule.idle and rule.refuses(values, defaults):
+            name, *causes = rule.keys
+            if name in overridden or not set(causes) & set(overridden):
+                raise rule.error(values)
+            idle.append(name)
+    return list(dict.fromkeys(idle))
+
+
+def site_names(values: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return the names of an experiment's sites; none where clients divide a data set."""
+    return DataSettings.of(values).site_names
+
+
+def _number_of_sites(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the key num-clients of sites; refuse another number."""
+    names = site_names(values)
+    usual = shared_keys()["num-clients"].default
+    if names and values["num-clients"] not in (len(names), usual):
+        raise Refused(
+            {key: values[key] for key in ("num-clients", "sites")},
+            f"it names {len(names)}, one client each",
+            "leave {num-clients} out",
+        )
+    return {"num-clients": len(names)} if names else {}
 
 
 def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> list[str]:
@@ -324,10 +313,8 @@ def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> l
         owners = known_keys()[name].owners
         replaced = {owner.split()[0] for owner in owners} & set(overridden)
         if name in overridden or not replaced:
-            raise ConfigError(
-                f"key {name} = {value!r} does not apply here: it belongs to "
-                f"{', '.join(owners)}"
-            )
+            why = f"it does not apply here, it belongs to {', '.join(owners)}"
+            raise Refused({name: value}, why, "leave it out")
         foreign.append(name)
     return foreign
 

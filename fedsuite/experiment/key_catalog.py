@@ -188,4 +188,4 @@ def unknown_key(name: str) -> ConfigError:
     hint = "`fedsuite methods NAME --all` lists the keys"
     if near:
         hint = f"did you mean {near[0]!r}?"
-    return ConfigError(f"unknown key {name!r}: {hint}")
+    return ConfigError(f"unknown key {name!r}: {hint}", [name])

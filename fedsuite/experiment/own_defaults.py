@@ -8,7 +8,7 @@ optimiser and its learning rate are never completed from two sources, but refuse
 
 from collections.abc import Mapping, Sequence
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import Refused
 from fedsuite.core.keys import AUTO, Key, Value, toml_text
 from fedsuite.core.registry import METHODS
 from fedsuite.strategies import load_strategy
@@ -35,7 +35,7 @@ def own_defaults(
 
     Raises
     ------
-    ConfigError
+    Refused
         If a learning rate or an optimiser is named alone, and the method's pair and the
         general pair differ.
     """
@@ -68,18 +68,20 @@ def _completed_rate(
     if "optimizer" not in named:
         if pair["optimizer"] == usual["optimizer"]:
             return {}
-        raise ConfigError(
-            f"key {named[0]} = {given[named[0]]!r} without optimizer: method {method} has "
-            f"{_words(pair)} by default, others {_words(usual)}; name the optimizer too"
+        raise Refused(
+            {named[0]: given[named[0]]},
+            f"method {method} has {_words(pair)} by default, others {_words(usual)}",
+            "name the {optimizer} too",
         )
     optimizer = keys["optimizer"].parse(given["optimizer"])
     if "learning-rate" in named or optimizer == usual["optimizer"]:
         return {}
     if optimizer == pair["optimizer"]:
         return {"learning-rate": pair["learning-rate"]}
-    raise ConfigError(
-        f"key optimizer = {optimizer!r} without learning-rate: the default, "
-        f"{usual['learning-rate']}, is for {usual['optimizer']}; name the learning-rate too"
+    raise Refused(
+        {"optimizer": optimizer},
+        f"the default rate, {usual['learning-rate']}, is for {usual['optimizer']}",
+        "name the {learning-rate} too",
     )
 
 

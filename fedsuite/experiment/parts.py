@@ -2,7 +2,7 @@
 
 import torch
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, Refused
 from fedsuite.data import DataSettings, FederatedData, load_federated_data
 from fedsuite.data.site import Site
 from fedsuite.data.site_federation import site_federation
@@ -82,8 +82,6 @@ def network_model(
 def _factored(model: torch.nn.Module, experiment: Experiment) -> torch.nn.Module:
     """Return the network with the experiment's factors, if any."""
     settings = experiment.group(ModelSettings)
-    if settings.fedpara and settings.decomposition:
-        raise ConfigError("keys fedpara and decomposition are both true: choose one")
     if settings.fedpara:
         return fedpara(
             model,
@@ -121,7 +119,9 @@ def _refuse_idle_switches(
         ("decompose-1x1", factors.decompose_1x1, pointwise),
     ):
         if wanted and layers == factored_layers(model, stem=False, pointwise=False):
-            raise ConfigError(
-                f"key {key} = True has no effect: model {name} has no such "
-                f"convolution; leave {key} out"
+            raise Refused(
+                {key: True, "model": name},
+                "it has no such convolution",
+                "leave it out",
+                idle=True,
             )

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import Refused
 from fedsuite.core.keys import AUTO, Unless
 from fedsuite.core.registry import METHODS
 from fedsuite.core.settings import Settings, key
@@ -144,7 +144,8 @@ class RunSettings(Settings):
         names = tuple(name.strip() for name in self.trackers.split(",") if name.strip())
         for name in names:
             if name not in TRACKERS:
-                raise ConfigError(
-                    f"key trackers names {name!r}: expected some of {', '.join(TRACKERS)}"
+                raise Refused(
+                    {"trackers": self.trackers},
+                    f"it names {name!r}: expected some of {', '.join(TRACKERS)}",
                 )
         return tuple(dict.fromkeys(names))

@@ -38,6 +38,7 @@ class DecompositionKeys(Declared):
         help="rounds from one upload of the coefficients to the next, 1 / beta; 1 is every "
         "round",
         minimum=1,
+        told=TRAIN,
     )
     fast_set: FastSet = key(
         default="atoms+head",

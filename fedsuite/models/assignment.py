@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, Refused
 from fedsuite.core.keys import Key, Value, plain_text
 from fedsuite.core.rng import numpy_stream
 from fedsuite.models import MODELS, model_spec
@@ -128,9 +128,10 @@ def assign(num_entries: int, rule: str, num_clients: int, seed: int) -> tuple[in
     """
     if rule == "listed":
         if num_entries != num_clients:
-            raise ConfigError(
-                f"key client-models: {num_entries} entries for {num_clients} "
-                "clients: client-model-assignment = 'listed' needs one for each"
+            raise Refused(
+                {"client-model-assignment": rule, "num-clients": num_clients},
+                f"{{client-models}} has {num_entries} entries",
+                "list one for each client",
             )
         return tuple(range(num_clients))
     if rule == "round-robin":
@@ -145,7 +146,7 @@ def _parse_entry(entry: str, key: str) -> Network:
         keys = model_spec(name).settings.KEYS
         given = _parse_settings(name, keys, settings)
     except ConfigError as error:
-        raise ConfigError(f"key {key}: entry {entry!r}: {error}") from None
+        raise ConfigError(f"key {key}: entry {entry!r}: {error}", [key]) from None
     return Network(name, tuple((k.name, given.get(k.name, k.default)) for k in keys))
 
 

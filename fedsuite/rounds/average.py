@@ -53,7 +53,7 @@ class Averaging:
     Parameters
     ----------
     keys
-        The keys, which :func:`~fedsuite.rounds.average_keys.refusal` has let pass.
+        The keys, which the rules of :mod:`fedsuite.rounds.rules` have let pass.
     """
 
     def __init__(self, keys: AverageKeys) -> None:

@@ -1,10 +1,9 @@
-"""Keys of the average that a method takes of its clients' models, and who refuses them."""
+"""Keys of the average that a method takes of its clients' models."""
 
 import math
-from collections.abc import Mapping
 from typing import Literal
 
-from fedsuite.core.keys import Unless, Value
+from fedsuite.core.keys import Unless
 from fedsuite.core.settings import Declared, key
 
 Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "multi-krum"]
@@ -13,22 +12,6 @@ Mix = Literal["none", "nearest"]
 AVERAGE_KEYS = ("aggregator", "liars", "mix", "max-client-weight")
 
 _ROBUST = (Unless("aggregator", "mean"),)
-
-
-def own_rule(reason: str) -> dict[str, str]:
-    """Return what ``WITHOUT_EFFECT`` says of a method that takes no such average."""
-    return dict.fromkeys(AVERAGE_KEYS, reason)
-
-
-def without_effect_alike(values: Mapping[str, Value]) -> dict[str, str]:
-    """Return the keys that change nothing where all clients count alike, and why."""
-    reason = "its clients all count alike"
-    idle = {"max-client-weight": reason}
-    if "median" in str(values["aggregator"]) and values["mix"] == "none":
-        idle["liars"] = (
-            f"{reason}, and a median takes from liars but a weight above others'"
-        )
-    return idle
 
 
 class AverageKeys(Declared):
@@ -77,26 +60,6 @@ def fewest_clients(aggregator: str, liars: int) -> int:
     return 2 * liars + (3 if aggregator == "multi-krum" else 1)
 
 
-def refusal(values: Mapping[str, Value], num_clients: int) -> str:
-    """Return why the keys' values cannot work, however the run goes; empty if they can.
-
-    Parameters
-    ----------
-    values
-        Key to value.
-    num_clients
-        Clients of a round at most; 0 where that is not known.
-    """
-    aggregator, liars = str(values["aggregator"]), float(values["liars"])
-    if aggregator == "mean":
-        return ""
-    if 0.5 <= liars < 1:
-        return f"liars = {liars:g}: no rule withstands half of the clients; expected less"
-    if liars != int(liars) and liars > 1:
-        return f"liars = {liars:g}: expected a share below 0.5, or a whole number"
-    return too_few(aggregator, liars, num_clients) if num_clients else ""
-
-
 def too_few(aggregator: str, liars: float, num_clients: int) -> str:
     """Return why a round has too few clients for a rule; empty if it has enough."""
     assumed = liars_of(liars, num_clients)
@@ -105,6 +68,5 @@ def too_few(aggregator: str, liars: float, num_clients: int) -> str:
         return ""
     return (
         f"aggregator = {aggregator!r} needs {needed} clients in a round where {assumed} "
-        f"may lie (liars = {liars:g}), and there are {num_clients}: lower liars, or take "
-        "more clients"
+        f"may lie, and there are {num_clients}"
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedsuite.core.keys import Key, Value
-from fedsuite.rounds.average_keys import own_rule, without_effect_alike
+from fedsuite.rounds.average_keys import AVERAGE_KEYS
 from fedsuite.rounds.privacy_rules import UNARGUED, Release
 from fedsuite.rounds.round_settings import RoundSettings
 
@@ -37,7 +37,9 @@ NO_WHOLE_MODEL: Mapping[str, str] = {
 """What needs a whole model in the message."""
 
 
-OWN_RULE: Mapping[str, str] = own_rule("its aggregation is a rule of its own")
+OWN_RULE: Mapping[str, str] = dict.fromkeys(
+    AVERAGE_KEYS, "its aggregation is a rule of its own"
+)
 """What needs an average of models: a class that takes one by ``self.average`` says so by
 leaving it out of its own ``WITHOUT_EFFECT``."""
 
@@ -199,17 +201,6 @@ class MethodDeclaration:
     def replies_per_round(cls, values: Mapping[str, Value], num_clients: int) -> int:
         """Return how many replies close a round that asks so many clients."""
         return num_clients
-
-    @classmethod
-    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
-        """Return whether the average counts all clients with examples alike."""
-        return False
-
-    @classmethod
-    def without_effect(cls, values: Mapping[str, Value]) -> Mapping[str, str]:
-        """Return :attr:`WITHOUT_EFFECT`, and what changes nothing beside other values."""
-        alike = cls.counts_alike(values)
-        return {**cls.WITHOUT_EFFECT, **(without_effect_alike(values) if alike else {})}
 
     @classmethod
     def method_keys(cls) -> tuple[Key, ...]:

@@ -6,6 +6,7 @@ asks its layer; the default lets everything pass.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from flwr.app import ArrayRecord
 
@@ -20,6 +21,10 @@ class ExchangeLayer:
 
     def attach(self, strategy: MethodDeclaration) -> None:
         """Hear of the strategy that the layer belongs to; raise ValueError to refuse it."""
+
+    def values(self) -> dict[str, Any]:
+        """Return the values of its keys, by key, which the strategy's rules read too."""
+        return {}
 
     def needs(self) -> ClientNeeds | None:
         """Return what it needs of clients; None leaves that to the strategy."""

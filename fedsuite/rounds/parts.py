@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedsuite.core.logs import ServerLogger
+from fedsuite.core.rules import Rule
 from fedsuite.core.settings import given
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
@@ -28,8 +29,6 @@ from fedsuite.messages.records import (
     ConfigValue,
 )
 from fedsuite.rounds.average import Averaging
-from fedsuite.rounds.average_keys import AVERAGE_KEYS
-from fedsuite.rounds.average_keys import refusal as average_refusal
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.declaration import MethodDeclaration
 from fedsuite.rounds.exchange import (
@@ -46,11 +45,11 @@ from fedsuite.rounds.infinite_entries import InfiniteEntries
 from fedsuite.rounds.legacy_server import check_keywords, check_methods, missing
 from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
 from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
-from fedsuite.rounds.privacy_rules import is_noised, refusal
 from fedsuite.rounds.quorum import Quorum
 from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
+from fedsuite.rounds.rules import rules_of
 from fedsuite.rounds.server_step import ServerExtras
 from fedsuite.rounds.update_norms import UpdateNorms
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
@@ -174,6 +173,21 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             """Say what to write to who calls a method of Flower's legacy strategies."""
             raise missing(type(self).__name__, name)
 
+    @classmethod
+    def rules(cls) -> tuple[Rule, ...]:
+        """Return the rules of the method, and of all keys of the rounds."""
+        return (*super().rules(), *rules_of(cls))
+
+    def values(self) -> dict[str, Any]:
+        """Return the values by key, as the rules read them."""
+        return {
+            **super().values(),
+            **self.layer.values(),
+            "method": type(self).__name__,
+            "num-clients": self.num_clients,
+            "decomposition": type(self.layer) is not ExchangeLayer,
+        }
+
     def __post_init__(self) -> None:
         """Check the keywords, and make what the rounds need."""
         super().__post_init__()
@@ -208,10 +222,15 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             Limit.parse("max_update_norm", self.max_update_norm),
             self.claims(),
         )
-        self.averaging = self._average()
+        self.averaging = Averaging(self)
         self.extras = ServerExtras(optimizer=self, fedvarp=self.fedvarp)
         self.recovery = Recovery()
-        self.privacy = self._central_privacy()
+        weighted = self.released().kind == "weighted"
+        self.privacy = (
+            CentralPrivacy(self, self.seed, weighted=weighted)
+            if self.dp_noise_multiplier or self.target_epsilon
+            else None
+        )
         self.directory = Directory(
             self.identity,
             self.num_clients,
@@ -273,37 +292,6 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         method, scalars = self.state()
         extra = {**self.extras.state(), **self.guard.state()}
         return Kept(server_round - 1, arrays, method, scalars, extra, {})
-
-    def _central_privacy(self) -> CentralPrivacy | None:
-        """Return the noise at the server that the keywords ask for."""
-        values = {key.name: getattr(self, key.argument) for key in self.KEYS}
-        values["decomposition"] = type(self.layer) is not ExchangeLayer
-        release = self.released()
-        if reason := refusal(type(self).__name__, release, values):
-            for key in self.KEYS:
-                reason = reason.replace(key.name, key.argument)
-            raise ValueError(reason)
-        if not is_noised(values):
-            return None
-        return CentralPrivacy(self, self.seed, weighted=release.kind == "weighted")
-
-    def _average(self) -> Averaging:
-        """Return the average that the keywords ask for."""
-        values = {key.name: getattr(self, key.argument) for key in self.KEYS}
-        idle = self.without_effect(values)
-        for key in self.KEYS:
-            told = key.name in AVERAGE_KEYS or key.name == "clients-per-round"
-            changed = told and values[key.name] != key.default
-            if changed and (reason := idle.get(key.name)):
-                raise ValueError(
-                    f"{key.argument} = {values[key.name]!r} has no effect with "
-                    f"{type(self).__name__}: {reason}"
-                )
-        asked = self.clients_per_round
-        replies = self.replies_per_round(values, asked) if asked else 0
-        if reason := average_refusal(values, replies):
-            raise ValueError(reason)
-        return Averaging(self)
 
     def _refuse_legacy(self, hosts_clients: bool) -> None:
         legacy = self.wire == "numpy"

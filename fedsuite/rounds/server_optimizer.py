@@ -32,7 +32,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedsuite.core.keys import Unless, With
+from fedsuite.core.keys import With
 from fedsuite.core.search import Between
 from fedsuite.core.settings import Declared, key
 from fedsuite.core.vectors import Vector
@@ -53,7 +53,6 @@ class ServerOptimizerKeys(Declared):
         default="sgd",
         help="what the server makes of the step that the method would take; sgd takes it "
         "as it is, with server-momentum if that is given",
-        value_needs=(("nesterov", Unless("server-momentum", 0.0)),),
     )
     server_momentum: float = key(
         default=0.0,
@@ -172,20 +171,9 @@ class ServerOptimizer:
     ----------
     keys
         A strategy, or the keys alone.
-
-    Raises
-    ------
-    ValueError
-        If an adaptive rule is given a momentum, which it would leave without effect.
     """
 
     def __init__(self, keys: ServerOptimizerKeys) -> None:
-        rule = keys.server_optimizer
-        if keys.server_momentum and rule not in ("sgd", "nesterov"):
-            raise ValueError(
-                f"server_momentum = {keys.server_momentum} has no effect with "
-                f"server_optimizer = {rule!r}: leave it off, or take 'sgd' or 'nesterov'"
-            )
         self.keys = keys
         self.moments: dict[str, Moments] = {}
         self._next: dict[str, Moments] = {}

@@ -22,11 +22,11 @@ from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, harmless, log_scope, write_line
 from fedsuite.data import DataSettings, FederatedData
-from fedsuite.experiment.choices import CHOICES, chosen_metric
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.paths import refuse_relative_paths
 from fedsuite.experiment.plug_ins import additions, fingerprint
+from fedsuite.experiment.rules import CHOICES, chosen_metric
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages import decomposition
 from fedsuite.messages.array_records import to_arrays, to_record

@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import nn
 
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, Refused
 from fedsuite.data import FederatedData, Split
 from fedsuite.data.public import PublicData
 from fedsuite.experiment.experiment import Experiment
@@ -102,10 +102,13 @@ def _check_feature_term(
     if key is None:
         return
     if all(map(features_are_inputs, _networks(experiment, data, model))):
-        raise ConfigError(
-            f"key {key} = {experiment[key]!r} has no effect: no client has anything to "
-            "train before its classifier, so that features are inputs: choose another "
-            "model, or set 0"
+        model_key = "client-models" if experiment["client-models"] else "model"
+        raise Refused(
+            {name: experiment[name] for name in (key, model_key)},
+            "no client has anything to train before its classifier, so that features are "
+            "inputs",
+            "choose another model, or set 0",
+            idle=True,
         )
 
 

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from fedsuite.clients import load_client
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
-from fedsuite.core.errors import ConfigError
+from fedsuite.core.errors import ConfigError, Refused
 from fedsuite.core.keys import AUTO
 from fedsuite.core.least_recent import LeastRecent
 from fedsuite.core.logs import write_line
@@ -113,7 +113,7 @@ class Worker:
         )
         self._liars = self._attack.liars()
         self._self_regularisation = _self_regularisation(
-            experiment.group(LSROptions), training, self._data
+            experiment.group(LSROptions), self._data
         )
         self._scoring = self._make_scoring(run.num_rounds)
         decomposed = clients_take_part(experiment.values)
@@ -284,25 +284,17 @@ def state_folder(experiment: Experiment, run_name: str) -> Path:
 
 
 def _self_regularisation(
-    options: LSROptions, training: TrainingOptions, data: FederatedData
+    options: LSROptions, data: FederatedData
 ) -> SelfRegularisation | None:
     """Return local self-regularisation on the data's scaling; None if it is off."""
     if options.lsr_gamma == 0:
         return None
     if not data.spec.is_image:
-        raise ConfigError(
-            f"key lsr-gamma = {options.lsr_gamma}: dataset {data.spec.name} has no images, "
-            "which it takes random views of; set 0"
+        raise Refused(
+            {"lsr-gamma": options.lsr_gamma, "dataset": data.spec.name},
+            "it takes random views of images, and there are none",
+            "set 0",
         )
-    for key, value, default in (
-        ("loss", training.loss, "cross-entropy"),
-        ("logit-calibration", training.logit_calibration, 0.0),
-    ):
-        if value != default:
-            raise ConfigError(
-                f"key {key} = {value!r}: local self-regularisation, which lsr-gamma above "
-                "0 turns on, has a loss of its own; leave one of them out"
-            )
     return SelfRegularisation(options, *data.standardisation)
 
 

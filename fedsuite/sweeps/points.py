@@ -138,8 +138,10 @@ def make_points(
             try:
                 experiment = Experiment.from_values(given, tuple(values))
             except ConfigError as error:
+                if not error.keys & set(values):
+                    raise
                 words = ", ".join(f"{name}={value}" for name, value in settings)
-                raise ConfigError(f"{words}: {error}" if words else str(error)) from None
+                raise ConfigError(f"{words}: {error}", error.keys) from None
             points.append(Point(settings, seed, experiment.fingerprint, experiment.note))
     return tuple(points)
 

@@ -100,7 +100,8 @@ def run_sweep(
     Stopped
         If Ctrl-C or SIGTERM ends the sweep; the message has the command to go on.
     """
-    with naming(file):
+    overridden = (*overrides, *(text.partition("=")[0] for text in grid))
+    with naming(file, overridden):
         base = base_values(file, overrides)
         left_out = [name for name in read_file(file) if name not in base]
         points = make_points(base, grid, range(first_seed, first_seed + seeds))

@@ -101,7 +101,7 @@ def tune_file(
     Stopped
         If Ctrl-C or SIGTERM ends the tuning; the message has the command to go on.
     """
-    with naming(file):
+    with naming(file, overrides):
         base = tuning_base(file, overrides)
     contenders = [Contender.of_method(name, tuned) for name in dict.fromkeys(methods)]
     if not contenders:

@@ -33,13 +33,14 @@ arXiv:1903.03936.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.rng import numpy_stream
+from fedsuite.core.rules import Rule
 from fedsuite.core.settings import Settings, given, key
 from fedsuite.data import Split
 from fedsuite.messages.records import (
@@ -74,8 +75,33 @@ COLLUSION = ("alie", "ipm")
 _LOSSES = ("loss", LOSS_BEFORE, LOSS_AFTER)
 
 
+def num_liars(share: float, num_clients: int) -> int:
+    """Return how many of the clients a share is, rounded."""
+    return int(np.floor(share * num_clients + 0.5))
+
+
 class AttackPlan(Settings):
     """Which clients lie, and how."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("attackers", "attack", "num-clients"),
+            (
+                Unless("attack", "none"),
+                Unless("attackers", 0.0),
+                Unless("num-clients", 0),
+                lambda values: not num_liars(values["attackers"], values["num-clients"]),
+            ),
+            "that is nobody",
+            lambda values: f"give {0.5 / values['num-clients']:g} or more, or 0",
+        ),
+        Rule(
+            ("attack", "dataset"),
+            (With("attack", "label-flip"), With("dataset", "reddit")),
+            "its rows have no class to flip",
+            "choose another attack",
+        ),
+    )
 
     attack: Literal[
         "none",
@@ -108,27 +134,19 @@ class AttackPlan(Settings):
     seed: int = given(default=0, help="seed of the experiment")
     num_clients: int = given(default=0, help="number of clients, of which some lie")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        share = self.attackers
-        if self and share and self.num_clients and not self._num_liars():
-            raise ValueError(
-                f"attackers = {share}: of {self.num_clients} clients that is nobody; give "
-                f"{0.5 / self.num_clients:g} or more, or 0"
-            )
+    def values(self) -> dict[str, Any]:
+        """Return the values by key, as the rules read them."""
+        return {**super().values(), "num-clients": self.num_clients}
 
     def __bool__(self) -> bool:
         return self.attack != "none"
-
-    def _num_liars(self) -> int:
-        return int(np.floor(self.attackers * self.num_clients + 0.5))
 
     def liars(self) -> frozenset[int]:
         """Return the clients that lie."""
         if not self:
             return frozenset()
         order = numpy_stream(self.seed, "attackers").permutation(self.num_clients)
-        return frozenset(order[: self._num_liars()].tolist())
+        return frozenset(order[: num_liars(self.attackers, self.num_clients)].tolist())
 
     @property
     def strength(self) -> float:

@@ -13,10 +13,11 @@ The server waits for neither: it hears of them at once and records refused repli
 Evaluation is a measurement, and always answered.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.rng import numpy_stream
+from fedsuite.core.rules import Rule
 from fedsuite.core.settings import Settings, given, key
 from fedsuite.messages.records import EVALUATE, TRAIN, Reply, Request
 from fedsuite.training.app import Answering
@@ -26,6 +27,15 @@ Fate = Literal["fine", "drop-out", "straggler"]
 
 class FaultPlan(Settings):
     """Which clients fail in which rounds."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("drop-out", "straggler"),
+            (lambda values: values["drop-out"] + values["straggler"] > 1,),
+            "their sum is a probability",
+            "set at most 1 together",
+        ),
+    )
 
     drop_out: float = key(
         default=0.0,
@@ -42,14 +52,6 @@ class FaultPlan(Settings):
         maximum=1.0,
     )
     seed: int = given(default=0, help="seed of the experiment")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.drop_out + self.straggler > 1:
-            raise ValueError(
-                f"drop_out = {self.drop_out}, straggler = {self.straggler}: expected "
-                "at most 1 together"
-            )
 
     def __bool__(self) -> bool:
         return self.drop_out + self.straggler > 0

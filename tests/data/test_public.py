@@ -207,10 +207,10 @@ def test_description_counts_public_rows():
     ("values", "message"),
     [
         ({"public-size": -1}, "public-size = -1: expected a whole number >= 0"),
-        ({"public-used": 5}, "public-used = 5: expected at most public-size = 0"),
+        ({"public-used": 5}, "public-used = 5 cannot go with public-size = 0"),
         (
             {"public-size": 5, "public-used": 6},
-            "public-used = 6: expected at most public-size = 5",
+            "public-used = 6 cannot go with public-size = 5",
         ),
         (
             {"dataset": "synthetic-ehr", "ehr-scale": 0.001, "public-dir": "x"},

@@ -104,7 +104,7 @@ def test_own_images_come_from_the_cache_without_warnings(
         ({"public_used": 14}, "key public-used = 14: folder .*own.* holds 12 images"),
         (
             {"public_size": 5, "public_used": 6},
-            "public-used = 6: expected at most public-size = 5",
+            "public-used = 6 cannot go with public-size = 5",
         ),
     ],
 )

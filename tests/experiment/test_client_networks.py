@@ -217,28 +217,34 @@ def test_standalone_of_a_run_has_its_networks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "fedavg", "client-models": "mlp"}, "fedavg share one.*of standalone"),
-        ({"method": "fedakd", "client-models": "mlp"}, "clients of method fedakd share"),
+        (
+            {"method": "fedavg", "client-models": "mlp"},
+            "its clients share one.*of standalone",
+        ),
+        (
+            {"method": "fedakd", "client-models": "mlp"},
+            "method fedakd: its clients share",
+        ),
         (
             {"method": "fedavg", "client-initialisation": "own"},
-            "fedavg start from what the server holds; those of standalone, .* do not",
+            "fedavg: its clients start from what the server holds; .* one of standalone, ",
         ),
         ({"client-model-assignment": "round-robin"}, "set another client-models too"),
-        ({"client-models": "mlp", "fedpara": True}, "key fedpara = true cannot go with"),
+        ({"client-models": "mlp", "fedpara": True}, "key fedpara = True cannot go with"),
         (
             {"client-models": "mlp", "decomposition": True},
-            "key decomposition = true cannot go with client-models",
+            "key decomposition = True cannot go with client-models",
         ),
         (
             {"client-initialisation": "own", "decomposition": True},
-            "key decomposition = true cannot go with client-initialisation = 'own'",
+            "key decomposition = True cannot go with client-initialisation = 'own'",
         ),
-        ({"best-model-metric": "accuracy_mean"}, "key best-model-metric: .* has none"),
+        ({"best-model-metric": "accuracy_mean"}, "key best-model-metric = .* has none"),
         ({"client-models": "mpl"}, "did you mean 'mlp'"),
         ({"client-models": "mlp:hiden-width=3"}, "did you mean 'hidden-width'"),
         (
             {"client-models": "mlp,linear", "client-model-assignment": "listed"},
-            "2 entries for 10 clients",
+            "num-clients = 10: client-models has 2 entries",
         ),
         ({"client-model-assignment": "list"}, "did you mean 'listed'"),
     ],

@@ -156,8 +156,8 @@ def test_wrong_values_are_named_with_what_is_allowed(key, value, allowed):
 
 def test_a_key_that_does_not_apply_is_refused_unless_it_is_the_default():
     assert refused(proximal_mu=0.5) == (
-        "key proximal-mu = 0.5 does not apply here: it belongs to method fedprox, "
-        "method fedprox-ft"
+        "key proximal-mu = 0.5: it does not apply here, it belongs to method fedprox, "
+        "method fedprox-ft; leave it out"
     )
     assert "belongs to partitioner shards" in refused(shards_per_client=5)
     assert "belongs to model mlp" in refused(model="cnn", hidden_width=5)
@@ -170,19 +170,19 @@ def test_a_key_that_does_not_apply_is_refused_unless_it_is_the_default():
     [
         (
             {"clients-per-round": 11},
-            "key clients-per-round = 11: expected at most num-clients = 10",
+            "key clients-per-round = 11 cannot go with num-clients = 10",
         ),
         (
             {"quorum": 11},
-            "key quorum = 11: expected at most the 10 clients whose replies close a round",
+            "clients-per-round = 0 and num-clients = 10: 10 replies close a round",
         ),
         (
             {"quorum": 4, "clients-per-round": 3},
-            "key quorum = 4: expected at most the 3 clients whose replies close a round",
+            "key quorum = 4 cannot go with clients-per-round = 3 and num-clients = 10: 3",
         ),
         (
             {"local-epochs": 0, "local-steps": 0},
-            "keys local-epochs and local-steps are both 0",
+            "key local-epochs = 0 cannot go with local-steps = 0",
         ),
         ({"run-name": "../elsewhere"}, "key run-name = '../elsewhere': expected letters"),
         ({"run-name": ""}, "key run-name = '': expected letters"),

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.models import build_model, count_parameters
 from fedsuite.models.fedpara import (
@@ -262,7 +261,5 @@ def test_keys_make_the_experiments_model() -> None:
 
 
 def test_both_factorings_are_refused() -> None:
-    experiment = digits_experiment(model="mlp", fedpara=True)
-    both = Experiment({**experiment.values, "decomposition": True})
-    with pytest.raises(ConfigError, match="both true"):
-        experiment_model(both, federated_data(experiment))
+    with pytest.raises(ConfigError, match="fedpara = True cannot go with decomposition"):
+        digits_experiment(model="mlp", fedpara=True, decomposition=True)

@@ -232,7 +232,11 @@ def test_methods_of_another_rule_refuse_every_key() -> None:
         strategy = load_strategy(METHODS[name])
         others = {"fedeba-plus", "prac-fedeba-plus"}
         given = {"aggregator": "mean", "mix": "none", "fedbuff-size-weights": True}
-        refused = {key for key in AVERAGE_KEYS if key in strategy.without_effect(given)}
+        given |= {"method": name, "clients-per-round": 0, **dict.fromkeys(AVERAGE_KEYS)}
+        given |= {"aggregator": "mean", "mix": "none"}
+        idle = [rule for rule in strategy.rules() if "method" in rule.keys and rule.idle]
+        idle = [rule for rule in idle if rule.refuses(given, {})]
+        refused = {rule.keys[0] for rule in idle} & set(AVERAGE_KEYS)
         if name in others:
             assert refused == {"aggregator", "liars", "mix"}
         elif name in ("lg-fedavg", "fedmpr"):

@@ -107,7 +107,7 @@ def test_who_is_wrapped(changes: dict[str, Any], server: bool, clients: bool) ->
 
 
 def test_keys_are_refused_without_decomposition() -> None:
-    with pytest.raises(ConfigError, match="coefficient-period = 5 does not apply here"):
+    with pytest.raises(ConfigError, match="coefficient-period = 5: it does not apply here"):
         Experiment.from_values({"coefficient-period": 5})
 
 

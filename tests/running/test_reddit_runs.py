@@ -95,7 +95,7 @@ def test_other_devices_get_the_label_that_is_never_right(tmp_path: Path) -> None
 def test_what_takes_views_of_images_is_refused(tmp_path: Path) -> None:
     asked = experiment(tmp_path, lsr_gamma=0.4)
     with pytest.raises(
-        ConfigError, match=r"lsr-gamma = 0\.4: dataset reddit has no images"
+        ConfigError, match=r"lsr-gamma = 0\.4 cannot go with dataset = 'reddit': it takes"
     ):
         Worker(asked, MemoryStore())
     worker = Worker(experiment(tmp_path, method="fedpac"), MemoryStore())

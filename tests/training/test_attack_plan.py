@@ -67,7 +67,10 @@ def test_a_larger_share_adds_liars(seed: int, one: float, other: float, n: int) 
     [
         ({"attack": "liar"}, r"key attack = 'liar': .*expected one of none, sign-flip"),
         ({"attack": "scale", "attackers": 1.5}, r"key attackers = 1\.5"),
-        ({"attack": "scale", "attackers": 0.01}, r"10 clients that is nobody; give 0\.05"),
+        (
+            {"attack": "scale", "attackers": 0.01},
+            r"= 10: that is nobody; give 0\.05",
+        ),
         ({"attackers": 0.3}, "key attackers = 0.3 has no effect with attack = 'none'"),
         ({"attack": "label-flip", "attack-strength": 2.0}, "key attack-strength = 2.0 has"),
         ({"attack": "scale", "attack-strength": 0.0}, "key attack-strength = 0.0"),

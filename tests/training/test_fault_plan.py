@@ -69,7 +69,7 @@ def test_impossible_shares(shares: tuple[float, float]) -> None:
 
 def test_shares_above_1_together_are_refused_before_a_run() -> None:
     with pytest.raises(
-        ConfigError, match=r"drop-out = 0\.6 and straggler = 0\.5"
+        ConfigError, match=r"drop-out = 0\.6 cannot go with straggler = 0\.5"
     ) as caught:
         Experiment.from_values({"drop-out": 0.6, "straggler": 0.5})
     assert "\n" not in str(caught.value)

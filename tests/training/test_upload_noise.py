@@ -23,6 +23,9 @@ from fedsuite.training.base import FederatedClient
 from fedsuite.training.upload_noise import UploadNoise, privatise
 from tests.training.test_client import make, request, some_data
 
+NEXT_TO_NONE = 1e-300
+"""Noise that moves no number: with none a clip is refused."""
+
 QUIET = UploadNoise(upload_noise_multiplier=0.0, upload_clip=1.0)
 
 
@@ -37,7 +40,7 @@ def test_clipping_by_hand() -> None:
     without = privatise(
         arrays,
         {},
-        UploadNoise(upload_noise_multiplier=0.0, upload_clip=100.0),
+        UploadNoise(upload_noise_multiplier=NEXT_TO_NONE, upload_clip=100.0),
         numpy_stream(0, "x"),
     )
     np.testing.assert_array_equal(without["b"], arrays["b"])
@@ -54,7 +57,7 @@ def test_what_leaves_is_never_longer_than_the_clip(
     clipped = privatise(
         update,
         {},
-        UploadNoise(upload_noise_multiplier=0.0, upload_clip=clip),
+        UploadNoise(upload_noise_multiplier=NEXT_TO_NONE, upload_clip=clip),
         numpy_stream(0, "x"),
     )["w"]
     norm = float(np.linalg.norm(values))
@@ -148,7 +151,7 @@ def test_noise_repeats_and_differs_between_uploads() -> None:
 
 
 def test_no_noise_leaves_replies_as_they_are() -> None:
-    client = private(Uploads, UploadNoise(upload_noise_multiplier=0.0, upload_clip=1e-6))
+    client = private(Uploads, UploadNoise(upload_noise_multiplier=0.0))
     reply = client.answer(asked(client, "train"))
     start = model_arrays(client.model)
     np.testing.assert_array_equal(flat(reply.arrays[ARRAYS]), flat(start) + np.float32(10))

@@ -16,10 +16,12 @@ counts as a failed one.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedsuite.core.keys import Value
+from fedsuite.core.keys import Value, With
 from fedsuite.core.rng import numpy_stream
+from fedsuite.core.rules import Rule
 from fedsuite.messages.records import TRAIN
 from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.rules import alike
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
@@ -33,12 +35,10 @@ class Cyclic(FedAvg):
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"clients-per-round": 1}
 
-    clients_per_round: int = 1
+    # No weight matters to a round of one client.
+    RULES: ClassVar[tuple[Rule, ...]] = alike(With("clients-per-round", 1))
 
-    @classmethod
-    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
-        """Return whether a round has one client, which no weight can matter to."""
-        return values.get("clients-per-round") == 1
+    clients_per_round: int = 1
 
     def drawn(self, phase: str) -> list[int]:
         """Return the next clients of the cycle; all of them evaluate."""

@@ -37,6 +37,7 @@ from flwr.serverapp import Grid
 
 from fedsuite.core.keys import Value, With
 from fedsuite.core.rng import numpy_stream
+from fedsuite.core.rules import Rule
 from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key, state
 from fedsuite.messages.records import (
@@ -53,6 +54,7 @@ from fedsuite.rounds.membership import sample_clients
 from fedsuite.rounds.outstanding import Outstanding, Sent
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.rules import alike
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg, counted_alike
 
@@ -77,6 +79,7 @@ class FedBuff(FedAvg):
     )
     PAPER: ClassVar[Mapping[str, Value]] = {"fedbuff-size-weights": False}
     FIXED: ClassVar[Mapping[str, Value]] = {"fedvarp": False}
+    RULES: ClassVar[tuple[Rule, ...]] = alike(With("fedbuff-size-weights", False))
     OWN_MODELS: ClassVar[bool] = True
     FIXED_REASON: ClassVar[str] = "its clients start from models of several rounds"
 
@@ -111,17 +114,6 @@ class FedBuff(FedAvg):
     outstanding: Outstanding = state(default_factory=Outstanding)
     _came: list[tuple[Sent, Message]] = state(default_factory=list)
     _heard_of: set[int] = state(default_factory=set)
-
-    def __post_init__(self) -> None:
-        """Refuse what needs one model in a round."""
-        super().__post_init__()
-        if self.fedvarp:
-            raise ValueError(f"fedvarp = True: {self.FIXED_REASON}")
-
-    @classmethod
-    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
-        """Return whether replies count alike whatever their examples."""
-        return values["fedbuff-size-weights"] is False
 
     def drawn(self, phase: str) -> list[int]:
         """Return clients for the free places; to evaluate, real ones that are there."""

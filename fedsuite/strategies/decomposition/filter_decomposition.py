@@ -47,7 +47,6 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Value
 from fedsuite.core.settings import given, state
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.decomposition import (
@@ -81,7 +80,6 @@ from fedsuite.strategies.decomposition.product_average import (
     refactor_model,
     regauge_model,
 )
-from fedsuite.strategies.decomposition.rules import refusal
 
 _UNDECOMPOSED = "the model has no decomposed layer: decompose it first"
 _CLIENT = ClientNeeds("DecomposedClient", "goes around the method's own client")
@@ -121,7 +119,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
                 "give groups = parameter_groups(model) (of fedsuite.models.groups)"
             )
         self._orders = Orders(self)
-        self._needs_clients = clients_take_part(self._values())
+        self._needs_clients = clients_take_part(self.values())
 
     @property
     def strategy(self) -> FederatedStrategy:
@@ -142,13 +140,8 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         self._check_strategy(strategy)
         self._strategy = strategy
 
-    def _values(self) -> dict[str, Value]:
-        return {declared.name: getattr(self, declared.argument) for declared in self.KEYS}
-
     def _check_strategy(self, strategy: FederatedStrategy) -> None:
         name = type(strategy).__name__
-        if reason := refusal(type(strategy), self._values()):
-            raise ValueError(reason)
         if self._needs_clients and strategy.wire != "message":
             raise ValueError(f"wire = {strategy.wire!r}: legacy clients know no fast set")
         if self.decomposition_average == "factors" and not self.measure_cross_terms:

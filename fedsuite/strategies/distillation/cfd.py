@@ -41,6 +41,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsuite.core.errors import ConfigError, RunError
+from fedsuite.core.keys import Unless
+from fedsuite.core.rules import Rule
 from fedsuite.core.search import Between
 from fedsuite.core.settings import key, part, state
 from fedsuite.data.public_batches import public_batch
@@ -84,6 +86,15 @@ class CFD(PublicExchange):
         "CFDClient", "answers with its outputs on public data"
     )
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("cfd-bits", "cfd-target"),
+            (Unless("cfd-bits", 0), Unless("cfd-target", "prob-mean")),
+            "what is rounded are probabilities, which have no mean of logits",
+            "set {cfd-target} = 'prob-mean'",
+        ),
+    )
+
     cfd_server_model: str = key(
         default="", help="entry of client-models; empty is the clients' largest"
     )
@@ -112,11 +123,6 @@ class CFD(PublicExchange):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cfd_bits and self.cfd_target != "prob-mean":
-            raise ValueError(
-                f"cfd_bits = {self.cfd_bits}: what is rounded are probabilities, which "
-                "have no mean of logits: set cfd-target to 'prob-mean'"
-            )
         if len(self.public) != self.public_rows:
             raise ValueError(
                 f"public_rows = {self.public_rows}: public has {len(self.public)} rows"

@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from fedsuite.core.keys import Unless, Value, With
+from fedsuite.core.rules import Rule
 from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import MEAN_OUTPUTS, TRAIN, Arrays
@@ -55,6 +56,15 @@ class FedMD(PublicExchange):
     )
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {**DEFAULTS, "local-steps": 1}
+    RULES: ClassVar[tuple[Rule, ...]] = tuple(
+        Rule(
+            ("less-forgetting", steps),
+            (With("less-forgetting", phase), With(steps, 1)),
+            "a phase of one step starts from the model that it would stay near to",
+            f"set another {{{steps}}} too, or another {{less-forgetting}}",
+        )
+        for phase, steps in (("local", "local-steps"), ("transfer", "transfer-steps"))
+    )
 
     distillation_temperature: float = key(
         default=1.0,
@@ -74,7 +84,6 @@ class FedMD(PublicExchange):
         default="none",
         help="phases that stay near the model they started from",
         needs=(Unless("local-steps", 1), Unless("transfer-steps", 1)),
-        value_needs=(("local", Unless("local-steps", 1)),),
         told=TRAIN,
     )
     less_forgetting_from: int = key(
@@ -85,14 +94,6 @@ class FedMD(PublicExchange):
         told=TRAIN,
     )
     transfer_steps: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.less_forgetting == "transfer" and self.transfer_steps == 1:
-            raise ValueError(
-                "less_forgetting = 'transfer' has no effect with transfer_steps = 1, which "
-                "starts from the model to stay near to: take more, or 'none'"
-            )
 
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
         """Return the mean of the logits."""

@@ -162,14 +162,6 @@ class DriftStrategy(CorrectedStrategy):
     plain_mean: Arrays = state(default_factory=dict)
     _new_plain_mean: Arrays = state(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.extras.memory is not None:
-            raise ValueError(
-                "fedvarp changes the models that come back, from which the server computes "
-                "the clients' drift: leave it off"
-            )
-
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send also the mean number of examples, if wanted."""
         exchange = super().train_exchange(arrays, client_ids)

@@ -22,15 +22,16 @@ Rates, the number of stages and where noise enters are ours; report results as "
 reading". One optimiser serves all stages of a round.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from fedsuite.core.keys import Value
+from fedsuite.core.rules import Rule
 from fedsuite.core.search import Between, OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN, Arrays
 from fedsuite.rounds.declaration import ClientNeeds
 from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.rules import alike
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg, counted_alike
 
@@ -39,6 +40,7 @@ class FedMPR(FedAvg):
     """Plain mean of models whose smallest weights the clients set to 0."""
 
     READING: ClassVar[str] = "our reading of the abstract"
+    RULES: ClassVar[tuple[Rule, ...]] = alike()
     PRIVACY: ClassVar[Release] = Release(
         "mean",
         "each reply is one changed copy of the model, made and pruned by one client",
@@ -78,11 +80,6 @@ class FedMPR(FedAvg):
         minimum=0.0,
         told=TRAIN,
     )
-
-    @classmethod
-    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
-        """Return that they do."""
-        return True
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Average the clients' models, each client with examples counting alike."""

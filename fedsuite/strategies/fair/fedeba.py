@@ -157,14 +157,6 @@ class FedEBA(LossRatio, FedAvg):
     _paper_bytes: int = state(default_factory=int)
     _told: bool = state(default_factory=bool)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.effective_clients and self.temperature != type(self).temperature:
-            raise ValueError(
-                f"temperature = {self.temperature} has no effect with effective_clients = "
-                f"{self.effective_clients}: set effective_clients = 0 too, or leave it out"
-            )
-
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Send the model; ask for it and for the losses."""
         self._paper_bytes = num_bytes(arrays) * len(client_ids)

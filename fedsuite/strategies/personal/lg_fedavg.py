@@ -13,15 +13,16 @@ Layers count from the input up, as in the paper; the authors' network for CIFAR-
 convolutions last and shares these. Clients without examples do not count.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import ClassVar
 
-from fedsuite.core.keys import Value
+from fedsuite.core.rules import Rule
 from fedsuite.core.search import OneOf
 from fedsuite.core.settings import key
 from fedsuite.messages.records import Arrays
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.rules import alike
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import counted_alike
 from fedsuite.strategies.personal.partial import PartialAverage
@@ -35,14 +36,11 @@ class LGFedAvg(PartialAverage):
         "only the upper layers leave a client; the guarantee is for what others see",
     )
 
+    RULES: ClassVar[tuple[Rule, ...]] = alike()
+
     shared_layers: int = key(
         default=1, help="from the top; 0 is Standalone", minimum=0, search=OneOf(1, 2)
     )
-
-    @classmethod
-    def counts_alike(cls, values: Mapping[str, Value]) -> bool:
-        """Return that they do."""
-        return True
 
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
         """Return the arrays of the upper layers."""

@@ -30,7 +30,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Value
+from fedsuite.core.keys import Value, With
+from fedsuite.core.rules import Rule
 from fedsuite.core.search import Between, OneOf
 from fedsuite.core.settings import key, state
 from fedsuite.messages.records import (
@@ -75,6 +76,18 @@ class LpProj(ServerRate, FederatedStrategy):
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("lp-proj-lambda", "lp-proj-learning-rate", "lp-proj-p"),
+            (
+                With("lp-proj-p", 2),
+                lambda v: v["lp-proj-lambda"] * v["lp-proj-learning-rate"] >= 2,
+            ),
+            "the product of the first two must be below 2",
+            "lower one of them",
+        ),
+    )
+
     lp_proj_p: int = key(
         default=1,
         help="1 pulls by signs of differences, 2 by differences",
@@ -105,12 +118,6 @@ class LpProj(ServerRate, FederatedStrategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pull = self.lp_proj_lambda * self.lp_proj_learning_rate
-        if self.lp_proj_p == 2 and pull >= 2:
-            raise ValueError(
-                "lp_proj_lambda times lp_proj_learning_rate must be below 2 with "
-                f"lp_proj_p = 2, got {pull:g}: lower one of them"
-            )
         self.reference = {REFERENCE: np.zeros(self.lp_proj_dimensions, np.float32)}
 
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

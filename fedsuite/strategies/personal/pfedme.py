@@ -20,6 +20,7 @@ overwrites, so that it scores w_k; here theta is scored. As there, the mean is b
 from collections.abc import Iterator
 from typing import ClassVar
 
+from fedsuite.core.rules import Rule
 from fedsuite.core.search import Between
 from fedsuite.core.settings import key
 from fedsuite.messages.records import TRAIN, Arrays
@@ -37,6 +38,15 @@ class PFedMe(FedAvg):
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
     SCORED_MODEL: ClassVar[ScoredModel] = "private"
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("pfedme-lambda", "pfedme-learning-rate"),
+            (lambda v: v["pfedme-lambda"] * v["pfedme-learning-rate"] >= 1,),
+            "their product must be below 1",
+            "lower one of them",
+        ),
+    )
 
     pfedme_lambda: float = key(
         default=15.0,
@@ -60,14 +70,6 @@ class PFedMe(FedAvg):
         help="share beta of the way to the clients' mean; 0 leaves the model as it is",
         minimum=0.0,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pfedme_lambda * self.pfedme_learning_rate >= 1:
-            raise ValueError(
-                "pfedme_lambda times pfedme_learning_rate must be below 1, got "
-                f"{self.pfedme_lambda * self.pfedme_learning_rate:g}: lower one of them"
-            )
 
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
         """Step towards the mean of the clients' models."""

@@ -275,7 +275,7 @@ def test_replies_with_a_part_of_the_model_leave_the_rest_as_it_was(
 def test_what_the_equations_do_not_hold_for_is_refused(
     method: str, key: str, value: Any
 ) -> None:
-    words = f"method {method} needs .*: its equations are those of plain SGD steps"
+    words = f"method {method}: its equations are those of plain SGD steps"
     with pytest.raises(ConfigError, match=words):
         digits_experiment(method=method, **{"learning_rate": 0.1, key: value})
 
@@ -299,5 +299,5 @@ def test_legacy_clients_cannot_keep_what_these_methods_need(
 
 @pytest.mark.parametrize("method", ["feddyn", "feddc"])
 def test_fedvarp_is_refused_where_the_server_works_out_the_drift(method: str) -> None:
-    with pytest.raises(ConfigError, match=f"key fedvarp = True: method {method} needs"):
+    with pytest.raises(ConfigError, match=f"fedvarp = True cannot go with method {method}"):
         digits_experiment(method=method, fedvarp=True)

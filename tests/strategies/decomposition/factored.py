@@ -11,6 +11,7 @@ from torch import nn
 
 from fedsuite.clients.averaging.fedavg import FedAvgClient
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
+from fedsuite.core.settings import Declared
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.array_records import to_arrays, to_record
@@ -229,8 +230,9 @@ def wrap(
     """Return FedAvg with the layer, unless another strategy is given."""
     inner = strategy or no_evaluation()
     layer = layer_class(groups=options.pop("groups", GROUPS), **options)
-    layer.attach(inner)
     inner.layer = layer
+    Declared.__post_init__(inner)
+    layer.attach(inner)
     return inner
 
 

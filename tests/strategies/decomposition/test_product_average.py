@@ -279,7 +279,7 @@ def test_balanced_factors_stay_small_where_atoms_hardly_span(count: int) -> None
 
 
 def test_the_gauge_needs_uploads_in_every_round() -> None:
-    with pytest.raises(ValueError, match="cannot go with decomposition-average"):
+    with pytest.raises(ValueError, match="cannot go with decomposition_average"):
         wrap(decomposition_average="factors-regauged", coefficient_period=2)
 
 

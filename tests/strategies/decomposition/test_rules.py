@@ -115,31 +115,55 @@ def test_the_methods_that_are_meant() -> None:
 @pytest.mark.parametrize(
     ("strategy", "options", "words"),
     [
-        (lambda: FD(num_classes=2), {"coefficient_period": 2}, "and FD is none"),
-        (Standalone, {"freeze_atoms": True}, "freeze-atoms = True needs a method whose"),
-        (Standalone, {"personal_atoms": True}, "and Standalone is none"),
-        (lambda: CFFL(validation=None), {"personal_atoms": True}, "and CFFL is none"),
+        (
+            lambda: FD(num_classes=2),
+            {"coefficient_period": 2},
+            "FD: its clients do not all",
+        ),
+        (
+            Standalone,
+            {"freeze_atoms": True},
+            "True cannot go with Standalone",
+        ),
+        (
+            Standalone,
+            {"personal_atoms": True},
+            "Standalone: its clients do not",
+        ),
+        (
+            lambda: CFFL(validation=None),
+            {"personal_atoms": True},
+            "CFFL: its clients do",
+        ),
         (
             lambda: FedPer(groups=GROUPS),
             {"coefficient_period": 2},
             "divides the model itself",
         ),
-        (Ditto, {"personal_atoms": True}, "Ditto scores clients with a private model"),
-        (FedAKD, {"personal_atoms": True}, "FedAKD scores clients with a private model"),
-        (FedAvgFT, {"personal_atoms": True}, "FedAvgFT scores clients with a tuned model"),
+        (Ditto, {"personal_atoms": True}, "Ditto: it scores clients with a private model"),
+        (
+            FedAKD,
+            {"personal_atoms": True},
+            "FedAKD: it scores clients with a priv",
+        ),
+        (
+            FedAvgFT,
+            {"personal_atoms": True},
+            "AvgFT: it scores clients with a tuned",
+        ),
         (
             Ditto,
             {"coefficient_period": 2, "local_coefficients": "freeze"},
-            "also freeze the private models of Ditto",
+            "with Ditto and .*: that would also freeze the private models",
         ),
-        (FedDyn, {"coefficient_period": 2}, "FedDyn corrects gradients .* 'freeze'"),
+        (FedDyn, {"coefficient_period": 2}, "FedDyn .* it corrects gradients .* 'freeze'"),
         (
             lambda: FedDC(feddc_gradient_terms=False),
             {"coefficient_period": 2, "local_coefficients": "persist"},
-            "coefficient-period = 2: FedDC corrects gradients",
+            "coefficient_period = 2 cannot go with FedDC .* corrects gradients",
         ),
-        (Scaffold, {"coefficient_period": 2}, "Scaffold corrects gradients"),
-        (FedEBAPlus, {"coefficient_period": 2}, "FedEBAPlus corrects gradients"),
+        (Scaffold, {"coefficient_period": 2}, "Scaffold .* corrects gradients"),
+        (FedEBAPlus, {"coefficient_period": 2}, "FedEBAPlus .* corrects gradients"),
     ],
 )
 def test_the_wrapper_refuses_the_same(
@@ -166,7 +190,7 @@ def test_the_wrapper_refuses_the_same(
 def test_keys_that_would_do_nothing(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         factored_experiment("fedavg", **changes)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=words.replace("-", "_")):
         wrap(**changes)
 
 
@@ -267,7 +291,7 @@ def test_the_servers_vector_is_the_mean_of_the_clients(method: str, wrapper: str
     )
     options = WRAPPERS[wrapper]
     if wrapper in ("discard", "persist"):
-        with pytest.raises(ValueError, match="local-coefficients = 'freeze'"):
+        with pytest.raises(ValueError, match="local_coefficients = 'freeze'"):
             wrap(inner, **options)
         return
     store, bare = MemoryStore(), wrapper == "none"

@@ -354,7 +354,7 @@ def test_the_server_s_network_may_be_named() -> None:
     ("options", "reason"),
     [
         ({"cfd_bits": 25}, "cfd_bits = 25"),
-        ({"cfd_bits": 1}, "cfd-target"),
+        ({"cfd_bits": 1}, "cfd_target"),
         ({"cfd_learning_rate": 0.0}, "cfd_learning_rate"),
         ({"cfd_server_steps": -1}, "cfd_server_steps"),
         ({"public_rows": 3}, "public has 20"),

@@ -113,7 +113,7 @@ def test_less_forgetting_counts_from_the_second_local_step() -> None:
 
 def test_less_forgetting_of_one_transfer_step_is_refused() -> None:
     """The step starts from the model to stay near to."""
-    with pytest.raises(ValueError, match="no effect with transfer_steps = 1"):
+    with pytest.raises(ValueError, match="cannot go with transfer_steps = 1"):
         strategy_of(FedMD, less_forgetting="transfer", transfer_steps=1)
 
 

@@ -195,7 +195,7 @@ def test_the_plain_mean_is_scored_where_it_is_asked_for() -> None:
 
 
 def test_fedvarp_is_refused() -> None:
-    with pytest.raises(ValueError, match="fedvarp changes the models that come back"):
+    with pytest.raises(ValueError, match="fedvarp = True cannot go with FedDyn"):
         FedDyn(fedvarp=True)
 
 

@@ -1,0 +1,246 @@
+"""The rules of keys that only experiments have, beside those of the rounds.
+
+In the form of :mod:`fedsuite.rounds.rules`, whose table holds here too. Metrics that choose
+a model or the end of a run are of validation rows where there are some: a choice by test
+rows makes the result on the same rows look better than it is.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fedsuite.core.keys import AUTO, Unless, With
+from fedsuite.core.registry import METHODS
+from fedsuite.core.rules import Condition, Rule, Values
+from fedsuite.data.catalog import DATASETS
+from fedsuite.strategies import load_strategy
+
+if TYPE_CHECKING:
+    from fedsuite.rounds.base import FederatedStrategy
+
+CHOICES = ("best-model-metric", "early-stop-metric")
+"""Keys that name a metric of ``rounds.jsonl`` to choose by."""
+
+_FRACTION = "client-validation-fraction"
+_SCORES = ("accuracy_", "evaluate_", "train_trained_")
+_VALIDATION = "validation_"
+_ON_TRAINING_ROWS = ("evaluate_received_training_loss", "evaluate_training_examples")
+_USUAL = "validation_accuracy_mean"
+_INSTEAD = {
+    "evaluate_loss": "evaluate_validation_loss",
+    "evaluate_accuracy": "evaluate_validation_accuracy",
+    "accuracy_worst10": "validation_accuracy_worst10",
+    "accuracy_variance": "validation_accuracy_variance",
+}
+
+
+def chosen_metric(values: Values, key: str) -> str:
+    """Return the metric that a key of :data:`CHOICES` names; empty for none.
+
+    ``auto`` is the mean over clients of the accuracy, on validation rows where there are
+    some.
+    """
+    metric = str(values[key])
+    if metric != AUTO:
+        return metric
+    return _USUAL if values[_FRACTION] else "accuracy_mean"
+
+
+def reads_test_rows(metric: str) -> bool:
+    """Return whether a metric of ``rounds.jsonl`` is measured on test rows."""
+    if reads_validation_rows(metric) or metric in _ON_TRAINING_ROWS:
+        return False
+    return metric.startswith(_SCORES)
+
+
+def reads_validation_rows(metric: str) -> bool:
+    """Return whether a metric of ``rounds.jsonl`` is of clients' validation rows."""
+    return metric.startswith((_VALIDATION, *_SCORES)) and _VALIDATION in metric
+
+
+def experiment_rules(method: "type[FederatedStrategy]") -> tuple[Rule, ...]:
+    """Return the rules of a method's experiment that its constructor does not know."""
+    from fedsuite.training.attack_plan import AttackPlan
+    from fedsuite.training.fault_plan import FaultPlan
+
+    return (*FaultPlan.RULES, *AttackPlan.RULES, *_of_method(method), *_TABLE)
+
+
+def _of_choices() -> Iterator[Rule]:
+    for key in CHOICES:
+
+        def reads(rows: Callable[[str], bool], values: Values, key: str = key) -> bool:
+            return rows(chosen_metric(values, key))
+
+        def instead(values: Values, key: str = key) -> str:
+            return f"set {_INSTEAD.get(chosen_metric(values, key), _USUAL)!r}"
+
+        yield Rule(
+            (key, _FRACTION),
+            (Unless(_FRACTION, 0.0), partial(reads, reads_test_rows)),
+            "it looks at test rows, and clients have validation rows to choose by",
+            instead,
+        )
+        yield Rule(
+            (key, _FRACTION),
+            (With(_FRACTION, 0.0), partial(reads, reads_validation_rows)),
+            "clients have no validation rows",
+            f"set {{{_FRACTION}}} above 0, such as 0.1",
+        )
+
+
+_SITES = Unless("sites", "")
+_REHEARSED = Unless("site-dirs", "")
+_REAL = (_SITES, With("site-dirs", ""))
+
+
+def _of_sites() -> Iterator[Rule]:
+    """Yield what cannot be where sites bring data of their own."""
+    conditions: tuple[Condition, ...]
+    for key, allowed, why in (
+        ("partitioner", "iid", "each site is a client with the rows that it has"),
+        ("client-test-fraction", 0.0, "{test-fraction} is what a site holds out"),
+        ("server-validation-fraction", 0.0, "the server has no rows to keep"),
+        ("fresh-test-split", False, "a site's test rows are the same for all seeds"),
+        ("label-noise", 0.0, "the labels of a site are its own"),
+        ("score-whole-test", False, "there is no test part that all sites hold"),
+    ):
+        conditions = (_SITES, Unless(key, allowed))
+        yield Rule((key, "sites"), conditions, why, f"set {allowed!r}")
+    yield Rule(
+        ("site-dirs", "sites"),
+        (_REHEARSED, With("sites", "")),
+        "the sites in it need names",
+        'set {sites} = "A, B"',
+    )
+    yield Rule(
+        ("dataset", "sites"),
+        (_SITES, With("dataset", "reddit")),
+        "its rows have no class",
+        "choose another data set",
+    )
+    yield Rule(
+        ("dataset", "sites"),
+        (_SITES, lambda values: bool(DATASETS[values["dataset"]].reader)),
+        "its rows alone say its shape, and sites bring rows of their own",
+        "set own-table, or a DatasetSpec",
+    )
+    yield Rule(
+        ("public-size", "sites", "public-dir"),
+        (_SITES, Unless("public-size", 0), With("public-dir", "")),
+        "no rows can be held out",
+        "set {public-dir} = 'auto', and FEDSUITE_PUBLIC at server and sites",
+    )
+    rehearse = "rehearse with {site-dirs} and {engine} = 'local'"
+    why = "sites are SuperNodes of their own"
+    yield Rule(("engine", "sites"), (_SITES, With("engine", "ray")), why, rehearse)
+    yield Rule(
+        ("engine", "sites", "site-dirs"),
+        (_SITES, _REHEARSED, With("engine", "deployment")),
+        why,
+        rehearse,
+    )
+    yield Rule(
+        ("attack", "sites"),
+        (*_REAL, Unless("attack", "none")),
+        "its clients are not ours to make lie",
+        "rehearse with {site-dirs}, or set 'none'",
+    )
+    # A node's operator chooses the folders that the node opens.
+    for key, others in (("public-dir", ("", AUTO)), ("state-dir", (AUTO,))):
+        variable = f"FEDSUITE_{key.partition('-')[0].upper()}"
+        conditions = (*_REAL, *(Unless(key, allowed) for allowed in others))
+        yield Rule(
+            (key, "sites"),
+            conditions,
+            "the sites' operators choose their folders",
+            f"set 'auto', and {variable} at each node",
+        )
+
+
+def _of_networks() -> Iterator[Rule]:
+    """Yield what clients' own networks and parameters cannot go with."""
+    for key in ("decomposition", "fedpara"):
+        for other, usual in (("client-models", ""), ("client-initialisation", "shared")):
+            conditions = (With(key, True), Unless(other, usual))
+            why = "factors are for one model that clients share from the start"
+            yield Rule((key, other), conditions, why, "choose one")
+
+
+def _of_method(method: "type[FederatedStrategy]") -> Iterator[Rule]:
+    """Yield what depends on the method."""
+    if method.takes("validation"):
+        yield Rule(
+            ("method", "sites"),
+            (_SITES,),
+            "it validates on rows of the server, which has none",
+            "choose another method, or leave {sites} empty",
+        )
+    if not method.PAPER:
+        yield Rule(
+            ("preset", "method"),
+            (),
+            "no default differs from its paper's",
+            "leave it out",
+            idle=True,
+        )
+    if not allows_different_networks(method):
+        yield Rule(
+            ("client-models", "method"),
+            (Unless("client-models", ""),),
+            "its clients share one model",
+            lambda values: _choose(allows_different_networks),
+        )
+    if not method.PRIVATE_MODELS:
+        yield Rule(
+            ("client-initialisation", "method"),
+            (With("client-initialisation", "own"),),
+            "its clients start from what the server holds",
+            lambda values: _choose(lambda strategy: strategy.PRIVATE_MODELS),
+        )
+    else:
+        yield Rule(
+            ("best-model-metric", "method"),
+            (Unless("best-model-metric", ""),),
+            "its clients keep their models, so the server has none to write",
+            "leave it empty",
+        )
+
+
+def allows_different_networks(method: "type[FederatedStrategy]") -> bool:
+    """Return whether clients of a method may have different networks."""
+    one_model = method.takes("groups") or method.takes("validation")
+    return (method.PRIVATE_MODELS or method.takes("networks")) and not one_model
+
+
+def _choose(fits: "Callable[[type[FederatedStrategy]], bool]") -> str:
+    names = (name for name, m in METHODS.items() if fits(load_strategy(m)))
+    return f"leave it out, or choose one of {', '.join(names)}"
+
+
+_TABLE = (
+    Rule(
+        ("local-epochs", "local-steps"),
+        (With("local-epochs", 0), With("local-steps", 0)),
+        "clients would not train",
+        "set one of them",
+    ),
+    *(
+        Rule(
+            (key, "lsr-gamma"),
+            (Unless(key, usual), Unless("lsr-gamma", 0.0)),
+            "local self-regularisation has a loss of its own",
+            "leave one of them out",
+        )
+        for key, usual in (("loss", "cross-entropy"), ("logit-calibration", 0.0))
+    ),
+    Rule(
+        ("fedpara", "decomposition"),
+        (With("fedpara", True), With("decomposition", True)),
+        "each puts factors of its own in place of weights",
+        "choose one",
+    ),
+    *_of_sites(),
+    *_of_choices(),
+    *_of_networks(),
+)
