@@ -38,7 +38,6 @@ from fedsuite.experiment.plug_ins import check_installed
 from fedsuite.experiment.rules import experiment_rules
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.experiment.shipped import find_experiment
-from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.strategies import load_strategy
 
