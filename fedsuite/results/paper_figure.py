@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Half of the text's width in most journals, so that the letters need no scaling.
 PANEL_INCHES = (3.4, 2.4)
 
-STYLE: Mapping[str, Any] = {
+STYLE: Any = {
     "font.size": 8,
     "lines.markersize": 3,
     # Journals refuse Type 3, matplotlib's own choice.
@@ -61,7 +61,7 @@ def write_figure(comparison: Comparison, path: Path) -> str:
 
     suffix = path.suffix.lower()
     content = io.BytesIO()
-    with matplotlib.rc_context(dict(STYLE)):
+    with matplotlib.rc_context(STYLE):
         figure = curves_figure(comparison)
         figure.savefig(content, format=suffix[1:], metadata=dict(NO_DATES[suffix]))
     make_folder(path.parent)
@@ -107,8 +107,8 @@ def curves_figure(comparison: Comparison) -> "Figure":
         ]
         labels = [textwrap.fill(g.label, 45 * columns) for g in comparison.groups]
         several = max(1, 60 * columns // (8 + max(map(len, labels))))
-        place = "outside lower center"
-        figure.legend(handles, labels, loc=place, ncols=several, frameon=False)
+        options: dict[str, Any] = {"ncols": several, "frameon": False}
+        figure.legend(handles, labels, loc="outside lower center", **options)
     return figure
 
 
@@ -136,7 +136,7 @@ def _draw(
         if not rounds:
             continue
         mean = panel.scale * values.mean(axis=0)
-        marker = {"marker": "o"} if len(rounds) <= 30 else {}
+        marker: dict[str, Any] = {"marker": "o"} if len(rounds) <= 30 else {}
         if key == panel.beside:
             dotted = {"linestyle": ":", "linewidth": 1.0, "markerfacecolor": "white"}
             axes.plot(rounds, mean, **{**style, **dotted, **marker})

@@ -70,7 +70,7 @@ def test_run_resume_and_compare(command, small):
     assert names == tables | {"report.html"}
     code, out, _ = command("compare", "runs/one", "runs/three", "--figure", "new/a.pdf")
     assert code == 0
-    assert "figure: new/a.pdf (means over clients, each counting once)" in out
+    assert "figure: new/a.pdf (means over clients, each counting once" in out
     assert Path("new/a.pdf").read_bytes().startswith(b"%PDF")
     code, _, err = command("compare", "runs/one", "--figure", "a.png")
     assert code == 1

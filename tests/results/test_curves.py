@@ -166,7 +166,7 @@ def test_experiments_are_told_apart_in_a_legend_inside_the_figure(tmp_path):
         made(tmp_path / "a"),
         made(tmp_path / "b", experiment={"client-models": long}),
     ]
-    with matplotlib.rc_context(dict(STYLE)):
+    with matplotlib.rc_context(STYLE):
         figure = curves_figure(compare(paths))
         figure.draw_without_rendering()
     assert [text.partition(",")[0] for text in legend_texts(figure)] == ["fedavg"] * 2
