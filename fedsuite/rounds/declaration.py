@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from fedsuite.core.keys import Key, Value
 from fedsuite.rounds.average_keys import AVERAGE_KEYS
@@ -224,8 +224,8 @@ class MethodDeclaration:
         overrides a method of the one whose :attr:`PRIVACY` it inherits says anew what it
         releases, or is refused. A refusal is inherited.
         """
-        source = next(base for base in cls.__mro__ if "PRIVACY" in vars(base))
-        abstract = getattr(source, "__abstractmethods__", frozenset())
+        source: Any = next(base for base in cls.__mro__ if "PRIVACY" in vars(base))
+        abstract: frozenset[str] = getattr(source, "__abstractmethods__", frozenset())
         other_round = any(
             hasattr(source, name) and name not in abstract and name != "__init__"
             for base in cls.__mro__

@@ -49,6 +49,8 @@ def test_table(analyse: Any, tmp_path: Path) -> None:
     )
     assert (bounded["refused %"], bounded["bounded %"]) == ("0.0", "50.0")
     assert (bounded["length, median"], bounded["length, largest"]) == ("3.0", "4.0")
+    # Its reply of round 3 was late.
+    assert (fine["rounds"], fine["refused %"]) == ("2", "0.0")
     assert (fine["weight, mean"], fine["examples, largest"]) == ("", "5.0")
     assert (fine["claim cut, largest"], bounded["claim cut, largest"]) == ("", "1800.0")
     assert NOTE in (tmp_path / "analysis/suspects.md").read_text()

@@ -176,6 +176,10 @@ def test_each_kind_comes_about(kind: Kind) -> None:
     assert found <= {kind} | follows
 
 
+def test_a_client_says_by_class_that_its_training_is_not_finite() -> None:
+    assert raising(NotFiniteError("the loss is high")) == {Kind.NOT_FINITE}
+
+
 @pytest.mark.parametrize("kind", Kind)
 def test_a_kind_outlives_the_events_file(kind: Kind, tmp_path: Path) -> None:
     told = Rejection(1, 0, kind, "in words")
