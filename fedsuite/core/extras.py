@@ -17,7 +17,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "wandb": ("wandb>=0.31",),
     "prometheus": ("prometheus-client>=0.20",),
     "vision": ("torchvision",),
-    "tune": ("optuna>=4",),
     "dp": ("dp-accounting>=0.6,<0.7",),
 }
 """Requirements of each extra, as in ``pyproject.toml``."""
@@ -33,7 +32,6 @@ EXTRA_OF = {
     "wandb": "wandb",
     "prometheus_client": "prometheus",
     "torchvision": "vision",
-    "optuna": "tune",
     "dp_accounting": "dp",
 }
 """Extra by package, of packages that a node and a Flower app do without."""

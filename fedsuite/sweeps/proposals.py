@@ -3,30 +3,17 @@
 1. The defaults, and five learning rates of one ladder.
 2. While the best rate is an end of what was tried, the next rung beyond it.
 3. Rates around the best rung, with the method's own keys drawn.
-4. After 20 trials Optuna's tree-structured Parzen estimator, in batches of four.
 
 All are a function of the earlier trials' scores, so that a tuning started again after a
 kill proposes the same trials. Draws come from streams keyed by problem, key and trial: two
 methods with equal scores try equal values.
 """
 
-import importlib.util
-import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from fedsuite.core.errors import RunError
-from fedsuite.core.extras import how_to_install
-from fedsuite.core.keys import Key, Value
-from fedsuite.core.rng import stream_seed
-from fedsuite.core.search import Between, HalfDecades, OneOf
+from fedsuite.core.keys import Value
+from fedsuite.core.search import HalfDecades
 from fedsuite.sweeps.trials import LEARNING_RATE, Result, Space, best_of
-
-RANDOM = 20
-"""Trials that are not Optuna's: fewer tell a model of the scores nothing."""
-
-BATCH = 4
-"""Trials that are proposed together, so that workers have something to do."""
 
 RUNGS = (0, 1, -1, 2, -2)
 """Rungs of the ladder that every method tries, from the optimiser's usual rate."""
@@ -37,15 +24,6 @@ WIDENED = 4
 USUAL: Mapping[str, float] = {"sgd": 0.1, "adam": 0.001}
 
 _LADDER = HalfDecades()
-
-
-def check_installed() -> None:
-    """Raise RunError where Optuna, which more than 20 trials need, is missing."""
-    if importlib.util.find_spec("optuna") is None:
-        raise RunError(
-            f"more than {RANDOM} trials need Optuna: {how_to_install('optuna')}, or ask "
-            f"for --trials {RANDOM} or fewer"
-        )
 
 
 def propose(
@@ -63,12 +41,8 @@ def propose(
         Number of trials in the end.
     """
     start = len(known)
-    end = min(trials, RANDOM)
     drawn: list[dict[str, Value]]
-    if start >= RANDOM:
-        end = min(trials, start + BATCH)
-        drawn = _by_optuna(space, known, end - start)
-    elif start == 0:
+    if start == 0:
         drawn = [{}]
         drawn += [{LEARNING_RATE: rate} for rate in first_rates(space)]
     elif (beyond := rate_beyond(space, known)) is not None:
@@ -76,8 +50,8 @@ def propose(
     else:
         best = best_of(_on_the_ladder(known))
         rate = _rate(space, best)
-        drawn = [space.draw(number, rate) for number in range(start, end)]
-    return list(enumerate(drawn, start))[: end - start]
+        drawn = [space.draw(number, rate) for number in range(start, trials)]
+    return list(enumerate(drawn, start))[: trials - start]
 
 
 def first_rates(space: Space) -> list[float]:
@@ -122,48 +96,3 @@ def _rate(space: Space, result: Result) -> float:
     rate = result.trial.drawn.get(LEARNING_RATE, space.defaults.get(LEARNING_RATE, 1.0))
     assert isinstance(rate, int | float)
     return float(rate)
-
-
-def _by_optuna(space: Space, known: Sequence[Result], count: int) -> list[dict[str, Value]]:
-    import optuna
-    from optuna.trial import TrialState, create_trial
-
-    optuna.logging.set_verbosity(logging.WARNING)
-    seed = stream_seed(0, f"tuning/{space.contender.name}", len(known)) % 2**32
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    values = [{**space.defaults, **result.trial.drawn} for result in known]
-    kinds = {
-        key.name: _distribution(key, [v[key.name] for v in values]) for key in space.keys
-    }
-    for result, tried in zip(known, values, strict=True):
-        study.add_trial(
-            create_trial(
-                params=tried,
-                distributions=kinds,
-                value=None if result.error else result.score,
-                state=TrialState.FAIL if result.error else TrialState.COMPLETE,
-            )
-        )
-    return [_rounded(study.ask(kinds).params) for _ in range(count)]
-
-
-def _distribution(key: Key, tried: Sequence[Any]) -> Any:
-    """Return Optuna's form of a key's search, which holds all values that were tried."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    match key.search:
-        case OneOf(values=values):
-            return CategoricalDistribution(tuple(dict.fromkeys((*values, *tried))))
-        case HalfDecades():
-            return FloatDistribution(min(tried), max(tried), log=True)
-        case Between(low=low, high=high):
-            return FloatDistribution(min(low, *tried), max(high, *tried), log=True)
-    raise TypeError(f"key {key.name} has nothing to search")
-
-
-def _rounded(values: dict[str, Any]) -> dict[str, Value]:
-    return {
-        name: float(f"{value:.3g}") if isinstance(value, float) else value
-        for name, value in values.items()
-    }

@@ -160,8 +160,6 @@ def tune(
         What the trials are part of, for the terminal.
     """
     spaces = [Space.of(contender, base) for contender in contenders]
-    if budget.trials > proposals.RANDOM:
-        proposals.check_installed()
     results: dict[str, list[Result]] = {c.name: [] for c in contenders}
     while missing := [s for s in spaces if len(results[s.contender.name]) < budget.trials]:
         trials = []

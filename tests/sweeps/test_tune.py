@@ -286,42 +286,6 @@ def test_an_unknown_objective_is_refused() -> None:
         objective_of("best")
 
 
-# ---- Optuna
-
-
-def optuna_results(space: Space) -> list[Result]:
-    """Twenty results that favour large rates, one of them failed."""
-    results = []
-    for number in range(proposals.RANDOM):
-        trial = Trial(space.contender, number, space.draw(number, 0.1), (Point((), 0, ""),))
-        rate = float(trial.drawn.get("learning-rate", 0.1))
-        results.append(
-            Result(
-                trial,
-                FAILED if number == 7 else 100 + math.log(rate),
-                error="" if number != 7 else "x",
-            )
-        )
-    return results
-
-
-def test_later_trials_follow_the_scores(file: Path) -> None:
-    space = space_of(file, "fedprox")
-    results = optuna_results(space)
-    batch = proposals.propose(space, results, 30)
-    assert [number for number, _ in batch] == [20, 21, 22, 23]
-    assert batch == proposals.propose(space, results, 30)
-    proposed = [float(values["learning-rate"]) for _, values in batch]
-    assert min(proposed) > 0.1
-    assert len(proposals.propose(space, results, 21)) == 1
-
-
-def test_many_trials_without_optuna_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RunError, match=r"pip install 'optuna"):
-        proposals.check_installed()
-
-
 # ---- whole tunings
 
 
