@@ -1,6 +1,6 @@
 """Client of FedAvg: plain local training."""
 
-from fedsuite.training.base import FederatedClient
+from fedsuite.client import FederatedClient
 
 
 class FedAvgClient(FederatedClient):

@@ -4,11 +4,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsuite.client import FederatedClient, Reply, Request, Told
 from fedsuite.data.specs import IGNORED
-from fedsuite.messages.records import Reply, Request
 from fedsuite.models.evaluation_mode import evaluation_mode
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.told import Told
 
 
 def label_discrepancy(counts: NDArray[np.int64], measure: str) -> float:

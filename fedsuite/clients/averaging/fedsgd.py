@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from fedsuite.training.base import FederatedClient
+from fedsuite.client import FederatedClient
 
 
 class FedSGDClient(FederatedClient):

@@ -2,11 +2,16 @@
 
 import numpy as np
 
-from fedsuite.messages.records import ARRAYS, Arrays, Reply, Request
-from fedsuite.models.arrays import load_arrays
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.evaluation import correct_predictions
-from fedsuite.training.told import Told
+from fedsuite.client import (
+    ARRAYS,
+    Arrays,
+    FederatedClient,
+    Reply,
+    Request,
+    Told,
+    correct_predictions,
+    load_arrays,
+)
 
 
 class FedwAvgClient(FederatedClient):

@@ -2,11 +2,8 @@
 
 from dataclasses import replace
 
+from fedsuite.client import Reply, Request, Told, TrainingSummary, model_arrays
 from fedsuite.clients.personal.own_model import OwnModelClient
-from fedsuite.messages.records import Reply, Request
-from fedsuite.models.arrays import model_arrays
-from fedsuite.training.loop import TrainingSummary
-from fedsuite.training.told import Told
 
 
 class StandaloneClient(OwnModelClient):

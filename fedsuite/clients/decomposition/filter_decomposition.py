@@ -6,29 +6,29 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedsuite.core.errors import NotFiniteError, RunError
-from fedsuite.core.rng import torch_stream
-from fedsuite.messages.decomposition import SLOW, SLOW_VERSION, Orders
-from fedsuite.messages.records import (
+from fedsuite.client import (
     ARRAYS,
     EVALUATE,
     STORED_STATE,
     TRAIN,
     Arrays,
+    FederatedClient,
     MetricValue,
+    NotFiniteError,
     Reply,
     Request,
-)
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.models.groups import ParameterGroups
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.loop import (
+    RunError,
     fewest_rows,
     frozen_arrays,
+    load_arrays,
     make_optimizer,
     mini_batches,
+    model_arrays,
     run_steps,
+    torch_stream,
 )
+from fedsuite.messages.decomposition import SLOW, SLOW_VERSION, Orders
+from fedsuite.models.groups import ParameterGroups
 from fedsuite.training.scoring import VALIDATION
 
 _PARTS = ("inner", "slow", "drifted", "personal")

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedsuite.client import LOGITS, PROBABILITIES, SERVER_OUTPUTS, Request, Told
 from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
 from fedsuite.messages.quantisation import quantise
-from fedsuite.messages.records import LOGITS, PROBABILITIES, SERVER_OUTPUTS, Request
 from fedsuite.models.distillation import kl_divergence
-from fedsuite.training.told import Told
 
 
 class CFDClient(PublicExchangeClient):

@@ -6,9 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsuite.clients.distillation.private_model import PrivateModelClient
-from fedsuite.core.errors import RunError
-from fedsuite.messages.records import (
+from fedsuite.client import (
     CLASS_TABLE,
     CLASSES,
     COUNTS,
@@ -16,9 +14,11 @@ from fedsuite.messages.records import (
     Arrays,
     Reply,
     Request,
+    RunError,
+    Told,
+    refuse_sequences,
 )
-from fedsuite.training.losses import refuse_sequences
-from fedsuite.training.told import Told
+from fedsuite.clients.distillation.private_model import PrivateModelClient
 
 
 class ClassMeans:

@@ -9,12 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsuite.client import (
+    LOGITS,
+    MEAN_OUTPUTS,
+    MetricValue,
+    Reply,
+    Request,
+    Told,
+    TrainingSummary,
+    load_arrays,
+    model_arrays,
+)
 from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
-from fedsuite.messages.records import LOGITS, MEAN_OUTPUTS, MetricValue, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.distillation import kl_divergence
-from fedsuite.training.loop import TrainingSummary
-from fedsuite.training.told import Told
 
 PREVIOUS, PRETRAINED = "previous", "pretrained"
 CONSTANT_COLUMNS = "constant-columns"

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedsuite.client import LOGITS, MEAN_OUTPUTS, SIMILARITIES, Request, Told
 from fedsuite.clients.distillation.fccl import FCCLClient
-from fedsuite.messages.records import LOGITS, MEAN_OUTPUTS, SIMILARITIES, Request
 from fedsuite.models.distillation import kl_divergence
 from fedsuite.models.features import with_features
-from fedsuite.training.told import Told
 
 
 def similarities(features: Tensor) -> Tensor:

@@ -4,10 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsuite.client import Request, Told, outputs_over
 from fedsuite.clients.distillation.class_tables import ClassTableClient
-from fedsuite.messages.records import Request
-from fedsuite.training.evaluation import outputs_over
-from fedsuite.training.told import Told
 
 
 class FDClient(ClassTableClient):

@@ -8,13 +8,20 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from fedsuite.client import (
+    ARRAYS,
+    SELECTED,
+    MetricValue,
+    Reply,
+    Request,
+    Told,
+    TrainingSummary,
+    chosen_rows,
+    load_arrays,
+    model_arrays,
+)
 from fedsuite.clients.personal.own_model import PersonalModelClient
-from fedsuite.messages.records import ARRAYS, SELECTED, MetricValue, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.distillation import distillation_loss, select_correct
-from fedsuite.training.evaluation import chosen_rows
-from fedsuite.training.loop import TrainingSummary
-from fedsuite.training.told import Told
 
 NO_STEP = TrainingSummary(0.0, 0)
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
+from fedsuite.client import ADVERSARIAL_GRADIENT, Request
 from fedsuite.clients.distillation.fedmd import FedMDClient
-from fedsuite.messages.records import ADVERSARIAL_GRADIENT, Request
 
 
 class FedALClient(FedMDClient):

@@ -1,8 +1,7 @@
 """Client of FedDF and FedDF-AL: FedAL's, but the model travels in each round."""
 
+from fedsuite.client import ARRAYS, OUTPUTS, Reply, Request, load_arrays, model_arrays
 from fedsuite.clients.distillation.fedal import FedALClient
-from fedsuite.messages.records import ARRAYS, OUTPUTS, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
 
 
 class FedDFClient(FedALClient):

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsuite.client import LOGITS, MEAN_OUTPUTS, Request, RunError, Told
 from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
-from fedsuite.core.errors import RunError
-from fedsuite.messages.records import LOGITS, MEAN_OUTPUTS, Request
 from fedsuite.models.distillation import kl_divergence, leave_one_out
-from fedsuite.training.told import Told
 
 REFERENCE = "reference"
 

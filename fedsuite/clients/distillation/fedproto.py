@@ -8,21 +8,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.clients.distillation.class_tables import ClassTableClient
-from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
-from fedsuite.messages.records import (
+from fedsuite.client import (
     FEATURE_WIDTH,
     FEATURES,
     MEAN_OUTPUTS,
     MetricValue,
     Reply,
     Request,
+    Told,
+    correct_predictions,
+    fewest_rows,
+    num_steps,
 )
+from fedsuite.clients.distillation.class_tables import ClassTableClient
+from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
 from fedsuite.models.distillation import leave_one_out
 from fedsuite.models.features import check_trained, feature_width, with_features
-from fedsuite.training.evaluation import correct_predictions
-from fedsuite.training.loop import fewest_rows, num_steps
-from fedsuite.training.told import Told
 
 
 class FedProtoClient(ClassTableClient):

@@ -5,21 +5,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsuite.clients.personal.own_model import OwnModelClient
-from fedsuite.core.errors import RunError
-from fedsuite.messages.records import (
+from fedsuite.client import (
     LOGITS,
     NUM_EXAMPLES,
     Arrays,
     MetricValue,
     Reply,
     Request,
+    RunError,
+    Told,
+    TrainingOptions,
+    load_arrays,
+    model_arrays,
 )
-from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.clients.personal.own_model import OwnModelClient
 from fedsuite.models.features import feature_width
 from fedsuite.models.optimizer_state import load_optimizer, optimizer_arrays
-from fedsuite.training.loop import TrainingOptions
-from fedsuite.training.told import Told
 
 _PARTS = MODEL, OPTIMIZER, MEMORY = "model", "optimizer", "memory"
 

@@ -18,10 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedsuite.clients.distillation.private_model import PrivateModelClient
-from fedsuite.core.errors import NotFiniteError, RunError
-from fedsuite.data.public_batches import public_batch
-from fedsuite.messages.records import (
+from fedsuite.client import (
     EVALUATE,
     LOCAL_PHASE,
     LOGITS,
@@ -29,10 +26,14 @@ from fedsuite.messages.records import (
     TRANSFER,
     Arrays,
     MetricValue,
+    NotFiniteError,
     Reply,
     Request,
+    RunError,
+    Told,
 )
-from fedsuite.training.told import Told
+from fedsuite.clients.distillation.private_model import PrivateModelClient
+from fedsuite.data.public_batches import public_batch
 
 
 class PublicExchangeClient(PrivateModelClient):

@@ -12,20 +12,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsuite.core.errors import ConfigError, RunError
-from fedsuite.messages.records import (
+from fedsuite.client import (
     ARRAYS,
     COUNT_EXAMPLES,
     MEAN_EXAMPLES,
     NUM_EXAMPLES,
     PLAIN_MEAN,
     Arrays,
+    ConfigError,
+    FederatedClient,
     Reply,
     Request,
+    RunError,
+    TrainingSummary,
+    load_arrays,
+    model_arrays,
 )
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.loop import TrainingSummary
 from fedsuite.training.scoring import VALIDATION
 
 

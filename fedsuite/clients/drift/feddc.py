@@ -1,5 +1,6 @@
 """Client of FedDC: steps corrected by its drift, and by control variates."""
 
+from fedsuite.client import ARRAYS, CONTROL, CONTROL_CHANGE, DRIFT, Reply, Request, Told
 from fedsuite.clients.drift.corrected import (
     CorrectedClient,
     change_record,
@@ -8,8 +9,6 @@ from fedsuite.clients.drift.corrected import (
     vector_of,
     with_vector,
 )
-from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, DRIFT, Reply, Request
-from fedsuite.training.told import Told
 
 
 class FedDCClient(CorrectedClient):

@@ -1,5 +1,6 @@
 """Client of FedDyn: steps on the dynamically regularised loss."""
 
+from fedsuite.client import ARRAYS, Reply, Request, Told
 from fedsuite.clients.drift.corrected import (
     CorrectedClient,
     model_change,
@@ -7,8 +8,6 @@ from fedsuite.clients.drift.corrected import (
     vector_of,
     with_vector,
 )
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.training.told import Told
 
 LAMBDA = "lambda"
 

@@ -6,11 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.messages.records import Reply, Request
+from fedsuite.client import FederatedClient, Reply, Request, Told, TrainingOptions
 from fedsuite.models.head import find_head
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.loop import TrainingOptions
-from fedsuite.training.told import Told
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

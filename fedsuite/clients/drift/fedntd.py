@@ -5,11 +5,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays
+from fedsuite.client import ARRAYS, FederatedClient, Reply, Request, Told, load_arrays
 from fedsuite.models.distillation import distillation_loss
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.told import Told
 
 
 def without_true(logits: Tensor, labels: Tensor) -> Tensor:

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.told import Told
+from fedsuite.client import ARRAYS, FederatedClient, Reply, Request, Told, load_arrays
 
 
 class FedProxClient(FederatedClient):

@@ -8,11 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
+from fedsuite.client import (
+    ARRAYS,
+    FederatedClient,
+    Reply,
+    Request,
+    Told,
+    load_arrays,
+    model_arrays,
+)
 from fedsuite.models.features import with_features
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.told import Told
 
 
 def contrastive_loss(

@@ -1,5 +1,17 @@
 """Client of SCAFFOLD: steps corrected by control variates."""
 
+from fedsuite.client import (
+    ARRAYS,
+    CONTROL,
+    CONTROL_CHANGE,
+    Arrays,
+    Reply,
+    Request,
+    Told,
+    load_arrays,
+    model_arrays,
+    probe_model,
+)
 from fedsuite.clients.drift.corrected import (
     CorrectedClient,
     change_record,
@@ -7,17 +19,6 @@ from fedsuite.clients.drift.corrected import (
     vector_of,
     with_vector,
 )
-from fedsuite.messages.records import (
-    ARRAYS,
-    CONTROL,
-    CONTROL_CHANGE,
-    Arrays,
-    Reply,
-    Request,
-)
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.evaluation import probe_model
-from fedsuite.training.told import Told
 
 
 class ScaffoldClient(CorrectedClient):

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsuite.core.errors import RunError
-from fedsuite.messages.records import (
+from fedsuite.client import (
     ARRAYS,
     GRADIENT,
     LOSS_AFTER,
@@ -22,13 +21,14 @@ from fedsuite.messages.records import (
     NUM_STEPS,
     PROBE,
     Arrays,
+    FederatedClient,
     Reply,
     Request,
+    RunError,
+    Told,
+    load_arrays,
+    probe_model,
 )
-from fedsuite.models.arrays import load_arrays
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.evaluation import probe_model
-from fedsuite.training.told import Told
 
 
 class FedEBAClient(FederatedClient):

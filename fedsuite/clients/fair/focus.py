@@ -4,14 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fedsuite.client import SHARES, Arrays, Reply, Request, Told, Vector
 from fedsuite.clients.personal.several_models import (
     MixtureClient,
     received_models,
     updated,
 )
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import SHARES, Arrays, Reply, Request
-from fedsuite.training.told import Told
 
 
 class FOCUSClient(MixtureClient):

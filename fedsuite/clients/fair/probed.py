@@ -1,8 +1,14 @@
 """Client of methods that ask for the loss before training; else FedAvg's."""
 
-from fedsuite.messages.records import ARRAYS, LEARNING_RATE, LOSS_BEFORE, Reply, Request
-from fedsuite.models.arrays import load_arrays
-from fedsuite.training.base import FederatedClient
+from fedsuite.client import (
+    ARRAYS,
+    LEARNING_RATE,
+    LOSS_BEFORE,
+    FederatedClient,
+    Reply,
+    Request,
+    load_arrays,
+)
 
 
 class ProbedClient(FederatedClient):

@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.told import Told
+from fedsuite.client import FederatedClient, Told
 
 
 def proportional_loss(

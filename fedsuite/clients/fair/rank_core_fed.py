@@ -5,17 +5,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.clients.fair.probed import ProbedClient
-from fedsuite.messages.records import (
+from fedsuite.client import (
     NUM_EXAMPLES,
     RANK,
     RANKING,
     Reply,
     Request,
+    load_arrays,
+    mean_loss,
     model_record,
 )
-from fedsuite.models.arrays import load_arrays
-from fedsuite.training.evaluation import mean_loss
+from fedsuite.clients.fair.probed import ProbedClient
 
 
 class RankCoreFedClient(ProbedClient):

@@ -7,11 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedsuite.client import (
+    ARRAYS,
+    Reply,
+    Request,
+    Told,
+    load_arrays,
+    make_optimizer,
+    model_arrays,
+    take_step,
+)
 from fedsuite.clients.personal.own_model import PersonalModelClient
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.loop import make_optimizer, take_step
-from fedsuite.training.told import Told
 
 SHARE = "apfl-share"
 """Name of alpha in what a client keeps."""

@@ -7,11 +7,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from fedsuite.client import (
+    ARRAYS,
+    Reply,
+    Request,
+    Told,
+    TrainingOptions,
+    load_arrays,
+    model_arrays,
+)
 from fedsuite.clients.personal.own_model import PersonalModelClient
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.loop import TrainingOptions
-from fedsuite.training.told import Told
 
 
 class DittoClient(PersonalModelClient):

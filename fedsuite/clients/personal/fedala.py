@@ -8,11 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsuite.client import (
+    ARRAYS,
+    Arrays,
+    Reply,
+    Request,
+    Told,
+    grouped,
+    joined,
+    load_arrays,
+    model_arrays,
+    torch_stream,
+)
 from fedsuite.clients.personal.own_model import PersonalModelClient
-from fedsuite.core.rng import torch_stream
-from fedsuite.messages.records import ARRAYS, Arrays, Reply, Request, grouped, joined
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.told import Told
 
 MODEL, WEIGHTS = "model", "weights"
 """Names of the groups in what a client keeps."""

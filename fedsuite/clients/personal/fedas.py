@@ -7,16 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsuite.client import (
+    ARRAYS,
+    Reply,
+    Request,
+    Told,
+    TrainingSummary,
+    features_over,
+    load_arrays,
+    model_arrays,
+    probe_model,
+    refuse_sequences,
+)
 from fedsuite.clients.personal.fedpac import class_means
 from fedsuite.clients.personal.own_model import OwnModelClient
 from fedsuite.data import Split
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.features import with_features
-from fedsuite.training.evaluation import features_over, probe_model
-from fedsuite.training.loop import TrainingSummary
-from fedsuite.training.losses import refuse_sequences
-from fedsuite.training.told import Told
 
 
 class FedASClient(OwnModelClient):

@@ -3,10 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.told import Told
+from fedsuite.client import ARRAYS, FederatedClient, Reply, Request, Told, load_arrays
 
 
 class FedAvgFTClient(FederatedClient):

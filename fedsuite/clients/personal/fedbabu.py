@@ -2,11 +2,9 @@
 
 from collections.abc import Collection
 
+from fedsuite.client import ARRAYS, Reply, Request, Told, load_arrays, model_arrays
 from fedsuite.clients.personal.fedavg_ft import FedAvgFTClient
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.head import head_names
-from fedsuite.training.told import Told
 
 
 class FedBABUClient(FedAvgFTClient):

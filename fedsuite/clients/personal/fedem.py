@@ -8,18 +8,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsuite.client import (
+    SHARES,
+    Arrays,
+    Reply,
+    Request,
+    TrainingOptions,
+    Vector,
+    load_arrays,
+    outputs_over,
+    refuse_sequences,
+)
 from fedsuite.clients.personal.several_models import (
     MixtureClient,
     received_models,
     shares_before,
     updated,
 )
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import SHARES, Arrays, Reply, Request
-from fedsuite.models.arrays import load_arrays
-from fedsuite.training.evaluation import outputs_over
-from fedsuite.training.loop import TrainingOptions
-from fedsuite.training.losses import refuse_sequences
 
 
 def mean_shares(log_responsibilities: Vector, log_shares: Vector) -> Vector:

@@ -18,15 +18,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedsuite.client import (
+    ARRAYS,
+    Reply,
+    Request,
+    RunError,
+    Told,
+    TrainingSummary,
+    features_over,
+    load_arrays,
+    model_arrays,
+    refuse_sequences,
+)
 from fedsuite.clients.personal.own_model import OwnModelClient
-from fedsuite.core.errors import RunError
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.groups import head_module, parameter_groups
-from fedsuite.training.evaluation import features_over
-from fedsuite.training.loop import TrainingSummary
-from fedsuite.training.losses import refuse_sequences
-from fedsuite.training.told import Told
 
 Floats = NDArray[np.float64]
 

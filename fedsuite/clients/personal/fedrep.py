@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
+from fedsuite.client import ARRAYS, Request, Told, TrainingSummary
 from fedsuite.clients.personal.partial import PartialClient
-from fedsuite.messages.records import ARRAYS, Request
-from fedsuite.training.loop import TrainingSummary
-from fedsuite.training.told import Told
 
 
 class FedRepClient(PartialClient):

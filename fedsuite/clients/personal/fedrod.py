@@ -7,13 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsuite.client import (
+    FederatedClient,
+    Reply,
+    Request,
+    load_arrays,
+    make_optimizer,
+    model_arrays,
+    take_step,
+)
 from fedsuite.data.specs import IGNORED
-from fedsuite.messages.records import Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.features import with_features
 from fedsuite.models.head import find_head
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.loop import make_optimizer, take_step
 from fedsuite.training.scoring import prefixed
 
 

@@ -2,9 +2,9 @@
 
 from torch import Tensor, nn
 
+from fedsuite.client import Told
 from fedsuite.clients.personal.two_models import TwoModelsClient
 from fedsuite.models.distillation import kl_divergence
-from fedsuite.training.told import Told
 
 
 class FMLClient(TwoModelsClient):

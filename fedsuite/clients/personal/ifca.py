@@ -1,8 +1,7 @@
 """Client of IFCA: trains the received model that fits its data best."""
 
+from fedsuite.client import CLUSTER, Reply, Request, load_arrays, model_arrays
 from fedsuite.clients.personal.several_models import SeveralModelsClient, received_models
-from fedsuite.messages.records import CLUSTER, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
 
 
 class IFCAClient(SeveralModelsClient):

@@ -7,11 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
+from fedsuite.client import (
+    REFERENCE,
+    UPDATE,
+    Reply,
+    Request,
+    Told,
+    model_arrays,
+    numpy_stream,
+)
 from fedsuite.clients.personal.own_model import OwnModelClient
-from fedsuite.core.rng import numpy_stream
-from fedsuite.messages.records import REFERENCE, UPDATE, Reply, Request
-from fedsuite.models.arrays import model_arrays
-from fedsuite.training.told import Told
 
 LARGEST_GRADIENT = 60.0
 """Length to which the gradient of the loss is clipped."""

@@ -2,9 +2,14 @@
 
 from typing import Any
 
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.base import FederatedClient
+from fedsuite.client import (
+    ARRAYS,
+    FederatedClient,
+    Reply,
+    Request,
+    load_arrays,
+    model_arrays,
+)
 from fedsuite.training.scoring import prefixed
 
 

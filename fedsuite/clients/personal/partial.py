@@ -1,9 +1,14 @@
 """Client that shares a part of its model."""
 
+from fedsuite.client import (
+    ARRAYS,
+    Reply,
+    Request,
+    TrainingSummary,
+    load_arrays,
+    model_arrays,
+)
 from fedsuite.clients.personal.own_model import OwnModelClient
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.loop import TrainingSummary
 
 
 class PartialClient(OwnModelClient):

@@ -7,11 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.models.arrays import load_arrays
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.loop import TrainingOptions
-from fedsuite.training.told import Told
+from fedsuite.client import (
+    ARRAYS,
+    FederatedClient,
+    Reply,
+    Request,
+    Told,
+    TrainingOptions,
+    load_arrays,
+)
 
 
 class PerFedAvgClient(FederatedClient):

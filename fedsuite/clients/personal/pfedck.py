@@ -3,10 +3,10 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsuite.client import Told
 from fedsuite.clients.personal.two_models import TwoModelsClient
 from fedsuite.models.distillation import distillation_loss
 from fedsuite.models.features import with_features
-from fedsuite.training.told import Told
 
 
 class PFedCKClient(TwoModelsClient):

@@ -9,12 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import ARRAYS, SHARES, Arrays, Reply, Request, model_record
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.evaluation import mean_loss
-from fedsuite.training.loop import TrainingSummary
+from fedsuite.client import (
+    ARRAYS,
+    SHARES,
+    Arrays,
+    FederatedClient,
+    Reply,
+    Request,
+    TrainingSummary,
+    Vector,
+    load_arrays,
+    mean_loss,
+    model_arrays,
+    model_record,
+)
 
 
 def updated(log_shares: Vector, losses: Vector) -> Vector:

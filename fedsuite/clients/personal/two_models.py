@@ -5,10 +5,15 @@ from abc import abstractmethod
 
 from torch import Tensor, nn
 
+from fedsuite.client import (
+    Reply,
+    Request,
+    load_arrays,
+    make_optimizer,
+    model_arrays,
+    take_step,
+)
 from fedsuite.clients.personal.own_model import PersonalModelClient
-from fedsuite.messages.records import Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.loop import make_optimizer, take_step
 
 
 class TwoModelsClient(PersonalModelClient):

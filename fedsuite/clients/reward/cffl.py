@@ -6,12 +6,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import RunError
-from fedsuite.core.vectors import Vector, largest, pack, unpack
-from fedsuite.messages.records import ARRAYS, STATISTICS, UPDATE, Arrays, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.told import Told
+from fedsuite.client import (
+    ARRAYS,
+    STATISTICS,
+    UPDATE,
+    Arrays,
+    FederatedClient,
+    Reply,
+    Request,
+    RunError,
+    Told,
+    Vector,
+    largest,
+    load_arrays,
+    model_arrays,
+    pack,
+    unpack,
+)
 
 
 class CFFLClient(FederatedClient):

@@ -4,11 +4,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsuite.messages.records import ARRAYS, LOSSES, NUM_BATCHES, Reply, Request
-from fedsuite.models.arrays import load_arrays
+from fedsuite.client import (
+    ARRAYS,
+    LOSSES,
+    NUM_BATCHES,
+    FederatedClient,
+    Reply,
+    Request,
+    Told,
+    load_arrays,
+)
 from fedsuite.models.evaluation_mode import evaluation_mode
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.told import Told
 
 
 class FedAVEClient(FederatedClient):

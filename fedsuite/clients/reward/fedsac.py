@@ -7,10 +7,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedsuite.messages.records import ALONE, ARRAYS, HELD, Arrays, Reply, Request
-from fedsuite.models.arrays import load_arrays, model_arrays
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.told import Told
+from fedsuite.client import (
+    ALONE,
+    ARRAYS,
+    HELD,
+    Arrays,
+    FederatedClient,
+    Reply,
+    Request,
+    Told,
+    load_arrays,
+    model_arrays,
+)
 
 
 class FedSACClient(FederatedClient):

@@ -16,11 +16,8 @@ counts as a failed one.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedsuite.core.keys import Value, With
-from fedsuite.core.rng import numpy_stream
 from fedsuite.core.rules import Rule
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.privacy_rules import Release
+from fedsuite.method import TRAIN, Release, Value, With, numpy_stream
 from fedsuite.rounds.rules import alike
 from fedsuite.strategies.averaging.fedavg import FedAvg
 

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from fedsuite.messages.records import Arrays
-from fedsuite.rounds.aggregation import step_towards
-from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.round_settings import ServerRate
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.method import (
+    Arrays,
+    ClientReply,
+    FederatedStrategy,
+    Release,
+    ServerRate,
+    step_towards,
+)
 
 
 class FedAvg(ServerRate, FederatedStrategy):

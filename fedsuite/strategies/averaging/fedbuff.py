@@ -35,27 +35,31 @@ from typing import ClassVar, Literal, cast
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedsuite.core.keys import Value, With
-from fedsuite.core.rng import numpy_stream
 from fedsuite.core.rules import Rule
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key, state
-from fedsuite.messages.records import (
+from fedsuite.method import (
     ARRAYS,
+    NO_REPLY,
     SERVER_ROUND,
     TRAIN,
     Arrays,
+    ClientReply,
     ConfigValue,
+    OneOf,
+    Rejection,
+    Release,
+    ReplyReader,
+    Value,
+    With,
+    key,
+    numpy_stream,
+    state,
 )
-from fedsuite.rounds.exchange import NO_REPLY, Rejection, ReplyReader
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.late_replies import Held, as_change, held_of, moved, state_of
 from fedsuite.rounds.membership import sample_clients
 from fedsuite.rounds.outstanding import Outstanding, Sent
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.rules import alike
-from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg, counted_alike
 
 

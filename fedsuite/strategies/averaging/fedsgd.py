@@ -12,13 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from fedsuite.core.keys import Value
-from fedsuite.messages.records import NUM_STEPS, Arrays
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
+from fedsuite.method import (
+    NUM_STEPS,
+    Arrays,
+    BadReply,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    Release,
+    Value,
+    with_advice,
+)
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import BadReply, ClientReply, with_advice
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -22,13 +22,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import TRAIN, Arrays
-from fedsuite.rounds.all_replies import GatheredStrategy, examples_of, metric_of
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.method import (
+    TRAIN,
+    Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    GatheredStrategy,
+    Vector,
+    examples_of,
+    key,
+    metric_of,
+)
 
 FORGOTTEN = "forgotten"
 

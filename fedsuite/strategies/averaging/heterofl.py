@@ -31,13 +31,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.errors import ConfigError
-from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
-from fedsuite.rounds.aggregation import cast_like
-from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE, ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.method import (
+    ARRAYS,
+    NO_COMMON_STEP,
+    OWN_RULE,
+    TRAIN,
+    Arrays,
+    ClientNeeds,
+    ClientReply,
+    ConfigError,
+    Exchange,
+    Release,
+    cast_like,
+)
 from fedsuite.strategies.averaging.network_models import NetworkModels
 
 

@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedsuite.core.errors import ConfigError
-from fedsuite.core.settings import part
-from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays
-from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.validation import Expected, spec_of
+from fedsuite.method import (
+    ARRAYS,
+    EVALUATE,
+    Arrays,
+    ConfigError,
+    Exchange,
+    Expected,
+    FederatedStrategy,
+    part,
+    spec_of,
+)
 
 if TYPE_CHECKING:
     from fedsuite.models.server_networks import ServerNetworks

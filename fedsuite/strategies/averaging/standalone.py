@@ -9,19 +9,21 @@ is alone waits for nobody.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from fedsuite.core.settings import key
-from fedsuite.messages.records import EVALUATE, TRAIN, Arrays
-from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import (
+from fedsuite.method import (
+    EVALUATE,
     NO_COMMON_STEP,
     NO_MODEL_BACK,
     NO_WHOLE_MODEL,
     OWN_RULE,
+    TRAIN,
+    Arrays,
     ClientNeeds,
+    ClientReply,
+    Exchange,
+    FederatedStrategy,
+    Release,
+    key,
 )
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import ClientReply
 
 
 def passes_of_round(epochs: int, server_round: int, num_rounds: int) -> int:

@@ -13,13 +13,8 @@ Deviation: no Jacobian correction, an optional regulariser of the paper.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from fedsuite.core.keys import Value
-from fedsuite.core.logs import ServerLogger
-from fedsuite.core.settings import state
-from fedsuite.messages.records import Arrays
+from fedsuite.method import Arrays, Exchange, Release, ServerLogger, Value, state
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.personal.partial import PartialAverage
 

@@ -46,8 +46,6 @@ from dataclasses import replace
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedsuite.core.errors import ConfigError
-from fedsuite.core.settings import given, state
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.decomposition import (
     SLOW,
@@ -57,19 +55,23 @@ from fedsuite.messages.decomposition import (
     Orders,
     clients_take_part,
 )
-from fedsuite.messages.records import (
+from fedsuite.method import (
     ARRAYS,
     EVALUATE,
     TRAIN,
     Arrays,
+    ClientNeeds,
+    ClientReply,
+    ConfigError,
     ConfigValue,
+    Exchange,
+    FederatedStrategy,
+    MethodDeclaration,
+    given,
+    state,
 )
 from fedsuite.models.groups import ParameterGroups, factored_groups
-from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import ClientNeeds, MethodDeclaration
-from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.exchange_layer import ExchangeLayer
-from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.decomposition.ledger import Ledger, nominal
 from fedsuite.strategies.decomposition.product_average import (

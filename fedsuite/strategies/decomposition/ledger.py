@@ -7,9 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedsuite.messages.array_records import num_bytes
-from fedsuite.messages.records import Arrays
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.method import Arrays, ClientReply, Exchange
 
 
 @dataclass

@@ -39,8 +39,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import ConfigError
-from fedsuite.messages.records import Arrays
+from fedsuite.method import Arrays, ConfigError
 
 Filters = NDArray[np.float64]
 

@@ -40,25 +40,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import ConfigError, RunError
-from fedsuite.core.keys import Unless
 from fedsuite.core.rules import Rule
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key, part, state
 from fedsuite.data.public_batches import public_batch
 from fedsuite.messages.quantisation import LARGEST_BITS, DeltaLedger
-from fedsuite.messages.records import (
+from fedsuite.method import (
     LOGITS,
     PROBABILITIES,
     SERVER_OUTPUTS,
     TRAIN,
     Arrays,
+    Between,
+    ClientNeeds,
+    ConfigError,
     ConfigValue,
+    RecordSpec,
+    RunError,
+    Unless,
+    key,
+    part,
+    state,
 )
 from fedsuite.models import build_model
 from fedsuite.models.assignment import Network, parse_networks
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.validation import RecordSpec
 from fedsuite.strategies.distillation.public_exchange import (
     Feedback,
     PublicExchange,

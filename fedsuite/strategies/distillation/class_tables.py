@@ -16,29 +16,30 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.keys import Value
-from fedsuite.core.settings import key, part
-from fedsuite.messages.records import (
+from fedsuite.method import (
     CLASS_TABLE,
     CLASSES,
     COUNTS,
     EVALUATE,
-    ROWS,
-    TRAIN,
-    Arrays,
-    ConfigValue,
-)
-from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import (
     NO_COMMON_STEP,
     NO_MODEL_BACK,
     NO_WHOLE_MODEL,
     OWN_RULE,
+    ROWS,
+    TRAIN,
+    Arrays,
+    BadReply,
+    ClientReply,
+    ConfigValue,
+    Exchange,
+    Expected,
+    FederatedStrategy,
+    Release,
+    Value,
+    key,
+    part,
 )
-from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import BadReply, ClientReply, Expected
 from fedsuite.strategies.distillation.public_exchange import COMMON, LARGEST_OUTPUT
 
 Floats = NDArray[np.float64]

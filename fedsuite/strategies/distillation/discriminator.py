@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.core.rng import stream_seed
-from fedsuite.messages.records import Arrays
+from fedsuite.method import Arrays, stream_seed
 from fedsuite.models.optimizer_state import load_training_state, training_state
 
 Network = Callable[[Tensor], Tensor]

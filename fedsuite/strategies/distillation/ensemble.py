@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsuite.core.rng import stream_seed
 from fedsuite.data.public_batches import public_batch
-from fedsuite.messages.records import Arrays
+from fedsuite.method import Arrays, stream_seed
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.distillation import kl_divergence
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode

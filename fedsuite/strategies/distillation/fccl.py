@@ -33,10 +33,7 @@ single client has nobody to correlate with, and only trains.
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import MEAN_OUTPUTS, TRAIN, Arrays
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import MEAN_OUTPUTS, TRAIN, Arrays, Between, ClientNeeds, key
 from fedsuite.strategies.distillation.public_exchange import (
     Feedback,
     PublicExchange,

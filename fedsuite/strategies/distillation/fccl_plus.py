@@ -32,12 +32,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Unless
-from fedsuite.core.search import Between
-from fedsuite.core.settings import given, key
-from fedsuite.messages.records import LOGITS, SIMILARITIES, TRAIN, Arrays
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.validation import RecordSpec
+from fedsuite.method import (
+    LOGITS,
+    SIMILARITIES,
+    TRAIN,
+    Arrays,
+    Between,
+    ClientNeeds,
+    RecordSpec,
+    Unless,
+    given,
+    key,
+)
 from fedsuite.strategies.distillation.fccl import FCCL, Target
 from fedsuite.strategies.distillation.public_exchange import Feedback
 

@@ -35,12 +35,20 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key, state
-from fedsuite.messages.records import TRAIN, Arrays, ConfigValue, grouped, joined
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import (
+    TRAIN,
+    Arrays,
+    BadReply,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    ConfigValue,
+    grouped,
+    joined,
+    key,
+    state,
+)
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.validation import BadReply, ClientReply
 from fedsuite.strategies.distillation.class_tables import ClassTables, packed, table_of
 
 Space = Literal["prob", "logit"]

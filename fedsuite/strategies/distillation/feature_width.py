@@ -1,10 +1,6 @@
 """The width of features, one for all clients of methods that average features."""
 
-from fedsuite.core.errors import RunError
-from fedsuite.messages.records import FEATURE_WIDTH
-from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.validation import Expected
+from fedsuite.method import FEATURE_WIDTH, Exchange, Expected, FederatedStrategy, RunError
 
 WIDTH = "feature-width"
 

@@ -40,15 +40,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from fedsuite.core.keys import Value
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import SELECTED, TRAIN, Arrays
+from fedsuite.method import (
+    LARGEST_COUNT,
+    SELECTED,
+    TRAIN,
+    Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    Release,
+    ScoredModel,
+    Value,
+    key,
+)
 from fedsuite.models.distillation import distillation_loss, select_correct
-from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import LARGEST_COUNT, ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 __all__ = ["FedAKD", "distillation_loss", "select_correct"]

@@ -38,11 +38,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 
-from fedsuite.core.keys import Value, With
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key, state
-from fedsuite.messages.records import ADVERSARIAL_GRADIENT, LOGITS, Arrays, ConfigValue
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import (
+    ADVERSARIAL_GRADIENT,
+    LOGITS,
+    Arrays,
+    Between,
+    ClientNeeds,
+    ConfigValue,
+    Value,
+    With,
+    key,
+    state,
+)
 from fedsuite.strategies.distillation.fedmd import FedMDLF
 from fedsuite.strategies.distillation.public_exchange import Feedback
 

@@ -44,14 +44,21 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedsuite.core.keys import Value, With
-from fedsuite.core.logs import ServerLogger
-from fedsuite.core.settings import key, part
-from fedsuite.messages.records import ARRAYS, TRAIN, Arrays
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange, Rejection
+from fedsuite.method import (
+    ARRAYS,
+    TRAIN,
+    Arrays,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    Rejection,
+    ServerLogger,
+    Value,
+    With,
+    key,
+    part,
+)
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.distillation.fedmd import FedMD, Match, Target
 from fedsuite.strategies.distillation.network_averages import Combination, NetworkAverages
 from fedsuite.strategies.distillation.public_exchange import DEFAULTS, LARGEST_OUTPUT

@@ -19,8 +19,7 @@ Less-forgetting is off by default. The discriminator is FedAL's.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedsuite.core.keys import Value
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import ClientNeeds, Value
 from fedsuite.strategies.distillation.fedal import FedAL
 from fedsuite.strategies.distillation.fedmd import LessForgetting
 from fedsuite.strategies.distillation.network_averages import NetworkAverages

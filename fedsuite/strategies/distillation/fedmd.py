@@ -29,12 +29,18 @@ local phase, so that no second model is kept.
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from fedsuite.core.keys import Unless, Value, With
 from fedsuite.core.rules import Rule
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import MEAN_OUTPUTS, TRAIN, Arrays
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import (
+    MEAN_OUTPUTS,
+    TRAIN,
+    Arrays,
+    ClientNeeds,
+    OneOf,
+    Unless,
+    Value,
+    With,
+    key,
+)
 from fedsuite.strategies.distillation.public_exchange import (
     DEFAULTS,
     Feedback,

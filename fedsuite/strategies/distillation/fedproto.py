@@ -45,21 +45,24 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.keys import Value
-from fedsuite.core.search import Between
-from fedsuite.core.settings import Declared, key, state
-from fedsuite.messages.records import (
+from fedsuite.method import (
     CLASS_TABLE,
     FEATURES,
     MEAN_OUTPUTS,
     ROWS,
     TRAIN,
     Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
     ConfigValue,
+    Declared,
+    Exchange,
+    RecordSpec,
+    Value,
+    key,
+    state,
 )
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.validation import ClientReply, RecordSpec
 from fedsuite.strategies.distillation.class_tables import (
     ClassTables,
     mean_rows,

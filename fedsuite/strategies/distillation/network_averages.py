@@ -4,13 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from fedsuite.core.keys import Value
-from fedsuite.core.settings import key
-from fedsuite.messages.records import ARRAYS, Arrays
-from fedsuite.rounds.aggregation import WeightedMean
-from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.method import (
+    ARRAYS,
+    NO_COMMON_STEP,
+    OWN_RULE,
+    Arrays,
+    ClientReply,
+    Exchange,
+    Value,
+    WeightedMean,
+    key,
+)
 from fedsuite.strategies.averaging.network_models import NetworkModels
 from fedsuite.strategies.distillation.public_exchange import PublicExchange
 

@@ -17,30 +17,32 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Value
-from fedsuite.core.settings import key, part, state
-from fedsuite.core.vectors import norm
-from fedsuite.messages.records import (
+from fedsuite.method import (
     EVALUATE,
     LOCAL_PHASE,
     LOGITS,
-    OUTPUTS,
-    TRAIN,
-    TRANSFER,
-    Arrays,
-    ConfigValue,
-)
-from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import (
     NO_COMMON_STEP,
     NO_MODEL_BACK,
     NO_WHOLE_MODEL,
+    OUTPUTS,
     OWN_RULE,
+    TRAIN,
+    TRANSFER,
+    Arrays,
+    ClientReply,
+    ConfigValue,
+    Exchange,
+    Expected,
+    FederatedStrategy,
+    RecordSpec,
+    Release,
+    Value,
+    key,
+    norm,
+    part,
+    state,
 )
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.report import RESERVED
-from fedsuite.rounds.validation import ClientReply, Expected, RecordSpec
 
 COMMON: Mapping[str, Value] = {
     "optimizer": "adam",

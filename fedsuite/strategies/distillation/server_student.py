@@ -10,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsuite.core.errors import RunError
-from fedsuite.core.rng import stream_seed
-from fedsuite.messages.records import Arrays
+from fedsuite.method import Arrays, RunError, stream_seed
 from fedsuite.models.distillation import probability_divergence
 from fedsuite.models.optimizer_state import load_training_state, training_state
 

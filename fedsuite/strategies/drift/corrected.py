@@ -22,10 +22,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
-from fedsuite.core.keys import Value
-from fedsuite.core.settings import key, state
-from fedsuite.core.vectors import norm
-from fedsuite.messages.records import (
+from fedsuite.messages.statistics import is_statistic
+from fedsuite.method import (
     ARRAYS,
     CONTROL,
     CONTROL_CHANGE,
@@ -34,16 +32,22 @@ from fedsuite.messages.records import (
     MEAN_EXAMPLES,
     PLAIN_MEAN,
     Arrays,
+    ClientReply,
     ConfigValue,
+    Exchange,
+    Expected,
+    FederatedStrategy,
+    Release,
+    Value,
+    WeightedMean,
+    cast_like,
     grouped,
     joined,
+    key,
+    norm,
+    spec_of,
+    state,
 )
-from fedsuite.messages.statistics import is_statistic
-from fedsuite.rounds.aggregation import WeightedMean, cast_like
-from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 
 class CorrectedStrategy(FederatedStrategy):

@@ -23,12 +23,17 @@ are refused: the server could not work out Delta_k.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import CONTROL, CONTROL_CHANGE, TRAIN, Arrays
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.method import (
+    CONTROL,
+    CONTROL_CHANGE,
+    TRAIN,
+    Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    key,
+)
 from fedsuite.strategies.drift.corrected import DriftStrategy
 
 

@@ -23,10 +23,7 @@ the server could not work out Delta_k.
 
 from typing import ClassVar
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import TRAIN, Between, ClientNeeds, key
 from fedsuite.strategies.drift.corrected import DriftStrategy
 
 

@@ -26,13 +26,17 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from fedsuite.core.rules import Rule
-from fedsuite.core.search import Between, OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN, Arrays
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.privacy_rules import Release
+from fedsuite.method import (
+    TRAIN,
+    Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    OneOf,
+    Release,
+    key,
+)
 from fedsuite.rounds.rules import alike
-from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg, counted_alike
 
 

@@ -16,16 +16,25 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Value
-from fedsuite.core.settings import given
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import NUM_STEPS, Arrays
-from fedsuite.rounds.all_replies import GatheredStrategy, by_client, examples_of, metric_of
-from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
+from fedsuite.method import (
+    LARGEST_COUNT,
+    NUM_STEPS,
+    Arrays,
+    ClientNeeds,
+    ClientReply,
+    GatheredStrategy,
+    NeededMetric,
+    ServerRate,
+    Value,
+    Vector,
+    by_client,
+    client_updates,
+    examples_of,
+    given,
+    metric_of,
+    take_step,
+)
 from fedsuite.rounds.guard import BELIEVED_COUNT, Limit
-from fedsuite.rounds.round_settings import ServerRate
-from fedsuite.rounds.updates import client_updates, take_step
-from fedsuite.rounds.validation import LARGEST_COUNT, ClientReply
 
 
 def normalised_step(updates: Vector, shares: Vector, steps: Vector) -> Vector:

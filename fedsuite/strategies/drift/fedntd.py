@@ -11,11 +11,7 @@ class. The server averages as FedAvg does. Deviations: none.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedsuite.core.keys import Value
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import TRAIN, Between, ClientNeeds, Value, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

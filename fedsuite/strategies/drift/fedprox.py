@@ -10,10 +10,7 @@ paper's own experiments; clients do a fixed amount of work (no gamma-inexactness
 
 from typing import ClassVar
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import TRAIN, Between, ClientNeeds, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -22,11 +22,7 @@ that the first round has a contrast too; PFLlib has one initial model, as here.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedsuite.core.keys import Unless, Value
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import TRAIN, Between, ClientNeeds, Unless, Value, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -24,12 +24,18 @@ rate.
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
-from fedsuite.core.settings import key
-from fedsuite.messages.records import ARRAYS, CONTROL, CONTROL_CHANGE, TRAIN, Arrays
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.round_settings import ServerRate
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.method import (
+    ARRAYS,
+    CONTROL,
+    CONTROL_CHANGE,
+    TRAIN,
+    Arrays,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    ServerRate,
+    key,
+)
 from fedsuite.strategies.drift.corrected import (
     CorrectedStrategy,
     PlainMean,

@@ -33,13 +33,17 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedsuite.core.settings import key, state
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays, ConfigValue
-from fedsuite.rounds.all_replies import LossStrategy
-from fedsuite.rounds.round_settings import LossRatio
+from fedsuite.method import (
+    Arrays,
+    ClientReply,
+    ConfigValue,
+    LossRatio,
+    LossStrategy,
+    Vector,
+    key,
+    state,
+)
 from fedsuite.rounds.simplex import capped_shares, minimize_on_simplex
-from fedsuite.rounds.validation import ClientReply
 
 Setting = Literal["cross-device", "cross-silo"]
 

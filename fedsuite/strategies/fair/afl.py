@@ -23,14 +23,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key, state
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays, ConfigValue
-from fedsuite.rounds.all_replies import LossStrategy
-from fedsuite.rounds.round_settings import LossRatio
+from fedsuite.method import (
+    Arrays,
+    Between,
+    ClientReply,
+    ConfigValue,
+    LossRatio,
+    LossStrategy,
+    Vector,
+    key,
+    state,
+)
 from fedsuite.rounds.simplex import capped_shares, project_to_simplex
-from fedsuite.rounds.validation import ClientReply
 
 
 def ascend(weights: Vector, losses: Vector, step: float) -> Vector:

@@ -55,27 +55,35 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedsuite.core.keys import Unless, Value, With
-from fedsuite.core.logs import ServerLogger
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import given, key, state
-from fedsuite.core.vectors import Vector, norm
 from fedsuite.messages.array_records import num_bytes
-from fedsuite.messages.records import (
+from fedsuite.method import (
     ARRAYS,
     LOSS_AFTER,
     LOSS_BEFORE,
     TRAIN,
     Arrays,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    LossRatio,
+    NeededMetric,
+    OneOf,
+    Release,
+    ServerLogger,
+    Unless,
+    Value,
+    Vector,
+    With,
+    apply_update,
+    given,
+    key,
+    norm,
+    state,
+    update_of,
+    weighted_sum,
+    with_statistics,
 )
-from fedsuite.rounds.aggregation import apply_update, update_of, weighted_sum
-from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
-from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.guard import Limit, within_ratio
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.round_settings import LossRatio
-from fedsuite.rounds.updates import with_statistics
-from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.fair.fedeba_equations import (
     Schedule,

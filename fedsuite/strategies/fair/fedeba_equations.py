@@ -12,9 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays
-from fedsuite.rounds.aggregation import weighted_mean, weighted_sum
+from fedsuite.method import Arrays, Vector, weighted_mean, weighted_sum
 
 Schedule = Literal["constant", "linear", "concave", "convex"]
 

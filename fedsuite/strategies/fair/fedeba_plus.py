@@ -9,27 +9,33 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedsuite.core.keys import Unless, Value
-from fedsuite.core.logs import ServerLogger
-from fedsuite.core.search import Between
-from fedsuite.core.settings import given, key, state
-from fedsuite.core.vectors import Vector
 from fedsuite.messages.array_records import num_bytes
-from fedsuite.messages.records import (
+from fedsuite.method import (
     ARRAYS,
     GRADIENT,
     NUM_STEPS,
     PROBE,
     TRAIN,
     Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    Expected,
+    NeededMetric,
+    Release,
+    ServerLogger,
+    Unless,
+    Value,
+    Vector,
+    given,
+    key,
+    spec_of,
+    state,
+    update_of,
 )
-from fedsuite.rounds.aggregation import update_of
-from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
-from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.quorum import QuorumMissed
-from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies.fair.fedeba import FedEBA, client_updates
 from fedsuite.strategies.fair.fedeba_equations import (
     fair_gradient,

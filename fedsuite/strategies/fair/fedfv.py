@@ -30,20 +30,25 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key, state
-from fedsuite.core.vectors import Vector, norm
-from fedsuite.messages.records import Arrays, ConfigValue, grouped, joined
-from fedsuite.rounds.all_replies import LossStrategy
-from fedsuite.rounds.updates import (
+from fedsuite.method import (
+    Arrays,
+    ClientReply,
+    ConfigValue,
+    LossStrategy,
+    OneOf,
+    Vector,
     client_updates,
     flatten,
+    grouped,
     inner,
+    joined,
+    key,
+    norm,
     parameter_names,
+    state,
     take_step,
     unflatten,
 )
-from fedsuite.rounds.validation import ClientReply
 
 History = Literal["paper", "code"]
 Floats = NDArray[np.floating[Any]]

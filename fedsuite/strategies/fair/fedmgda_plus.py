@@ -19,14 +19,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsuite.core.search import Between, OneOf
-from fedsuite.core.settings import key
-from fedsuite.core.vectors import Vector, norm
-from fedsuite.messages.records import Arrays
-from fedsuite.rounds.all_replies import GatheredStrategy, by_client
+from fedsuite.method import (
+    Arrays,
+    Between,
+    ClientReply,
+    GatheredStrategy,
+    OneOf,
+    Vector,
+    by_client,
+    client_updates,
+    inner,
+    key,
+    norm,
+    take_step,
+)
 from fedsuite.rounds.simplex import minimize_on_simplex
-from fedsuite.rounds.updates import client_updates, inner, take_step
-from fedsuite.rounds.validation import ClientReply
 
 
 def gram_matrix(directions: Vector) -> Vector:

@@ -28,14 +28,20 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import EVALUATE, SHARES, TRAIN, Arrays
-from fedsuite.rounds.all_replies import examples_of
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
+from fedsuite.method import (
+    EVALUATE,
+    SHARES,
+    TRAIN,
+    Arrays,
+    BadReply,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    OneOf,
+    examples_of,
+    key,
+)
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.validation import BadReply, ClientReply
 from fedsuite.strategies.personal.several_models import SeveralModels
 
 

@@ -21,10 +21,7 @@ M.
 
 from typing import ClassVar, Literal
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import TRAIN, Between, ClientNeeds, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 Extension = Literal["tangent", "code"]

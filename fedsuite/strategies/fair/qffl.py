@@ -31,17 +31,27 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import given, key
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import ARRAYS, LEARNING_RATE, Arrays
-from fedsuite.rounds.aggregation import weighted_mean
-from fedsuite.rounds.all_replies import LossStrategy, by_client, metric_of
-from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
+from fedsuite.method import (
+    ARRAYS,
+    LEARNING_RATE,
+    Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    LossRatio,
+    LossStrategy,
+    NeededMetric,
+    Vector,
+    by_client,
+    client_updates,
+    given,
+    inner,
+    key,
+    metric_of,
+    weighted_mean,
+    with_statistics,
+)
 from fedsuite.rounds.guard import within_ratio
-from fedsuite.rounds.round_settings import LossRatio
-from fedsuite.rounds.updates import client_updates, inner, with_statistics
-from fedsuite.rounds.validation import ClientReply
 
 LOSS_FLOOR = 1e-10
 LEAST_RATE = 1e-12

@@ -27,16 +27,25 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Value
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import ARRAYS, RANK, RANKING, Arrays, model_record
-from fedsuite.rounds.aggregation import weighted_mean
-from fedsuite.rounds.all_replies import LossStrategy, examples_of
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
+from fedsuite.method import (
+    ARRAYS,
+    RANK,
+    RANKING,
+    Arrays,
+    BadReply,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    Expected,
+    LossStrategy,
+    OneOf,
+    Value,
+    examples_of,
+    key,
+    model_record,
+    weighted_mean,
+)
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.validation import BadReply, ClientReply, Expected
 
 
 def elected(rankings: Sequence[Sequence[int]]) -> int:

@@ -23,15 +23,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays
-from fedsuite.rounds.all_replies import LossStrategy, examples_of
+from fedsuite.method import (
+    Arrays,
+    Between,
+    ClientReply,
+    LossRatio,
+    LossStrategy,
+    Release,
+    Vector,
+    examples_of,
+    key,
+)
 from fedsuite.rounds.guard import within_ratio
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.round_settings import LossRatio
-from fedsuite.rounds.validation import ClientReply
 
 
 def tilted_weights(losses: Vector, tilt: float, prior: Vector) -> Vector:

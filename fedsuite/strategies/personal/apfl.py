@@ -21,11 +21,16 @@ not parameters.
 
 from typing import ClassVar
 
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import EVALUATE, TRAIN
-from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
-from fedsuite.rounds.privacy_rules import UNARGUED, Release
+from fedsuite.method import (
+    EVALUATE,
+    TRAIN,
+    UNARGUED,
+    ClientNeeds,
+    OneOf,
+    Release,
+    ScoredModel,
+    key,
+)
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

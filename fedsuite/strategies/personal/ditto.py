@@ -18,10 +18,7 @@ one lambda. v_k also moves in a round that misses its quorum.
 
 from typing import ClassVar
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
+from fedsuite.method import TRAIN, Between, ClientNeeds, ScoredModel, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -25,10 +25,7 @@ here where all arrays to be mixed are equal.
 
 from typing import ClassVar
 
-from fedsuite.core.search import Between, OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
+from fedsuite.method import TRAIN, Between, ClientNeeds, OneOf, ScoredModel, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

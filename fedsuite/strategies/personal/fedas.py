@@ -29,14 +29,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from fedsuite.core.search import Between, OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import EVALUATE, TRAIN, Arrays
-from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
-from fedsuite.rounds.exchange import Exchange
+from fedsuite.method import (
+    EVALUATE,
+    LARGEST_COUNT,
+    TRAIN,
+    Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    OneOf,
+    Release,
+    ScoredModel,
+    key,
+)
 from fedsuite.rounds.guard import BELIEVED_COUNT, Limit
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import LARGEST_COUNT, ClientReply
 from fedsuite.strategies.personal.fedper import FedPer
 
 FISHER = "fisher"

@@ -10,10 +10,7 @@ Deviation: none; the paper leaves the number of epochs to the experiment.
 
 from typing import ClassVar
 
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import EVALUATE
-from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
+from fedsuite.method import EVALUATE, ClientNeeds, OneOf, ScoredModel, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -19,13 +19,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from fedsuite.core.settings import key, part
-from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays
+from fedsuite.method import (
+    ARRAYS,
+    EVALUATE,
+    Arrays,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    Release,
+    key,
+    part,
+    spec_of,
+)
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import ClientReply, spec_of
 from fedsuite.strategies.personal.fedavg_ft import FedAvgFT
 
 

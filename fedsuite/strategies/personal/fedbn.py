@@ -11,7 +11,7 @@ Known to hold: a model without batch normalisation makes this FedAvg, bit for bi
 Deviation: a client that never took part is scored with the initial normalisation.
 """
 
-from fedsuite.core.logs import ServerLogger
+from fedsuite.method import ServerLogger
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.strategies.personal.partial import PartialAverage
 

@@ -29,13 +29,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Value
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import Arrays
-from fedsuite.rounds.all_replies import examples_of
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.method import Arrays, ClientNeeds, ClientReply, OneOf, Value, examples_of, key
 from fedsuite.strategies.personal.several_models import SeveralModels
 
 

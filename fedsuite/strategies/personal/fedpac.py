@@ -34,19 +34,27 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Value
-from fedsuite.core.logs import ServerLogger
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key, state
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import TRAIN, Arrays, ConfigValue, grouped, joined
-from fedsuite.rounds.aggregation import weighted_mean
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
+from fedsuite.method import (
+    TRAIN,
+    Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    ConfigError,
+    ConfigValue,
+    Exchange,
+    Release,
+    ServerLogger,
+    Value,
+    Vector,
+    grouped,
+    joined,
+    key,
+    spec_of,
+    state,
+    weighted_mean,
+)
 from fedsuite.rounds.simplex import least_form_on_simplex
-from fedsuite.rounds.validation import ClientReply, spec_of
 from fedsuite.strategies.personal.fedper import FedPer
 
 logger = ServerLogger(__name__)

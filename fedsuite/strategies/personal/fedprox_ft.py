@@ -7,7 +7,7 @@ proximal term.
 
 from typing import ClassVar
 
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import ClientNeeds
 from fedsuite.strategies.drift.fedprox import FedProx
 from fedsuite.strategies.personal.fedavg_ft import FedAvgFT
 

@@ -11,10 +11,7 @@ plain). Deviation: no fine-tuning of heads after the last round.
 
 from typing import ClassVar
 
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import TRAIN, ClientNeeds, OneOf, key
 from fedsuite.strategies.personal.fedper import FedPer
 
 

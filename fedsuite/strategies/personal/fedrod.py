@@ -18,9 +18,7 @@ generic one.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedsuite.core.keys import Value
-from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
-from fedsuite.rounds.privacy_rules import UNARGUED, Release
+from fedsuite.method import UNARGUED, ClientNeeds, Release, ScoredModel, Value
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -27,11 +27,7 @@ loss moves both models, and gradients are clipped to a norm of 10, for which the
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedsuite.core.keys import Value
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
+from fedsuite.method import TRAIN, ClientNeeds, OneOf, ScoredModel, Value, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -24,13 +24,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import ARRAYS, CLUSTER, Arrays, model_record
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
+from fedsuite.method import (
+    ARRAYS,
+    CLUSTER,
+    Arrays,
+    BadReply,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    OneOf,
+    key,
+    model_record,
+)
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.validation import BadReply, ClientReply
 from fedsuite.strategies.personal.several_models import SeveralModels
 
 

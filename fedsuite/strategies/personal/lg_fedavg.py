@@ -17,13 +17,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fedsuite.core.rules import Rule
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import key
-from fedsuite.messages.records import Arrays
+from fedsuite.method import Arrays, ClientReply, OneOf, Release, key
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.rules import alike
-from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.averaging.fedavg import counted_alike
 from fedsuite.strategies.personal.partial import PartialAverage
 

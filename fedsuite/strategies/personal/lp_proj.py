@@ -30,30 +30,34 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Value, With
 from fedsuite.core.rules import Rule
-from fedsuite.core.search import Between, OneOf
-from fedsuite.core.settings import key, state
-from fedsuite.messages.records import (
+from fedsuite.method import (
     EVALUATE,
+    NO_COMMON_STEP,
+    NO_WHOLE_MODEL,
+    OWN_RULE,
     REFERENCE,
     TRAIN,
     UPDATE,
     Arrays,
-    ConfigValue,
-)
-from fedsuite.rounds.aggregation import WeightedMean, apply_update
-from fedsuite.rounds.base import FederatedStrategy
-from fedsuite.rounds.declaration import (
-    NO_COMMON_STEP,
-    NO_WHOLE_MODEL,
-    OWN_RULE,
+    Between,
     ClientNeeds,
+    ClientReply,
+    ConfigValue,
+    Exchange,
+    Expected,
+    FederatedStrategy,
+    OneOf,
+    Release,
+    ServerRate,
+    Value,
+    WeightedMean,
+    With,
+    apply_update,
+    key,
+    spec_of,
+    state,
 )
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.round_settings import ServerRate
-from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 
 class LpProj(ServerRate, FederatedStrategy):

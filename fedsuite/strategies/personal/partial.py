@@ -4,14 +4,22 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from fedsuite.core.settings import part
-from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
 from fedsuite.messages.statistics import is_statistic
+from fedsuite.method import (
+    ARRAYS,
+    EVALUATE,
+    NO_WHOLE_MODEL,
+    TRAIN,
+    Arrays,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    Expected,
+    Release,
+    part,
+    spec_of,
+)
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.declaration import NO_WHOLE_MODEL, ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -14,11 +14,16 @@ uses it for both.
 
 from typing import ClassVar
 
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import EVALUATE, TRAIN
-from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
-from fedsuite.rounds.privacy_rules import UNARGUED, Release
+from fedsuite.method import (
+    EVALUATE,
+    TRAIN,
+    UNARGUED,
+    Between,
+    ClientNeeds,
+    Release,
+    ScoredModel,
+    key,
+)
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

@@ -33,26 +33,33 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Value
-from fedsuite.core.search import Between, OneOf
-from fedsuite.core.settings import key, state
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import (
+from fedsuite.method import (
     ARRAYS,
     EVALUATE,
+    NO_COMMON_STEP,
+    OWN_RULE,
     TRAIN,
     Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
     ConfigValue,
+    Exchange,
+    GatheredStrategy,
+    OneOf,
+    Release,
+    ScoredModel,
+    Value,
+    Vector,
+    examples_of,
+    flatten,
     grouped,
     joined,
+    key,
+    parameter_names,
+    state,
+    weighted_mean,
 )
-from fedsuite.rounds.aggregation import weighted_mean
-from fedsuite.rounds.all_replies import GatheredStrategy, examples_of
-from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE, ClientNeeds, ScoredModel
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.updates import flatten, parameter_names
-from fedsuite.rounds.validation import ClientReply
 
 
 def cosine_distances(changes: Vector) -> Vector:

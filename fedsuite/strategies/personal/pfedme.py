@@ -21,12 +21,16 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fedsuite.core.rules import Rule
-from fedsuite.core.search import Between
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN, Arrays
-from fedsuite.rounds.aggregation import step_towards
-from fedsuite.rounds.declaration import ClientNeeds, ScoredModel
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.method import (
+    TRAIN,
+    Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    ScoredModel,
+    key,
+    step_towards,
+)
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 

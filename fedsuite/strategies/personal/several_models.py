@@ -12,25 +12,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from fedsuite.core.keys import Value
-from fedsuite.core.rng import numpy_stream
-from fedsuite.core.settings import state
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import (
+from fedsuite.messages.statistics import is_statistic
+from fedsuite.method import (
     ARRAYS,
+    NO_COMMON_STEP,
+    OWN_RULE,
     Arrays,
+    ClientReply,
     ConfigValue,
+    Exchange,
+    GatheredStrategy,
+    Release,
+    ScoredModel,
+    Value,
+    Vector,
     grouped,
     joined,
     model_record,
+    numpy_stream,
+    spec_of,
+    state,
+    weighted_mean,
 )
-from fedsuite.messages.statistics import is_statistic
-from fedsuite.rounds.aggregation import weighted_mean
-from fedsuite.rounds.all_replies import GatheredStrategy
-from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE, ScoredModel
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.validation import ClientReply, spec_of
 
 NO_SHARE = 1e-12
 """Sum of the clients' weights of a model at which it stays as it is."""

@@ -39,17 +39,34 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from fedsuite.core.keys import Value
-from fedsuite.core.search import Between, OneOf
-from fedsuite.core.settings import key, part, state
-from fedsuite.core.vectors import Vector, pack, packed_size, top_k, unpack
-from fedsuite.messages.records import ARRAYS, STATISTICS, TRAIN, UPDATE, Arrays, ConfigValue
-from fedsuite.rounds.aggregation import weighted_mean
-from fedsuite.rounds.all_replies import examples_of
-from fedsuite.rounds.declaration import NO_WHOLE_MODEL, ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.updates import parameter_names
-from fedsuite.rounds.validation import ClientReply, RecordSpec, spec_of
+from fedsuite.method import (
+    ARRAYS,
+    NO_WHOLE_MODEL,
+    STATISTICS,
+    TRAIN,
+    UPDATE,
+    Arrays,
+    Between,
+    ClientNeeds,
+    ClientReply,
+    ConfigValue,
+    Exchange,
+    OneOf,
+    RecordSpec,
+    Value,
+    Vector,
+    examples_of,
+    key,
+    pack,
+    packed_size,
+    parameter_names,
+    part,
+    spec_of,
+    state,
+    top_k,
+    unpack,
+    weighted_mean,
+)
 from fedsuite.strategies.reward.cgsv import total_update
 from fedsuite.strategies.reward.reputation import (
     VALIDATION_DEFAULTS,

@@ -28,10 +28,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays
-from fedsuite.rounds.all_replies import examples_of
-from fedsuite.rounds.validation import ClientReply
+from fedsuite.method import Arrays, ClientReply, Vector, examples_of
 from fedsuite.strategies.reward.reputation import (
     CommonUpdateKeys,
     RewardStrategy,

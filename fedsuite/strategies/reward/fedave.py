@@ -32,14 +32,23 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.keys import Value
-from fedsuite.core.settings import key, part, state
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import ARRAYS, LOSSES, NUM_BATCHES, TRAIN, Arrays
-from fedsuite.rounds.all_replies import examples_of
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.validation import ClientReply, RecordSpec
+from fedsuite.method import (
+    ARRAYS,
+    LOSSES,
+    NUM_BATCHES,
+    TRAIN,
+    Arrays,
+    ClientNeeds,
+    ClientReply,
+    Exchange,
+    RecordSpec,
+    Value,
+    Vector,
+    examples_of,
+    key,
+    part,
+    state,
+)
 from fedsuite.strategies.reward.cgsv import total_update
 from fedsuite.strategies.reward.reputation import (
     VALIDATION_DEFAULTS,

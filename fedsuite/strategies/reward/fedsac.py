@@ -46,18 +46,29 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsuite.core.errors import ConfigError
-from fedsuite.core.keys import Value
-from fedsuite.core.search import OneOf
-from fedsuite.core.settings import given, key, part, state
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import ALONE, ARRAYS, HELD, Arrays, ConfigValue
+from fedsuite.method import (
+    ALONE,
+    ARRAYS,
+    HELD,
+    Arrays,
+    ClientNeeds,
+    ClientReply,
+    ConfigError,
+    ConfigValue,
+    Exchange,
+    Expected,
+    OneOf,
+    Value,
+    Vector,
+    WeightedMean,
+    given,
+    key,
+    part,
+    spec_of,
+    state,
+)
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.aggregation import WeightedMean
-from fedsuite.rounds.declaration import ClientNeeds
-from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.quorum import QuorumMissed
-from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies.reward.neurons import (
     WHOLE,
     HeldMean,

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays
+from fedsuite.method import Arrays, Vector, cast_like
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.aggregation import cast_like
 
 WHOLE = 100.0
 """Importance of all neurons together."""

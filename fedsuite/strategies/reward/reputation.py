@@ -20,27 +20,36 @@ from typing import ClassVar, Protocol
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
-from fedsuite.core.keys import Value
-from fedsuite.core.search import Between
-from fedsuite.core.settings import Declared, key, state
-from fedsuite.core.vectors import Vector, norm, top_k
 from fedsuite.messages.array_records import to_arrays
-from fedsuite.messages.records import (
+from fedsuite.method import (
     ARRAYS,
     EVALUATE,
+    NO_COMMON_STEP,
+    OWN_RULE,
     TRAIN,
     Arrays,
+    Between,
+    ClientReply,
     ConfigValue,
+    Declared,
+    Exchange,
+    GatheredStrategy,
+    Release,
+    Value,
+    Vector,
+    cast_like,
+    examples_of,
+    flatten,
     grouped,
+    inner,
     joined,
+    key,
+    norm,
+    parameter_names,
+    state,
+    top_k,
+    weighted_mean,
 )
-from fedsuite.rounds.aggregation import cast_like, weighted_mean
-from fedsuite.rounds.all_replies import GatheredStrategy, examples_of
-from fedsuite.rounds.declaration import NO_COMMON_STEP, OWN_RULE
-from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.privacy_rules import Release
-from fedsuite.rounds.updates import flatten, inner, parameter_names
-from fedsuite.rounds.validation import ClientReply
 
 VALIDATION_DEFAULTS: Mapping[str, Value] = {"server-validation-fraction": 0.1}
 """Defaults of methods that score models on the server, as in the papers."""
