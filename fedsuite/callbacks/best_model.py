@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from typing_extensions import override
+
 from fedsuite.callbacks.early_stop import Best
 from fedsuite.core.files import safetensors_bytes
 from fedsuite.messages.array_records import to_arrays
@@ -37,15 +39,15 @@ class BestModel(Callback):
         self._folder = folder
         self._arrays: Arrays = {}
 
+    @override
     def on_start(self, state: RunState) -> None:
-        """Replace what rounds wrote that are lost; a new run has none."""
         if self._arrays:
             self._write()
         else:
             self._folder.remove(BEST_MODEL)
 
+    @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
-        """Write the model if it is the best so far."""
         if self.best.improved(report):
             self._arrays = to_arrays(state.arrays)
             self._write()

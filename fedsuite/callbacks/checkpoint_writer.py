@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from typing_extensions import override
+
 from fedsuite.core.files import make_folder
 from fedsuite.messages.records import Arrays
 from fedsuite.results.writer import RunFolder
@@ -92,12 +94,12 @@ class CheckpointWriter(Callback):
             if isinstance(other, RemembersArrays):
                 other.recall_arrays(checkpoint.callback_arrays.get(other.name, {}))
 
+    @override
     def on_start(self, state: RunState) -> None:
-        """Delete the files of a process that died after its last checkpoint."""
         self._tidy(state)
 
+    @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
-        """Write a checkpoint if one is due."""
         last = report.server_round == state.num_rounds or state.stop_reason is not None
         if self._every and (last or report.server_round % self._every == 0):
             self.write(state)

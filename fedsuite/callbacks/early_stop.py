@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from typing_extensions import override
+
 from fedsuite.core.errors import ConfigError
 from fedsuite.rounds.events import Callback, RoundReport, RunState
 
@@ -74,12 +76,12 @@ class EarlyStop(Callback):
         self._patience = patience
         self._without = 0
 
+    @override
     def on_start(self, state: RunState) -> None:
-        """Stop at once if the resumed run had stopped."""
         self._judge(state)
 
+    @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
-        """Count evaluations without improvement."""
         improved = self._best.improved(report)
         if improved is None:
             return

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from typing_extensions import override
+
 from fedsuite.core.metrics import of_clients
 from fedsuite.core.progress import ROUNDS, Work, round_words
 from fedsuite.rounds.events import Callback, RoundReport, RunState
@@ -35,17 +37,17 @@ class Progress(Callback):
         self._rounds = Work(ROUNDS)
         self._shown = ExitStack()
 
+    @override
     def on_start(self, state: RunState) -> None:
-        """Show how many rounds are done."""
         self._rounds = Work(ROUNDS, state.num_rounds, state.server_round)
         self._shown.enter_context(self._rounds)
 
+    @override
     def on_end(self, state: RunState, error: BaseException | None) -> None:
-        """Show that no longer."""
         self._shown.close()
 
+    @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
-        """Print the round, unless one was printed a moment ago."""
         self._rounds.show(report.server_round)
         if not self._last:
             # The first round loads what the others find in memory.

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Iterator
 
+from typing_extensions import override
+
 from fedsuite.core.metrics import is_accuracy, is_fraction
 from fedsuite.results.layout import UNCOUNTED
 from fedsuite.results.writer import RunFolder
@@ -26,8 +28,8 @@ class Recorder(Callback):
         self._folder = folder
         self._told: set[tuple[object, str]] = set()
 
+    @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
-        """Write the round."""
         server_round = report.server_round
         self._folder.append(
             "clients",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from fedsuite.core.errors import one_line
 from fedsuite.core.extras import MissingExtraError, naming_extras
 from fedsuite.core.keys import Value
@@ -79,8 +81,8 @@ class Tracking(Callback):
         self._experiment = experiment
         self._tracker: Tracker | None = None
 
+    @override
     def on_start(self, state: RunState) -> None:
-        """Open the tracker; a resumed run goes on under its name in the tracker."""
         with self._harmless():
             known = read_manifest(self._folder.path).get(IDS, {})
             run = TrackedRun(
@@ -96,8 +98,8 @@ class Tracking(Callback):
                 ids = {**known, self._name: self._tracker.run_id}
                 self._folder.update_manifest(**{IDS: ids})
 
+    @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
-        """Log the round."""
         if self._tracker is not None:
             with self._harmless():
                 self._tracker.log(report)

@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
 
+from typing_extensions import override
+
 from fedsuite.core.errors import ConfigError, described
 from fedsuite.core.output import print_line
 
@@ -80,8 +82,8 @@ class ServerLogger:
 class JsonFormatter(logging.Formatter):
     """Formatter of one line of ASCII JSON per record, which nothing can break."""
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         when = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, str | int] = {
             "time": when.isoformat(timespec="milliseconds"),

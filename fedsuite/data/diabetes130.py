@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from fedsuite.core.errors import DataError, one_line
 from fedsuite.core.settings import key
@@ -106,8 +107,8 @@ class Diabetes130(Source):
         help="what is predicted: any readmission, or one within 30 days",
     )
 
+    @override
     def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
-        """Read the table below ``data_dir / spec.folder``."""
         import pyarrow.compute as pc
 
         file = _find(spec, dataset_folder(spec, data_dir))
@@ -135,8 +136,8 @@ class Diabetes130(Source):
             groups=_numbered(table["patient_nbr"]),
         )
 
+    @override
     def prepare(self, raw: RawData, train_rows: IntArray) -> RawData:
-        """Standardise the numbers; see :func:`fedsuite.data.tabular.standardised`."""
         return standardised(raw, train_rows, 1 + len(NUMBERS) + len(VISITS))
 
 

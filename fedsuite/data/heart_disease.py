@@ -19,6 +19,7 @@ import io
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.core.errors import DataError
 from fedsuite.core.text import read_text
@@ -50,8 +51,8 @@ _MISSING = ("", "?", "-9", "-9.0")
 class HeartDisease(Source):
     """The tables of the four hospitals."""
 
+    @override
     def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
-        """Read the four files below ``data_dir / spec.folder``."""
         tables = [_read(dataset_file(spec, data_dir, name)) for name in FILES]
         labels = np.concatenate([(table[LABEL] > 0).astype(np.int64) for table in tables])
         ids = np.repeat(np.arange(len(tables)), [len(table[LABEL]) for table in tables])
@@ -62,8 +63,8 @@ class HeartDisease(Source):
             strata=2 * ids + labels,
         )
 
+    @override
     def prepare(self, raw: RawData, train_rows: IntArray) -> RawData:
-        """Standardise the numbers; see :func:`fedsuite.data.tabular.standardised`."""
         return standardised(raw, train_rows, len(NUMBERS))
 
 

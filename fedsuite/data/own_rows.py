@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from fedsuite.core.errors import DataError, FedsuiteError, one_line
 from fedsuite.core.plug_ins import import_code
@@ -68,8 +69,8 @@ class OwnRows(Source):
             groups=None if checked.ids is None else np.concatenate(checked.ids),
         )
 
+    @override
     def described(self, spec: DatasetSpec, raw: RawData) -> DatasetSpec:
-        """Return the description with classes, shape and scaling of the rows."""
         return _described(spec, raw.features, int(raw.labels.max()))
 
 

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from typing_extensions import override
+
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.settings import key
 from fedsuite.data.specs import DatasetSpec, RawData, Source
@@ -18,14 +20,14 @@ class OwnTable(Source):
         default=2, help="classes of its rows, numbered from 0", minimum=2
     )
 
+    @override
     def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
-        """Refuse, because only sites have rows."""
         raise ConfigError(
             f"key dataset = {spec.name!r}: it has no rows of its own; name those who have "
             'with sites = "A, B"'
         )
 
+    @override
     def shaped(self, spec: DatasetSpec) -> DatasetSpec:
-        """Return the data set with the experiment's shape."""
         shape = (self.table_columns,)
         return replace(spec, input_shape=shape, num_classes=self.table_classes)

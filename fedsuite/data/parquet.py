@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from fedsuite.core.errors import DataError, one_line
 from fedsuite.core.extras import naming_extras
@@ -44,8 +45,8 @@ class _Table:
 class Parquet(Source):
     """Images of Parquet files."""
 
+    @override
     def load(self, spec: DatasetSpec, data_dir: Path | None) -> RawData:
-        """Read an image data set from ``data_dir / spec.folder``, or else from the hub."""
         folder = data_dir / spec.folder if data_dir is not None else None
         if folder is not None and folder.is_dir():
             files = find_files(spec, folder)

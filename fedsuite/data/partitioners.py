@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from flwr_datasets.partitioner import Partitioner
+from typing_extensions import override
 
 from fedsuite.core.errors import DataError
 from fedsuite.data.division import Division, Partition, Samples
@@ -68,8 +69,8 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
         self._num_partitions = num_partitions
 
     @property
+    @override
     def num_partitions(self) -> int:
-        """Number of clients."""
         return self._num_partitions
 
     @property
@@ -104,8 +105,8 @@ class SuitePartitioner(Partitioner):  # type: ignore[misc]
             )
         return tuple(parts.test)
 
+    @override
     def load_partition(self, partition_id: int) -> "Dataset":
-        """Return the rows of client ``partition_id``, 0 to ``num_partitions - 1``."""
         return self.dataset.select(self.indices[partition_id])
 
     def _samples(self, train: "Dataset", *test: "Dataset") -> Samples:
@@ -162,8 +163,8 @@ class SameMixPartitioner(Partitioner):  # type: ignore[misc]
         self.train = train
 
     @property
+    @override
     def num_partitions(self) -> int:
-        """Number of clients."""
         return self.train.num_partitions
 
     @cached_property
@@ -173,6 +174,6 @@ class SameMixPartitioner(Partitioner):  # type: ignore[misc]
             raise DataError("load a training partition before the first test partition")
         return self.train.test_indices(self.dataset)
 
+    @override
     def load_partition(self, partition_id: int) -> "Dataset":
-        """Return the test rows of client ``partition_id``."""
         return self.dataset.select(self.indices[partition_id])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError, DataError
 from fedsuite.core.keys import Value
@@ -79,8 +80,8 @@ class SiteFederation(FederatedData):
         return hashlib.sha256("/".join(("sites", *self._names)).encode()).hexdigest()
 
     @property
+    @override
     def description(self) -> dict[str, Value]:
-        """Names and shapes of the data, for the run's folder; no numbers of rows."""
         return {
             "dataset": self.spec.name,
             "partitioner": self.partitioner,
@@ -92,8 +93,8 @@ class SiteFederation(FederatedData):
             "fingerprint": self.fingerprint,
         }
 
+    @override
     def client(self, client_id: int) -> ClientData:
-        """Return the rows of a site, at the site only."""
         if client_id not in self._sites:
             raise DataError(
                 f"client {client_id}: the rows of a site lie at its own node and nowhere "
@@ -119,8 +120,8 @@ class SiteFederation(FederatedData):
             self._site_data[site] = data
         return self._site_data[site]
 
+    @override
     def class_counts(self) -> npt.NDArray[np.int64]:
-        """Refuse, because sites do not tell their classes."""
         raise DataError(
             "the experiment has sites with data of their own: which classes they hold "
             "stays with them"

@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
+from typing_extensions import override
 
 from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
@@ -93,10 +94,11 @@ class LocalGrid(Grid):
         """Do nothing, because there is one run."""
 
     @property
+    @override
     def run(self) -> FlowerRun:
-        """The run, with its number alone."""
         return FlowerRun.create_empty(run_id=1)
 
+    @override
     def create_message(
         self,
         content: RecordDict,
@@ -105,23 +107,22 @@ class LocalGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """Return a new message."""
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
+    @override
     def get_node_ids(self) -> list[int]:
-        """Return the ids of all nodes."""
         return list(self._node_ids)
 
+    @override
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Answer messages now and keep the replies."""
         sent = list(messages)
         for reply in self._answers(sent):
             self._replies[reply.metadata.reply_to_message_id] = reply
         # In the order of the messages, not of the replies.
         return [message.metadata.message_id for message in sent]
 
+    @override
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies to pushed messages, each once."""
         return [self._replies.pop(key) for key in message_ids if key in self._replies]
 
     def send_and_receive(

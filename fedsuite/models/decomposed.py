@@ -21,6 +21,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.rng import torch_stream
@@ -98,8 +99,8 @@ class DecomposedConv2d(nn.Module):
         filters: Tensor = torch.einsum("oiq,qxy->oixy", self.coefficients, self.atoms)
         return filters
 
+    @override
     def forward(self, inputs: Tensor) -> Tensor:
-        """Rebuild the filters and convolve once."""
         inputs, padding = self._padded(inputs)
         return functional.conv2d(
             inputs,
@@ -132,8 +133,8 @@ class DecomposedConv2d(nn.Module):
         conv.bias = self.bias
         return conv.train(self.training)
 
+    @override
     def extra_repr(self) -> str:
-        """Show the sizes when the layer is printed."""
         channels_out, channels_in, count = self.coefficients.shape
         return (
             f"{channels_in * self.groups}, {channels_out}, "

@@ -26,6 +26,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.rng import torch_stream
@@ -116,16 +117,16 @@ class FedParaLinear(_Factored):
             self.register_parameter(f"y{index}", y)
         self.bias = _copied(linear.bias)
 
+    @override
     def products(self) -> tuple[Tensor, Tensor]:
-        """Return W_1 and W_2, ``[out, in]``."""
         return self.x1 @ self.y1.T, self.x2 @ self.y2.T
 
+    @override
     def fan_outs(self) -> dict[str, int]:
-        """Return the rank for all factors."""
         return dict.fromkeys(("x1", "y1", "x2", "y2"), self.rank)
 
+    @override
     def forward(self, features: Tensor) -> Tensor:
-        """Return what the dense layer would."""
         return functional.linear(features, self.weight(), self.bias)
 
     def dense(self) -> nn.Linear:
@@ -170,20 +171,20 @@ class FedParaConv2d(_Factored):
         self.padding = convolution.padding
         self.dilation = convolution.dilation
 
+    @override
     def products(self) -> tuple[Tensor, Tensor]:
-        """Return W_1 and W_2, ``[out, in, k, k]``."""
         equation = "xyzw,xo,yi->oizw"
         first = torch.einsum(equation, self.t1, self.o1, self.i1)
         return first, torch.einsum(equation, self.t2, self.o2, self.i2)
 
+    @override
     def fan_outs(self) -> dict[str, int]:
-        """Return the rank, times the kernel's area for T."""
         area = math.prod(self.shape[2:])
         flat = dict.fromkeys(("o1", "i1", "o2", "i2"), self.rank)
         return {"t1": self.rank * area, "t2": self.rank * area, **flat}
 
+    @override
     def forward(self, features: Tensor) -> Tensor:
-        """Return what the dense layer would."""
         return functional.conv2d(
             features, self.weight(), self.bias, self.stride, self.padding, self.dilation
         )

@@ -8,6 +8,7 @@ The stem and the second group keep the resolution (stride 1 for 2), so that 32 x
 """
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.models.shapes import image_shape
 
@@ -62,8 +63,8 @@ class InvertedResidual(nn.Module):
         self.layers = nn.Sequential(*layers)
         self.adds_input = stride == 1 and channels_in == channels_out
 
+    @override
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map (batch, channels_in, h, w) to (batch, channels_out, h/stride, w/stride)."""
         outputs: Tensor = self.layers(inputs)
         return inputs + outputs if self.adds_input else outputs
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError
 
@@ -31,8 +32,8 @@ class StackedLSTM(nn.Module):
         self.lstm = nn.LSTM(EMBEDDING, HIDDEN, LAYERS, batch_first=True)
         self.head = nn.Linear(HIDDEN, words)
 
+    @override
     def forward(self, words: Tensor) -> Tensor:
-        """Return scores ``[rows, length, words]`` of word numbers ``[rows, length]``."""
         states: Tensor = self.lstm(self.embedding(words))[0]
         return self.head(states)  # type: ignore[no-any-return]
 
@@ -84,8 +85,8 @@ class EventSequenceNet(nn.Module):
         self.dropout = nn.Dropout(DROPOUT)
         self.head = nn.Linear(2 * HIDDEN + SEX_EMBEDDING + POSTAL_EMBEDDING, num_classes)
 
+    @override
     def forward(self, records: Tensor) -> Tensor:
-        """Return scores ``[patients, classes]`` of ``[patients, 1 + events, 3]``."""
         static = records[:, 0, :2].long()
         codes, measured = records[:, 1:, 0].long(), records[:, 1:, 1:]
         # A patient without events gets one of padding, because packing allows no empty

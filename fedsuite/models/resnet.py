@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.models.pooling import MaxPool2d
 from fedsuite.models.shapes import image_shape
@@ -36,8 +37,8 @@ class BasicBlock(nn.Module):
                 nn.BatchNorm2d(channels_out),
             )
 
+    @override
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map (batch, channels_in, h, w) to (batch, channels_out, h/stride, w/stride)."""
         hidden = functional.relu(self.norm1(self.conv1(inputs)))
         return functional.relu(self.norm2(self.conv2(hidden)) + self.shortcut(inputs))
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.models.head import names_of
@@ -80,8 +81,8 @@ class TorchvisionNetwork(nn.Module):
             )
         return images.expand(-1, CHANNELS, -1, -1)
 
+    @override
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits."""
         logits: Tensor = self.network(self.prepared(images))
         return logits
 

@@ -8,6 +8,7 @@ their layers.
 
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.models.shapes import image_shape
 
@@ -31,8 +32,8 @@ class PreActivationBlock(nn.Module):
             else None
         )
 
+    @override
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map (batch, channels_in, h, w) to (batch, channels_out, h/stride, w/stride)."""
         active = functional.relu(self.norm1(inputs))
         # A projection takes the normalised input; the identity takes the raw input.
         around = inputs if self.shortcut is None else self.shortcut(active)

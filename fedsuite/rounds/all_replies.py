@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.core.settings import given
 from fedsuite.core.vectors import Vector
@@ -50,14 +51,14 @@ class GatheredStrategy(FederatedStrategy):
             Good replies with examples, in client-id order; at least one.
         """
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the model; expect a model and the needed metrics."""
         exchange = super().train_exchange(arrays, client_ids)
         expected = replace(exchange.expected, bounds=self.needed_metrics())
         return replace(exchange, expected=expected)
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Combine the replies, if they make a round."""
         taken = list(replies)
         usable = [reply for reply in taken if reply.num_examples > 0]
         if len(taken) < self.quorum or not usable:
@@ -85,8 +86,8 @@ class LossStrategy(GatheredStrategy):
         "training data before training: finite and >= 0, else the reply is not used",
     )
 
+    @override
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
-        """Return the loss before training, which is never negative."""
         return {self.loss_before_key: (0.0, math.inf)}
 
     @property
@@ -94,8 +95,8 @@ class LossStrategy(GatheredStrategy):
         """What the guard believes of a loss."""
         return BELIEVED_LOSS
 
+    @override
     def claims(self) -> Mapping[str, Limit]:
-        """Return the loss before training, which steers the weights."""
         return {self.loss_before_key: self.loss_limit}
 
     def losses_of(self, replies: Sequence[ClientReply]) -> Vector:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from typing_extensions import override
 
 from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.logs import ServerLogger, log_scope
@@ -108,10 +109,10 @@ class FederatedStrategy(RoundLoop):
 
     # ------------------------------------------------------------------- Flower's contract
 
+    @override
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Sample clients and return one message per node."""
         self._clipped_by_flower = CLIPPING_NORM in config
         if self._clipped_by_flower:
             check_hello(self.identity)
@@ -130,10 +131,10 @@ class FederatedStrategy(RoundLoop):
             self._miss(missed)
             return []
 
+    @override
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies, and reduce them in client-id order."""
         arrays, metrics = self._reduced(server_round, replies)
         if self.recovery.model is not None:
             return self.recovery.model, None
@@ -224,10 +225,10 @@ class FederatedStrategy(RoundLoop):
         self.judge.heard(server_round, report)
         return self._new_record(arrays), self._means[TRAIN].record(report)
 
+    @override
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one message per node in a round with evaluation, else none."""
         self.layer.before_evaluation(arrays)
         last = server_round == self.num_rounds
         skipped = server_round % self.evaluate_every and not last
@@ -239,10 +240,10 @@ class FederatedStrategy(RoundLoop):
         self._begin_round(server_round, arrays, grid)
         return self._configure(EVALUATE, config)
 
+    @override
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Check the replies, and average their metrics, weighted by examples."""
         if EVALUATE not in self._pending:
             self._refuse_foreign(EVALUATE, server_round, replies)
             return None
@@ -254,8 +255,8 @@ class FederatedStrategy(RoundLoop):
         tell_replies("aggregate_evaluate", len(report.rows), report.num_asked)
         return self._means[EVALUATE].record(report)
 
+    @override
     def summary(self) -> None:
-        """Log the strategy's settings."""
         tell_settings(self)
 
     # --------------------------------------------------------------------------- machinery

@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rules import Rule
@@ -174,12 +175,12 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             raise missing(type(self).__name__, name)
 
     @classmethod
+    @override
     def rules(cls) -> tuple[Rule, ...]:
-        """Return the rules of the method, and of all keys of the rounds."""
         return (*super().rules(), *rules_of(cls))
 
+    @override
     def values(self) -> dict[str, Any]:
-        """Return the values by key, as the rules read them."""
         return {
             **super().values(),
             **self.layer.values(),

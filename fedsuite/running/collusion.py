@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from typing_extensions import override
 
 from fedsuite.callbacks.checkpoint_writer import PersistsClients
 from fedsuite.clients import load_client
@@ -74,10 +75,10 @@ class ColludingGrid(PromptGrid):
         if isinstance(self._grid, PersistsClients):
             self._grid.prune_clients(versions)
 
+    @override
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Send messages; yield the replies, those of liars forged, when all are there."""
         sent = list(messages)
         replies = self._grid.send_and_receive(sent, timeout=timeout)
         kind = sent[0].metadata.message_type if sent else HELLO

@@ -37,6 +37,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.core.keys import AUTO, Unless, With
 from fedsuite.core.rng import numpy_stream
@@ -134,8 +135,8 @@ class AttackPlan(Settings):
     seed: int = given(default=0, help="seed of the experiment")
     num_clients: int = given(default=0, help="number of clients, of which some lie")
 
+    @override
     def values(self) -> dict[str, Any]:
-        """Return the values by key, as the rules read them."""
         return {**super().values(), "num-clients": self.num_clients}
 
     def __bool__(self) -> bool:

@@ -17,6 +17,7 @@ import torch
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.core.errors import NotFiniteError, RunError
 from fedsuite.core.rng import numpy_stream, stream_seed, torch_stream
@@ -395,23 +396,23 @@ class FederatedClient(NumPyClient):
         """Names of all arrays of the model."""
         return list(self.model.state_dict())
 
+    @override
     def get_parameters(self, config: Mapping[str, ConfigValue]) -> list[NDArray[Any]]:
-        """Return the model's arrays in ``state_dict`` order."""
         return list(model_arrays(self.model).values())
 
+    @override
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        """Train, as Flower's NumPyClient does; see :meth:`on_train`."""
         reply = self.answer(self._request(TRAIN, parameters, config))
         metrics = {**reply.metrics, **reply.followed}
         count = int(metrics.pop(NUM_EXAMPLES))  # type: ignore[arg-type]
         return list(reply.arrays.get(ARRAYS, {}).values()), count, metrics
 
+    @override
     def evaluate(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
-        """Evaluate, as Flower's NumPyClient does; see :meth:`on_evaluate`."""
         reply = self.act(self._request(EVALUATE, parameters, config))
         metrics = {**reply.metrics, **reply.followed}
         count = int(metrics.pop(NUM_EXAMPLES))  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.optim import SGD, Adam, Optimizer
+from typing_extensions import override
 
 __all__ = ["PlainAdam", "PlainSGD"]
 
@@ -21,8 +22,8 @@ class PlainSGD(SGD):
     add_param_group = unwrap(Optimizer.add_param_group)
     zero_grad = unwrap(Optimizer.zero_grad)
 
+    @override
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move the parameters along their gradients."""
         return _step_of_sgd(self, closure)
 
 
@@ -32,8 +33,8 @@ class PlainAdam(Adam):
     add_param_group = unwrap(Optimizer.add_param_group)
     zero_grad = unwrap(Optimizer.zero_grad)
 
+    @override
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move the parameters along their gradients."""
         return _step_of_adam(self, closure)
 
 

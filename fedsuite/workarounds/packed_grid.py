@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from typing_extensions import override
 
 from fedsuite.workarounds.identity import set_message_id
 from fedsuite.workarounds.packed import Packing, pack, unpack_reply
@@ -25,8 +26,8 @@ class PackedGrid(PromptGrid):
         Grid that sends and receives.
     """
 
+    @override
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Pack messages and send them; return their ids."""
         # It also holds the records, so that no identity is reused meanwhile.
         done: Packing = {}
         sent = list(messages)
@@ -36,8 +37,8 @@ class PackedGrid(PromptGrid):
             set_message_id(message, wrapped.metadata.message_id)
         return ids
 
+    @override
     def pull_messages(self, *ids: Any, **named_ids: Any) -> Iterable[Message]:
-        """Yield the replies that have come to messages, unpacked."""
         for reply in super().pull_messages(*ids, **named_ids):
             if reply.has_content():
                 reply.content = unpack_reply(reply.content)

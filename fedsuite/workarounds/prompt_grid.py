@@ -17,6 +17,7 @@ from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
+from typing_extensions import override
 
 from fedsuite.messages.replies import Replies
 from fedsuite.workarounds.sending import pull, push
@@ -57,15 +58,16 @@ class PromptGrid(Grid):
         flowers_own = type(grid).__module__.startswith("flwr.")
         return PromptGrid(grid) if flowers_own else grid
 
+    @override
     def set_run(self, run: FlowerRun) -> None:
-        """Set the run."""
         self._grid.set_run(run)
 
     @property
+    @override
     def run(self) -> FlowerRun:
-        """The run."""
         return self._grid.run
 
+    @override
     def create_message(
         self,
         content: RecordDict,
@@ -74,19 +76,18 @@ class PromptGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """Return a new message."""
         return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
 
+    @override
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of all nodes."""
         return self._grid.get_node_ids()
 
+    @override
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return the facts of all nodes."""
         return self._grid.get_nodes()
 
+    @override
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; return their ids."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, *ids: Any, **named_ids: Any) -> Iterable[Message]:

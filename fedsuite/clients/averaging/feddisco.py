@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.client import FederatedClient, Reply, Request, Told
 from fedsuite.data.specs import IGNORED
@@ -34,8 +35,8 @@ class FedDISCOClient(FederatedClient):
 
     feddisco_measure = Told(str)
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train, and measure the labels."""
         reply = super().on_train(request)
         discrepancy = label_discrepancy(self.label_counts(), self.feddisco_measure)
         return Reply(reply.arrays, {**reply.metrics, "discrepancy": discrepancy})

@@ -1,6 +1,7 @@
 """Client of FedwAvg: counts the examples that the received models forgot."""
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -26,8 +27,8 @@ class FedwAvgClient(FederatedClient):
     KEEPS_STATE = True
     fedwavg_every = Told(int)
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Look, then train."""
         load_arrays(self.model, request.arrays[ARRAYS])
         state = self._look(request)
         reply = super().on_train(request)

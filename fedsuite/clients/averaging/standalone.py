@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from typing_extensions import override
+
 from fedsuite.client import Reply, Request, Told, TrainingSummary, model_arrays
 from fedsuite.clients.personal.own_model import OwnModelClient
 
@@ -12,8 +14,8 @@ class StandaloneClient(OwnModelClient):
     passes = Told(int, otherwise=-1)
     """Passes over the data in this round; below 0 are those of the options."""
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train the own model and store it."""
         self.load_own(request)
         metrics = self.train_metrics(self._trained(request))
         stored = self.save_state(request, model_arrays(self.model))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.client import LOGITS, PROBABILITIES, SERVER_OUTPUTS, Request, Told
 from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
@@ -17,14 +18,14 @@ class CFDClient(PublicExchangeClient):
 
     cfd_bits = Told(int)
 
+    @override
     def transfer_loss(
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
     ) -> Tensor:
-        """Return the divergence from what the server's network predicts."""
         return kl_divergence(outputs[LOGITS], self.received(request, SERVER_OUTPUTS))
 
+    @override
     def outputs_without_trace(self, request: Request, step: int) -> dict[str, Tensor]:
-        """Return the outputs to send on a step's batch."""
         outputs = super().outputs_without_trace(request, step)
         if not self.cfd_bits:
             return outputs

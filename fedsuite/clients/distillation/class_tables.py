@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fedsuite.client import (
     CLASS_TABLE,
@@ -68,8 +69,8 @@ class ClassTableClient(PrivateModelClient):
         """Return what is sent beside the rows: 1 for each class that has one, else 0."""
         return self.gathered.counts > 0
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train with the received rows, store the model, and send the own rows."""
         self._load_for_training(request)
         width = self.row_width(request)
         self.gathered = ClassMeans(self.num_classes, width)

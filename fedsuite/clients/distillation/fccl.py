@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     LOGITS,
@@ -91,8 +92,8 @@ class FCCLClient(PublicExchangeClient):
     _teachers: Sequence[nn.Module] = ()
     _pretrain_steps: int | None = None
 
+    @override
     def before_local_phase(self, request: Request) -> None:
-        """Pre-train if asked for and not yet done; get the teachers ready."""
         self._teachers, self._pretrain_steps = (), None
         epochs = self.fccl_pretrain_epochs
         if epochs:
@@ -107,21 +108,21 @@ class FCCLClient(PublicExchangeClient):
         names = (PREVIOUS, PRETRAINED)
         self._teachers = [self._teacher(name) for name in names if self._kept(name)]
 
+    @override
     def after_local_phase(self, request: Request) -> None:
-        """Keep the model for the next local phase."""
         self._teachers = ()
         self._keep(PREVIOUS)
         self.memory.pop(CONSTANT_COLUMNS, None)
 
+    @override
     def train_metrics(self, summary: TrainingSummary) -> dict[str, MetricValue]:
-        """Return the metrics of the local phase and the steps of pre-training."""
         metrics = super().train_metrics(summary)
         if self._pretrain_steps is not None:
             metrics[PRETRAIN_STEPS] = self._pretrain_steps
         return metrics
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss plus each teacher's."""
         logits = model(features)
         loss = self.loss_of_logits(logits, labels)
         for teacher in self._teachers:
@@ -134,10 +135,10 @@ class FCCLClient(PublicExchangeClient):
         """Return the loss of one teacher."""
         return kl_divergence(logits, taught)
 
+    @override
     def transfer_loss(
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
     ) -> Tensor | None:
-        """Return the loss of the correlation with the mean; None without other clients."""
         if self.num_responders < 2:
             return None
         logits, target = outputs[LOGITS], self.received(request, MEAN_OUTPUTS)
@@ -149,8 +150,8 @@ class FCCLClient(PublicExchangeClient):
         weight, unbiased = self.fccl_off_diagonal, self.fccl_std == "unbiased"
         return correlation_loss(logits, target, weight, unbiased=unbiased)
 
+    @override
     def on_transfer(self, request: Request) -> Reply:
-        """Take one step; count the round's classes without a correlation so far."""
         reply = super().on_transfer(request)
         if CONSTANT_COLUMNS not in self.memory:
             return reply

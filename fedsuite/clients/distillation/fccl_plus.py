@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.client import LOGITS, MEAN_OUTPUTS, SIMILARITIES, Request, Told
 from fedsuite.clients.distillation.fccl import FCCLClient
@@ -54,20 +55,20 @@ class FCCLPlusClient(FCCLClient):
     fccl_plus_similarity_temperature = Told(float)
     fccl_plus_renormalise = Told(bool)
 
+    @override
     def teaching(self, logits: Tensor, taught: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of the previous model on classes other than the label's."""
         temperature, renormalise = self.distillation_temperature, self.fccl_plus_renormalise
         return non_target_loss(logits, taught, labels, temperature, renormalise=renormalise)
 
+    @override
     def public_outputs(self, features: Tensor) -> dict[str, Tensor]:
-        """Return logits and similarities of one forward pass."""
         inner, logits = with_features(self.model, features)
         return {LOGITS: logits, SIMILARITIES: similarities(inner)}
 
+    @override
     def transfer_loss(
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
     ) -> Tensor | None:
-        """Return FCCL's loss, and the divergence from the mean similarities."""
         loss = super().transfer_loss(request, step, outputs)
         weight = self.fccl_plus_similarity_weight
         if loss is None or weight == 0:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.client import Request, Told, outputs_over
 from fedsuite.clients.distillation.class_tables import ClassTableClient
@@ -16,18 +17,18 @@ class FDClient(ClassTableClient):
     fd_loss = Told(str)
     fd_pass = Told(str)
 
+    @override
     def row_width(self, request: Request) -> int:
-        """Return the number of classes."""
         return self.num_classes
 
+    @override
     def after_training(self, request: Request) -> None:
-        """Gather outputs in a pass over all data, if averages are of the trained model."""
         if self.fd_pass == "end":
             for logits, labels in outputs_over(self.model, self.train_data):
                 self._gather(logits, labels)
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss and the regulariser; gather the outputs."""
         logits = model(features)
         loss = self.loss_of_logits(logits, labels)
         if self.fd_pass == "online":

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -41,8 +42,8 @@ class FedAKDClient(PersonalModelClient):
     _teacher: nn.Module | None = None
     _weight = 0.0
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train and store the local model, then train the received one and send it."""
         load_arrays(self.model, request.arrays[ARRAYS])
         received = model_arrays(self.model)
         teacher = copy.deepcopy(self.model).eval().requires_grad_(False)
@@ -63,8 +64,8 @@ class FedAKDClient(PersonalModelClient):
             },
         )
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss plus the teacher's, where there is a teacher."""
         logits = model(features)
         loss = self.loss_of_logits(logits, labels)
         if self._teacher is None:

@@ -1,5 +1,7 @@
 """Client of FedDF and FedDF-AL: FedAL's, but the model travels in each round."""
 
+from typing_extensions import override
+
 from fedsuite.client import ARRAYS, OUTPUTS, Reply, Request, load_arrays, model_arrays
 from fedsuite.clients.distillation.fedal import FedALClient
 
@@ -11,21 +13,21 @@ class FedDFClient(FedALClient):
     and buffers leave the client. Without FedDF-AL's gradients there is no adversarial term.
     """
 
+    @override
     def before_local_phase(self, request: Request) -> None:
-        """Take up the received model."""
         load_arrays(self.model, request.arrays[ARRAYS])
         super().before_local_phase(request)
 
+    @override
     def on_local_phase(self, request: Request) -> Reply:
-        """Train on the client's data; without transfer steps the round ends here."""
         return self._completed(super().on_local_phase(request))
 
+    @override
     def on_transfer(self, request: Request) -> Reply:
-        """Take one step on the server's answer; send the model after the last."""
         return self._completed(super().on_transfer(request))
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the received model on the client's test data."""
         load_arrays(self.model, request.arrays[ARRAYS])
         return self.evaluation()
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.client import LOGITS, MEAN_OUTPUTS, Request, RunError, Told
 from fedsuite.clients.distillation.public_exchange import PublicExchangeClient
@@ -27,8 +28,8 @@ class FedMDClient(PublicExchangeClient):
     _reference: nn.Module | None = None
     _steps_taken = 0
 
+    @override
     def before_local_phase(self, request: Request) -> None:
-        """Keep a copy of the model that local training should stay near to."""
         self._reference, self._steps_taken = None, 0
         if self._less_forgetting(request, "local"):
             self._reference = copy.deepcopy(self.model).requires_grad_(False).train()
@@ -45,12 +46,12 @@ class FedMDClient(PublicExchangeClient):
             kept = [self.outputs_without_trace(request, step)[LOGITS] for step in later]
             self.memory[REFERENCE] = np.stack([logits.cpu().numpy() for logits in kept])
 
+    @override
     def after_step(self, model: nn.Module, step: int) -> None:
-        """Count steps: before the first the model is its reference."""
         self._steps_taken = step
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss plus the divergence from the reference."""
         if self._reference is None or not self._steps_taken:
             return super().loss(model, features, labels)
         logits = model(features)
@@ -59,10 +60,10 @@ class FedMDClient(PublicExchangeClient):
         loss = self.loss_of_logits(logits, labels)
         return loss + kl_divergence(logits, kept, self.distillation_temperature)
 
+    @override
     def transfer_loss(
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
     ) -> Tensor | None:
-        """Return the divergence from the others' mean, and from the reference."""
         terms = self.transfer_terms(request, step, outputs[LOGITS])
         return torch.stack(terms).sum() if terms else None
 

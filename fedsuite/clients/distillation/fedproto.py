@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.client import (
     FEATURE_WIDTH,
@@ -39,24 +40,24 @@ class FedProtoClient(ClassTableClient):
     _gathers_after = 0
     _steps_taken = 0
 
+    @override
     def row_width(self, request: Request) -> int:
-        """Return the number of features."""
         return feature_width(self.model)
 
+    @override
     def before_training(self, request: Request) -> None:
-        """Compute the step after which the last epoch begins."""
         options, count = self.training, len(self.train_data)
         fewest = fewest_rows(self.model, self.train_data, count, options)
         once = replace(options, local_epochs=1, local_steps=0)
         epoch, steps = (num_steps(count, how, fewest) for how in (once, options))
         self._steps_taken, self._gathers_after = 0, steps - epoch
 
+    @override
     def after_step(self, model: nn.Module, step: int) -> None:
-        """Count steps."""
         self._steps_taken = step
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss and the distance to the prototypes."""
         found, logits = with_features(model, features)
         loss = self.loss_of_logits(logits, labels)
         if self._steps_taken >= self._gathers_after:
@@ -68,15 +69,15 @@ class FedProtoClient(ClassTableClient):
             found, rows[labels], present[labels]
         )
 
+    @override
     def told_counts(self, request: Request) -> Tensor:
-        """Return the examples of each class that has a row, where they are asked for."""
         present = super().told_counts(request)
         if self.proto_aggregation != "count":
             return present
         return self._examples(len(present)) * present
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Score the own model, and the prototypes on its features."""
         reply = super().on_evaluate(request)
         return Reply(metrics={**reply.metrics, **self._prototype_scores(request)})
 
@@ -113,19 +114,19 @@ class FedProtoPublicClient(PublicExchangeClient):
     proto_weight = Told(float)
     proto_target = Told(str)
 
+    @override
     def on_feature_width(self, request: Request) -> Reply:
-        """Report the number of the classifier's inputs, if training can move them."""
         check_trained(self.model)
         return super().on_feature_width(request)
 
+    @override
     def public_outputs(self, features: Tensor) -> dict[str, Tensor]:
-        """Return the features of a public batch."""
         return {FEATURES: with_features(self.model, features)[0]}
 
+    @override
     def transfer_loss(
         self, request: Request, step: int, outputs: Mapping[str, Tensor]
     ) -> Tensor | None:
-        """Return the distance to the mean; None without other clients."""
         num_clients, weight = self.num_responders, self.proto_weight
         if num_clients < 2 or weight == 0:
             return None
@@ -149,8 +150,8 @@ class NearestPrototype(nn.Module):
         self._prototypes = prototypes
         self._candidates = candidates
 
+    @override
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return scores, minus infinity for classes that are no candidates."""
         found, _ = with_features(self.model, inputs)
         gaps = found.unsqueeze(1) - self._prototypes.to(found)
         scores = -gaps.square().mean(dim=2)

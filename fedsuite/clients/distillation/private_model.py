@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fedsuite.client import (
     LOGITS,
@@ -52,10 +53,10 @@ class PrivateModelClient(OwnModelClient):
         # In memory that torch allocated: sums in it do not depend on its alignment.
         return torch.tensor(array, device=self.train_data.features.device)
 
+    @override
     def make_optimizer(
         self, training: TrainingOptions, server_round: int
     ) -> torch.optim.Optimizer:
-        """Return an optimiser that goes on where this client's last one stopped."""
         optimizer = super().make_optimizer(training, server_round)
         load_optimizer(self.model, optimizer, self._moments)
         self._optimizer = optimizer
@@ -67,8 +68,8 @@ class PrivateModelClient(OwnModelClient):
         if self.reset_optimizer:
             self._moments = {}
 
+    @override
     def load_own(self, request: Request) -> None:
-        """Restore the last message's state."""
         self._optimizer = None
         state = self.load_state(request)
         if state is None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -56,8 +57,8 @@ class CorrectedClient(FederatedClient):
         """Report the number of training examples."""
         return Reply(metrics={NUM_EXAMPLES: len(self.train_data)})
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the received model, and the plain mean where it was sent too."""
         reply = super().on_evaluate(request)
         if PLAIN_MEAN not in request.arrays:
             return reply
@@ -97,8 +98,8 @@ class CorrectedClient(FederatedClient):
         return model_arrays(self.model, received), summary
 
     @torch.no_grad()
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Add offset and pull to the gradients."""
         for name, parameter in model.named_parameters():
             if parameter.grad is None or name not in self._offsets:
                 continue

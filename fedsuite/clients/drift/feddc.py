@@ -1,5 +1,7 @@
 """Client of FedDC: steps corrected by its drift, and by control variates."""
 
+from typing_extensions import override
+
 from fedsuite.client import ARRAYS, CONTROL, CONTROL_CHANGE, DRIFT, Reply, Request, Told
 from fedsuite.clients.drift.corrected import (
     CorrectedClient,
@@ -19,8 +21,8 @@ class FedDCClient(CorrectedClient):
 
     feddc_alpha = Told(float)
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train with the correction, renew h_k and g_k, send the change of g_k along."""
         factor = self.size_factor(request)
         alpha = self.feddc_alpha / factor
         received = request.arrays[ARRAYS]

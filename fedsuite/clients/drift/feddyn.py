@@ -1,5 +1,7 @@
 """Client of FedDyn: steps on the dynamically regularised loss."""
 
+from typing_extensions import override
+
 from fedsuite.client import ARRAYS, Reply, Request, Told
 from fedsuite.clients.drift.corrected import (
     CorrectedClient,
@@ -17,8 +19,8 @@ class FedDynClient(CorrectedClient):
 
     feddyn_alpha = Told(float)
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train with the correction, then renew lambda_k."""
         alpha = self.feddyn_alpha / self.size_factor(request)
         received = request.arrays[ARRAYS]
         state = self.load_state(request) or {}

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.client import FederatedClient, Reply, Request, Told, TrainingOptions
 from fedsuite.models.head import find_head
@@ -43,8 +44,8 @@ class FedMPRClient(FederatedClient):
     _stage = 0
     _steps = 0
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train and prune; report the largest share of a layer's weights that is 0."""
         self._masks, self._stage = [], 0
         head = find_head(self.model)[1]
         hook = head.register_forward_pre_hook(self._disturb)
@@ -57,24 +58,24 @@ class FedMPRClient(FederatedClient):
             reply.arrays, {**reply.metrics, "most-pruned": max(zeros, default=0.0)}
         )
 
+    @override
     def mini_batches(
         self, num_examples: int, training: TrainingOptions, generator: torch.Generator
     ) -> Iterator[Tensor]:
-        """Yield the mini-batches, and count them first."""
         batches = list(super().mini_batches(num_examples, training, generator))
         self._steps = len(batches)
         yield from batches
 
     @torch.no_grad()
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Take the gradients of pruned weights away."""
         for parameter, mask in zip(self._pruned(model), self._masks, strict=False):
             if parameter.grad is not None:
                 parameter.grad.mul_(mask)
 
     @torch.no_grad()
+    @override
     def after_step(self, model: nn.Module, step: int) -> None:
-        """Prune at the end of a stage; keep zero what momentum or decay would revive."""
         parameters = self._pruned(model)
         stage = step * self.prune_stages // self._steps
         if stage > self._stage and self.prune_share > 0:

@@ -4,6 +4,7 @@ import copy
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import ARRAYS, FederatedClient, Reply, Request, Told, load_arrays
 from fedsuite.models.distillation import distillation_loss
@@ -22,8 +23,8 @@ class FedNTDClient(FederatedClient):
     fedntd_temperature = Told(float)
     _teacher: nn.Module | None = None
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Keep a copy of the received model while training."""
         load_arrays(self.model, request.arrays[ARRAYS])
         if self.fedntd_weight:
             self._teacher = copy.deepcopy(self.model).eval().requires_grad_(False)
@@ -32,8 +33,8 @@ class FedNTDClient(FederatedClient):
         finally:
             self._teacher = None
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss plus the teacher's, where there is a teacher."""
         if self._teacher is None:
             return super().loss(model, features, labels)
         logits = model(features)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import ARRAYS, FederatedClient, Reply, Request, Told, load_arrays
 
@@ -14,8 +15,8 @@ class FedProxClient(FederatedClient):
     proximal_mu = Told(float)
     _received: Sequence[Tensor] = ()
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Remember the received model, then train."""
         load_arrays(self.model, request.arrays[ARRAYS])
         self._received = [p.detach().clone() for p in self.model.parameters()]
         try:
@@ -24,8 +25,8 @@ class FedProxClient(FederatedClient):
             self._received = ()
 
     @torch.no_grad()
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Add the gradient of the proximal term; outside training there is none."""
         if not self._received or self.proximal_mu == 0:
             return
         for parameter, received in zip(model.parameters(), self._received, strict=True):

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -45,8 +46,8 @@ class MOONClient(FederatedClient):
         super().__init__(*args, **options)
         self._initial = model_arrays(self.model)
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train beside the received and the last own model, and keep the result."""
         received = request.arrays[ARRAYS]
         previous = self.load_state(request) or {n: self._initial[n] for n in received}
         load_arrays(self.model, received)
@@ -62,8 +63,8 @@ class MOONClient(FederatedClient):
         stored = self.save_state(request, model_arrays(self.model, received))
         return Reply(reply.arrays, {**reply.metrics, **stored})
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels' loss plus the contrast, where the anchors are not one."""
         if self._anchors is None:
             return super().loss(model, features, labels)
         own, logits = with_features(model, features)

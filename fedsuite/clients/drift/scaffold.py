@@ -1,5 +1,7 @@
 """Client of SCAFFOLD: steps corrected by control variates."""
 
+from typing_extensions import override
+
 from fedsuite.client import (
     ARRAYS,
     CONTROL,
@@ -26,8 +28,8 @@ class ScaffoldClient(CorrectedClient):
 
     scaffold_option = Told(str)
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train with the correction, renew c_k, and send its change along."""
         control = self.record(request, CONTROL)
         received = request.arrays[ARRAYS]
         state = self.load_state(request) or {}

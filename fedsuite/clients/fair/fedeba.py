@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -38,8 +39,8 @@ class FedEBAClient(FederatedClient):
     ``loss-before``. Client of FedEBA and of Prac-FedEBA+.
     """
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train the received model; measure it afterwards, and before if asked."""
         before = {}
         if request.config.get("report-loss-before"):
             load_arrays(self.model, request.arrays[ARRAYS])
@@ -84,8 +85,8 @@ class FedEBAPlusClient(FedEBAClient):
         }
         return Reply({GRADIENT: whole}, {**count, LOSS_BEFORE: loss})
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train with aligned steps, or plainly with a look at the first step."""
         self._take_fair_gradient(request)
         try:
             reply = super().on_train(request)
@@ -100,8 +101,8 @@ class FedEBAPlusClient(FedEBAClient):
             self._fair_gradient, self._first_step = {}, {}
 
     @torch.no_grad()
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Mix the fair gradient in: h = (1 - alpha) g + alpha fair, Eq. (11)."""
         if not self._fair_gradient:
             return
         for name, parameter in model.named_parameters():
@@ -112,8 +113,8 @@ class FedEBAPlusClient(FedEBAClient):
             parameter.grad.mul_(1.0 - self._alpha)
             parameter.grad.add_(self._fair_gradient[name], alpha=self._fair_share)
 
+    @override
     def after_step(self, model: nn.Module, step: int) -> None:
-        """Remember the parameters after the first step."""
         if step == 1 and not self._fair_gradient:
             self._first_step = {
                 name: value.detach().clone()

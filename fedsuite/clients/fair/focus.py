@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.client import SHARES, Arrays, Reply, Request, Told, Vector
 from fedsuite.clients.personal.several_models import (
@@ -18,8 +19,8 @@ class FOCUSClient(MixtureClient):
     focus_memory = Told(bool)
     focus_inference = Told(str)
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Update the shares, train all models, send both, and keep the shares."""
         known = self.load_state(request) if self.focus_memory else None
         shares = self.shares_of(received_models(request), known)
         trained, summary = self.train_all(request, shares)
@@ -29,12 +30,12 @@ class FOCUSClient(MixtureClient):
             {**self.train_metrics(summary), **stored},
         )
 
+    @override
     def updated_shares(self, models: Mapping[str, Arrays], log_shares: Vector) -> Vector:
-        """Weigh the models by the mean losses under them."""
         return updated(log_shares, self.losses_under(models))
 
+    @override
     def served(self, request: Request) -> tuple[list[Arrays], Vector]:
-        """Return all models, or that of the largest share."""
         models, shares = super().served(request)
         if self.focus_inference == "mixture":
             return models, shares

@@ -1,5 +1,7 @@
 """Client of methods that ask for the loss before training; else FedAvg's."""
 
+from typing_extensions import override
+
 from fedsuite.client import (
     ARRAYS,
     LEARNING_RATE,
@@ -18,8 +20,8 @@ class ProbedClient(FederatedClient):
     mode; ``learning-rate`` is the rate of this round.
     """
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Measure the received model, then train it."""
         load_arrays(self.model, request.arrays[ARRAYS])
         before = self.full_loss(request)
         reply = super().on_train(request)

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import FederatedClient, Told
 
@@ -31,8 +32,8 @@ class PropFairClient(FederatedClient):
     propfair_threshold = Told(float)
     propfair_extension = Told(str)
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the surrogate of the batch's cross-entropy."""
         loss = super().loss(model, features, labels)
         baseline, threshold = self.propfair_baseline, self.propfair_threshold
         return proportional_loss(loss, baseline, threshold, self.propfair_extension)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -31,8 +32,8 @@ class APFLClient(PersonalModelClient):
     _own: nn.Module | None = None
     _share = torch.zeros(())
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train both models on the same mini-batches; send one, keep the other."""
         self._own = self._kept(request)
         self._share.requires_grad_(self.apfl_adaptive)
         rate = self.training.learning_rate_at(request.server_round)
@@ -47,8 +48,8 @@ class APFLClient(PersonalModelClient):
         stored = self.save_state(request, kept)
         return Reply(reply.arrays, {**reply.metrics, "apfl-share": float(share), **stored})
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the model's loss; its gradient is also that of the mixture's loss."""
         loss = super().loss(model, features, labels)
         own = self._own
         if own is None or (not self.apfl_adaptive and float(self._share) == 0.0):
@@ -67,8 +68,8 @@ class APFLClient(PersonalModelClient):
         other = self._plain_loss(mixed, features, labels)  # type: ignore[arg-type]
         return loss + (other - other.detach())
 
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Step the own model, and at the first step of a round its share."""
         if self._own is None or not any(p.grad is not None for p in self._own.parameters()):
             return
         take_step(self._optimizer, self.training.clip_gradient_norm)
@@ -76,8 +77,8 @@ class APFLClient(PersonalModelClient):
             self._share_optimizer.step()
             self._share = self._share.detach().clamp(0.0, 1.0)
 
+    @override
     def load_own(self, request: Request) -> None:
-        """Load the mixture of the own model and the received one."""
         own, received = self._kept(request), request.arrays[ARRAYS]
         share, kept = float(self._share), model_arrays(own)
         names = dict(own.named_parameters())

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -50,8 +51,8 @@ class DittoClient(PersonalModelClient):
         return Reply(reply.arrays, metrics)
 
     @torch.no_grad()
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Add lambda (v - w_t) to the gradients, if it is the personal model's step."""
         for parameter, anchor in zip(model.parameters(), self._anchor, strict=False):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - anchor, alpha=self.ditto_lambda)

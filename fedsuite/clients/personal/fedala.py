@@ -7,6 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -45,8 +46,8 @@ class FedALAClient(PersonalModelClient):
     _own: Mapping[str, Tensor] = MappingProxyType({})
     _received: Mapping[str, Tensor] = MappingProxyType({})
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Mix the upper layers of both models, train, keep the model, and send it."""
         weights = self._mix(request)
         summary = self.train_locally(request)
         trained = model_arrays(self.model)
@@ -54,8 +55,8 @@ class FedALAClient(PersonalModelClient):
         return Reply({ARRAYS: trained}, {**self.train_metrics(summary), **stored})
 
     @torch.no_grad()
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """While the weights learn, step them in place of the model, and mix anew."""
         for name, weight in self._weights.items():
             parameter = model.get_parameter(name)
             if parameter.grad is not None:
@@ -65,8 +66,8 @@ class FedALAClient(PersonalModelClient):
                 parameter.grad.zero_()
                 self._place(name, parameter)
 
+    @override
     def load_own(self, request: Request) -> None:
-        """Load the model of the last training."""
         load_arrays(self.model, self._kept(request)[0])
 
     def _kept(self, request: Request) -> tuple[Arrays, Arrays]:

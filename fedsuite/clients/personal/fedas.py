@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -37,8 +38,8 @@ class FedASClient(OwnModelClient):
         super().__init__(*args, **options)
         refuse_sequences(self.train_data.labels, "method fedas: its prototypes need")
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Align, train, store the model, and send back what came."""
         aligned = self._align(request)
         summary = self.train_locally(request)
         metrics = self.train_metrics(summary)
@@ -50,8 +51,8 @@ class FedASClient(OwnModelClient):
         sent = model_arrays(self.model, request.arrays[ARRAYS])
         return Reply({ARRAYS: sent}, {**metrics, **stored})
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the distance to the prototypes while aligning, else the usual loss."""
         if self._prototypes is None:
             return super().loss(model, features, labels)
         gaps = with_features(model, features)[0] - self._prototypes[labels]

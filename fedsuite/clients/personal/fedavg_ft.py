@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from dataclasses import replace
 
+from typing_extensions import override
+
 from fedsuite.client import ARRAYS, FederatedClient, Reply, Request, Told, load_arrays
 
 
@@ -14,8 +16,8 @@ class FedAvgFTClient(FederatedClient):
 
     fine_tune_epochs = Told(int, otherwise=0)
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Fine-tune, then evaluate; the tuned model is not kept."""
         load_arrays(self.model, request.arrays[ARRAYS])
         if self.fine_tune_epochs > 0:
             epochs = self.fine_tune_epochs

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.client import (
     SHARES,
@@ -55,8 +56,8 @@ class FedEMClient(MixtureClient):
         super().__init__(*args, **options)
         refuse_sequences(self.train_data.labels, "method fedem: its responsibilities need")
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Take a step E, train all models, send them, and keep the shares."""
         models = received_models(request)
         before = shares_before(models, self.load_state(request))
         found = updated(before, self._row_losses(models))
@@ -71,19 +72,19 @@ class FedEMClient(MixtureClient):
         stored = self.save_state(request, {SHARES: shares})
         return Reply(trained, {**self.train_metrics(summary), **stored})
 
+    @override
     def updated_shares(self, models: Mapping[str, Arrays], log_shares: Vector) -> Vector:
-        """Return the logarithms of the responsibilities' means."""
         return mean_shares(updated(log_shares, self._row_losses(models)), log_shares)
 
+    @override
     def mini_batches(
         self, num_examples: int, training: TrainingOptions, generator: torch.Generator
     ) -> Iterator[Tensor]:
-        """Note which rows each step is about."""
         for self._batch in super().mini_batches(num_examples, training, generator):
             yield self._batch
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean of the rows' losses times their responsibilities."""
         if self._weights is None:
             return super().loss(model, features, labels)
         losses = functional.cross_entropy(model(features), labels, reduction="none")

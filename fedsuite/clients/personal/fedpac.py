@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -83,8 +84,8 @@ class FedPACClient(OwnModelClient):
         self._features: Tensor | None = None
         self._targets: tuple[Tensor, Tensor] | None = None
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Measure, train in turns, measure again, and send all of it."""
         self.load_own(request)
         labels = self.train_data.labels.cpu().numpy()
         features = self.features()
@@ -104,8 +105,8 @@ class FedPACClient(OwnModelClient):
             {**self.train_metrics(summary), "feature-variance": variance},
         )
 
+    @override
     def load_own(self, request: Request) -> None:
-        """Load the received body with the own head."""
         head = request.arrays.get("head", {})
         load_arrays(self.model, {**self._initial, **head, **request.arrays[ARRAYS]})
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from typing_extensions import override
+
 from fedsuite.client import ARRAYS, Request, Told, TrainingSummary
 from fedsuite.clients.personal.partial import PartialClient
 
@@ -14,8 +16,8 @@ class FedRepClient(PartialClient):
 
     head_epochs = Told(int)
 
+    @override
     def train_parts(self, request: Request) -> TrainingSummary:
-        """Train head and body in turns, with a fresh optimiser each."""
         body = frozenset(request.arrays[ARRAYS])
         head = frozenset(self._names) - body
         options = replace(self.training, local_epochs=self.head_epochs, local_steps=0)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     FederatedClient,
@@ -34,8 +35,8 @@ class FedRoDClient(FederatedClient):
     KEEPS_STATE = True
     _head: nn.Module | None = None
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train both; send the received model, keep the head."""
         self._head = self._kept(request)
         self._optimizer = make_optimizer(self._head, self.training, request.server_round)
         try:
@@ -45,8 +46,8 @@ class FedRoDClient(FederatedClient):
             self._head = None
         return Reply(reply.arrays, {**reply.metrics, **stored})
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the balanced loss; the gradient is the personal head's too."""
         if self._head is None:
             return super().loss(model, features, labels)
         found, logits = with_features(model, features)
@@ -55,13 +56,13 @@ class FedRoDClient(FederatedClient):
         own = self.loss_of_logits(logits.detach() + self._head(found.detach()), labels)
         return loss + (own - own.detach())
 
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Step the personal head."""
         if self._head is not None:
             take_step(self._optimizer, self.training.clip_gradient_norm)
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Score the sum of logits; report the shared model's scores with ``global-``."""
         shared = super().on_evaluate(request).metrics
         own = self._kept(request)
 

@@ -1,6 +1,7 @@
 """Client of FML: the received model and its own imitate each other's predictions."""
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import Told
 from fedsuite.clients.personal.two_models import TwoModelsClient
@@ -13,10 +14,10 @@ class FMLClient(TwoModelsClient):
     fml_alpha = Told(float)
     fml_beta = Told(float)
 
+    @override
     def losses(
         self, received: nn.Module, own: nn.Module, features: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the losses of both, with their own shares of the labels."""
         shared, personal = received(features), own(features)
         return (
             self._taught(shared, personal, labels, self.fml_beta),

@@ -1,5 +1,7 @@
 """Client of IFCA: trains the received model that fits its data best."""
 
+from typing_extensions import override
+
 from fedsuite.client import CLUSTER, Reply, Request, load_arrays, model_arrays
 from fedsuite.clients.personal.several_models import SeveralModelsClient, received_models
 
@@ -7,15 +9,15 @@ from fedsuite.clients.personal.several_models import SeveralModelsClient, receiv
 class IFCAClient(SeveralModelsClient):
     """Trains, or is scored with, the model of the least loss on its training rows."""
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train the model that fits best; send it under its record's name."""
         number, name = self._load_best(request)
         summary = self.train_locally(request)
         trained = model_arrays(self.model, request.arrays[name])
         return Reply({name: trained}, {**self.train_metrics(summary), CLUSTER: number})
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the model that fits best."""
         self._load_best(request)
         return self.evaluation()
 

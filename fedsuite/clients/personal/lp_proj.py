@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
+from typing_extensions import override
 
 from fedsuite.client import (
     REFERENCE,
@@ -41,8 +42,8 @@ class LpProjClient(OwnModelClient):
     lp_proj_learning_rate = Told(float)
     _reference: Tensor | None = None
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train the own model, and let the reference follow it."""
         self.load_own(request)
         received = request.arrays[REFERENCE][REFERENCE]
         vector = parameters_to_vector(self._parameters(self.model))
@@ -60,8 +61,8 @@ class LpProjClient(OwnModelClient):
         return Reply(update, {**self.train_metrics(summary), **stored})
 
     @torch.no_grad()
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Clip the gradients, and take lambda P' psi(u - P theta) from them."""
         parameters = self._parameters(model)
         if self._reference is None or self.lp_proj_lambda == 0:
             return
@@ -72,8 +73,8 @@ class LpProjClient(OwnModelClient):
             if parameter.grad is not None:
                 parameter.grad.sub_(part.view_as(parameter))
 
+    @override
     def after_step(self, model: nn.Module, step: int) -> None:
-        """Let the reference follow after every few steps."""
         if step % self.lp_proj_inner_steps == 0:
             self._follow(model)
 

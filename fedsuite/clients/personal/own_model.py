@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from typing_extensions import override
+
 from fedsuite.client import (
     ARRAYS,
     FederatedClient,
@@ -22,8 +24,8 @@ class OwnModelClient(FederatedClient):
         super().__init__(*args, **options)
         self._initial = model_arrays(self.model)
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the own model on the client's test data."""
         self.load_own(request)
         return self.evaluation()
 
@@ -35,8 +37,8 @@ class OwnModelClient(FederatedClient):
 class PersonalModelClient(OwnModelClient):
     """Keeps its own model beside the received one, and is scored with both."""
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Score the own model; report the received model's scores with ``global-``."""
         load_arrays(self.model, request.arrays[ARRAYS])
         shared = self.evaluation().metrics
         received = model_arrays(self.model)

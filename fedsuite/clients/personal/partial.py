@@ -1,5 +1,7 @@
 """Client that shares a part of its model."""
 
+from typing_extensions import override
+
 from fedsuite.client import (
     ARRAYS,
     Reply,
@@ -18,8 +20,8 @@ class PartialClient(OwnModelClient):
     round to round.
     """
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train, send back what came, and store the rest."""
         received = request.arrays[ARRAYS]
         self.load_own(request)
         metrics = self.train_metrics(self.train_parts(request))
@@ -31,7 +33,7 @@ class PartialClient(OwnModelClient):
         """Train the whole model; a method may train its parts otherwise."""
         return self.train_locally(request)
 
+    @override
     def load_own(self, request: Request) -> None:
-        """Load the received part with the own one."""
         super().load_own(request)
         load_arrays(self.model, request.arrays[ARRAYS])

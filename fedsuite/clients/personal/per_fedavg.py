@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -24,10 +25,10 @@ class PerFedAvgClient(FederatedClient):
     adaptation_rate = Told(float)
     _ahead: Tensor | None = None
 
+    @override
     def mini_batches(
         self, num_examples: int, training: TrainingOptions, generator: torch.Generator
     ) -> Iterator[Tensor]:
-        """Yield the second mini-batch of each pair, and remember the first."""
         batches = super().mini_batches(num_examples, training, generator)
         alone = True
         for first in batches:
@@ -38,8 +39,8 @@ class PerFedAvgClient(FederatedClient):
             yield second
         self._ahead = None
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss one step ahead, whose gradient is taken there."""
         if self._ahead is None or self.adaptation_rate == 0:
             return super().loss(model, features, labels)
         rows, data = self._ahead.to(labels.device), self.train_data
@@ -57,8 +58,8 @@ class PerFedAvgClient(FederatedClient):
 
         return self._plain_loss(stepped, features, labels)  # type: ignore[arg-type]
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the received model after one step on one mini-batch."""
         load_arrays(self.model, request.arrays[ARRAYS])
         if self.adaptation_rate > 0:
             step = replace(

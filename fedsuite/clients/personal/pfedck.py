@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.client import Told
 from fedsuite.clients.personal.two_models import TwoModelsClient
@@ -16,10 +17,10 @@ class PFedCKClient(TwoModelsClient):
     pfedck_feature_weight = Told(float)
     pfedck_temperature = Told(float)
 
+    @override
     def losses(
         self, received: nn.Module, own: nn.Module, features: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the losses of both, taught by each other's features and logits."""
         here, there = with_features(received, features), with_features(own, features)
         return self._taught(here, there, labels), self._taught(there, here, labels)
 

@@ -5,6 +5,7 @@ from itertools import repeat
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -26,15 +27,15 @@ class PFedMeClient(PersonalModelClient):
     pfedme_inner_steps = Told(int)
     _received: list[Tensor] | None = None
 
+    @override
     def mini_batches(
         self, num_examples: int, training: TrainingOptions, generator: torch.Generator
     ) -> Iterator[Tensor]:
-        """Yield each mini-batch once for each of its steps."""
         for batch in super().mini_batches(num_examples, training, generator):
             yield from repeat(batch, self.pfedme_inner_steps)
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train, keep the personal model, and send what followed it."""
         load_arrays(self.model, request.arrays[ARRAYS])
         received = [p.detach().clone() for p in self.model.parameters()]
         self._received = received
@@ -50,15 +51,15 @@ class PFedMeClient(PersonalModelClient):
         return Reply(sent, {**reply.metrics, **stored})
 
     @torch.no_grad()
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Add lambda (theta - w_k) to the gradients."""
         for parameter, near in zip(model.parameters(), self._received or (), strict=False):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - near, alpha=self.pfedme_lambda)
 
     @torch.no_grad()
+    @override
     def after_step(self, model: nn.Module, step: int) -> None:
-        """Pull w_k to theta after the last step of a mini-batch."""
         if step % self.pfedme_inner_steps:
             return
         rate = self.pfedme_learning_rate * self.pfedme_lambda

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -45,8 +46,8 @@ class Mixture(nn.Module):
         self.networks = nn.ModuleList(networks)
         self.log_shares = log_shares
 
+    @override
     def forward(self, features: Tensor) -> Tensor:
-        """Return the logarithms of the mean probabilities."""
         parts = [
             functional.log_softmax(network(features), dim=-1) + share
             for network, share in zip(self.networks, self.log_shares, strict=True)
@@ -101,8 +102,8 @@ class MixtureClient(SeveralModelsClient):
         load_arrays(self.model, list(trained.values())[int(shares.argmax())])
         return trained, summary
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Evaluate the mixture of the received models."""
         models, shares = self.served(request)
         if len(models) == 1:
             load_arrays(self.model, models[0])

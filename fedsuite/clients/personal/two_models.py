@@ -4,6 +4,7 @@ import copy
 from abc import abstractmethod
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     Reply,
@@ -27,8 +28,8 @@ class TwoModelsClient(PersonalModelClient):
     ) -> tuple[Tensor, Tensor]:
         """Return the losses of both, each without a gradient to the other model."""
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train both; send the received model, keep the own one."""
         own = copy.deepcopy(self.model).train()
         load_arrays(own, {**self._initial, **(self.load_state(request) or {})})
         self._own = own
@@ -40,14 +41,14 @@ class TwoModelsClient(PersonalModelClient):
         stored = self.save_state(request, model_arrays(own))
         return Reply(reply.arrays, {**reply.metrics, **stored})
 
+    @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        """Return the received model's loss; the gradient is the own one's too."""
         if self._own is None:
             return super().loss(model, features, labels)
         loss, own = self.losses(model, self._own, features, labels)
         return loss + (own - own.detach())
 
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Step the own model."""
         if self._own is not None:
             take_step(self._optimizer, self.training.clip_gradient_norm)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -38,8 +39,8 @@ class CFFLClient(FederatedClient):
     clip = Told(float)
     upload_count = Told(int)
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Take the reward, train, clip the update, keep all of it, upload a part."""
         names = _names(request)
         self._load_own(request, names)
         start = model_arrays(self.model)
@@ -57,8 +58,8 @@ class CFFLClient(FederatedClient):
         records = {UPDATE: upload} | ({STATISTICS: statistics} if statistics else {})
         return Reply(records, {**metrics, **stored})
 
+    @override
     def on_evaluate(self, request: Request) -> Reply:
-        """Score the own model with the reward."""
         self._load_own(request, _names(request))
         return self.evaluation()
 

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.client import (
     ARRAYS,
@@ -26,8 +27,8 @@ class FedAVEClient(FederatedClient):
     loss_batch = Told(int)
     num_batches = Told(int)
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Measure the losses, in the order of the data, then train."""
         load_arrays(self.model, request.arrays[ARRAYS])
         losses = np.zeros(self.num_batches)
         with self.layer_stream("loss-batches", request.server_round):

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsuite.client import (
     ALONE,
@@ -32,8 +33,8 @@ class FedSACClient(FederatedClient):
     alone_epochs = Told(int)
     _held: Mapping[str, Tensor] = {}
 
+    @override
     def on_train(self, request: Request) -> Reply:
-        """Train the received submodel."""
         self._held = self._tensors(request.arrays.get(HELD, {}))
         try:
             return super().on_train(request)
@@ -55,8 +56,8 @@ class FedSACClient(FederatedClient):
         return Reply({ARRAYS: trained}, self.train_metrics(summary))
 
     @torch.no_grad()
+    @override
     def before_step(self, model: nn.Module) -> None:
-        """Take the gradients of absent neurons away."""
         for name, parameter in model.named_parameters():
             if name in self._held and parameter.grad is not None:
                 parameter.grad.mul_(self._held[name])

@@ -18,6 +18,7 @@ from typing import Any
 
 from flwr.app import Message
 from flwr.clientapp import ClientApp
+from typing_extensions import override
 
 from fedsuite.core.errors import FedsuiteError, RunError
 from fedsuite.core.logs import configure_logs, log_scope
@@ -74,8 +75,8 @@ class CarriedFailures(Failures):
         super().__init__()
         self.found: list[tuple[str, str]] = []
 
+    @override
     def tell(self, place: str, client_id: int, error: Exception) -> None:
-        """Keep the first error per place until the reply is packed."""
         if self._is_new(place):
             words = "".join(traceback.format_exception(error)).rstrip()
             self.found.append((place, f"client {client_id} failed\n{words}"))

@@ -16,6 +16,8 @@ counts as a failed one.
 from collections.abc import Mapping
 from typing import ClassVar
 
+from typing_extensions import override
+
 from fedsuite.core.rules import Rule
 from fedsuite.method import TRAIN, Release, Value, With, numpy_stream
 from fedsuite.rounds.rules import alike
@@ -37,8 +39,8 @@ class Cyclic(FedAvg):
 
     clients_per_round: int = 1
 
+    @override
     def drawn(self, phase: str) -> list[int]:
-        """Return the next clients of the cycle; all of them evaluate."""
         members = self.members()
         size = self.sampling[TRAIN].count(len(members))
         if phase != TRAIN or not 0 < size < len(members):

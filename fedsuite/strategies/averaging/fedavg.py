@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
+from typing_extensions import override
+
 from fedsuite.method import (
     Arrays,
     ClientReply,
@@ -32,8 +34,8 @@ class FedAvg(ServerRate, FederatedStrategy):
         "each reply is one changed copy of the model, made of one client's data",
     )
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Step towards the clients' mean; without examples the model stays."""
         target = self.average(replies)
         if target is None:
             return None

@@ -34,6 +34,7 @@ from typing import ClassVar, Literal, cast
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from typing_extensions import override
 
 from fedsuite.core.rules import Rule
 from fedsuite.method import (
@@ -119,8 +120,8 @@ class FedBuff(FedAvg):
     _came: list[tuple[Sent, Message]] = state(default_factory=list)
     _heard_of: set[int] = state(default_factory=set)
 
+    @override
     def drawn(self, phase: str) -> list[int]:
-        """Return clients for the free places; to evaluate, real ones that are there."""
         busy = self.outstanding.clients()
         if phase != TRAIN:
             there = [k for k in self.members() if k not in busy]
@@ -131,10 +132,10 @@ class FedBuff(FedAvg):
         count = max(places, 0)
         return sample_clients(idle, count, self.seed, self.server_round, "sample-train")
 
+    @override
     def converse(
         self, grid: Grid, messages: Iterable[Message], timeout: float
     ) -> Iterable[Message]:
-        """Send the messages, and wait for as many real replies as close the round."""
         if self.fedbuff_delays == "planned":
             return super().converse(grid, messages, timeout)
         reader = self._pending.get(TRAIN)
@@ -148,10 +149,10 @@ class FedBuff(FedAvg):
         self._came = list(self.outstanding.pull(grid, enough, timeout))
         return [message for _, message in self._came]
 
+    @override
     def delivered(
         self, reader: ReplyReader, replies: Iterable[Message], report: PhaseReport
     ) -> Iterator[ClientReply]:
-        """Yield the first replies to come, moved to the model that there is now."""
         wanted = self._wanted()
         if self.fedbuff_delays == "planned":
             self._hold(reader, replies, report)
@@ -178,18 +179,18 @@ class FedBuff(FedAvg):
             self.update_norms.take(reader.exchange, reply)
             yield reply
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average the replies as FedAvg does, or with equal weights."""
         weighed = replies if self.fedbuff_size_weights else counted_alike(replies)
         return super().aggregate(arrays, weighed)
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the plan's time, and the replies that wait."""
         changes, columns = state_of(self.held)
         return changes, {"clock": self.clock, **columns}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         columns = dict(scalars)
         self.clock = float(cast(float, columns.pop("clock")))
         self.held = held_of(arrays, columns)
@@ -200,12 +201,12 @@ class FedBuff(FedAvg):
         return self.replies_per_round({"fedbuff-share": self.fedbuff_share}, in_training)
 
     @classmethod
+    @override
     def replies_per_round(cls, values: Mapping[str, Value], num_clients: int) -> int:
-        """Return K for so many clients in training."""
         return max(1, round(float(values["fedbuff-share"]) * num_clients))
 
+    @override
     def _judge_first(self, reader: ReplyReader) -> None:
-        """Judge an exchange once a reply is good, or all who were asked have replied."""
         if reader.num_good or self.outstanding.clients() <= self._heard_of:
             super()._judge_first(reader)
 

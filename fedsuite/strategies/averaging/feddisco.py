@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     TRAIN,
@@ -86,12 +87,12 @@ class FedDISCO(GatheredStrategy):
         default="kl", help="distance from uniform: KL divergence or Euclidean", told=TRAIN
     )
 
+    @override
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
-        """Return the client's discrepancy."""
         return {DISCREPANCY: (0.0, math.inf)}
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Return the mean of the clients' models."""
         discrepancies = metric_of(replies, DISCREPANCY)
         if self.feddisco_measure == "kl":
             discrepancies = shares_of_sum(discrepancies)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from typing_extensions import override
+
 from fedsuite.method import (
     NUM_STEPS,
     Arrays,
@@ -45,8 +47,8 @@ class FedSGD(FedAvg):
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"local-steps": 1, "batch-size": 0}
     UNUSED: ClassVar[Sequence[str]] = ("local-epochs", "local-steps", "batch-size")
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the model, and believe replies that report one step."""
         exchange = super().train_exchange(arrays, client_ids)
         expected = replace(
             exchange.expected, metrics=(NUM_STEPS,), check=self._refuse_more_steps

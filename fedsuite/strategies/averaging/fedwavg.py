@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     TRAIN,
@@ -72,12 +73,12 @@ class FedwAvg(GatheredStrategy):
         default=1, help="rounds between two looks at the examples", minimum=1, told=TRAIN
     )
 
+    @override
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
-        """Return the number of forgotten examples."""
         return {FORGOTTEN: (0.0, math.inf)}
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Return the mean of the clients' models."""
         examples, forgotten = examples_of(replies), metric_of(replies, FORGOTTEN)
         return self.average(
             replies, forgetting_weights(examples, forgotten, self.fedwavg_alpha)

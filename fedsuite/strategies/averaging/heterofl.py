@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     ARRAYS,
@@ -105,16 +106,16 @@ class HeteroFL(NetworkModels):
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app has one network for all clients"
 
+    @override
     def models_of(
         self, arrays: Arrays, client_ids: Sequence[int]
     ) -> dict[int, dict[str, Arrays]]:
-        """Return for each client its network's block of the widest one."""
         whole, parts = self._widest(arrays), self.networks.initial
         blocks = [leading_block(whole, part) for part in parts]
         return {k: {ARRAYS: blocks[self.network_of(k)]} for k in client_ids}
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send each client its block, and expect it trained."""
         return Exchange(
             TRAIN,
             client_ids,
@@ -123,8 +124,8 @@ class HeteroFL(NetworkModels):
             expected_of=self.models_expected(client_ids),
         )
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average each entry over its holders; all networks become blocks of the result."""
         weights: dict[int, float] = {}
         whole = mean_of_holders(self._widest(arrays), replies, weights)
         self.record_weights(weights)

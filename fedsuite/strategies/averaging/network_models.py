@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from fedsuite.method import (
     ARRAYS,
     EVALUATE,
@@ -24,8 +26,8 @@ class NetworkModels(FederatedStrategy):
 
     networks: "ServerNetworks" = part(help="the clients' networks")
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Have each client score the model of its network."""
         return Exchange(EVALUATE, client_ids, own=self.models_of(arrays, client_ids))
 
     def network_of(self, client_id: int) -> int:

@@ -9,6 +9,8 @@ is alone waits for nobody.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+from typing_extensions import override
+
 from fedsuite.method import (
     EVALUATE,
     NO_COMMON_STEP,
@@ -73,22 +75,22 @@ class Standalone(FederatedStrategy):
         minimum=0,
     )
 
+    @override
     def drawn(self, phase: str) -> list[int]:
-        """Return all clients to train; those of the evaluation are drawn as ever."""
         return list(self.members()) if phase == TRAIN else super().drawn(phase)
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send no arrays, expect none."""
         epochs = self.standalone_epochs
         passes = passes_of_round(epochs, self.server_round, self.num_rounds)
         return Exchange(TRAIN, client_ids, config={"passes": passes} if epochs else {})
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send no arrays: each client scores its own model."""
         return Exchange(EVALUATE, client_ids)
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Take in the metrics; the server has no model."""
         for _ in replies:
             pass
         return None

@@ -13,6 +13,8 @@ Deviation: no Jacobian correction, an optional regulariser of the paper.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
+from typing_extensions import override
+
 from fedsuite.method import Arrays, Exchange, Release, ServerLogger, Value, state
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.strategies.averaging.fedavg import FedAvg
@@ -49,8 +51,8 @@ class FedPara(FedAvg):
 
     _warned: bool = state(default_factory=bool)
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Warn of a model without factors, whose training is FedAvg's."""
         if not (self._warned or is_factored(arrays)):
             self._warned = True
             logger.warning(
@@ -66,8 +68,8 @@ class PFedPara(PartialAverage):
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"fedpara": True, "fedpara-personal": True}
     FIXED: ClassVar[Mapping[str, Value]] = DEFAULTS
 
+    @override
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
-        """Return all but the second factors."""
         if not groups.personal:
             raise ValueError("the model has no second factors: make it with fedpara()")
         return frozenset(groups.names) - frozenset(groups.personal)

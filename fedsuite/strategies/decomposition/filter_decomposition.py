@@ -45,6 +45,7 @@ from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord
+from typing_extensions import override
 
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.decomposition import (
@@ -130,8 +131,8 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
             raise RuntimeError("FilterDecomposition belongs to no strategy yet")
         return self._strategy
 
+    @override
     def attach(self, strategy: MethodDeclaration) -> None:
-        """Note the strategy; refuse one that cannot go with the layer."""
         if self._strategy is not None:
             raise ValueError(
                 f"this FilterDecomposition belongs to a {type(self._strategy).__name__}: "
@@ -158,8 +159,8 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
 
     # ---------------------------------------------------------------------------- a round
 
+    @override
     def before_training(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Return what travels in this round."""
         self._take(arrays)
         self._orders = replace(self._orders, sync=self.is_sync(server_round))
         self._ledger = Ledger()
@@ -176,8 +177,8 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
             travelling[name] = arrays[name]
         return travelling
 
+    @override
     def after_training(self, arrays: ArrayRecord | None) -> ArrayRecord | None:
-        """Put the strategy's new arrays into the whole model."""
         if arrays is not None and self._products is not None:
             arrays = self._judge(to_arrays(arrays), self._products)
         self._record_costs()
@@ -188,24 +189,24 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
             merged[name] = arrays.get(name, array)
         return merged
 
+    @override
     def before_evaluation(self, arrays: ArrayRecord) -> None:
-        """Note the whole model, for a checkpoint after an upload."""
         self._take(arrays)
 
     def is_sync(self, server_round: int) -> bool:
         """Return whether coefficients are uploaded in a round, counted from 1."""
         return (server_round - 1) % self.coefficient_period == 0
 
+    @override
     def state(self) -> dict[str, ConfigValue]:
-        """Return who holds which version of the slow arrays."""
         return {
             "slow-version": self._slow_version,
             "held-by": list(self._held),
             "held-versions": list(self._held.values()),
         }
 
+    @override
     def restore(self, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take back what :meth:`state` returned."""
         version, clients, held = (
             _integers(scalars[name])
             for name in ("slow-version", "held-by", "held-versions")
@@ -217,12 +218,12 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
 
     # ------------------------------------------------------ between strategy and clients
 
+    @override
     def needs(self) -> ClientNeeds | None:
-        """Return the needed client; None where the strategy's own will do."""
         return _CLIENT if self._needs_clients else None
 
+    @override
     def outgoing(self, exchange: Exchange) -> Exchange:
-        """Send the fast set, and the slow one to clients that lack it."""
         if not self._needs_clients:
             self._ledger.sent(exchange)
             return exchange
@@ -242,15 +243,15 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         self._ledger.sent(exchange)
         return exchange
 
+    @override
     def incoming(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-        """Yield the replies, and add up products of factors where asked for."""
         for reply in replies:
             if self._products is not None:
                 self._products.add(reply.arrays[ARRAYS], reply.num_examples)
             yield reply
 
+    @override
     def accepted(self, exchange: Exchange, reply: ClientReply) -> None:
-        """Note a reply's costs and the client's version of the slow arrays."""
         self._ledger.received(reply)
         if self._fast and reply.stored_state and self._sends_fast(exchange):
             self._held[reply.client_id] = self._slow_version

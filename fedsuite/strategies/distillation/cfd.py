@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.core.rules import Rule
 from fedsuite.data.public_batches import public_batch
@@ -152,18 +153,18 @@ class CFD(PublicExchange):
             self._student = ServerStudent(network, self.cfd_learning_rate, self.seed)
         return self._student
 
+    @override
     def output_spec(self) -> RecordSpec:
-        """Return the spec of logits, or of probabilities on the grid."""
         if not self.cfd_bits:
             return super().output_spec()
         return {PROBABILITIES: ((self.batch_size, self.num_classes), "float32")}
 
+    @override
     def begin_transfer(self) -> None:
-        """Count the bits of this round's codes from 0."""
         self._coded.begin_round()
 
+    @override
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
-        """Step the server's network towards the clients; return its logits."""
         rows = public_batch(
             self.public_rows, self.batch_size, self.seed, self.server_round, step
         )
@@ -183,13 +184,13 @@ class CFD(PublicExchange):
             self.round_metrics["coded_bits_up"] = self._coded.bits()
         return Feedback({SERVER_OUTPUTS: {LOGITS: emitted}})
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the server's network, its optimiser's memory, and the last codes."""
         codes = {f"{_CODES}{name}": array for name, array in self._coded.state().items()}
         return {**(self._student.state() if self._student else {}), **codes}, {}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take back what :meth:`state` returned."""
         self._student = None
         codes = {name: array for name, array in arrays.items() if name.startswith(_CODES)}
         self._coded.restore({name[len(_CODES) :]: a for name, a in codes.items()})

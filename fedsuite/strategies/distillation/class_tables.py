@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.method import (
     CLASS_TABLE,
@@ -117,8 +118,8 @@ class ClassTables(FederatedStrategy):
 
     # ---------------------------------------------------------------------------- a round
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send rows, expect a table."""
         width = self.row_width()
         spec = {
             ROWS: ((self.num_classes, width), "float32"),
@@ -131,15 +132,15 @@ class ClassTables(FederatedStrategy):
         expected = Expected({CLASS_TABLE: spec}, largest=self.LARGEST, check=self.check)
         return Exchange(TRAIN, client_ids, shared, own, self.settings, expected)
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Take in the tables of a full quorum; there is no model to aggregate."""
         taken = list(replies)
         if taken and len(taken) >= self.quorum:
             self.take(taken)
         return None
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send no arrays: each client scores its own model."""
         return Exchange(EVALUATE, client_ids)
 
 

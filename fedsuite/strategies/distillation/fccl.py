@@ -33,6 +33,8 @@ single client has nobody to correlate with, and only trains.
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from fedsuite.method import MEAN_OUTPUTS, TRAIN, Arrays, Between, ClientNeeds, key
 from fedsuite.strategies.distillation.public_exchange import (
     Feedback,
@@ -77,7 +79,7 @@ class FCCL(PublicExchange):
                 "public-batch-size and public-size to at least 2"
             )
 
+    @override
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
-        """Return the mean of what clients sent."""
         self.note(output_divergence=output_divergence(outputs))
         return Feedback({MEAN_OUTPUTS: mean_outputs(outputs)})

@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     LOGITS,
@@ -79,13 +80,13 @@ class FCCLPlus(FCCL):
         default=3.0, help="softmax temperature of distillation", above=0.0, told=TRAIN
     )
 
+    @override
     def output_spec(self) -> RecordSpec:
-        """Return what clients send of a batch: logits and similarities."""
         shape = self.batch_size, self.batch_size - 1
         return {**super().output_spec(), SIMILARITIES: (shape, "float32")}
 
+    @override
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
-        """Return the means of logits and of similarities."""
         held = {
             client_id: {
                 LOGITS: arrays[LOGITS],

@@ -34,6 +34,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.method import (
     TRAIN,
@@ -88,12 +89,12 @@ class FD(ClassTables):
     tables: dict[int, NDArray[Any]] = state(default_factory=dict)
     present: dict[int, NDArray[np.bool_]] = state(default_factory=dict)
 
+    @override
     def row_width(self) -> int:
-        """Return the number of classes: a row is an output."""
         return self.num_classes
 
+    @override
     def check(self, reply: ClientReply) -> None:
-        """Refuse also rows that are no probabilities, where ``fd-space`` is prob."""
         super().check(reply)
         rows, counts = table_of(reply)
         if self.fd_space == "prob":
@@ -102,8 +103,8 @@ class FD(ClassTables):
                 reason = "the table has rows that are no probabilities"
                 raise BadReply(Kind.WRONG_ARRAYS, reason)
 
+    @override
     def take(self, replies: Sequence[ClientReply]) -> None:
-        """Keep the tables of this round."""
         self.tables, self.present = {}, {}
         for reply in replies:
             rows, counts = table_of(reply)
@@ -112,20 +113,20 @@ class FD(ClassTables):
         covered = np.any(list(self.present.values()), axis=0)
         self.round_metrics["classes_covered"] = float(covered.sum())
 
+    @override
     def own_rows(self, client_ids: Sequence[int]) -> dict[int, Arrays]:
-        """Return G_n: the others' means, of the classes that any of them has."""
         if not self.tables:
             return {}
         means = others_means(self.tables, self.present, client_ids)
         return {k: packed(*mean) for k, mean in means.items()}
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the tables, by client."""
         held = {k: {"rows": t, "present": self.present[k]} for k, t in self.tables.items()}
         return joined(held), {}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         held = {int(client_id): table for client_id, table in grouped(arrays).items()}
         self.tables = {k: table["rows"] for k, table in held.items()}
         self.present = {k: table["present"] for k, table in held.items()}

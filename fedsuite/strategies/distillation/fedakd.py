@@ -40,6 +40,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from fedsuite.method import (
     LARGEST_COUNT,
     SELECTED,
@@ -112,14 +114,14 @@ class FedAKD(FedAvg):
         default="none", help="selection, local training or weights left out", told=TRAIN
     )
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Ask for the number of selected samples."""
         exchange = super().train_exchange(arrays, client_ids)
         bounds = {SELECTED: (0.0, LARGEST_COUNT)}
         return replace(exchange, expected=replace(exchange.expected, bounds=bounds))
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average the clients' copies, and record what share of the data was selected."""
         return super().aggregate(arrays, self._weighted(replies))
 
     def _weighted(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:

@@ -37,6 +37,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     ADVERSARIAL_GRADIENT,
@@ -128,8 +129,8 @@ class FedAL(FedMDLF):
             )
         return self._discriminator
 
+    @override
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
-        """Step the discriminator; return the mean, and to each client its gradient."""
         mean = super().feedback(outputs, step)
         if not self.adversarial:
             return mean
@@ -155,15 +156,15 @@ class FedAL(FedMDLF):
         }
         return Feedback(mean.shared, own)
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the discriminator, and which client has which label."""
         if self._discriminator is None:
             return {}, {}
         by_label = sorted(self._labels, key=self._labels.__getitem__)
         return self._discriminator.state(), {LABELS: by_label}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take back what :meth:`state` returned."""
         by_label = cast(list[int], scalars.get(LABELS, []))
         self._labels = {client_id: label for label, client_id in enumerate(by_label)}
         self._discriminator = None

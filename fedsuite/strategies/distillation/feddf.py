@@ -44,6 +44,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from typing_extensions import override
+
 from fedsuite.method import (
     ARRAYS,
     TRAIN,
@@ -108,8 +110,8 @@ class FedDF(NetworkAverages, FedMD):
     distillation_target: Target = key(default="others", needs=_CLIENTS_DISTIL)
     distillation_loss: Match = key(default="kl", needs=_CLIENTS_DISTIL)
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Have clients train the model of their network and, where they do, distil."""
         if self.feddf_mode == "client-kd":
             return super().train_exchange(arrays, client_ids)
         return replace(
@@ -119,8 +121,8 @@ class FedDF(NetworkAverages, FedMD):
             expected_of=self.models_expected(client_ids),
         )
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average within networks; under ``server-kd`` distil all into each."""
         if self.feddf_mode == "client-kd" or self.feddf_server_steps == 0:
             return super().aggregate(arrays, replies)
         teachers: list[Tensor] = []

@@ -29,6 +29,8 @@ local phase, so that no second model is kept.
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from fedsuite.core.rules import Rule
 from fedsuite.method import (
     MEAN_OUTPUTS,
@@ -101,8 +103,8 @@ class FedMD(PublicExchange):
     )
     transfer_steps: int = 1
 
+    @override
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
-        """Return the mean of the logits."""
         self.note(output_divergence=output_divergence(outputs))
         return Feedback({MEAN_OUTPUTS: mean_outputs(outputs)})
 

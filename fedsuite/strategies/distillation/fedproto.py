@@ -44,6 +44,7 @@ from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.method import (
     CLASS_TABLE,
@@ -109,13 +110,13 @@ class FedProto(ProtoWeight, ClassTables):
     prototypes: Arrays = state(default_factory=dict)
     width: int = state(default_factory=int)
 
+    @override
     def row_width(self) -> int:
-        """Return the number of features; asks the clients in the first round."""
         self.width = self.width or agreed_feature_width(self)
         return self.width
 
+    @override
     def take(self, replies: Sequence[ClientReply]) -> None:
-        """Make the prototypes of this round's tables."""
         held = bounded({reply.client_id: {ROWS: table_of(reply)[0]} for reply in replies})
         rows = [held[reply.client_id][ROWS] for reply in replies]
         means, present = mean_rows(rows, [self.weights_of(reply) for reply in replies])
@@ -131,22 +132,22 @@ class FedProto(ProtoWeight, ClassTables):
         weights: NDArray[Any] = counts * min(1.0, reply.num_examples / max(claimed, 1.0))
         return weights
 
+    @override
     def shared_rows(self) -> Arrays:
-        """Return the prototypes."""
         return self.prototypes
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the prototypes: each client scores its own model, and them with it."""
         exchange = super().evaluate_exchange(arrays, client_ids)
         shared = {CLASS_TABLE: self.prototypes} if self.prototypes else {}
         return replace(exchange, shared=shared, config=self.settings)
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the prototypes and the width of features."""
         return dict(self.prototypes), {WIDTH: self.width}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         self.prototypes = dict(arrays)
         self.width = cast(int, scalars.get(WIDTH, 0))
 
@@ -166,17 +167,17 @@ class FedProtoPublic(ProtoWeight, PublicExchange):
     transfer_steps: int = 1
     width: int = state(default_factory=int)
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Ask in the first round how wide features are; then a round as usual."""
         self.width = self.width or agreed_feature_width(self)
         return super().train_exchange(arrays, client_ids)
 
+    @override
     def output_spec(self) -> RecordSpec:
-        """Return the shape of features of a batch."""
         return {FEATURES: ((self.batch_size, self.width), "float32")}
 
+    @override
     def feedback(self, outputs: Mapping[int, Arrays], step: int) -> Feedback:
-        """Return the mean of the features."""
         mean = mean_outputs(outputs)
         distances = [
             np.square(held[FEATURES] - mean[FEATURES], dtype=np.float64).mean()
@@ -185,10 +186,10 @@ class FedProtoPublic(ProtoWeight, PublicExchange):
         self.note(feature_distance=float(np.mean(distances)))
         return Feedback({MEAN_OUTPUTS: mean})
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the width of features."""
         return {}, {WIDTH: self.width}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take it back."""
         self.width = cast(int, scalars.get(WIDTH, 0))

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from fedsuite.method import (
     ARRAYS,
     NO_COMMON_STEP,
@@ -42,14 +44,14 @@ class NetworkAverages(NetworkModels, PublicExchange):
 
     feddf_average: Average = key(default="size", help="models weigh by examples, or alike")
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Make all exchanges but the last, which asks for the models."""
         own = self.models_of(arrays, client_ids)
         last = self.transfers(replace(self.local_phase(client_ids), own=own))
         return replace(last, expected_of=self.models_expected(last.client_ids))
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average the clients' models within each network, taking one client at a time."""
         return self.updated(arrays, self.averages(self.noted(replies)))
 
     # ------------------------------------------------------------------ for methods to use

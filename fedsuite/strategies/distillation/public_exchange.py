@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     EVALUATE,
@@ -146,18 +147,18 @@ class PublicExchange(FederatedStrategy):
 
     # ---------------------------------------------------------------------------- a round
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Make the round's exchanges but the last, which is returned."""
         return self.transfers(self.local_phase(client_ids))
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Take in the metrics of both phases; there is no model to aggregate."""
         for _ in self.noted(replies):
             pass
         return None
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send no arrays: each client scores its own model."""
         return Exchange(EVALUATE, client_ids)
 
     # ----------------------------------------------------------------- for methods to use

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.method import (
@@ -91,8 +92,8 @@ class CorrectedStrategy(FederatedStrategy):
         """Return a vector's mean over all clients, in shapes and dtypes of ``arrays``."""
         return _mean(self.sums.get(kind, {}), arrays, self.total_weight())
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Take note of who is a member, then do as usual."""
         self._clients |= set(self._members.client_ids)
         return super().train_exchange(arrays, client_ids)
 
@@ -103,10 +104,10 @@ class CorrectedStrategy(FederatedStrategy):
         shared = {**exchange.shared, CONTROL: control}
         return replace(exchange, shared=shared, expected=Expected(spec))
 
+    @override
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Reduce the replies; a round that does not count moves no vector anywhere."""
         versions = dict(self.client_versions)
         self._made = {}
         record, metrics = super().aggregate_train(server_round, replies)
@@ -133,15 +134,15 @@ class CorrectedStrategy(FederatedStrategy):
         """Return the mean that :meth:`mean_vector` will return if the round counts."""
         return _mean(self._made.get(kind, {}), arrays, self.total_weight())
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the sums, who has been a member, and the known numbers of examples."""
         sizes = sorted(self._sizes)
         scalars: dict[str, ConfigValue] = {"clients": sorted(self._clients)}
         scalars |= {"sized": sizes, "sizes": [self._sizes[k] for k in sizes]}
         return joined(self.sums), scalars
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         self.sums = grouped({path: array.copy() for path, array in arrays.items()})
         self._clients = {int(client_id) for client_id in _numbers(scalars["clients"])}
         sized, sizes = _numbers(scalars["sized"]), _numbers(scalars["sizes"])
@@ -166,8 +167,8 @@ class DriftStrategy(CorrectedStrategy):
     plain_mean: Arrays = state(default_factory=dict)
     _new_plain_mean: Arrays = state(default_factory=dict)
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send also the mean number of examples, if wanted."""
         exchange = super().train_exchange(arrays, client_ids)
         if not self.size_scaled:
             return exchange
@@ -175,8 +176,8 @@ class DriftStrategy(CorrectedStrategy):
         config = {**exchange.config, MEAN_EXAMPLES: self.mean_size()}
         return replace(exchange, config=config)
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Return the plain mean moved by the mean drift of all clients."""
         models = PlainMean()
         for reply in with_examples(replies):
             models.add(reply.arrays[ARRAYS])
@@ -196,8 +197,8 @@ class DriftStrategy(CorrectedStrategy):
         """Return omega_k: 1 unless ``size_scaled``."""
         return reply.num_examples / self.mean_size() if self.size_scaled else 1.0
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the plain mean beside the model, if it is wanted."""
         exchange = super().evaluate_exchange(arrays, client_ids)
         if not self.evaluate_plain_mean:
             return exchange
@@ -212,19 +213,19 @@ class DriftStrategy(CorrectedStrategy):
         for reply in self.exchange(Exchange(COUNT_EXAMPLES, present)):
             self._sizes[reply.client_id] = reply.num_examples
 
+    @override
     def commit(self) -> None:
-        """Take over what the round made."""
         super().commit()
         self.plain_mean |= self._new_plain_mean
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Add the plain mean, where there is one."""
         arrays, scalars = super().state()
         mean = {f"{PLAIN_MEAN}/{name}": array for name, array in self.plain_mean.items()}
         return {**arrays, **mean}, scalars
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         super().restore(arrays, scalars)
         self.plain_mean = self.sums.pop(PLAIN_MEAN, {})
 
@@ -232,8 +233,8 @@ class DriftStrategy(CorrectedStrategy):
 class PlainMean(WeightedMean):
     """Plain mean of the clients' models, in float64."""
 
+    @override
     def add(self, arrays: Mapping[str, NDArray[Any]], weight: float = 1.0) -> None:
-        """Take in one client's model."""
         doubles = {n: np.asarray(a, dtype=np.float64) for n, a in arrays.items()}
         super().add(doubles, weight)
 

@@ -23,6 +23,8 @@ are refused: the server could not work out Delta_k.
 from collections.abc import Sequence
 from typing import ClassVar
 
+from typing_extensions import override
+
 from fedsuite.method import (
     CONTROL,
     CONTROL_CHANGE,
@@ -55,15 +57,15 @@ class FedDC(DriftStrategy):
         default=True, help="send g - g_k, for twice the traffic; false is FedDyn"
     )
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send g along with the model; expect the change of g_k too."""
         exchange = super().train_exchange(arrays, client_ids)
         return (
             self.with_control(exchange, arrays) if self.feddc_gradient_terms else exchange
         )
 
+    @override
     def take_in(self, reply: ClientReply) -> None:
-        """Add a client's change of g_k to the sum."""
         if self.feddc_gradient_terms:
             factor = self.size_factor(reply)
             change = reply.arrays[CONTROL_CHANGE].items()

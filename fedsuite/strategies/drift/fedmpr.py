@@ -25,6 +25,8 @@ reading". One optimiser serves all stages of a round.
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from fedsuite.core.rules import Rule
 from fedsuite.method import (
     TRAIN,
@@ -85,6 +87,6 @@ class FedMPR(FedAvg):
         told=TRAIN,
     )
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average the clients' models, each client with examples counting alike."""
         return super().aggregate(arrays, counted_alike(replies))

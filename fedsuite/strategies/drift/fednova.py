@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     LARGEST_COUNT,
@@ -60,16 +61,16 @@ class FedNova(ServerRate, GatheredStrategy):
         default=None, help="local steps of each client; None takes the replies' num-steps"
     )
 
+    @override
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
-        """Return the number of steps, unless it is known."""
         return {} if self.local_steps else {NUM_STEPS: (1.0, LARGEST_COUNT)}
 
+    @override
     def claims(self) -> Mapping[str, Limit]:
-        """Return the number of steps, which all updates are multiplied by."""
         return {NUM_STEPS: BELIEVED_COUNT}
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Return the model moved by the normalised step."""
         shares = examples_of(replies) / examples_of(replies).sum()
         self.record_weights(by_client(replies, shares))
         known = self.local_steps

@@ -24,6 +24,8 @@ rate.
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from fedsuite.method import (
     ARRAYS,
     CONTROL,
@@ -61,17 +63,17 @@ class Scaffold(ServerRate, CorrectedStrategy):
         "in the paper, or rows",
     )
 
+    @override
     def total_weight(self) -> float:
-        """Return what all clients weigh in the sum of the c_k."""
         each = self.mean_size() if self.scaffold_mean == "rows" else 1.0
         return each * self.num_known_clients
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send c along with the model; expect the change of c_k along with w_k."""
         return self.with_control(super().train_exchange(arrays, client_ids), arrays)
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Step towards the mean, and take in the changes of the c_k."""
         models = PlainMean()
         by_rows = self.scaffold_mean == "rows"
         for reply in with_examples(replies):

@@ -32,6 +32,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     Arrays,
@@ -123,8 +124,8 @@ class AAggFF(LossRatio, LossStrategy):
     _memory: Arrays = state(default_factory=dict)
     _num_updates: int = state(default_factory=int)
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Update the decision, then average the models with it."""
         self._admit(self._members.client_ids)
         position = {client_id: index for index, client_id in enumerate(self._clients)}
         answered = [position[reply.client_id] for reply in replies]
@@ -184,13 +185,13 @@ class AAggFF(LossRatio, LossStrategy):
         if count:
             memory["decision"][:count] = old["decision"] * (count / len(self._clients))
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the decision and the sums that it comes from."""
         clients = np.array(self._clients, dtype=np.uint64)
         return {"clients": clients, **self._memory}, {"updates": self._num_updates}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         self._clients = arrays["clients"].tolist()
         self._memory = {name: a for name, a in arrays.items() if name != "clients"}
         updates = scalars["updates"]

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     Arrays,
@@ -64,8 +65,8 @@ class AFL(LossRatio, LossStrategy):
     )
     _lambda: dict[int, float] = state(default_factory=dict)
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Return the mean of the models with the new lambda of those that answered."""
         self._admit(self._members.client_ids)
         answered = [reply.client_id for reply in replies]
         old = np.array([self._lambda[client_id] for client_id in answered])
@@ -89,12 +90,12 @@ class AFL(LossRatio, LossStrategy):
         self._lambda = {client_id: rest * v for client_id, v in self._lambda.items()}
         self._lambda.update(dict.fromkeys(new, share))
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return lambda."""
         clients = np.array(list(self._lambda), dtype=np.uint64)
         return {"clients": clients, "lambda": np.array(list(self._lambda.values()))}, {}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take back lambda."""
         clients, weights = arrays["clients"].tolist(), arrays["lambda"].tolist()
         self._lambda = dict(zip(clients, weights, strict=True))

@@ -54,6 +54,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.messages.array_records import num_bytes
 from fedsuite.method import (
@@ -165,8 +166,8 @@ class FedEBA(LossRatio, FedAvg):
     _paper_bytes: int = state(default_factory=int)
     _told: bool = state(default_factory=bool)
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the model; ask for it and for the losses."""
         self._paper_bytes = num_bytes(arrays) * len(client_ids)
         exchange = super().train_exchange(arrays, client_ids)
         before = self.aggregation_losses == "before"
@@ -177,8 +178,8 @@ class FedEBA(LossRatio, FedAvg):
         )
         return replace(exchange, config={"report-loss-before": before}, expected=expected)
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Weight the updates by entropy, combine them, and step."""
         used = [reply for reply in replies if reply.num_examples > 0]
         if not used:
             return None
@@ -199,8 +200,8 @@ class FedEBA(LossRatio, FedAvg):
         models = (reply.arrays[ARRAYS] for reply in used)
         return with_statistics(moved, models, weights.tolist())
 
+    @override
     def log_weights(self, replies: Sequence[ClientReply]) -> Vector:
-        """Return F_k / tau, plus log n_k where there is a prior."""
         before = self.aggregation_losses == "before"
         after = [reply.metrics[self.loss_key] for reply in replies]
         losses = self.bounded(self.losses_before(replies) if before else after)
@@ -226,8 +227,8 @@ class FedEBA(LossRatio, FedAvg):
             return update_of(arrays, self.average(replies, weights) or arrays)
         return weighted_sum(client_updates(arrays, replies), weights)
 
+    @override
     def claims(self) -> Mapping[str, Limit]:
-        """Return the losses, which steer the weights."""
         return dict.fromkeys((self.loss_key, self.loss_before_key), self.loss_limit)
 
     def losses_before(self, replies: Sequence[ClientReply]) -> list[float]:

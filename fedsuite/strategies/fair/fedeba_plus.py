@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.messages.array_records import num_bytes
 from fedsuite.method import (
@@ -124,8 +125,8 @@ class FedEBAPlus(AlignedFedEBA):
     _losses: dict[int, float] = state(default_factory=dict)
     _fair_weights: dict[int, float] = state(default_factory=dict)
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Probe, choose the branch, and send what it needs."""
         self._losses = {}
         probed = self._probe(arrays, client_ids, with_gradient=self.theta == 0)
         exchange = super().train_exchange(arrays, [reply.client_id for reply in probed])
@@ -147,10 +148,10 @@ class FedEBAPlus(AlignedFedEBA):
         config = {**self.told(TRAIN), "alpha": self.alpha}
         return replace(exchange, shared=shared, config=config)
 
+    @override
     def combine(
         self, arrays: Arrays, replies: Sequence[ClientReply], weights: Vector
     ) -> Arrays:
-        """Return the update of the branch that the round took."""
         for reply, loss in zip(replies, self.losses_before(replies), strict=True):
             self.annotate(reply.client_id, loss_before=loss)
             if reply.client_id in self._fair_weights:
@@ -162,8 +163,8 @@ class FedEBAPlus(AlignedFedEBA):
         updates = client_updates(arrays, replies)
         return model_alignment(updates, first_steps, weights, self.alpha, _shares(replies))
 
+    @override
     def losses_before(self, replies: Sequence[ClientReply]) -> list[float]:
-        """Return the clients' losses as the probe found them."""
         return [self._losses[reply.client_id] for reply in replies]
 
     def _probe(
@@ -240,18 +241,18 @@ class PracFedEBAPlus(AlignedFedEBA):
                 f"local_steps = {self.local_steps}: expected at least 1, or None"
             )
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the model; ask for it, for both losses, and for the number of steps."""
         exchange = super().train_exchange(arrays, client_ids)
         expected = exchange.expected
         if self.local_steps is None:
             expected = replace(expected, metrics=(*expected.metrics, NUM_STEPS))
         return replace(exchange, config={"report-loss-before": True}, expected=expected)
 
+    @override
     def combine(
         self, arrays: Arrays, replies: Sequence[ClientReply], weights: Vector
     ) -> Arrays:
-        """Choose the branch, and return its update."""
         losses = self.losses_before(replies)
         gradient_branch = self.choose_branch(losses)
         fair_weights = self.weights_of(losses, [reply.num_examples for reply in replies])
@@ -266,8 +267,8 @@ class PracFedEBAPlus(AlignedFedEBA):
         )
         return model_alignment(updates, first_steps, weights, self.alpha, _shares(replies))
 
+    @override
     def losses_before(self, replies: Sequence[ClientReply]) -> list[float]:
-        """Return the losses before training, or those after if some reply lacks one."""
         if all(self.loss_before_key in reply.metrics for reply in replies):
             return super().losses_before(replies)
         if not self._warned:

@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.method import (
     Arrays,
@@ -133,8 +134,8 @@ class FedFV(LossStrategy):
     _past: dict[int, Arrays] = state(default_factory=dict)
     _last_seen: dict[int, int] = state(default_factory=dict)
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Return the model moved by the fair average."""
         updates = client_updates(arrays, replies)
         for update, reply in zip(updates, replies, strict=True):
             self._past[reply.client_id] = unflatten(update.astype(np.float32), arrays)
@@ -168,8 +169,8 @@ class FedFV(LossStrategy):
                 if seen == server_round
             ]
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the past updates that later rounds may need."""
         clients = sorted(self._past)
         seen = [self._last_seen[k] for k in clients]
         return joined({k: self._past[k] for k in clients}), {
@@ -177,8 +178,8 @@ class FedFV(LossStrategy):
             "last-seen": seen,
         }
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take back the past updates."""
         clients, rounds = scalars["clients"], scalars["last-seen"]
         assert isinstance(clients, list) and isinstance(rounds, list)
         self._last_seen = dict(zip(map(int, clients), map(int, rounds), strict=True))

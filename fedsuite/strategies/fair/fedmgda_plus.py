@@ -18,6 +18,7 @@ Buffers are averaged as in FedAvg and take no part in the inner products.
 from collections.abc import Sequence
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     Arrays,
@@ -79,8 +80,8 @@ class FedMGDAPlus(GatheredStrategy):
         default=1.0, help="factor on the step per round; 1 is none", maximum=1.0, above=0.0
     )
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Return the model moved along the shortest mixture of unit updates."""
         updates = client_updates(arrays, replies)
         lengths = np.array([norm(update) for update in updates])
         moved = lengths > 0

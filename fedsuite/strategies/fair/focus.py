@@ -27,6 +27,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     EVALUATE,
@@ -75,20 +76,20 @@ class FOCUS(SeveralModels):
         told=EVALUATE,
     )
 
+    @override
     def num_models(self) -> int:
-        """Return the number of models."""
         return self.focus_models
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Expect the client's shares too."""
         exchange = super().train_exchange(arrays, client_ids)
         records = dict(exchange.expected.arrays)
         records[SHARES] = {SHARES: ((self.focus_models,), "float64")}
         expected = replace(exchange.expected, arrays=records, check=_check_shares)
         return replace(exchange, expected=expected)
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Average each model by the shares of it."""
         shares = np.stack([reply.arrays[SHARES][SHARES] for reply in replies])
         for reply, row in zip(replies, shares.tolist(), strict=True):
             named = {f"share_{number}": share for number, share in enumerate(row)}

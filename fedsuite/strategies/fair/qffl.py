@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     ARRAYS,
@@ -103,15 +104,15 @@ class QFFL(LossRatio, LossStrategy):
         if rate is not None and not rate >= LEAST_RATE:
             raise ValueError(f"learning_rate = {rate}: expected a number > 0")
 
+    @override
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
-        """Return the loss before training and, unless it is known, the learning rate."""
         needed = dict(super().needed_metrics())
         if self.learning_rate is None:
             needed[LEARNING_RATE] = (LEAST_RATE, sys.float_info.max)
         return needed
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Return the mean of the clients' models and the old one."""
         rate = self.learning_rate
         if rate is None:
             rate = float(np.median(metric_of(replies, LEARNING_RATE)))

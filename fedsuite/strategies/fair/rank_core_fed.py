@@ -26,6 +26,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     ARRAYS,
@@ -85,8 +86,8 @@ class RankCoreFed(LossStrategy):
         default=8, help="models to elect from; 1 is FedAvg's alone", minimum=1
     )
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Return FedAvg's model, or the one that is elected."""
         sizes = examples_of(replies)
         mean = self.average(replies, sizes)
         if mean is None or self.server_round % self.rank_every or self.pool_size == 1:

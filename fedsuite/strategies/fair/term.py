@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     Arrays,
@@ -64,14 +65,14 @@ class TERM(LossRatio, LossStrategy):
         search=Between(0.01, 10.0),
     )
 
+    @override
     def log_weights(self, replies: Sequence[ClientReply]) -> Vector:
-        """Return log n_k + t F_k."""
         with np.errstate(over="ignore"):
             tilted: Vector = self.term_tilt * self.losses_of(replies)
         return tilted + np.log(examples_of(replies))
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Return the mean of the clients' models with tilted weights."""
         losses, prior = self.losses_of(replies), examples_of(replies)
         bounded = within_ratio(losses, self.term_tilt, self.loss_ratio)
         return self.average(replies, tilted_weights(bounded, self.term_tilt, prior))

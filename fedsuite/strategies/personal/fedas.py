@@ -29,6 +29,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from fedsuite.method import (
     EVALUATE,
     LARGEST_COUNT,
@@ -82,22 +84,22 @@ class FedAS(FedPer):
         told=TRAIN,
     )
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Ask for tau, if it is the weight."""
         exchange = super().train_exchange(arrays, client_ids)
         bounds = dict.fromkeys(self.claims(), (0.0, LARGEST_COUNT))
         return replace(exchange, expected=replace(exchange.expected, bounds=bounds))
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send no arrays: each client scores the model that it keeps."""
         return Exchange(EVALUATE, client_ids)
 
+    @override
     def claims(self) -> Mapping[str, Limit]:
-        """Return tau, if it is the weight."""
         return {} if self.fedas_weights == "examples" else {FISHER: BELIEVED_COUNT}
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average the bodies by tau, or by examples where no client has any."""
         if self.fedas_weights == "examples":
             return super().aggregate(arrays, replies)
         taken = list(replies)

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from fedsuite.method import (
     ARRAYS,
     EVALUATE,
@@ -60,14 +62,14 @@ class FedBABU(FedAvgFT):
                 "another model"
             )
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the whole model; expect its body."""
         exchange = super().train_exchange(arrays, client_ids)
         records = {ARRAYS: spec_of(self._body(arrays))}
         return replace(exchange, expected=replace(exchange.expected, arrays=records))
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average the bodies, weighted by examples."""
         averaged = super().aggregate(self._body(arrays), replies)
         return None if averaged is None else {**arrays, **averaged}
 

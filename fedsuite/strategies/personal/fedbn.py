@@ -11,6 +11,8 @@ Known to hold: a model without batch normalisation makes this FedAvg, bit for bi
 Deviation: a client that never took part is scored with the initial normalisation.
 """
 
+from typing_extensions import override
+
 from fedsuite.method import ServerLogger
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.strategies.personal.partial import PartialAverage
@@ -21,8 +23,8 @@ logger = ServerLogger(__name__)
 class FedBN(PartialAverage):
     """Averages all but batch normalisation, weighted by examples."""
 
+    @override
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
-        """Return what belongs to no batch normalisation; warn where there is none."""
         if not groups.normalisation:
             logger.warning(
                 "the model has no batch normalisation, and without it FedBN is FedAvg: "

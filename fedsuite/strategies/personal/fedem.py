@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import Arrays, ClientNeeds, ClientReply, OneOf, Value, examples_of, key
 from fedsuite.strategies.personal.several_models import SeveralModels
@@ -53,11 +54,11 @@ class FedEM(SeveralModels):
         default=3, help="models; 1 is FedAvg", minimum=1, search=OneOf(2, 3, 4)
     )
 
+    @override
     def num_models(self) -> int:
-        """Return the number of models."""
         return self.fedem_models
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Average each model, weighted by examples."""
         counts = np.outer(examples_of(replies), np.ones(self.fedem_models))
         return self.averaged(arrays, replies, counts)

@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.method import (
     TRAIN,
@@ -162,8 +163,8 @@ class FedPAC(FedPer):
     heads: dict[int, Arrays] = state(default_factory=dict)
     prototypes: Arrays = state(default_factory=dict)
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send body, prototypes and own heads; expect body, head and statistics."""
         exchange = super().train_exchange(arrays, client_ids)
         head = self._head(arrays)
         classes, features = _matrix_shape(head)
@@ -185,13 +186,13 @@ class FedPAC(FedPer):
         own = self._own(client_ids)
         return replace(exchange, shared=shared, own=own, expected=expected)
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the body to all, and to each client its head."""
         exchange = super().evaluate_exchange(arrays, client_ids)
         return replace(exchange, own=self._own(client_ids))
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average bodies, and combine prototypes and heads if the round counts."""
         uploads: list[_Upload] = []
         num_taken = 0
 
@@ -234,12 +235,12 @@ class FedPAC(FedPer):
         """Return the weights of all heads of the round for one of its clients."""
         return head_weights(collaboration_matrix(means, variances, client), client)
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the clients' heads and the prototypes."""
         return joined({"prototypes": self.prototypes, **self.heads}), {}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         groups = grouped(arrays)
         self.prototypes = groups.pop("prototypes", {})
         self.heads = {int(owner): head for owner, head in groups.items()}

@@ -8,6 +8,8 @@ bodies, beta_{t+1} = sum_k (n_k / n) beta_k. Deviation: the head is the last lin
 the paper also tries several blocks.
 """
 
+from typing_extensions import override
+
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.strategies.personal.partial import PartialAverage
 
@@ -15,6 +17,6 @@ from fedsuite.strategies.personal.partial import PartialAverage
 class FedPer(PartialAverage):
     """Averages all but the head, weighted by examples."""
 
+    @override
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
-        """Return the body; a model without a head makes this FedAvg."""
         return groups.body

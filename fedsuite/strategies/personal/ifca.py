@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     ARRAYS,
@@ -54,22 +55,22 @@ class IFCA(SeveralModels):
         search=OneOf(2, 3, 4),
     )
 
+    @override
     def num_models(self) -> int:
-        """Return the number of models."""
         return self.ifca_models
 
+    @override
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
-        """Return the number of the model that was chosen."""
         return {CLUSTER: (0.0, self.ifca_models - 1.0)}
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Expect one of the models."""
         exchange = super().train_exchange(arrays, client_ids)
         expected = replace(exchange.expected, one_of=True, check=_check_choice)
         return replace(exchange, expected=expected)
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Take the plain mean of each model over the clients that chose it."""
         names = list(self.models(arrays))
         chosen = np.array([[float(n in r.arrays) for n in names] for r in replies])
         for number, size in enumerate(chosen.sum(axis=0).tolist()):

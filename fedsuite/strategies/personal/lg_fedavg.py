@@ -16,6 +16,8 @@ convolutions last and shares these. Clients without examples do not count.
 from collections.abc import Iterator
 from typing import ClassVar
 
+from typing_extensions import override
+
 from fedsuite.core.rules import Rule
 from fedsuite.method import Arrays, ClientReply, OneOf, Release, key
 from fedsuite.models.groups import ParameterGroups
@@ -38,8 +40,8 @@ class LGFedAvg(PartialAverage):
         default=1, help="from the top; 0 is Standalone", minimum=0, search=OneOf(1, 2)
     )
 
+    @override
     def shares(self, groups: ParameterGroups) -> frozenset[str]:
-        """Return the arrays of the upper layers."""
         count = len(groups.layers)
         if self.shared_layers > count:
             raise ValueError(
@@ -49,6 +51,6 @@ class LGFedAvg(PartialAverage):
         upper = groups.layers[count - self.shared_layers :]
         return frozenset(name for layer in upper for name in layer)
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average the shared part, each client with examples counting alike."""
         return super().aggregate(arrays, counted_alike(replies))

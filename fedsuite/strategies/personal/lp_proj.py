@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.core.rules import Rule
 from fedsuite.method import (
@@ -124,8 +125,8 @@ class LpProj(ServerRate, FederatedStrategy):
         super().__post_init__()
         self.reference = {REFERENCE: np.zeros(self.lp_proj_dimensions, np.float32)}
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send u; expect what a client added to it."""
         return Exchange(
             TRAIN,
             client_ids,
@@ -134,12 +135,12 @@ class LpProj(ServerRate, FederatedStrategy):
             expected=Expected({UPDATE: spec_of(self.reference)}),
         )
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send no arrays: each client scores its own model."""
         return Exchange(EVALUATE, client_ids)
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Move u by the clients' mean; the server has no model."""
         mean, num_taken = WeightedMean(), 0
         for reply in replies:
             num_taken += 1
@@ -150,10 +151,10 @@ class LpProj(ServerRate, FederatedStrategy):
             self.reference = apply_update(self.reference, update, rate)
         return None
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return u."""
         return self.reference, {}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take it back."""
         self.reference = dict(arrays)

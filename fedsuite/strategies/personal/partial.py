@@ -4,6 +4,8 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+from typing_extensions import override
+
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.method import (
     ARRAYS,
@@ -54,8 +56,8 @@ class PartialAverage(FedAvg):
         """Return the shared arrays, in their order."""
         return {n: array for n, array in arrays.items() if n in self._shared_names}
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the shared part and expect it back."""
         shared = self.shared(arrays)
         trained = (a.size for name, a in shared.items() if not is_statistic(name, a))
         self.round_metrics["shared_parameters"] = float(sum(trained))
@@ -67,11 +69,11 @@ class PartialAverage(FedAvg):
             expected=Expected({ARRAYS: spec_of(shared)}),
         )
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send the shared part: each client scores it with its own."""
         return Exchange(EVALUATE, client_ids, shared={ARRAYS: self.shared(arrays)})
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Average the shared part, weighted by examples."""
         averaged = super().aggregate(self.shared(arrays), replies)
         return None if averaged is None else {**arrays, **averaged}

@@ -32,6 +32,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     ARRAYS,
@@ -131,17 +132,17 @@ class PFedCK(GatheredStrategy):
     )
     models: dict[int, Arrays] = state(default_factory=dict)
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send each client its cluster's mean."""
         exchange = super().train_exchange(arrays, client_ids)
         return replace(exchange, shared={}, own=self._own(arrays, client_ids))
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send each client its cluster's mean, to be scored beside the own model."""
         return Exchange(EVALUATE, client_ids, own=self._own(arrays, client_ids))
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Average within the clusters; return the mean of all for who comes later."""
         names = parameter_names(arrays)
         changes = [
             flatten(reply.arrays[ARRAYS], names)
@@ -157,15 +158,15 @@ class PFedCK(GatheredStrategy):
                 self.reports[TRAIN].annotate(client_id, cluster=float(number))
         return _mean(replies)
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return the clusters' means, each once, and who has which."""
         distinct = {id(self.models[k]): self.models[k] for k in sorted(self.models)}
         order = list(distinct)
         numbers = {str(k): order.index(id(model)) for k, model in self.models.items()}
         return joined(dict(enumerate(distinct.values()))), dict(sorted(numbers.items()))
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         means = grouped(arrays)
         self.models = {int(k): means[str(number)] for k, number in scalars.items()}
 

@@ -20,6 +20,8 @@ overwrites, so that it scores w_k; here theta is scored. As there, the mean is b
 from collections.abc import Iterator
 from typing import ClassVar
 
+from typing_extensions import override
+
 from fedsuite.core.rules import Rule
 from fedsuite.method import (
     TRAIN,
@@ -75,7 +77,7 @@ class PFedMe(FedAvg):
         minimum=0.0,
     )
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Step towards the mean of the clients' models."""
         mean = super().aggregate(arrays, replies)
         return None if mean is None else step_towards(arrays, mean, self.pfedme_server_step)

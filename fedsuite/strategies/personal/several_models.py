@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from typing_extensions import override
+
 from fedsuite.messages.statistics import is_statistic
 from fedsuite.method import (
     ARRAYS,
@@ -89,16 +91,16 @@ class SeveralModels(GatheredStrategy):
         named = {model_record(m): a for m, a in enumerate(self.others, start=1)}
         return {ARRAYS: arrays, **named}
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send all models; expect each of them trained."""
         exchange = super().train_exchange(arrays, client_ids)
         models = self.models(arrays)
         records = {name: spec_of(model) for name, model in models.items()}
         expected = replace(exchange.expected, arrays=records)
         return replace(exchange, shared=models, expected=expected)
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send all models."""
         exchange = super().evaluate_exchange(arrays, client_ids)
         return replace(exchange, shared=self.models(arrays))
 
@@ -115,10 +117,10 @@ class SeveralModels(GatheredStrategy):
         first, *self.others = models.values()
         return first
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return all models but the first."""
         return joined(dict(enumerate(self.others))), {}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         self.others = list(grouped(arrays).values())

@@ -38,6 +38,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     ARRAYS,
@@ -163,18 +164,18 @@ class CFFL(RewardStrategy):
 
     # ---------------------------------------------------------------------------- exchange
 
+    @override
     def own_records(
         self, arrays: Arrays, client_ids: Iterable[int]
     ) -> dict[int, dict[str, Arrays]]:
-        """Return each client's reward that it has not applied, at first the model."""
         first = {ARRAYS: self.initial or arrays}
         return {
             k: dict(self.rewards.get(k, {})) if k in self.client_versions else first
             for k in client_ids
         }
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send rewards; expect the largest part of each update, and the statistics."""
         exchange = super().train_exchange(arrays, client_ids)
         size, dtype = self._vector(arrays)
         count = math.floor(self.upload_share * size + 1e-9)
@@ -189,21 +190,21 @@ class CFFL(RewardStrategy):
         expected = replace(exchange.expected, arrays=spec)
         return replace(exchange, config=config, expected=expected)
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send rewards, for what the clients keep."""
         exchange = super().evaluate_exchange(arrays, client_ids)
         return replace(exchange, config=_names(arrays))
 
     # --------------------------------------------------------------------------- aggregate
 
+    @override
     def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Note who answered, and so applied its reward; then combine."""
         taken = list(replies)
         self._answered = [reply.client_id for reply in taken]
         return super().aggregate(arrays, iter(taken))
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Judge the uploads, add up those of the reputable clients, and reward them."""
         size, _ = self._vector(arrays)
         uploads = {reply.client_id: _upload(reply, size) for reply in replies}
         inside = [reply for reply in replies if reply.client_id not in self.excluded]
@@ -232,8 +233,8 @@ class CFFL(RewardStrategy):
         self.record(replies, known, np.array([shares[r.client_id] for r in replies]))
         return new
 
+    @override
     def commit(self, arrays: Arrays) -> None:
-        """Take over reputations, rewards and exclusions."""
         super().commit(arrays)
         self.excluded |= self._out
 
@@ -279,13 +280,13 @@ class CFFL(RewardStrategy):
 
     # ------------------------------------------------------------------------------- state
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return also the excluded clients."""
         arrays, scalars = super().state()
         return arrays, {**scalars, "excluded": sorted(self.excluded)}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take it back."""
         super().restore(arrays, scalars)
         excluded = scalars["excluded"]
         assert isinstance(excluded, list)

@@ -27,6 +27,7 @@ another method.
 from collections.abc import Sequence
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import Arrays, ClientReply, Vector, examples_of
 from fedsuite.strategies.reward.reputation import (
@@ -52,8 +53,8 @@ def total_update(updates: Sequence[Vector], weights: Vector) -> Vector:
 class CGSV(CommonUpdateKeys, RewardStrategy):
     """Clients get a share of the common update that grows with their agreement with it."""
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Add up the updates, judge each by its angle with the sum, and reward."""
         client_ids = [reply.client_id for reply in replies]
         old = self.old_shares(client_ids)
         updates = [

@@ -31,6 +31,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     ARRAYS,
@@ -109,8 +110,8 @@ class FedAVE(CommonUpdateKeys, RewardStrategy):
     validation: Validation = part(help="scores models on the server")
     _server_losses: dict[int, Vector] = state(default_factory=dict)
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Measure the server's losses under what is sent; expect the clients' too."""
         exchange = super().train_exchange(arrays, client_ids)
         self._server_losses = {
             k: self.batch_losses(exchange.own[k][ARRAYS]) for k in client_ids
@@ -130,8 +131,8 @@ class FedAVE(CommonUpdateKeys, RewardStrategy):
         losses = self.validation.batch_losses(arrays, self.fedave_loss_batch)
         return np.asarray(losses, dtype=np.float64)
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Add up the updates, judge each by its validation accuracy and data, reward."""
         client_ids = [reply.client_id for reply in replies]
         values = data_values(np.array([self._divergence(reply) for reply in replies]))
         updates = [

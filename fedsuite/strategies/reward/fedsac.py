@@ -45,6 +45,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.method import (
     ALONE,
@@ -133,8 +134,8 @@ class FedSAC(RewardStrategy):
 
     # ---------------------------------------------------------------------------- exchange
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Measure unknown contributions; send each client its submodel."""
         # A model that cannot be divided is refused before anybody trains.
         self.layers_of(arrays)
         if not self.initial:
@@ -149,10 +150,10 @@ class FedSAC(RewardStrategy):
         }
         return replace(exchange, own=own)
 
+    @override
     def own_records(
         self, arrays: Arrays, client_ids: Iterable[int]
     ) -> dict[int, dict[str, Arrays]]:
-        """Return each client's submodel, or the initial model if it never took part."""
         client_ids = list(client_ids)
         held = self.held_rows(arrays, client_ids)
         first = self.initial or arrays
@@ -206,8 +207,8 @@ class FedSAC(RewardStrategy):
 
     # --------------------------------------------------------------------------- aggregate
 
+    @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        """Average each neuron over the clients that held it, the rest over all."""
         neurons, rest = HeldMean(), WeightedMean()
         for reply in replies:
             masks = self._held[reply.client_id]
@@ -221,8 +222,8 @@ class FedSAC(RewardStrategy):
         self.record(replies, reputation, np.array(shares))
         return {name: means[name] for name in arrays}
 
+    @override
     def commit(self, arrays: Arrays) -> None:
-        """Measure the neurons of the new model, if it is time."""
         super().commit(arrays)
         if self.counted_rounds % self.fedsac_interval == 0:
             self.importance = self.measured_importance(arrays)
@@ -240,8 +241,8 @@ class FedSAC(RewardStrategy):
 
     # ------------------------------------------------------------------------------- state
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return contributions, importance, and the number of rounds that counted."""
         arrays, scalars = super().state()
         for k, value in self.known.items():
             arrays[f"contribution/{k}"] = np.array(value)
@@ -249,8 +250,8 @@ class FedSAC(RewardStrategy):
             arrays["importance/"] = self.importance
         return arrays, {**scalars, "counted-rounds": self.counted_rounds}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         rest = dict(arrays)
         self.importance = rest.pop("importance/", None)
         self.known = {}

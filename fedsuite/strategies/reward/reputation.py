@@ -19,6 +19,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
+from typing_extensions import override
 
 from fedsuite.messages.array_records import to_arrays
 from fedsuite.method import (
@@ -267,22 +268,22 @@ class RewardStrategy(GatheredStrategy):
 
     # --------------------------------------------------------------------------- machinery
 
+    @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send each client its own model."""
         if not self.initial:
             self.initial = dict(arrays)
         exchange = super().train_exchange(arrays, client_ids)
         return replace(exchange, shared={}, own=self.own_records(arrays, client_ids))
 
+    @override
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        """Send each client its own model."""
         own = self.own_records(arrays, client_ids)
         return Exchange(EVALUATE, client_ids, own=own)
 
+    @override
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Reduce the replies; a round that does not count changes nothing."""
         versions = dict(self.client_versions)
         self._staged = None
         record, metrics = super().aggregate_train(server_round, replies)
@@ -293,14 +294,14 @@ class RewardStrategy(GatheredStrategy):
             self.commit(to_arrays(record))
         return record, metrics
 
+    @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
-        """Return reputations, rewards and the initial model."""
         reputation = {str(k): np.array(value) for k, value in self.reputation.items()}
         rewards = {k: joined(records) for k, records in self.rewards.items()}
         return joined({"initial": self.initial, "reputation": reputation, **rewards}), {}
 
+    @override
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take them back."""
         groups = grouped(arrays)
         self.initial = groups.pop("initial", {})
         known = groups.pop("reputation", {})
