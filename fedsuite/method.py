@@ -1,6 +1,6 @@
 """What the server side of a method is written with: one import for its file.
 
-The contract is in docs/how-to/methods.md.
+``CONTRIBUTING.md`` has the contract and an example.
 """
 
 from fedsuite.core.errors import ConfigError, RunError
@@ -88,6 +88,7 @@ from fedsuite.rounds.declaration import (
     ScoredModel,
 )
 from fedsuite.rounds.exchange import NO_REPLY, Exchange, Rejection, ReplyReader
+from fedsuite.rounds.guard import BELIEVED_COUNT, Limit, within_ratio
 from fedsuite.rounds.privacy_rules import UNARGUED, Release
 from fedsuite.rounds.round_settings import LossRatio, ServerRate
 from fedsuite.rounds.updates import (
@@ -113,6 +114,7 @@ __all__ = [
     "ADVERSARIAL_GRADIENT",
     "ALONE",
     "ARRAYS",
+    "BELIEVED_COUNT",
     "CLASSES",
     "CLASS_TABLE",
     "CLUSTER",
@@ -172,6 +174,7 @@ __all__ = [
     "Expected",
     "FederatedStrategy",
     "GatheredStrategy",
+    "Limit",
     "LossRatio",
     "LossStrategy",
     "MethodDeclaration",
@@ -222,4 +225,5 @@ __all__ = [
     "weighted_sum",
     "with_advice",
     "with_statistics",
+    "within_ratio",
 ]

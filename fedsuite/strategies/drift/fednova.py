@@ -18,12 +18,14 @@ import numpy as np
 from typing_extensions import override
 
 from fedsuite.method import (
+    BELIEVED_COUNT,
     LARGEST_COUNT,
     NUM_STEPS,
     Arrays,
     ClientNeeds,
     ClientReply,
     GatheredStrategy,
+    Limit,
     NeededMetric,
     ServerRate,
     Value,
@@ -35,7 +37,6 @@ from fedsuite.method import (
     metric_of,
     take_step,
 )
-from fedsuite.rounds.guard import BELIEVED_COUNT, Limit
 
 
 def normalised_step(updates: Vector, shares: Vector, steps: Vector) -> Vector:

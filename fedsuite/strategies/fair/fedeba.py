@@ -66,6 +66,7 @@ from fedsuite.method import (
     ClientNeeds,
     ClientReply,
     Exchange,
+    Limit,
     LossRatio,
     NeededMetric,
     OneOf,
@@ -83,8 +84,8 @@ from fedsuite.method import (
     update_of,
     weighted_sum,
     with_statistics,
+    within_ratio,
 )
-from fedsuite.rounds.guard import Limit, within_ratio
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.fair.fedeba_equations import (
     Schedule,

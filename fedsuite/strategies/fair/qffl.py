@@ -51,8 +51,8 @@ from fedsuite.method import (
     metric_of,
     weighted_mean,
     with_statistics,
+    within_ratio,
 )
-from fedsuite.rounds.guard import within_ratio
 
 LOSS_FLOOR = 1e-10
 LEAST_RATE = 1e-12

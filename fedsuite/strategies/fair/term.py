@@ -34,8 +34,8 @@ from fedsuite.method import (
     Vector,
     examples_of,
     key,
+    within_ratio,
 )
-from fedsuite.rounds.guard import within_ratio
 
 
 def tilted_weights(losses: Vector, tilt: float, prior: Vector) -> Vector:

@@ -32,6 +32,7 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from fedsuite.method import (
+    BELIEVED_COUNT,
     EVALUATE,
     LARGEST_COUNT,
     TRAIN,
@@ -40,12 +41,12 @@ from fedsuite.method import (
     ClientNeeds,
     ClientReply,
     Exchange,
+    Limit,
     OneOf,
     Release,
     ScoredModel,
     key,
 )
-from fedsuite.rounds.guard import BELIEVED_COUNT, Limit
 from fedsuite.strategies.personal.fedper import FedPer
 
 FISHER = "fisher"
