@@ -67,6 +67,21 @@ def test_a_round_by_hand() -> None:
     }
 
 
+def test_an_evaluation_without_a_score_leaves_no_earlier_accuracy() -> None:
+    served = Prometheus("127.0.0.1", 0)
+    served.on_round_end(a_state(), a_report(1, accuracies=(0.5, 0.75)))
+    asked = a_report(2, accuracies=())
+    assert asked.evaluate is not None
+    asked.evaluate.num_asked = 2
+    served.on_round_end(a_state(), asked)
+    found = values(generate_latest(served).decode())
+    accuracies = {name: value for name, value in found.items() if "accuracy" in name}
+    assert accuracies == {
+        "fedsuite_accuracy_clients": 0,
+        "fedsuite_accuracy_clients_asked": 2,
+    }
+
+
 def test_the_format_is_prometheus_own(served: Prometheus) -> None:
     served.on_round_end(a_state(), a_report())
     lines = get(served.url)[1].splitlines()
