@@ -109,7 +109,7 @@ MAY_IMPORT = {
     "strategies": "core messages data models rounds method",
     "clients": "core messages data models training client",
     "experiment": "core messages data models rounds training strategies clients",
-    "results": "core data experiment",
+    "results": "core data rounds experiment",
     "callbacks": "core messages rounds results",
     "running": "core messages data models rounds training workarounds strategies clients "
     "experiment results callbacks",
