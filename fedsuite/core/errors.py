@@ -65,7 +65,8 @@ class Refused(ConfigError, ValueError):
     Parameters
     ----------
     values
-        Key to value; the first is refused, beside the others. Of ``method`` it is a name.
+        Key to value; the first is refused, beside the others. Beside others, the value of
+        ``method`` is a name.
     why, advice
         Clauses; ``{local-steps}`` stands for the key's name.
     idle
@@ -85,11 +86,12 @@ class Refused(ConfigError, ValueError):
         subject, *others = (self._said(key, value) for key, value in self.values.items())
         verb = "has no effect with" if self.idle else "cannot go with"
         head = f"{subject} {verb} {' and '.join(others)}" if others else subject
-        place = "" if self.in_python or subject.startswith("method ") else "key "
+        of_method = next(iter(self.values)) == "method" and bool(others)
+        place = "" if self.in_python or of_method else "key "
         return f"{place}{head}: {re.sub(r'{([a-z0-9-]+)}', self._spelled, self.text)}"
 
     def _said(self, key: str, value: object) -> str:
-        if key == "method":
+        if key == "method" and len(self.values) > 1:
             return str(value) if self.in_python else f"method {value}"
         return f"{key.replace('-', '_') if self.in_python else key} = {value!r}"
 

@@ -312,6 +312,10 @@ class Declaring:
             if key.argument in attributes
         }
 
+    def unchanged(self) -> Mapping[str, Any]:
+        """Return the values by key that say nothing, where a key has no effect."""
+        return {declared.name: declared.default for declared in self.KEYS}
+
     def __post_init__(self) -> None:
         """Check each key, and the rules; an overriding method calls this method first.
 
@@ -325,8 +329,7 @@ class Declaring:
                 name = declared.argument
                 if name in vars(self):
                     object.__setattr__(self, name, declared.parse(getattr(self, name)))
-            defaults = {declared.name: declared.default for declared in self.KEYS}
-            check_rules(self.rules(), self.values(), defaults)
+            check_rules(self.rules(), self.values(), self.unchanged())
         except Refused as refused:
             refused.in_python = True
             raise

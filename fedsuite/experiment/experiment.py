@@ -248,8 +248,8 @@ def _rules_of(values: Mapping[str, Value], keys: Iterable[Key]) -> tuple[Rule, .
     known = {key.name for key in strategy.KEYS}
     others = (key for key in keys if key.name not in known)
     return (
-        *(rule_of_needs(key) for key in others if key.needs),
         *strategy.rules(),
+        *(rule_of_needs(key) for key in others if key.needs),
         *experiment_rules(strategy),
     )
 

@@ -50,7 +50,7 @@ from fedsuite.rounds.quorum import Quorum
 from fedsuite.rounds.recovery import Kept, Recovery
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
-from fedsuite.rounds.rules import rules_of
+from fedsuite.rounds.rules import of_declarations, rules_of
 from fedsuite.rounds.server_step import ServerExtras
 from fedsuite.rounds.update_norms import UpdateNorms
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
@@ -177,7 +177,8 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
     @classmethod
     @override
     def rules(cls) -> tuple[Rule, ...]:
-        return (*super().rules(), *rules_of(cls))
+        # What the method has no use for comes first: no other key would give it an effect.
+        return (*of_declarations(cls), *super().rules(), *rules_of(cls))
 
     @override
     def values(self) -> dict[str, Any]:
@@ -188,6 +189,12 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
             "num-clients": self.num_clients,
             "decomposition": type(self.layer) is not ExchangeLayer,
         }
+
+    @override
+    def unchanged(self) -> Mapping[str, Any]:
+        values = self.values()
+        of_paper = {k: v for k, v in self.PAPER.items() if values.get(k) == v}
+        return {**super().unchanged(), **of_paper}
 
     def __post_init__(self) -> None:
         """Check the keywords, and make what the rounds need."""

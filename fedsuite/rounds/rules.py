@@ -94,9 +94,8 @@ _NOT_UNDER_NOISE: tuple[tuple[tuple[str, ...], tuple[Value, ...], str], ...] = (
 
 
 def rules_of(method: "type[MethodDeclaration]") -> tuple[Rule, ...]:
-    """Return the rules of a method, and of all keys of the rounds."""
+    """Return the rules of all keys of the rounds, for a method."""
     return (
-        *_of_declarations(method),
         *_OF_ROUNDS,
         *_of_replies(method),
         *_of_noise(method),
@@ -129,7 +128,7 @@ def alike(*conditions: With | Unless) -> tuple[Rule, ...]:
     )
 
 
-def _of_declarations(method: "type[MethodDeclaration]") -> Iterator[Rule]:
+def of_declarations(method: "type[MethodDeclaration]") -> Iterator[Rule]:
     """Yield what ``WITHOUT_EFFECT`` and ``FIXED`` of a method's class say."""
     for key, why in method.WITHOUT_EFFECT.items():
         yield Rule((key, "method"), (), why, "leave it out", idle=True)

@@ -186,7 +186,8 @@ def test_a_tracker_that_is_not_installed_is_one_line(
 
 
 def test_names_are_checked_before_anything_starts() -> None:
-    with pytest.raises(ConfigError, match="key trackers names 'aim': expected some of ten"):
+    words = "key trackers = 'mlflow, aim': it names 'aim': expected some of tensorboard"
+    with pytest.raises(ConfigError, match=words):
         Experiment.from_values({"trackers": "mlflow, aim"})
 
 

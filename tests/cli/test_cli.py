@@ -179,8 +179,9 @@ CONFIGURATION = {
     "dataset=digit": "key dataset = 'digit': did you mean 'digits'?",
     "partitioner=dirichelt": "key partitioner = 'dirichelt': did you mean 'dirichlet'?",
     "model=resnet-19": "key model = 'resnet-19': did you mean 'resnet18'?",
-    "proximal-mu=1": "key proximal-mu = 1.0 does not apply here: it belongs to method",
-    "clients-per-round=5": "key clients-per-round = 5: expected at most num-clients = 4",
+    "proximal-mu=1": "key proximal-mu = 1.0: it does not apply here, it belongs to method",
+    "clients-per-round=5": "key clients-per-round = 5 cannot go with num-clients = 4: "
+    "there are no more clients; set no more, or 0 for all",
     "run-name=a/b": "key run-name = 'a/b': expected letters",
     "num-clients=100000": "key num-clients = 100000: expected 1 to ",
     "threads=1000": "key threads = 1000: expected a whole number >= 1 and <= 256",
@@ -225,7 +226,7 @@ def test_bad_configuration(command, small, name, setting):
             "unknown key 'lerning-rate': did you mean 'learning-rate'?",
         ),
         ({"num_rounds": "many"}, "key num-rounds = 'many': expected a whole number >= 1"),
-        ({"clients_per_round": 5}, "key clients-per-round = 5: expected at most num-clien"),
+        ({"clients_per_round": 5}, "key clients-per-round = 5 cannot go with num-clients"),
         ({"method": "fedprocks"}, "key method = 'fedprocks': did you mean 'fedprox'?"),
     ],
 )

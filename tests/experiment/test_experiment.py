@@ -375,8 +375,11 @@ def experiments(draw):
     num_clients = draw(st.integers(1, 10_000))
     per_round = draw(st.integers(0, num_clients))
     method = draw(st.sampled_from(sorted(METHODS)))
-    if "clients-per-round" in load_strategy(METHODS[method]).WITHOUT_EFFECT:
+    strategy = load_strategy(METHODS[method])
+    if "clients-per-round" in strategy.WITHOUT_EFFECT:
         per_round = 0
+    defaults = {key.name: key.default for key in strategy.KEYS}
+    replies = strategy.replies_per_round(defaults, per_round or num_clients)
     values = {
         "method": method,
         "partitioner": draw(
@@ -387,7 +390,7 @@ def experiments(draw):
         ),
         "num-clients": num_clients,
         "clients-per-round": per_round,
-        "quorum": draw(st.integers(1, per_round or num_clients)),
+        "quorum": draw(st.integers(1, replies)),
         "optimizer": "sgd",
         "learning-rate": draw(st.floats(0, 1e9, exclude_min=True)),
         "local-steps": draw(st.integers(1, 100)),

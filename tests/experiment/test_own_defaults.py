@@ -123,12 +123,12 @@ def test_a_rate_and_an_optimiser_are_of_one_source(
 
 def test_a_rate_without_its_optimiser_is_refused_where_the_method_has_another() -> None:
     assert refusal("feddf", {"learning-rate": 0.1}) == (
-        "key learning-rate = 0.1 without optimizer: method feddf has adam at 0.001 by "
-        "default, others sgd at 0.1; name the optimizer too"
+        "key learning-rate = 0.1: method feddf has adam at 0.001 by default, others sgd at "
+        "0.1; name the optimizer too"
     )
     assert refusal("fedavg", {"optimizer": "adam"}) == (
-        "key optimizer = 'adam' without learning-rate: the default, 0.1, is for sgd; name "
-        "the learning-rate too"
+        "key optimizer = 'adam': the default rate, 0.1, is for sgd; name the learning-rate "
+        "too"
     )
     assert refusal("fedavg", {"optimizer": "adam", "learning-rate": 0.001, "momentum": 0.9})
 

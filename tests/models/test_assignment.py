@@ -109,7 +109,10 @@ def test_in_turns_and_listed() -> None:
     assert assign(3, "round-robin", 7, 0) == (0, 1, 2, 0, 1, 2, 0)
     assert assign(4, "listed", 4, 0) == (0, 1, 2, 3)
     for num_clients in (3, 5):
-        words = f"4 entries for {num_clients} clients"
+        words = (
+            f"'listed' cannot go with num-clients = {num_clients}: client-models has 4 "
+            "entries; list one for each client"
+        )
         with pytest.raises(ConfigError, match=re.escape(words)):
             assign(4, "listed", num_clients, 0)
 

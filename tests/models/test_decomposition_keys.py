@@ -45,7 +45,7 @@ def test_switches_reach_the_layers():
 
 def test_keys_of_factors_need_decomposition():
     with pytest.raises(
-        ConfigError, match=r"atoms = 6 does not apply .* decomposition true"
+        ConfigError, match=r"atoms = 6: it does not apply .* decomposition true"
     ):
         digits_experiment(atoms=6)
     with pytest.raises(ConfigError, match="atoms = 0"):

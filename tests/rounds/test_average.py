@@ -63,9 +63,9 @@ SEVEN = [(1.0, 0.1), (2.0, 0.2), (1.5, 0.3), (1.7, 0.4), (1.1, 0.7), (1.4, 0.6),
 @pytest.mark.parametrize(
     "keys",
     [
-        {"aggregator": "trimmed-mean"},
-        {"aggregator": "multi-krum"},
-        {"aggregator": "median", "mix": "nearest"},
+        {"aggregator": "trimmed-mean", "liars": 0},
+        {"aggregator": "multi-krum", "liars": 0},
+        {"aggregator": "median", "liars": 0, "mix": "nearest"},
         {"max_client_weight": 1.0},
     ],
     ids=str,
@@ -75,7 +75,7 @@ def test_without_liars_it_is_the_mean_bit_for_bit(
 ) -> None:
     counts = np.random.default_rng(seed).integers(1, 900, 7)
     given = replies([(value, 1.0) for value in values], counts)
-    found = averaged(FedAvg(liars=0, **keys), given)
+    found = averaged(FedAvg(**keys), given)
     mean = averaged(FedAvg(), given)
     for name, array in mean.items():
         np.testing.assert_array_equal(found[name], array)
@@ -168,7 +168,7 @@ def test_shares_of_liars_are_rounded_up() -> None:
         ({"aggregator": "multi-krum", "liars": 2}, "'multi-krum' needs 7 clients"),
         ({"aggregator": "median", "liars": 3}, "'median' needs 7 clients"),
         ({"aggregator": "median", "liars": 0.5}, "no rule withstands half"),
-        ({"aggregator": "median", "liars": 1.5}, "or a whole number"),
+        ({"aggregator": "median", "liars": 1.5}, "set a whole number, or a share"),
         ({"liars": 0.1}, "has no effect with aggregator = 'mean'"),
         ({"mix": "nearest"}, "has no effect with aggregator = 'mean'"),
         ({"max-client-weight": 0.0}, "expected a number > 0"),
@@ -231,11 +231,12 @@ def test_methods_of_another_rule_refuse_every_key() -> None:
     for name in METHODS:
         strategy = load_strategy(METHODS[name])
         others = {"fedeba-plus", "prac-fedeba-plus"}
-        given = {"aggregator": "mean", "mix": "none", "fedbuff-size-weights": True}
-        given |= {"method": name, "clients-per-round": 0, **dict.fromkeys(AVERAGE_KEYS)}
-        given |= {"aggregator": "mean", "mix": "none"}
+        given = {"aggregator": "trimmed-mean", "liars": 0.1, "mix": "nearest"}
+        given |= {"max-client-weight": 0.5, "fedbuff-size-weights": True}
+        given |= {"method": name, "clients-per-round": 0}
         idle = [rule for rule in strategy.rules() if "method" in rule.keys and rule.idle]
-        idle = [rule for rule in idle if rule.refuses(given, {})]
+        defaults = {key.name: key.default for key in strategy.KEYS}
+        idle = [rule for rule in idle if rule.refuses(given, defaults)]
         refused = {rule.keys[0] for rule in idle} & set(AVERAGE_KEYS)
         if name in others:
             assert refused == {"aggregator", "liars", "mix"}

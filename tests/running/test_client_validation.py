@@ -165,8 +165,8 @@ def test_a_choice_by_test_rows_is_refused(key: str, metric: str, instead: str) -
     with pytest.raises(ConfigError) as caught:
         Experiment.from_values({key: metric, "client-validation-fraction": 0.1})
     assert str(caught.value) == (
-        f"key {key} = {metric!r} looks at test rows, and clients have validation rows to "
-        f"choose by: set {instead!r}"
+        f"key {key} = {metric!r} cannot go with client-validation-fraction = 0.1: it looks "
+        f"at test rows, and clients have validation rows to choose by; set {instead!r}"
     )
 
 

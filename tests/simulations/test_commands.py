@@ -25,7 +25,7 @@ ERRORS = {
     ),
     "too many clients": (
         ("participation", "experiment.toml", "--clients", "2,40"),
-        "clients-per-round = 40: expected at most num-clients = 4",
+        "= 40 cannot go with num-clients = 4: there are no more clients; set no more, or 0",
     ),
     "running statistics": (
         ("loss_plane", "experiment.toml", "--set", "model=mobilenet-v2"),

@@ -64,7 +64,7 @@ def test_a_point_lets_go_of_keys_that_belong_to_another_method():
 
 def test_every_point_is_checked():
     both = ["proximal-mu=1.0", "method=fedprox,fedavg"]
-    refused = r"^method=fedavg, proximal-mu=1.0: key proximal-mu = 1.0 does not"
+    refused = r"^method=fedavg, proximal-mu=1.0: key proximal-mu = 1.0: it does not"
     with pytest.raises(ConfigError, match=refused):
         make_points(SMALL, both, range(1))
     with pytest.raises(

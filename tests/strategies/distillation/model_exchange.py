@@ -55,7 +55,9 @@ def networks_of(builds: Sequence[Build], of_client: Sequence[int]) -> ServerNetw
 
 
 def strategy_of(kind: type[Any], networks: ServerNetworks, **options: Any) -> Any:
-    options = {"transfer_steps": 2, "public_batch_size": 6} | options
+    if options.get("feddf_mode") != "server-kd":
+        options = {"transfer_steps": 2} | options
+    options = {"public_batch_size": 6} | options
     if kind is FedDF:
         options["public"] = PublicData(PUBLIC)
     return kind(

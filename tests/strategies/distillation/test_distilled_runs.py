@@ -71,7 +71,10 @@ def test_public_data_is_needed(method: str) -> None:
 
 def test_keys_that_do_not_go_together_end_a_run_before_it_starts() -> None:
     for keys, reason in (
-        ({"method": "cfd", "cfd-bits": 1}, "method cfd: .* cfd-target"),
+        (
+            {"method": "cfd", "cfd-bits": 1},
+            "cfd-bits = 1 cannot go with cfd-target .*; set cfd-target",
+        ),
         ({"method": "cfd", "cfd-server-model": "mlp,linear"}, "expected one network"),
         ({"method": "fccl", "public-batch-size": 1}, "method fccl: a public batch of 1"),
         ({"method": "fccl", "lsr-gamma": 0.5}, "lsr-gamma"),
@@ -81,8 +84,8 @@ def test_keys_that_do_not_go_together_end_a_run_before_it_starts() -> None:
 
 
 LINE = (
-    "key {} has no effect: no client has anything to train before its classifier, so that "
-    "features are inputs: choose another model, or set 0"
+    "key {} has no effect with {}: no client has anything to train before its classifier, "
+    "so that features are inputs; choose another model, or set 0"
 )
 
 
@@ -99,10 +102,15 @@ def test_a_term_on_features_that_no_training_moves(
     public = 0 if method == "fedproto" else 30
     keys: dict[str, Any] = {"dataset": "digits", "num-clients": 3, "num-rounds": 1}
     keys |= {"public-size": public, "report": False}
-    for models in ({"model": "linear"}, {"client-models": "linear, linear"}):
+    given: tuple[dict[str, str], ...]
+    given = ({"model": "linear"}, {"client-models": "linear, linear"})
+    for models in given:
+        [(named, networks)] = models.items()
         with pytest.raises(ConfigError) as caught:
             fedsuite.run({**keys, **models, "method": method})
-        assert str(caught.value) == LINE.format(f"{weight} = {default}")
+        assert str(caught.value) == LINE.format(
+            f"{weight} = {default}", f"{named} = {networks!r}"
+        )
     assert not Path("runs").exists()
     fedsuite.run({**keys, "model": "linear", "method": method, weight: 0.0})
     mixed = {"client-models": "linear, mlp:hidden-width=64"}

@@ -169,9 +169,9 @@ def test_initial_arrays_of_the_server_are_the_clients() -> None:
 def test_own_starts_are_nothing_to_a_server_that_holds_the_models() -> None:
     with pytest.raises(ConfigError, match="start from what the server holds"):
         digits_experiment(client_models="linear", client_initialisation="own")
-    with pytest.raises(ConfigError, match="may have different ones") as caught:
+    with pytest.raises(ConfigError, match="its clients share one model") as caught:
         digits_experiment(method="fedprox", client_models="linear")
-    assert "those of fedavg, standalone," in str(caught.value)
+    assert "choose one of fedavg, standalone," in str(caught.value)
 
 
 @pytest.mark.usefixtures("per_network")

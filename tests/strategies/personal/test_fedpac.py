@@ -164,5 +164,6 @@ def test_a_head_without_a_matrix_is_refused() -> None:
 
 
 def test_noise_on_uploads_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"upload-noise-multiplier = 0\.1: method fedpac"):
+    words = r"upload-noise-multiplier = 0\.1 cannot go with method fedpac: set 0\.0"
+    with pytest.raises(ConfigError, match=words):
         digits_experiment(method="fedpac", upload_noise_multiplier=0.1)

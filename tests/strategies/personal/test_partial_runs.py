@@ -176,9 +176,9 @@ def without(client: int) -> Tamper:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"method": "fedpara", "fedpara": False}, "method fedpara needs True"),
-        ({"method": "pfedpara", "fedpara-personal": False}, "method pfedpara needs True"),
-        ({"method": "fedpara", "fedpara-personal": True}, "method fedpara needs False"),
+        ({"method": "fedpara", "fedpara": False}, "method fedpara: set True"),
+        ({"method": "pfedpara", "fedpara-personal": False}, "method pfedpara: set True"),
+        ({"method": "fedpara", "fedpara-personal": True}, "method fedpara: set False"),
     ],
 )
 def test_keys_that_a_method_fixes(keys: dict[str, Any], words: str) -> None:
