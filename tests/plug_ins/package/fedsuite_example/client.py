@@ -1,8 +1,6 @@
 """Anchored averaging, the client's side."""
 
-from fedsuite.messages.records import ARRAYS, Reply, Request
-from fedsuite.training.base import FederatedClient
-from fedsuite.training.told import Told
+from fedsuite.client import ARRAYS, FederatedClient, Reply, Request, Told
 
 
 class AnchoredClient(FederatedClient):

@@ -2,9 +2,7 @@
 
 from typing import ClassVar
 
-from fedsuite.core.settings import key
-from fedsuite.messages.records import TRAIN
-from fedsuite.rounds.declaration import ClientNeeds
+from fedsuite.method import TRAIN, ClientNeeds, key
 from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
