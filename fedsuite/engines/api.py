@@ -271,10 +271,9 @@ def write_report_if_wanted(
     if not values.get("report", True):
         return
     # A Flower app's bundle has modules alone, and not the page's other files.
-    with harmless("report"):
+    with harmless("report"), naming_extras("the page"):
         # Its parts take a second, which no run waits for before it begins.
-        with naming_extras("the page"):
-            from fedsuite.results.report import NAME, write_report
+        from fedsuite.results.report import NAME, write_report
 
         with Work("writing the report"):
             write_report(runs, folder / NAME, comparison)
