@@ -68,8 +68,13 @@ def files() -> dict[str, Path]:
 
 
 def room_of(module: str) -> str:
-    """Return the package below ``fedsuite`` that a module stands in; empty of its doors."""
+    """Return the package below ``fedsuite`` that a module stands in; empty of its doors.
+
+    What methods are written with, ``method`` and ``client``, are rooms of one file each.
+    """
     path = files()[module]
+    if path.stem in ("method", "client") and path.parent == HOME:
+        return path.stem
     parts = path.parent.relative_to(HOME).parts
     families = parts[:1] in (("strategies",), ("clients",))
     return "/".join(parts[:1] if families else parts)
