@@ -233,6 +233,18 @@ def test_each_place_has_its_spelling(given: dict[str, Any], name: str) -> None:
     assert str(by_key).count("_") == 0
 
 
+def test_what_a_method_has_no_use_for_is_said_before_what_its_key_needs() -> None:
+    """Advice to set another key would only earn the next refusal."""
+    for method in METHODS:
+        strategy = load_strategy(METHODS[method])
+        keys = {key.name: key for key in strategy.KEYS}
+        for name in strategy.WITHOUT_EFFECT:
+            for value in other_values(keys[name])[:1] if name in keys else ():
+                error = refused(Experiment.from_values, {"method": method, name: value})
+                said = f"key {name} = {value!r} has no effect with method {method}"
+                assert str(error).startswith(said)
+
+
 def test_a_default_is_never_without_effect() -> None:
     FedAvg(server_beta2=0.99, dp_clipping_norm=1.0, liars=0.2)
 
