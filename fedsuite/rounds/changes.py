@@ -18,8 +18,8 @@ from fedsuite.messages.statistics import is_statistic
 _ROWS, _WIDTH = 32, 2048
 """A block: its rows are squared and added up to one, which float64 adds up."""
 
-_SAFE = 1e-24, 1e30
-"""Sums of squares between which float32 neither overflows nor underflows."""
+_SMALL = 1e-24
+"""Sum of squares up to which float32 may have lost some; what overflowed is infinite."""
 
 Pair = tuple[NDArray[Any], NDArray[Any] | None]
 """An array, and its origin of the same shape; None is an origin of 0."""
@@ -42,7 +42,7 @@ class Changes:
         dtypes = {array.dtype for pair in pairs for array in pair if array is not None}
         if dtypes == {np.dtype(np.float32)}:
             squares = self._squares(pairs, np.dtype(np.float32))
-            if _SAFE[0] < squares < _SAFE[1]:
+            if _SMALL < squares < math.inf:
                 return squares
         return self._squares(pairs, np.dtype(np.float64))
 

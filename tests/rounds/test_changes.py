@@ -34,6 +34,15 @@ def test_the_length_is_that_of_float64_to_the_dtypes_digits(
     assert length({"w": array}, {"w": origin}) == pytest.approx(true, rel=digits)
 
 
+@pytest.mark.parametrize("scale", [1e-44, 1e-30, 0.99e-12, 1.01e-12, 1e15, 1.8e19, 1.9e19])
+def test_float32_is_measured_at_any_size(scale: float) -> None:
+    """Squares underflow below, and overflow above what float32 holds."""
+    array = np.zeros(70_000, np.float32)
+    array[::7000] = scale
+    true = float(np.linalg.norm(array.astype("f8")))
+    assert length({"w": array}, {}) == pytest.approx(true, rel=3e-7, abs=0.0)
+
+
 def test_an_overflow_is_infinite_and_silent(recwarn: pytest.WarningsRecorder) -> None:
     assert length({"w": np.array([1e200])}, {"w": np.array([-1e200])}) == np.inf
     assert not recwarn.list
