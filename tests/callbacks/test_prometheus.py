@@ -53,6 +53,8 @@ def test_a_round_by_hand() -> None:
     rejected = {name: count for name, count in found.items() if "rejected" in name}
     assert rejected.pop('fedsuite_replies_rejected_total{reason="not-finite"}') == 2
     assert set(rejected.values()) == {0.0}
+    # A reply that was bounded, or is suspected later, was used.
+    assert len(rejected) + 1 == len(set(Kind) - {Kind.BOUNDED, Kind.SUSPECTED})
     assert {name: v for name, v in found.items() if "rejected" not in name} == {
         "fedsuite_rounds_total": 2,
         "fedsuite_clients_trained_total": 4,
