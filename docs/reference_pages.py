@@ -25,7 +25,7 @@ MODULES: dict[str, tuple[str, Iterable[str]]] = {
     "fedsuite.training.base": ("What a client is made of.", ("FederatedClient",)),
     "fedsuite.training.app": ("A ClientApp of such clients.", ("make_client_app",)),
     "fedsuite.training.loop": ("The keys of local training.", ("TrainingOptions",)),
-    "fedsuite.rounds.base": ("What a strategy is made of.", ("FederatedStrategy",)),
+    "fedsuite.rounds.strategy": ("What a strategy is made of.", ("FederatedStrategy",)),
     "fedsuite.rounds.exchange": ("An exchange inside a round.", ("Exchange",)),
     "fedsuite.rounds.validation": (
         "What must come back, and what came.",

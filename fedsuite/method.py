@@ -76,7 +76,6 @@ from fedsuite.rounds.all_replies import (
     examples_of,
     metric_of,
 )
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import (
     NO_COMMON_STEP,
     NO_MODEL_BACK,
@@ -91,6 +90,7 @@ from fedsuite.rounds.exchange import NO_REPLY, Exchange, Rejection, ReplyReader
 from fedsuite.rounds.guard import BELIEVED_COUNT, Limit, within_ratio
 from fedsuite.rounds.privacy_rules import UNARGUED, Release
 from fedsuite.rounds.round_settings import LossRatio, ServerRate
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.updates import (
     client_updates,
     flatten,

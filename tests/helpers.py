@@ -34,7 +34,7 @@ from fedsuite.messages.records import (
     client_record,
 )
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import initial_arrays, server_parts
 from fedsuite.running.worker import Worker, client_app_for

@@ -37,7 +37,7 @@ LATE += ("tensorboard", "torch._dynamo", "sympy", "fedsuite.engines.flower")
 TO_THE_FIRST_ROUND = f"""
 import sys
 import fedsuite
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 
 def begin(*args):
     sys.exit(str([module for module in {LATE!r} if module in sys.modules]))
@@ -196,13 +196,13 @@ def test_methods_stand_in_families(side):
         ("strategies", "from fedsuite.clients.fair import probed", True),
         ("strategies", "from fedsuite.training.evaluation import evaluate", True),
         ("clients", "import fedsuite.strategies.averaging.fedavg", True),
-        ("clients", "import fedsuite.rounds.base", True),
+        ("clients", "import fedsuite.rounds.strategy", True),
         ("clients", "def f():\n    from fedsuite import experiment", True),
         ("models", "from fedsuite.data import Split", True),
         ("messages", "from fedsuite.models import build_model", True),
         ("server_app", "from fedsuite.engines import local", True),
         ("strategies", "from fedsuite.models.arrays import load_arrays", False),
-        ("clients", "if TYPE_CHECKING:\n    from fedsuite.rounds.base import X", True),
+        ("clients", "if TYPE_CHECKING:\n    from fedsuite.rounds.strategy import X", True),
         ("clients", "from fedsuite import __version__", False),
     ],
 )

@@ -42,7 +42,7 @@ from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.strategies import load_strategy
 
 if TYPE_CHECKING:
-    from fedsuite.rounds.base import FederatedStrategy
+    from fedsuite.rounds.strategy import FederatedStrategy
 
 Group = TypeVar("Group", bound=Declaring)
 

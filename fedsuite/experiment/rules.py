@@ -16,7 +16,7 @@ from fedsuite.data.catalog import DATASETS
 from fedsuite.strategies import load_strategy
 
 if TYPE_CHECKING:
-    from fedsuite.rounds.base import FederatedStrategy
+    from fedsuite.rounds.strategy import FederatedStrategy
 
 CHOICES = ("best-model-metric", "early-stop-metric")
 """Keys that name a metric of ``rounds.jsonl`` to choose by."""

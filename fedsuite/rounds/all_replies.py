@@ -1,39 +1,41 @@
 """Base of methods that must see all replies of a round before they can weigh one.
 
 They hold the models of a round in memory, where FedAvg holds a sum. Replies without
-examples are left out, and a round below the quorum leaves the method's memory as it was.
+examples are left out.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
 
-from fedsuite.core.settings import given
+from fedsuite.core.settings import given, state
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import LOSS_BEFORE, Arrays
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.guard import BELIEVED_LOSS, Limit
 from fedsuite.rounds.privacy_rules import Release
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.validation import ClientReply
 
 
 class GatheredStrategy(FederatedStrategy):
     """Collects the replies; a method overrides :meth:`combine`.
 
-    Takes the keywords of :class:`~fedsuite.rounds.base.FederatedStrategy`.
+    Takes the keywords of :class:`~fedsuite.rounds.strategy.FederatedStrategy`.
     """
 
     PRIVACY: ClassVar[Release] = Release(
         "refused",
         "weights or steps come of all clients' replies together",
     )
+
+    _usable: list[ClientReply] = state(default_factory=list)
 
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         """Return what a client must report: metric to its least and largest value."""
@@ -58,10 +60,18 @@ class GatheredStrategy(FederatedStrategy):
         return replace(exchange, expected=expected)
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        taken = list(replies)
-        usable = [reply for reply in taken if reply.num_examples > 0]
-        if len(taken) < self.quorum or not usable:
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        self._usable = []
+
+    @override
+    def take(self, reply: ClientReply) -> None:
+        if reply.num_examples > 0:
+            self._usable.append(reply)
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        usable, self._usable = self._usable, []
+        if not usable:
             return None
         self.averaging.check(len(usable))
         return self.combine(arrays, usable)

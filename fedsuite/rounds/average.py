@@ -4,7 +4,7 @@ The mean takes the models one at a time. A cap on one client's weight needs all 
 before the first model, and a robust rule all models: these hold the models of the round.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,6 +97,10 @@ class Averaging:
             return weights
         return capped_shares(weights, largest)
 
+    def begin(self) -> "RunningAverage":
+        """Return an average that takes models one at a time."""
+        return RunningAverage(self)
+
     def of(
         self, replies: Iterable[ClientReply], weights: Iterable[float] | None = None
     ) -> Averaged:
@@ -114,33 +118,33 @@ class Averaging:
         QuorumMissed
             If too few clients have weight for the rule.
         """
-        pairs = _weighed(replies, weights)
-        if not self.streams:
-            return self._of_all(list(pairs))
-        mean, made = WeightedMean(), Averaged()
-        for reply, weight in pairs:
-            made.weights[reply.client_id] = weight
-            mean.add(reply.arrays[ARRAYS], weight)
-        made.arrays = mean.result()
-        return made
+        average = self.begin()
+        if weights is None:
+            for reply in replies:
+                average.add(reply, reply.num_examples)
+        else:
+            for reply, weight in zip(replies, weights, strict=True):
+                average.add(reply, weight)
+        return average.result()
 
-    def _of_all(self, pairs: Sequence[tuple[ClientReply, float]]) -> Averaged:
-        made = Averaged(weights={reply.client_id: 0.0 for reply, _ in pairs})
+    def of_all(self, pairs: Sequence[tuple[ClientReply, float]]) -> Averaged:
+        """Return the average of replies that are all there, each with its weight."""
+        average = Averaged(weights={reply.client_id: 0.0 for reply, _ in pairs})
         used = [(reply, weight) for reply, weight in pairs if weight > 0]
         if not used:
-            return made
+            return average
         self.check(len(used))
         replies = [reply for reply, _ in used]
         models = [reply.arrays[ARRAYS] for reply in replies]
         weights = self.capped(np.array([weight for _, weight in used]))
         liars = liars_of(self._share, len(used)) if self.is_robust else 0
         if self._is_mean(liars):
-            made.arrays = weighted_mean(models, weights.tolist())
+            average.arrays = weighted_mean(models, weights.tolist())
         else:
-            made.arrays, weights = self._robust(models, weights, liars)
+            average.arrays, weights = self._robust(models, weights, liars)
         counted = zip(replies, weights.tolist(), strict=True)
-        made.weights |= {reply.client_id: weight for reply, weight in counted}
-        return made
+        average.weights |= {reply.client_id: weight for reply, weight in counted}
+        return average
 
     def _is_mean(self, liars: int) -> bool:
         """Return whether the rule is the mean, because it trusts all."""
@@ -188,12 +192,36 @@ class Averaging:
         return 1.0 / (2 * liars_of(self._share, num_clients) + 1)
 
 
-def _weighed(
-    replies: Iterable[ClientReply], weights: Iterable[float] | None
-) -> Iterator[tuple[ClientReply, float]]:
-    if weights is None:
-        return ((reply, reply.num_examples) for reply in replies)
-    return zip(replies, weights, strict=True)
+class RunningAverage:
+    """An average that is given the models one at a time, and holds a sum of them.
+
+    Where the rule needs all models, or all weights, before the first, it holds the models.
+
+    Parameters
+    ----------
+    averaging
+        The rule.
+    """
+
+    def __init__(self, averaging: Averaging) -> None:
+        self._averaging = averaging
+        self._mean = WeightedMean()
+        self._weights: dict[int, float] = {}
+        self._pairs: list[tuple[ClientReply, float]] = []
+
+    def add(self, reply: ClientReply, weight: float) -> None:
+        """Take in one client's model, with a weight >= 0."""
+        if not self._averaging.streams:
+            self._pairs.append((reply, weight))
+            return
+        self._weights[reply.client_id] = weight
+        self._mean.add(reply.arrays[ARRAYS], weight)
+
+    def result(self) -> Averaged:
+        """Return the average; raise QuorumMissed of too few models for the rule."""
+        if not self._averaging.streams:
+            return self._averaging.of_all(self._pairs)
+        return Averaged(self._mean.result(), self._weights)
 
 
 def _median_like(arrays: Sequence[np.ndarray], weights: Vector) -> np.ndarray:

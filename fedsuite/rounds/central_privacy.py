@@ -15,10 +15,11 @@ What follows a release costs nothing: momentum, server rate, checkpoints, evalua
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.core.logs import ServerLogger
@@ -37,6 +38,7 @@ from fedsuite.rounds.noised_mean import (
 )
 from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.release_ledger import ReleaseLedger
+from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply
 
 logger = ServerLogger(__name__)
@@ -49,7 +51,7 @@ class LogWeights(Protocol):
         """Return one finite number a reply."""
 
 
-class CentralPrivacy:
+class CentralPrivacy(Stage):
     """Draws a round's clients, clips, sums, adds noise, and keeps the account.
 
     Parameters
@@ -58,14 +60,20 @@ class CentralPrivacy:
         The keys, one of which asks for noise.
     seed
         Seed of the public groups; it decides neither samples nor noise.
-    weighted
-        Whether the method gives weights, which are capped.
+    log_weights
+        Logarithms of the weights before the cap, for a method that gives some; None for
+        equal weights.
     """
 
-    def __init__(self, keys: PrivacyKeys, seed: int, *, weighted: bool) -> None:
+    name: ClassVar[str] = "privacy"
+
+    def __init__(
+        self, keys: PrivacyKeys, seed: int, log_weights: LogWeights | None
+    ) -> None:
         self._keys = keys
         self._seed = seed
-        self._weighted = weighted
+        self._log_weights = log_weights
+        self._weighed: list[ClientReply] = []
         self.clip = keys.dp_clipping_norm
         self.ledger = ReleaseLedger()
         self.plan: Accounting | None = None
@@ -79,7 +87,9 @@ class CentralPrivacy:
 
     # ----------------------------------------------------------------------- who takes part
 
-    def open(self, client_ids: Sequence[int], per_round: int, num_rounds: int) -> None:
+    def open_account(
+        self, client_ids: Sequence[int], per_round: int, num_rounds: int
+    ) -> None:
         """Fix what the accounting rests on: the clients, their number in a round, noise.
 
         Only the first call of a run does something.
@@ -136,7 +146,7 @@ class CentralPrivacy:
 
     def _opened(self) -> Accounting:
         if self.plan is None:
-            raise RuntimeError("open() comes first")
+            raise RuntimeError("open_account() comes first")
         return self.plan
 
     def draw(self, client_ids: Sequence[int], server_round: int) -> list[int]:
@@ -178,7 +188,8 @@ class CentralPrivacy:
 
     # --------------------------------------------------------------------- what is released
 
-    def begin(self, exchange: Exchange) -> None:
+    @override
+    def ask(self, exchange: Exchange) -> Exchange:
         """Note what is sent to train.
 
         Raises
@@ -193,24 +204,23 @@ class CentralPrivacy:
             )
         sent, back = exchange.shared[ARRAYS], exchange.expected.arrays[ARRAYS]
         self._sent = {name: sent[name] for name in back}
+        return exchange
 
-    def gather(self, replies: Iterator[ClientReply], log_weights: LogWeights) -> None:
-        """Clip the updates and add them up.
-
-        Parameters
-        ----------
-        replies
-            Taken one at a time, unless there are weights.
-        log_weights
-            Logarithms of the weights before the cap; asked only where there are some.
-        """
+    @override
+    def open(self, exchange: Exchange) -> None:
         self._total = {n: np.zeros(a.shape) for n, a in self._released(self._sent).items()}
         self._whole, self._answered = 0.0, 0
-        if not self._weighted:
-            for reply in replies:
-                self._add(reply, 1.0)
-            return
-        taken = [reply for reply in replies if reply.num_examples > 0]
+        self._weighed = []
+
+    def take(self, reply: ClientReply) -> None:
+        """Clip an update and add it up; where there are weights, hold it until all came."""
+        if self._log_weights is None:
+            self._add(reply, 1.0)
+        elif reply.num_examples > 0:
+            self._weighed.append(reply)
+
+    def _add_weighed(self, log_weights: LogWeights) -> None:
+        taken, self._weighed = self._weighed, []
         if not taken:
             return
         logarithms = np.clip(log_weights(taken), -1e300, 1e300)
@@ -248,6 +258,8 @@ class CentralPrivacy:
         rate
             Server learning rate, of all but statistics.
         """
+        if self._log_weights is not None:
+            self._add_weighed(self._log_weights)
         plan, group, clip = self._opened(), self._group(server_round), self.clip
         spent = plan.epsilon(self.ledger.visits(group))
         self.metrics = {
@@ -261,8 +273,9 @@ class CentralPrivacy:
         entry["sentence"] = self._sentence(spent, self.ledger.releases + 1)
         self.ledger.add(group, entry)
         logger.tell("%s", entry["sentence"])
-        moves = 2 * self._keys.dp_max_weight if self._weighted else 1.0
-        divisor = 1.0 if self._weighted else float(plan.clients_per_round)
+        weighted = self._log_weights is not None
+        moves = 2 * self._keys.dp_max_weight if weighted else 1.0
+        divisor = 1.0 if weighted else float(plan.clients_per_round)
         deviation = self._model_multiplier * moves * clip
         moved: Arrays = {}
         for name, total in self._total.items():
@@ -319,8 +332,8 @@ class CentralPrivacy:
             "clients."
         )
 
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, as JSON."""
+    @override
+    def state(self) -> State:
         if self.plan is None:
             return {}
         return {
@@ -331,6 +344,7 @@ class CentralPrivacy:
             "counts": {str(group): n for group, n in self.ledger.counts.items()},
         }
 
+    @override
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state` returned.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import MetricRecord
 
 from fedsuite.core.errors import RunError
@@ -25,11 +26,12 @@ from fedsuite.core.files import (
 )
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import Arrays
+from fedsuite.rounds.stage import State
 
 if TYPE_CHECKING:
     from fedsuite.rounds.events import RunState
 
-FORMAT = 4
+FORMAT = 5
 ASIDE = ".aside"
 """Ending of a checkpoint that a person passed over."""
 _FILE_NAME = "round-{:06d}.safetensors"
@@ -53,14 +55,8 @@ class Checkpoint:
         Fingerprint of the experiment; a run of another experiment must not go on from it.
     arrays
         Global arrays.
-    method_arrays, method_scalars
-        What the method remembers between rounds.
-    layer_scalars
-        What the strategy's layer remembers.
-    extra_arrays
-        What the server's optimiser, FedVARP and the guard remember.
-    privacy
-        What noise at the server must account for.
+    states
+        What the method and the stages of its rounds remember, by name.
     client_versions
         Client to the version of its stored state.
     earlier_versions
@@ -74,14 +70,9 @@ class Checkpoint:
     server_round: int
     fingerprint: str
     arrays: Arrays
-    method_arrays: Arrays = field(default_factory=dict)
-    method_scalars: Mapping[str, Any] = field(default_factory=dict)
-    layer_scalars: Mapping[str, Any] = field(default_factory=dict)
-    extra_arrays: Arrays = field(default_factory=dict)
-    privacy: Mapping[str, Any] = field(default_factory=dict)
+    states: State = field(default_factory=dict)
     client_versions: Mapping[int, str] = field(default_factory=dict)
     earlier_versions: Sequence[Mapping[int, str]] = ()
-    failed_rounds: int = 0
     history: Mapping[str, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict)
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     callback_arrays: Mapping[str, Arrays] = field(default_factory=dict)
@@ -96,21 +87,13 @@ class Checkpoint:
         callback_arrays: Mapping[str, Arrays] = MappingProxyType({}),
     ) -> "Checkpoint":
         """Return the state of a run between two rounds."""
-        method_arrays, method_scalars = state.strategy.state()
-        layer = state.strategy.layer.state()
-        extras = state.strategy.extras_state()
         return cls(
             server_round=state.server_round,
             fingerprint=fingerprint,
             arrays=to_arrays(state.arrays),
-            method_arrays=method_arrays,
-            method_scalars=method_scalars,
-            layer_scalars=layer,
-            extra_arrays=extras,
-            privacy=state.strategy.privacy.state() if state.strategy.privacy else {},
+            states=state.strategy.states(),
             client_versions=dict(state.strategy.client_versions),
             earlier_versions=earlier_versions,
-            failed_rounds=state.strategy.judge.failed_rounds,
             history={
                 name: {k: dict(v) for k, v in getattr(state.result, name).items()}
                 for name in _HISTORIES
@@ -124,40 +107,28 @@ class Checkpoint:
         state.server_round = self.server_round
         state.arrays = state.result.arrays = to_record(self.arrays)
         strategy = state.strategy
-        strategy.restore(self.method_arrays, self.method_scalars)
-        strategy.layer.restore(self.layer_scalars)
-        strategy.restore_extras(self.extra_arrays)
-        if strategy.privacy is not None:
-            strategy.privacy.restore(self.privacy)
+        strategy.restore_states(self.states)
         strategy.client_versions = dict(self.client_versions)
         strategy.keep_states_of([*self.earlier_versions, self.client_versions])
-        strategy.judge.failed_rounds = self.failed_rounds
         for name in _HISTORIES:
             records = {k: MetricRecord(dict(v)) for k, v in self.history[name].items()}
             getattr(state.result, name).update(records)
 
     def save(self, folder: Path) -> Path:
         """Write the checkpoint into a folder and return its path."""
+        tensors = {f"arrays/{name}": array for name, array in self.arrays.items()}
         facts = {
             "format": FORMAT,
             "round": self.server_round,
             "fingerprint": self.fingerprint,
             "arrays": list(self.arrays),
-            "method_arrays": list(self.method_arrays),
-            "method_scalars": dict(self.method_scalars),
-            "layer_scalars": dict(self.layer_scalars),
-            "extra_arrays": list(self.extra_arrays),
-            "privacy": dict(self.privacy),
+            "states": _packed(self.states, tensors, "states"),
             "client_versions": self.client_versions,
             "earlier_versions": list(self.earlier_versions),
-            "failed_rounds": self.failed_rounds,
             "history": self.history,
             "callbacks": self.callbacks,
             "callback_arrays": {k: list(part) for k, part in self.callback_arrays.items()},
         }
-        tensors = {f"arrays/{name}": array for name, array in self.arrays.items()}
-        tensors |= {f"method/{name}": array for name, array in self.method_arrays.items()}
-        tensors |= {f"extra/{name}": array for name, array in self.extra_arrays.items()}
         for callback, arrays in self.callback_arrays.items():
             tensors |= {f"callback/{callback}/{n}": array for n, array in arrays.items()}
         path = folder / _FILE_NAME.format(self.server_round)
@@ -185,14 +156,9 @@ class Checkpoint:
                 server_round=facts["round"],
                 fingerprint=facts["fingerprint"],
                 arrays={n: tensors[f"arrays/{n}"] for n in facts["arrays"]},
-                method_arrays={n: tensors[f"method/{n}"] for n in facts["method_arrays"]},
-                method_scalars=facts["method_scalars"],
-                layer_scalars=facts["layer_scalars"],
-                extra_arrays={n: tensors[f"extra/{n}"] for n in facts["extra_arrays"]},
-                privacy=facts["privacy"],
+                states=_unpacked(facts["states"], tensors, "states"),
                 client_versions=_versions(facts["client_versions"]),
                 earlier_versions=[_versions(v) for v in facts["earlier_versions"]],
-                failed_rounds=facts["failed_rounds"],
                 history={
                     name: {int(k): v for k, v in facts["history"][name].items()}
                     for name in _HISTORIES
@@ -205,6 +171,29 @@ class Checkpoint:
             )
         except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"cannot read checkpoint {path}: {error}") from error
+
+
+def _packed(tree: Mapping[str, Any], tensors: Arrays, path: str) -> dict[str, Any]:
+    """Return a state as JSON; its arrays go to ``tensors``, under their paths."""
+    packed: dict[str, Any] = {"arrays": [], "maps": {}, "values": {}}
+    for name, value in tree.items():
+        place = f"{path}/{name}"
+        if isinstance(value, np.ndarray):
+            tensors[place] = value
+            packed["arrays"].append(name)
+        elif isinstance(value, Mapping):
+            packed["maps"][name] = _packed(value, tensors, place)
+        else:
+            packed["values"][name] = value
+    return packed
+
+
+def _unpacked(packed: Mapping[str, Any], tensors: Arrays, path: str) -> State:
+    """Return the state that :func:`_packed` was given."""
+    arrays = {name: tensors[f"{path}/{name}"] for name in packed["arrays"]}
+    maps = packed["maps"].items()
+    inner = {name: _unpacked(tree, tensors, f"{path}/{name}") for name, tree in maps}
+    return {**arrays, **inner, **packed["values"]}
 
 
 def _versions(told: Mapping[str, str]) -> dict[int, str]:

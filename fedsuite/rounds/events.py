@@ -14,7 +14,7 @@ from fedsuite.core.metrics import fairness_report, is_fraction
 from fedsuite.rounds.report import PhaseReport
 
 if TYPE_CHECKING:
-    from fedsuite.rounds.parts import StrategyParts
+    from fedsuite.rounds.strategy import FederatedStrategy
 
 
 @dataclass
@@ -24,7 +24,7 @@ class RunState:
     A callback that sets ``stop_reason`` ends the run after the current round.
     """
 
-    strategy: "StrategyParts"
+    strategy: "FederatedStrategy"
     grid: Grid
     num_rounds: int
     arrays: ArrayRecord

@@ -1,10 +1,10 @@
 """One exchange with clients: requests out, checked replies back in client order."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
@@ -151,6 +151,13 @@ class Rejection:
     reason: str
 
 
+class Unused(NamedTuple):
+    """A reply that is not used: its client, None if that is unknown, and what is wrong."""
+
+    client_id: int | None
+    bad: BadReply
+
+
 def _clients_by_node(exchange: Exchange, members: Members) -> dict[int, list[int]]:
     """Return the asked clients of each connected node."""
     by_node: dict[int, list[int]] = {}
@@ -249,10 +256,6 @@ class ReplyReader:
     ----------
     exchange, members, wire, group_id, keys
         As for :func:`build_messages`.
-    accept
-        Hears of each good reply before it is yielded.
-    reject
-        Hears of each unused reply: client, or None if unknown, and what is wrong.
     """
 
     def __init__(
@@ -261,20 +264,17 @@ class ReplyReader:
         members: Members,
         wire: Wire,
         group_id: str,
-        accept: Callable[[ClientReply], None],
-        reject: Callable[[int | None, BadReply], None],
         keys: RecordKeys = FEDSUITE_KEYS,
     ) -> None:
         self.exchange = exchange
+        self.group_id = group_id
         self._wire = wire
         self._members = members
-        self._group_id = group_id
-        self._accept = accept
-        self._reject = reject
         self._keys = keys
         self._waiting = list(exchange.client_ids)
         self._failures: list[BadReply] = []
         self._settled: dict[int, ClientReply | None] = {}
+        self._unused: list[Unused] = []
         self._clients_of = _clients_by_node(exchange, members)
         self.bytes_up = 0
         self.num_good = 0
@@ -296,9 +296,7 @@ class ReplyReader:
             replace(self.exchange, client_ids=asked),
             self._members,
             self._wire,
-            self._group_id,
-            self._accept,
-            self._reject,
+            self.group_id,
             self._keys,
         )
 
@@ -308,8 +306,9 @@ class ReplyReader:
         self.num_good += part.num_good
         self.any_stored |= part.any_stored
 
-    def read(self, replies: Iterable[Message]) -> Iterator[ClientReply]:
-        """Yield the good replies in client-id order."""
+    def read(self, replies: Iterable[Message]) -> Iterator["ClientReply | Unused"]:
+        """Yield the good replies in client-id order, and the unused ones as they come."""
+        yield from self._ready()
         for message in once(replies):
             # A reply is used while it is still in the cache.
             for _ in self._take(message):
@@ -319,7 +318,13 @@ class ReplyReader:
                 self._settle(client_id, BadReply(Kind.LATE, NO_REPLY))
         yield from self._ready()
 
-    def _ready(self) -> Iterator[ClientReply]:
+    def unused(self) -> Iterator["Unused"]:
+        """Yield the unused replies that have not been yielded yet."""
+        while self._unused:
+            yield self._unused.pop(0)
+
+    def _ready(self) -> "Iterator[ClientReply | Unused]":
+        yield from self.unused()
         while self._waiting and self._waiting[0] in self._settled:
             client_id = self._waiting.pop(0)
             reply = self._settled[client_id]
@@ -329,7 +334,6 @@ class ReplyReader:
                 self.any_stored |= reply.stored_state
                 if reply.unfollowed:
                     self.unfollowed[client_id] = reply.unfollowed
-                self._accept(reply)
                 yield reply
 
     def common_failure(self) -> BadReply | None:
@@ -340,6 +344,9 @@ class ReplyReader:
         came = [failure for failure in self._failures if failure.kind not in ABSENT]
         alike = len({(failure.kind, failure.what) for failure in came}) == 1
         return came[0] if alike and not self.num_good else None
+
+    def _reject(self, client_id: int | None, bad: BadReply) -> None:
+        self._unused.append(Unused(client_id, bad))
 
     def _settle(self, client_id: int, outcome: ClientReply | BadReply) -> None:
         if isinstance(outcome, BadReply):
@@ -356,7 +363,7 @@ class ReplyReader:
         group_id = message.metadata.group_id
         # An error made by the SuperLink may lack the group, and does not name the node
         # that it is about.
-        if group_id != self._group_id and (group_id or not message.has_error()):
+        if group_id != self.group_id and (group_id or not message.has_error()):
             reason = f"node {node_id}: a reply to another round or exchange"
             self._reject(None, BadReply(Kind.STALE, reason))
             return

@@ -1,23 +1,24 @@
 """What may stand between a strategy and its clients.
 
 A layer such as filter decomposition says what travels in a round. It sees each exchange
-before it leaves, and each good reply before the strategy does. The base of all strategies
-asks its layer; the default lets everything pass.
+before it leaves, each good reply as it came, and each reply that counts before the method
+does. The default lets everything pass.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord
 
-from fedsuite.messages.records import ConfigValue
 from fedsuite.rounds.declaration import ClientNeeds, MethodDeclaration
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.stage import Stage
 from fedsuite.rounds.validation import ClientReply
 
 
-class ExchangeLayer:
-    """Lets everything pass."""
+class ExchangeLayer(Stage):
+    """Lets all pass; ``ask`` is given each exchange, ``reply`` each reply that counts."""
+
+    name: ClassVar[str] = "layer"
 
     def attach(self, strategy: MethodDeclaration) -> None:
         """Hear of the strategy that the layer belongs to; raise ValueError to refuse it."""
@@ -44,23 +45,5 @@ class ExchangeLayer:
     def before_evaluation(self, arrays: ArrayRecord) -> None:
         """Hear of the global arrays after a round, whether it is evaluated or not."""
 
-    def outgoing(self, exchange: Exchange) -> Exchange:
-        """Return the exchange as it is to be sent."""
-        return exchange
-
-    def incoming(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-        """Return the replies to the training message as the strategy is to see them.
-
-        They come one at a time, in client-id order.
-        """
-        return replies
-
     def accepted(self, exchange: Exchange, reply: ClientReply) -> None:
         """Hear of a good reply to an exchange of whatever type, as it was sent."""
-
-    def state(self) -> dict[str, ConfigValue]:
-        """Return what the layer must remember between rounds."""
-        return {}
-
-    def restore(self, scalars: Mapping[str, ConfigValue]) -> None:
-        """Take back what :meth:`state` returned."""

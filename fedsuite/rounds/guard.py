@@ -22,10 +22,11 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import (
@@ -38,6 +39,7 @@ from fedsuite.messages.records import (
 )
 from fedsuite.rounds.changes import Changes, length, statistics, trained
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply
 
 HELD = 8
@@ -54,7 +56,6 @@ _BELIEVED_LOSS = 4.0
 
 EXAMPLES, NORM, STATISTICS = "num-examples", "update", "statistics"
 
-_KEPT = "largest-median/"
 _MODELS = (ARRAYS, "first-step")
 _VECTORS = (CONTROL_CHANGE, GRADIENT, UPDATE, "head")
 
@@ -64,7 +65,7 @@ Amounts = dict[str, float]
 Origins = Mapping[str, Arrays]
 """What each model of a reply was before training, by its record."""
 
-Told = Callable[[int, str], None]
+Tell = Callable[[int, str], None]
 """Hears of a client and of what was changed in its reply."""
 
 
@@ -139,7 +140,7 @@ def median_of(positive: Sequence[float]) -> float:
 
 
 @dataclass
-class Guard:
+class Guard(Stage):
     """Bounds what one reply can say.
 
     Parameters
@@ -148,68 +149,70 @@ class Guard:
         The limits of these keys.
     steered_by
         Metric that a method weighs clients by to its limit.
+    tell
+        Hears of each change.
     """
+
+    name: ClassVar[str] = "guard"
 
     max_examples: Limit = BELIEVED_COUNT
     max_update_norm: Limit = BELIEVED_COUNT
     steered_by: Mapping[str, Limit] = field(default_factory=dict)
+    tell: Tell = field(default=lambda client_id, change: None, repr=False)
     largest_median: dict[str, float] = field(default_factory=dict)
     _models: dict[int, Arrays] = field(default_factory=dict, repr=False)
     _changes: Changes = field(default_factory=Changes, repr=False)
+    _shared: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
+    _said: dict[str, list[float]] = field(default_factory=dict, repr=False)
+    _held: deque[tuple[ClientReply, Amounts, Origins]] = field(
+        default_factory=deque, repr=False
+    )
 
-    def checked(
-        self, exchange: Exchange, replies: Iterator[ClientReply], told: Told
-    ) -> Iterator[ClientReply]:
-        """Yield the replies in their order, each with what counts of it.
-
-        Parameters
-        ----------
-        exchange
-            What was sent.
-        replies
-            Good replies.
-        told
-            Hears of each change.
-        """
-        models = {k: own[ARRAYS] for k, own in exchange.own.items() if ARRAYS in own}
+    @override
+    def open(self, exchange: Exchange) -> None:
         # Some methods send models in one exchange and get them back in the next.
-        self._models |= models
-        others = {n: a for n, a in exchange.shared.items() if is_model_record(n)}
+        own = exchange.own.items()
+        self._models |= {k: records[ARRAYS] for k, records in own if ARRAYS in records}
+        self._shared = exchange.shared
+        self._said = {}
+        self._held.clear()
+
+    @override
+    def reply(self, reply: ClientReply) -> Iterator[ClientReply]:
         limits = [self.max_examples, self.max_update_norm, *self.steered_by.values()]
         if all(limit == NO_LIMIT for limit in limits):
-            yield from replies
+            yield reply
             return
-        said: dict[str, list[float]] = {}
-        held: deque[tuple[ClientReply, Amounts, Origins]] = deque()
+        model = self._shared.get(ARRAYS) or self._models.get(reply.client_id, {})
+        others = {n: a for n, a in self._shared.items() if is_model_record(n)}
+        origins = {**dict.fromkeys(_MODELS, model), **others}
+        amounts = self._measured(reply, origins)
+        for kind, amount in amounts.items():
+            if amount > 0:
+                # Sorted anew for each reply, very many replies take very long.
+                insort(self._said.setdefault(kind, []), amount)
+        self._held.append((reply, amounts, origins))
         whole = any(limit.medians < math.inf for limit in limits)
-        for reply in replies:
-            model = exchange.shared.get(ARRAYS) or self._models.get(reply.client_id, {})
-            origins = {**dict.fromkeys(_MODELS, model), **others}
-            amounts = self._measured(reply, origins)
-            for kind, amount in amounts.items():
-                if amount > 0:
-                    # Sorted anew for each reply, very many replies take very long.
-                    insort(said.setdefault(kind, []), amount)
-            held.append((reply, amounts, origins))
-            if len(held) > HELD and not whole:
-                yield self._bounded(*held.popleft(), said, told)
-        while held:
-            yield self._bounded(*held.popleft(), said, told)
-        for kind, values in said.items():
+        if len(self._held) > HELD and not whole:
+            yield self._bounded(*self._held.popleft())
+
+    @override
+    def rest(self) -> Iterator[ClientReply]:
+        while self._held:
+            yield self._bounded(*self._held.popleft())
+        for kind, values in self._said.items():
             median = median_of(values)
             if kind != EXAMPLES and median < math.inf:
                 largest = max(median, self.largest_median.get(kind, 0.0))
                 self.largest_median[kind] = largest
 
-    def state(self) -> Arrays:
-        """Return what must survive a restart."""
-        return {f"{_KEPT}{n}": np.array(v) for n, v in self.largest_median.items()}
+    @override
+    def state(self) -> State:
+        return dict(self.largest_median)
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Take back what :meth:`state` returned; return the rest."""
-        kept = {n: array for n, array in state.items() if n.startswith(_KEPT)}
-        self.largest_median = {n.removeprefix(_KEPT): float(a) for n, a in kept.items()}
-        return {n: array for n, array in state.items() if n not in kept}
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.largest_median = dict(state)
 
     def _measured(self, reply: ClientReply, origins: Origins) -> Amounts:
         amounts = {EXAMPLES: reply.num_examples}
@@ -229,23 +232,18 @@ class Guard:
         return amounts
 
     def _bounded(
-        self,
-        reply: ClientReply,
-        amounts: Amounts,
-        origins: Origins,
-        said: Mapping[str, Sequence[float]],
-        told: Told,
+        self, reply: ClientReply, amounts: Amounts, origins: Origins
     ) -> ClientReply:
         """Return a reply with what counts of it."""
         for kind, amount in amounts.items():
-            median = median_of(said.get(kind, ()))
+            median = median_of(self._said.get(kind, ()))
             largest = self.largest_median.get(kind, 0.0)
             counts = self._limit_of(kind).of(amount, median, largest)
             if counts >= amount:
                 continue
             reply = self._with(reply, kind, counts, amount, origins)
             of_round = "" if median == math.inf else f": the round's median is {median:g}"
-            told(
+            self.tell(
                 reply.client_id,
                 f"{_named(kind)} {amount:g} counts as {counts:g}{of_round}",
             )

@@ -1,20 +1,23 @@
-"""What is made of the metrics of a phase: weighted means, or what a function makes of them.
+"""The rows and the metrics of a phase: weighted means, or what a function makes of them.
 
 Flower's strategies take such functions as ``train_metrics_aggr_fn`` and
 ``evaluate_metrics_aggr_fn``; here they mean the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.core.errors import described, one_line
 from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.records import records_of
 from fedsuite.rounds.aggregation import mean_metrics
 from fedsuite.rounds.report import RESERVED, PhaseReport
+from fedsuite.rounds.stage import Stage
 from fedsuite.rounds.validation import ClientReply
 
 logger = ServerLogger(__name__)
@@ -23,8 +26,8 @@ MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 """Takes the contents of all good replies, in client-id order, and the weight's key."""
 
 
-class MetricMeans:
-    """Gathers the metrics of one phase and makes one record of them.
+class MetricMeans(Stage):
+    """Gathers the rows of one phase, and makes one record of their metrics.
 
     Numbers are in the report of the phase. Lists of numbers are averaged here, entry by
     entry, where every reply has a list of that name and all are of one length.
@@ -44,19 +47,22 @@ class MetricMeans:
         self._phase = phase
         self._function = function
         self._weight_key = weight_key
-        self._told: set[str] = set()
-        self.begin()
+        self._warned: set[str] = set()
+        self.begin(PhaseReport(phase))
 
-    def begin(self) -> None:
-        """Forget the last round."""
+    def begin(self, report: PhaseReport) -> None:
+        """Begin a round: the replies are to be rows of this report."""
+        self._report = report
         self._names: dict[str, str] = {}
         self._weights: list[float] = []
         self._lists: dict[str, list[list[float]]] = {}
         self._reserved: dict[str, list[tuple[float, float]]] = {}
         self._contents: list[RecordDict] = []
 
-    def take(self, reply: ClientReply) -> None:
-        """Take in a good reply."""
+    @override
+    def reply(self, reply: ClientReply) -> Iterable[ClientReply]:
+        """Return the reply without its records, which are not needed any more."""
+        self._report.add(reply)
         self._weights.append(reply.num_examples)
         for name, number in reply.metrics.items():
             column = name.replace("-", "_")
@@ -69,29 +75,30 @@ class MetricMeans:
                     self._lists.setdefault(name, []).append(list(map(_float, value)))
         if self._function is not None:
             self._contents.append(_as_counted(reply, self._weight_key))
+        return (replace(reply, content={}),)
 
-    def record(self, report: PhaseReport) -> MetricRecord | None:
+    def record(self) -> MetricRecord | None:
         """Return the record of the phase; None of no replies.
 
         A function that fails costs the run nothing but its metrics: the weighted means
         stand in for them, and the log says why.
         """
-        if not report.rows:
+        if not self._report.rows:
             return None
         if self._function is not None:
             contents, self._contents = self._contents, []
             try:
-                made = self._function(contents, self._weight_key)
-                if made is None or isinstance(made, MetricRecord):
-                    return made
-                raise TypeError(f"it returned {type(made).__name__}, not a MetricRecord")
+                record = self._function(contents, self._weight_key)
+                if record is None or isinstance(record, MetricRecord):
+                    return record
+                raise TypeError(f"it returned {type(record).__name__}, not a MetricRecord")
             except Exception as error:
                 logger.warning(
                     "%s_metrics_aggr_fn failed: %s: the weighted means stand in for it",
                     self._phase,
                     described(error),
                 )
-        means = report.means()
+        means = self._report.means()
         total = means.pop("num_examples")
         named = {self._names.get(name, name): value for name, value in means.items()}
         for name, held in self._reserved.items():
@@ -110,8 +117,8 @@ class MetricMeans:
             lengths = sorted({len(values) for values in held})
             if len(held) == len(shares) and len(lengths) == 1:
                 means[name] = _mean(np.array(held), shares)
-            elif name not in self._told:
-                self._told.add(name)
+            elif name not in self._warned:
+                self._warned.add(name)
                 logger.warning(
                     "metric %r has no mean: %d of %d replies hold it as a list, of %s "
                     "numbers",

@@ -1,9 +1,15 @@
 """Quorum: the number of good replies that make a round."""
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import ServerLogger
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.stage import Stage, State
 
 logger = ServerLogger(__name__)
 
@@ -33,7 +39,7 @@ class QuorumMissed(Exception):
         self.least = least
 
 
-class Quorum:
+class Quorum(Stage):
     """Judges rounds by their number of good replies.
 
     Parameters
@@ -43,6 +49,8 @@ class Quorum:
     max_failed_rounds
         Number of rounds in a row below the quorum that ends the run.
     """
+
+    name: ClassVar[str] = "quorum"
 
     def __init__(self, needed: int, max_failed_rounds: int) -> None:
         self.needed = needed
@@ -101,3 +109,11 @@ class Quorum:
                 f"round {server_round}: {self.failed_rounds} rounds in a row had fewer "
                 f"good replies than {least}; last reason: {missed.reason}"
             )
+
+    @override
+    def state(self) -> State:
+        return {"failed-rounds": self.failed_rounds}
+
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.failed_rounds = int(state["failed-rounds"])

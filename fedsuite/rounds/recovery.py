@@ -11,21 +11,22 @@ What clients keep stays as they have it, because an older version may be gone. A
 variate's mean on the server is then a round behind the clients' own.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import Arrays
 from fedsuite.rounds.changes import length
 from fedsuite.rounds.exchange import Rejection
 from fedsuite.rounds.kinds import Kind
+from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.stage import Stage, State
 
 FAR = 10.0
 """Longest steps so far beyond which a step is doubtful, and medians beyond which an update
@@ -37,14 +38,13 @@ EXPLODED = 100.0
 A loss that was tiny grows a hundredfold in honest runs too.
 """
 
-NO_TRAINING = (
+_NO_TRAINING = (
     "most clients cannot train from the model that they got",
     "half of the clients, who must be able to train from the model",
 )
 """Why such a round fails, and what it lacks."""
 
 _LOSSES = ("loss", "train_loss", "loss_after", "loss_before")
-_PREFIX = "recovery/"
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,15 @@ class Kept:
         The round after which it had that; 0 is the initial model.
     model
         The whole model.
-    method, scalars
-        What the method remembered.
-    extra
-        What momentum, FedVARP and the guard remembered.
+    states
+        What the method, momentum, FedVARP and the guard remembered, by name.
     suspects
         Client to why its reply of the doubtful round is suspected.
     """
 
     server_round: int
     model: ArrayRecord
-    method: Arrays
-    scalars: Mapping[str, Any]
-    extra: Arrays
+    states: State
     suspects: Mapping[int, str]
 
     @property
@@ -80,8 +76,16 @@ class Kept:
         )
 
 
-class Recovery:
-    """Judges the server's steps, and keeps what it had before a doubtful one."""
+class Recovery(Stage):
+    """Judges the server's steps, and keeps what it had before a doubtful one.
+
+    Attributes
+    ----------
+    model
+        The model that comes back in this round; None of none.
+    """
+
+    name: ClassVar[str] = "recovery"
 
     def __init__(self) -> None:
         self.kept: Kept | None = None
@@ -117,7 +121,12 @@ class Recovery:
             report.num_asked, 1
         )
 
-    def counted(self, old: Arrays, new: Arrays, report: PhaseReport) -> bool:
+    def check(self, report: PhaseReport) -> None:
+        """Raise QuorumMissed if most clients cannot train from a doubtful step's model."""
+        if self.must_go_back(report):
+            raise QuorumMissed(Kind.NO_TRAINING, 0, *_NO_TRAINING)
+
+    def is_doubtful(self, old: Arrays, new: Arrays, report: PhaseReport) -> bool:
         """Take note of a step that the model takes; return whether it is doubtful."""
         if self._now is None:
             return False
@@ -132,7 +141,7 @@ class Recovery:
             self._longest = max(self._longest, step)
             return False
         self._doubtful = step
-        self.kept = Kept(**{**vars(self._now), "suspects": _suspects(report)})
+        self.kept = replace(self._now, suspects=_suspects(report))
         return True
 
     def go_back(self, server_round: int, report: PhaseReport) -> tuple[Kept, str]:
@@ -153,50 +162,27 @@ class Recovery:
             f"{suspects or 'nobody, all updates were alike'}"
         )
 
-    def state(self) -> Arrays:
-        """Return what must survive a restart."""
-        if not self._longest and self.kept is None:
-            return {}
-        numbers = np.array([self._longest, self._doubtful, self._loss])
-        state: Arrays = {f"{_PREFIX}numbers": numbers}
+    @override
+    def state(self) -> State:
+        numbers = [self._longest, self._doubtful, self._loss]
         if self.kept is None:
-            return state
-        facts = {
+            return {"numbers": numbers}
+        kept = {
             "round": self.kept.server_round,
-            "scalars": dict(self.kept.scalars),
+            "model": to_arrays(self.kept.model),
+            "states": self.kept.states,
             "suspects": {str(k): why for k, why in self.kept.suspects.items()},
-            "model": list(self.kept.model),
         }
-        state[f"{_PREFIX}facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-        parts = {"model": to_arrays(self.kept.model)}
-        parts |= {"method": self.kept.method, "extra": self.kept.extra}
-        for part, arrays in parts.items():
-            state |= {f"{_PREFIX}{part}/{name}": array for name, array in arrays.items()}
-        return state
+        return {"numbers": numbers, "kept": kept}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Take back what :meth:`state` returned; return the rest."""
-        mine = {
-            n.removeprefix(_PREFIX): a for n, a in state.items() if n.startswith(_PREFIX)
-        }
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._longest, self._doubtful, self._loss = state["numbers"]
         self.kept = None
-        if "numbers" in mine:
-            self._longest, self._doubtful, self._loss = mine["numbers"].tolist()
-        if "facts" in mine:
-            facts = json.loads(mine["facts"].tobytes())
-            self.kept = Kept(
-                facts["round"],
-                to_record({name: mine[f"model/{name}"] for name in facts["model"]}),
-                _part(mine, "method/"),
-                facts["scalars"],
-                _part(mine, "extra/"),
-                {int(k): why for k, why in facts["suspects"].items()},
-            )
-        return {n: a for n, a in state.items() if not n.startswith(_PREFIX)}
-
-
-def _part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
-    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+        if kept := state.get("kept"):
+            suspects = {int(k): why for k, why in kept["suspects"].items()}
+            model = to_record(kept["model"])
+            self.kept = Kept(kept["round"], model, kept["states"], suspects)
 
 
 def _losses(report: PhaseReport) -> list[float]:

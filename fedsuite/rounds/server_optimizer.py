@@ -28,16 +28,20 @@ extrapolated, a variance may turn negative.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
+from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import With
 from fedsuite.core.search import Between
 from fedsuite.core.settings import Declared, key
 from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import Arrays
+from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.messages.statistics import is_statistic
+from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.stage import Stage, State
 
 OPTIMIZER = "server-optimizer"
 
@@ -164,7 +168,7 @@ def server_step(
     return move, Moments(mean, square)
 
 
-class ServerOptimizer:
+class ServerOptimizer(Stage):
     """The optimiser that the keys name, with what it remembers of each array.
 
     Parameters
@@ -172,6 +176,8 @@ class ServerOptimizer:
     keys
         A strategy, or the keys alone.
     """
+
+    name: ClassVar[str] = "optimizer"
 
     def __init__(self, keys: ServerOptimizerKeys) -> None:
         self.keys = keys
@@ -183,14 +189,14 @@ class ServerOptimizer:
         """Whether the model moves by anything else than the method's own step."""
         return self.keys.server_optimizer != "sgd" or self.keys.server_momentum > 0
 
-    def step(self, old: Arrays, new: Arrays) -> Arrays:
-        """Return the arrays after the server's step; :meth:`commit` makes it count.
+    @override
+    def ask(self, exchange: Exchange) -> Exchange:
+        if self.is_on:
+            check_one_model(exchange)
+        return exchange
 
-        Parameters
-        ----------
-        old, new
-            Global arrays before the round, and as the method would have them after it.
-        """
+    @override
+    def step(self, old: Arrays, new: Arrays) -> Arrays:
         if not self.is_on:
             return new
         moved: Arrays = {}
@@ -206,25 +212,39 @@ class ServerOptimizer:
             moved[name] = (old[name] + move).astype(array.dtype)
         return moved
 
-    def commit(self) -> None:
-        """Remember the last step: the model took it."""
-        self.moments |= self._next
+    @override
+    def counted(self) -> None:
+        self.moments = {**self.moments, **self._next}
         self._next = {}
 
-    def state(self) -> Arrays:
-        """Return what must survive a restart."""
-        state: Arrays = {}
-        for name, known in self.moments.items():
-            state[f"velocity/{name}"] = known.mean
-            if known.square.any():
-                state[f"square/{name}"] = known.square
-        return state
+    @override
+    def state(self) -> State:
+        moments = self.moments.items()
+        squares = {n: known.square for n, known in moments if known.square.any()}
+        return {"mean": {n: known.mean for n, known in moments}, "square": squares}
 
-    def restore(self, state: Mapping[str, Vector]) -> None:
-        """Take back what :meth:`state` returned; other names are ignored."""
-        self.moments, self._next = {}, {}
-        for key_name, array in state.items():
-            kind, _, name = key_name.partition("/")
-            if kind == "velocity":
-                square = state.get(f"square/{name}", np.zeros(array.shape))
-                self.moments[name] = Moments(array.copy(), square.copy())
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._next, squares = {}, state["square"]
+        self.moments = {
+            name: Moments(mean, squares.get(name, np.zeros(mean.shape)))
+            for name, mean in state["mean"].items()
+        }
+
+
+def check_one_model(exchange: Exchange) -> None:
+    """Refuse a message by which clients do not all train one model and send it back.
+
+    Raises
+    ------
+    ConfigError
+        Naming the keys that need such a message.
+    """
+    one_model = ARRAYS in exchange.shared and ARRAYS in exchange.expected.arrays
+    own_models = any(ARRAYS in records for records in exchange.own.values())
+    if own_models or not one_model:
+        raise ConfigError(
+            "server-momentum, server-optimizer and fedvarp need a method whose clients "
+            "train a shared model and send it back: leave them off, or choose another "
+            "method"
+        )

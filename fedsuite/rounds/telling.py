@@ -6,6 +6,7 @@ one line of settings.
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import Result
@@ -18,7 +19,9 @@ from fedsuite.messages.records import (
 )
 from fedsuite.rounds.events import RunState
 from fedsuite.rounds.membership import Members
-from fedsuite.rounds.parts import StrategyParts
+
+if TYPE_CHECKING:
+    from fedsuite.rounds.strategy import FederatedStrategy
 
 logger = logging.getLogger(__name__)
 tell = ServerLogger(__name__).tell
@@ -39,7 +42,7 @@ def tell_start(state: RunState, configs: Mapping[str, ConfigRecord | None]) -> N
         tell("\t├── Going on after round %d", state.server_round)
 
 
-def tell_settings(strategy: StrategyParts) -> None:
+def tell_settings(strategy: "FederatedStrategy") -> None:
     """Tell the settings of a strategy."""
     name, needed = type(strategy).__name__, strategy.quorum
     if in_own_run():
@@ -50,7 +53,10 @@ def tell_settings(strategy: StrategyParts) -> None:
     shares = train.fraction, evaluate.fraction
     tell("\t│\t├── Fraction: train (%.2f) | evaluate (%.2f)", *shares)
     tell("\t│\t├── Minimum nodes: train (%d) | evaluate (%d)", train.least, evaluate.least)
-    tell("\t│\t└── Minimum available nodes: %s", strategy.nodes_awaited)
+    awaited = str(strategy.min_available_nodes)
+    if strategy.hosts_clients:
+        awaited = f"all ({awaited} has no effect with {strategy.identity!r})"
+    tell("\t│\t└── Minimum available nodes: %s", awaited)
     tell("\t├──> Needed of clients: %s", strategy.NEEDS_OF_CLIENT.words)
     tell("\t├──> Least number of good replies: %d", needed)
     tell("\t└──> Keys in records:")

@@ -4,36 +4,50 @@ A row gets the length of the update as it came, ``update_norm``, and that length
 round's median, ``norm_ratio``. Nothing that a method computes is read or changed.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
-from fedsuite.messages.records import ARRAYS
+from fedsuite.messages.records import ARRAYS, TRAIN
 from fedsuite.rounds.changes import Changes, length, trained
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.report import PhaseReport
+from fedsuite.rounds.stage import Stage
 from fedsuite.rounds.validation import ClientReply
 
 
-@dataclass
-class UpdateNorms:
+class UpdateNorms(Stage):
     """Measures a round's updates as they come, and writes them into the round's report."""
 
-    _norms: dict[int, float] = field(default_factory=dict)
-    _changes: Changes = field(default_factory=Changes, repr=False)
+    name: ClassVar[str] = "update-norms"
+
+    def __init__(self) -> None:
+        self._norms: dict[int, float] = {}
+        self._changes = Changes()
+        self._exchange = Exchange("", ())
 
     def begin(self) -> None:
         """Forget the last round."""
         self._norms = {}
 
-    def take(self, exchange: Exchange, reply: ClientReply) -> None:
-        """Measure a reply as it came; one without a trained model is passed over."""
+    @override
+    def open(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    @override
+    def reply(self, reply: ClientReply) -> Iterable[ClientReply]:
+        exchange = self._exchange
+        if exchange.message_type != TRAIN:
+            return (reply,)
         own = exchange.own.get(reply.client_id, {})
         start = own.get(ARRAYS) or exchange.shared.get(ARRAYS)
         model = reply.arrays.get(ARRAYS)
         if start and model:
             norm = length(trained(model), start, self._changes)
             self._norms[reply.client_id] = reply.lengths[ARRAYS, id(start)] = norm
+        return (reply,)
 
     def tell(self, report: PhaseReport) -> None:
         """Add the columns to the clients' rows."""

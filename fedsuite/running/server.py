@@ -44,11 +44,11 @@ from fedsuite.results.layout import (
 )
 from fedsuite.results.summary import tell_summary, write_summary
 from fedsuite.results.writer import RunFolder
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
 from fedsuite.rounds.events import Callback
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.release_ledger import ReleaseLedger
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.running.collusion import with_liars
 from fedsuite.running.outcome import untrained
 from fedsuite.running.server_parts import ServerParts, initial_arrays, server_parts

@@ -19,7 +19,7 @@ from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.features import features_are_inputs
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.running.one_row import refuse_one_row
 from fedsuite.running.server_validation import ServerValidation
 from fedsuite.training.loop import resolve_device

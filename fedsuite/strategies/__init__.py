@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedsuite.core.registry import Method, exported_classes, load_class
 
 if TYPE_CHECKING:
-    from fedsuite.rounds.base import FederatedStrategy
+    from fedsuite.rounds.strategy import FederatedStrategy
 
 _FLOWERS = dict.fromkeys(("Result", "Strategy"), "flwr.serverapp.strategy")
 _CLASSES = exported_classes("strategies") | _FLOWERS

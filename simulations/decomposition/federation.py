@@ -16,8 +16,8 @@ from fedsuite.messages.records import (
     Request,
 )
 from fedsuite.models.arrays import model_arrays
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.events import Callback
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
 from fedsuite.running.worker import Worker

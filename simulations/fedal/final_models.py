@@ -31,8 +31,8 @@ from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH, evaluation_mode
 from fedsuite.results.layout import EXPERIMENT, MODEL
 from fedsuite.results.reader import Run
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, load_latest
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import resolve_device
 from fedsuite.training.store import FileStore, MemoryStore

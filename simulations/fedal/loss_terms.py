@@ -37,7 +37,7 @@ from fedsuite.strategies.distillation.public_exchange import mean_outputs
 from simulations.fedal.final_models import FinalModels, all_outputs
 
 if TYPE_CHECKING:
-    from fedsuite.rounds.base import FederatedStrategy
+    from fedsuite.rounds.strategy import FederatedStrategy
 
 NAMES = (
     *("labels", "local less-forgetting", "distillation", "adversarial"),

@@ -15,8 +15,8 @@ from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS, CheckpointWriter
 from fedsuite.core.files import safetensors_arrays
 from fedsuite.results.reader import Run
 from fedsuite.results.writer import RunFolder
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import load_latest
+from fedsuite.rounds.strategy import FederatedStrategy
 from tests.callbacks.reports import a_report, a_state
 
 BEST = "best-model.safetensors"

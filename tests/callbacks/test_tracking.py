@@ -20,8 +20,8 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.extras import how_to_install
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.results.writer import RunFolder
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.events import RoundReport
+from fedsuite.rounds.strategy import FederatedStrategy
 from tests.callbacks.reports import a_report, a_state
 from tests.small_runs import SMALL
 

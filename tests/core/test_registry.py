@@ -9,7 +9,7 @@ from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Key, toml_text
 from fedsuite.core.registry import METHODS, OPTIONS, find_method
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies import load_strategy
 
 

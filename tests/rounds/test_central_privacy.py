@@ -14,7 +14,6 @@ from fedsuite.core.registry import METHODS
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS
 from fedsuite.rounds import central_privacy
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.exchange import Exchange
@@ -27,6 +26,7 @@ from fedsuite.rounds.noised_mean import (
 )
 from fedsuite.rounds.privacy_rules import UNARGUED, PrivacyKeys, Release
 from fedsuite.rounds.release_ledger import ReleaseLedger
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.cyclic import Cyclic

@@ -16,8 +16,8 @@ from fedsuite.core.files import safetensors_arrays, safetensors_bytes
 from fedsuite.engines.local import run_local
 from fedsuite.messages.array_records import to_arrays
 from fedsuite.messages.versions import exchange_of
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.checkpoint import Checkpoint, go_back_to, list_checkpoints, load_latest
+from fedsuite.rounds.strategy import FederatedStrategy
 from tests.helpers import bits, digits_experiment
 
 

@@ -28,9 +28,9 @@ from fedsuite.messages.records import (
 )
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.rounds.aggregation import weighted_mean
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.membership import sample_clients
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.training.app import make_client_app

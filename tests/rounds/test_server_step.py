@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedsuite.rounds.server_step import ServerExtras, UpdateMemory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.server_optimizer import ServerOptimizerKeys
-from fedsuite.rounds.server_step import ServerExtras, UpdateMemory
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import ServerParts

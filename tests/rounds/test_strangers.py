@@ -14,8 +14,8 @@ from fedsuite.core.errors import RunError
 from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.array_records import RecordError, to_arrays
 from fedsuite.messages.records import records_of
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.exchange import Exchange
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.averaging.standalone import Standalone
 from fedsuite.training.loop import TrainingOptions

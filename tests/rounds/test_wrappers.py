@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import (
 from fedsuite.core.errors import ConfigError
 from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.array_records import to_arrays
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies.drift.scaffold import Scaffold
 from fedsuite.strategies.fair.fedeba import FedEBA
 from fedsuite.strategies.fair.fedeba_plus import FedEBAPlus

@@ -8,15 +8,13 @@ with n the examples of those that answered. Deviation: a server learning rate et
 papers, w_{t+1} = w_t + eta (mean - w_t); eta = 1 is FedAvg as published.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import ClassVar
 
 from typing_extensions import override
 
 from fedsuite.method import (
     Arrays,
-    ClientReply,
     FederatedStrategy,
     Release,
     ServerRate,
@@ -35,14 +33,8 @@ class FedAvg(ServerRate, FederatedStrategy):
     )
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        target = self.average(replies)
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        target = self.average_taken()
         if target is None:
             return None
         return step_towards(arrays, target, self.server_learning_rate)
-
-
-def counted_alike(replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-    """Yield the replies with one example each, for a plain mean; none stays none."""
-    for reply in replies:
-        yield replace(reply, num_examples=float(reply.num_examples > 0))

@@ -46,7 +46,6 @@ from fedsuite.method import (
     ClientReply,
     ConfigValue,
     OneOf,
-    Rejection,
     Release,
     ReplyReader,
     Value,
@@ -59,9 +58,8 @@ from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.late_replies import Held, as_change, held_of, moved, state_of
 from fedsuite.rounds.membership import sample_clients
 from fedsuite.rounds.outstanding import Outstanding, Sent
-from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.rules import alike
-from fedsuite.strategies.averaging.fedavg import FedAvg, counted_alike
+from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 def discount(staleness: int, power: float) -> float:
@@ -138,7 +136,7 @@ class FedBuff(FedAvg):
     ) -> Iterable[Message]:
         if self.fedbuff_delays == "planned":
             return super().converse(grid, messages, timeout)
-        reader = self._pending.get(TRAIN)
+        reader = self.pending.get(TRAIN)
         if reader is not None:
             self.outstanding.push(grid, reader, messages, timeout)
         wanted = self._wanted()
@@ -151,38 +149,37 @@ class FedBuff(FedAvg):
 
     @override
     def delivered(
-        self, reader: ReplyReader, replies: Iterable[Message], report: PhaseReport
+        self, reader: ReplyReader, messages: Iterable[Message]
     ) -> Iterator[ClientReply]:
-        wanted = self._wanted()
+        wanted, report = self._wanted(), self.reports[TRAIN]
         if self.fedbuff_delays == "planned":
-            self._hold(reader, replies, report)
-        self._take_in_real(report)
+            self._hold(reader, messages)
+        self._take_in_real(reader)
         for client_id in sorted(self.outstanding.overdue()):
-            late = Rejection(self.server_round, client_id, Kind.LATE, NO_REPLY)
-            report.rejections.append(late)
+            self.remarks.reject(client_id, Kind.LATE, NO_REPLY)
         waiting = sorted(self.held, key=lambda h: (h.arrival, h.reply.client_id))
         due, self.held = waiting[:wanted], waiting[wanted:]
         if due:
             self.clock = max(self.clock, due[-1].arrival)
         self.round_metrics["clock"] = self.clock
         arrays = reader.exchange.shared[ARRAYS]
-        found = [self._now(held, arrays) for held in due]
+        fresh = [self._now(held, arrays) for held in due]
         # Who is still in training is no failure of this round.
         failed = {r.client_id for r in report.rejections} - {None}
         report.num_asked = len(failed | {held.reply.client_id for held in due})
-        fresh = self.server_round
         self.held = [
-            as_change(held, arrays) if held.server_round == fresh else held
+            as_change(held, arrays) if held.server_round == self.server_round else held
             for held in self.held
         ]
-        for reply in sorted(found, key=lambda r: r.client_id):
-            self.update_norms.take(reader.exchange, reply)
-            yield reply
+        self.update_norms.open(reader.exchange)
+        for reply in sorted(fresh, key=lambda r: r.client_id):
+            # As long as it is from this round's model, whatever it was when it came.
+            yield from self.update_norms.reply(reply)
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        weighed = replies if self.fedbuff_size_weights else counted_alike(replies)
-        return super().aggregate(arrays, weighed)
+    def weight_of(self, reply: ClientReply) -> float:
+        has_some = float(reply.num_examples > 0)
+        return reply.num_examples if self.fedbuff_size_weights else has_some
 
     @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:
@@ -206,30 +203,30 @@ class FedBuff(FedAvg):
         return max(1, round(float(values["fedbuff-share"]) * num_clients))
 
     @override
-    def _judge_first(self, reader: ReplyReader) -> None:
+    def judge_first(self, reader: ReplyReader) -> None:
         if reader.num_good or self.outstanding.clients() <= self._heard_of:
-            super()._judge_first(reader)
+            super().judge_first(reader)
 
-    def _take_in_real(self, report: PhaseReport) -> None:
+    def _take_in_real(self, reader: ReplyReader) -> None:
         """Take in the real replies that have come, each to a message of its round."""
+        for unused in reader.unused():
+            self.remarks.unused(unused)
         came, self._came = self._came, []
         for sent, message in came:
             before = sent.reader.bytes_up
-            self._hold(sent.reader, [message], report)
-            report.bytes_up += sent.reader.bytes_up - before
+            self._hold(sent.reader, [message])
+            self.reports[TRAIN].bytes_up += sent.reader.bytes_up - before
         for sent in dict.fromkeys(sent for sent, _ in came):
             sent.whole.hear(sent.reader)
             self._heard_of.update(sent.clients)
         for whole in dict.fromkeys(sent.whole for sent, _ in came):
-            self._judge_first(whole)
+            self.judge_first(whole)
 
-    def _hold(
-        self, reader: ReplyReader, replies: Iterable[Message], report: PhaseReport
-    ) -> None:
+    def _hold(self, reader: ReplyReader, messages: Iterable[Message]) -> None:
         """Take in the replies to the message of one round."""
         began = int(cast(int, reader.exchange.config[SERVER_ROUND]))
         planned = self.fedbuff_delays == "planned"
-        for reply in self.guarded(reader, replies, report):
+        for reply in self.passed(reader, messages, TRAIN):
             client_id, arrival = reply.client_id, 0.0
             if planned:
                 spread = self.fedbuff_spread

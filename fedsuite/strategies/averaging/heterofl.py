@@ -26,7 +26,7 @@ Deviations. What the authors' code (diaoenmao's on GitHub) has and this does not
 - gradients are clipped to a norm of 1: ``clip-gradient-norm`` does so here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -44,6 +44,7 @@ from fedsuite.method import (
     Exchange,
     Release,
     cast_like,
+    state,
 )
 from fedsuite.strategies.averaging.network_models import NetworkModels
 
@@ -68,29 +69,35 @@ def leading_block(whole: Arrays, part: Arrays) -> Arrays:
     return {n: whole[n][tuple(map(slice, array.shape))] for n, array in part.items()}
 
 
-def mean_of_holders(
-    whole: Arrays, replies: Iterator[ClientReply], weights: dict[int, float]
-) -> Arrays:
-    """Return the mean of each entry over the clients that hold it, the old one of none.
+class MeanOfHolders:
+    """The mean of each entry of the widest network over the clients that hold it.
 
-    ``weights`` gets each client's number of examples.
+    Parameters
+    ----------
+    whole
+        The widest network's arrays.
     """
-    sums = {name: np.zeros(array.shape) for name, array in whole.items()}
-    held = {name: np.zeros(array.shape) for name, array in whole.items()}
-    for reply in replies:
-        weights[reply.client_id] = reply.num_examples
-        for name, array in reply.arrays[ARRAYS].items():
+
+    def __init__(self, whole: Arrays) -> None:
+        self._whole = whole
+        self._sums = {name: np.zeros(array.shape) for name, array in whole.items()}
+        self._weights = {name: np.zeros(array.shape) for name, array in whole.items()}
+
+    def add(self, arrays: Arrays, weight: float) -> None:
+        """Take in one client's leading block, with a weight >= 0."""
+        for name, array in arrays.items():
             block = tuple(map(slice, array.shape))
-            sums[name][block] += array.astype(np.float64) * reply.num_examples
-            held[name][block] += reply.num_examples
-    return {
-        name: np.where(
-            held[name] > 0,
-            cast_like(sums[name] / np.where(held[name] > 0, held[name], 1.0), array.dtype),
-            array,
-        )
-        for name, array in whole.items()
-    }
+            self._sums[name][block] += array.astype(np.float64) * weight
+            self._weights[name][block] += weight
+
+    def result(self) -> Arrays:
+        """Return the means; an entry that nobody holds is the old one."""
+        means: Arrays = {}
+        for name, array in self._whole.items():
+            held = self._weights[name] > 0
+            mean = self._sums[name] / np.where(held, self._weights[name], 1.0)
+            means[name] = np.where(held, cast_like(mean, array.dtype), array)
+        return means
 
 
 class HeteroFL(NetworkModels):
@@ -105,6 +112,9 @@ class HeteroFL(NetworkModels):
         "FedAvgClient", "trains the network of its own width"
     )
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app has one network for all clients"
+
+    _mean: MeanOfHolders = state(default_factory=lambda: MeanOfHolders({}))
+    _weights: dict[int, float] = state(default_factory=dict)
 
     @override
     def models_of(
@@ -125,11 +135,20 @@ class HeteroFL(NetworkModels):
         )
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        weights: dict[int, float] = {}
-        whole = mean_of_holders(self._widest(arrays), replies, weights)
-        self.record_weights(weights)
-        if not any(weights.values()):
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        self._mean = MeanOfHolders(self._widest(arrays))
+        self._weights = {}
+
+    @override
+    def take(self, reply: ClientReply) -> None:
+        self._weights[reply.client_id] = reply.num_examples
+        self._mean.add(reply.arrays[ARRAYS], reply.num_examples)
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        whole = self._mean.result()
+        self.record_weights(self._weights)
+        if not any(self._weights.values()):
             return None
         blocks = [leading_block(whole, part) for part in self.networks.initial]
         return self.networks.join(blocks)

@@ -6,7 +6,7 @@ own between rounds, and are scored with it. All of them train in each round: a c
 is alone waits for nobody.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from typing_extensions import override
@@ -90,7 +90,9 @@ class Standalone(FederatedStrategy):
         return Exchange(EVALUATE, client_ids)
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        for _ in replies:
-            pass
+    def take(self, reply: ClientReply) -> None:
+        """Take nothing: a reply holds no array."""
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
         return None

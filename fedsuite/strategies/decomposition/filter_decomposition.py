@@ -40,8 +40,9 @@ Deviations, and what the paper leaves open:
   :mod:`fedsuite.strategies.decomposition.product_average`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -64,7 +65,6 @@ from fedsuite.method import (
     ClientNeeds,
     ClientReply,
     ConfigError,
-    ConfigValue,
     Exchange,
     FederatedStrategy,
     MethodDeclaration,
@@ -73,6 +73,7 @@ from fedsuite.method import (
 )
 from fedsuite.models.groups import ParameterGroups, factored_groups
 from fedsuite.rounds.exchange_layer import ExchangeLayer
+from fedsuite.rounds.stage import State
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.decomposition.ledger import Ledger, nominal
 from fedsuite.strategies.decomposition.product_average import (
@@ -149,7 +150,8 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
             raise ValueError(f"wire = {strategy.wire!r}: legacy clients know no fast set")
         if self.decomposition_average == "factors" and not self.measure_cross_terms:
             return
-        if not _is_plain_mean(strategy) or strategy.extras.are_on:
+        moved = strategy.optimizer.is_on or strategy.corrections
+        if not _is_plain_mean(strategy) or moved:
             raise ValueError(
                 f"cross terms are defined for the mean by examples: {name} must be FedAvg "
                 "or FedProx, with server-learning-rate 1, without server-momentum, "
@@ -198,7 +200,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         return (server_round - 1) % self.coefficient_period == 0
 
     @override
-    def state(self) -> dict[str, ConfigValue]:
+    def state(self) -> State:
         return {
             "slow-version": self._slow_version,
             "held-by": list(self._held),
@@ -206,13 +208,9 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         }
 
     @override
-    def restore(self, scalars: Mapping[str, ConfigValue]) -> None:
-        version, clients, held = (
-            _integers(scalars[name])
-            for name in ("slow-version", "held-by", "held-versions")
-        )
-        self._slow_version = version[0]
-        self._held = dict(zip(clients, held, strict=True))
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._slow_version = int(state["slow-version"])
+        self._held = dict(zip(state["held-by"], state["held-versions"], strict=True))
         # The arrays that come with the next round are of this version.
         self._slow = None
 
@@ -223,7 +221,7 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         return _CLIENT if self._needs_clients else None
 
     @override
-    def outgoing(self, exchange: Exchange) -> Exchange:
+    def ask(self, exchange: Exchange) -> Exchange:
         if not self._needs_clients:
             self._ledger.sent(exchange)
             return exchange
@@ -244,11 +242,10 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         return exchange
 
     @override
-    def incoming(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-        for reply in replies:
-            if self._products is not None:
-                self._products.add(reply.arrays[ARRAYS], reply.num_examples)
-            yield reply
+    def reply(self, reply: ClientReply) -> Iterable[ClientReply]:
+        if self._products is not None:
+            self._products.add(reply.arrays[ARRAYS], reply.num_examples)
+        return (reply,)
 
     @override
     def accepted(self, exchange: Exchange, reply: ClientReply) -> None:
@@ -348,16 +345,12 @@ class FilterDecomposition(DecompositionKeys, ExchangeLayer):
         self.strategy.round_metrics.update(self._ledger.metrics("true"))
 
 
-def _integers(value: ConfigValue) -> list[int]:
-    values = value if isinstance(value, list) else [value]
-    return [item for item in values if isinstance(item, int)]
-
-
 def _is_plain_mean(strategy: FederatedStrategy) -> bool:
     """Return whether a strategy's new model is FedAvg's mean by examples."""
     return (
         isinstance(strategy, FedAvg)
         and type(strategy).aggregate is FedAvg.aggregate
+        and type(strategy).weight_of is FedAvg.weight_of
         and strategy.server_learning_rate == 1.0
         and strategy.averaging.streams
     )

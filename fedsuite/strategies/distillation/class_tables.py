@@ -10,7 +10,7 @@ client.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,6 +39,7 @@ from fedsuite.method import (
     Value,
     key,
     part,
+    state,
 )
 from fedsuite.rounds.kinds import Kind
 from fedsuite.strategies.distillation.public_exchange import COMMON, LARGEST_OUTPUT
@@ -98,7 +99,7 @@ class ClassTables(FederatedStrategy):
         """Return the length of a row; may ask the clients."""
 
     @abstractmethod
-    def take(self, replies: Sequence[ClientReply]) -> None:
+    def take_tables(self, replies: Sequence[ClientReply]) -> None:
         """Take in the tables of a round that counts, in client order; at least one."""
 
     def shared_rows(self) -> Arrays:
@@ -118,6 +119,8 @@ class ClassTables(FederatedStrategy):
 
     # ---------------------------------------------------------------------------- a round
 
+    _held: list[ClientReply] = state(default_factory=list)
+
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         width = self.row_width()
@@ -133,10 +136,18 @@ class ClassTables(FederatedStrategy):
         return Exchange(TRAIN, client_ids, shared, own, self.settings, expected)
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        taken = list(replies)
-        if taken and len(taken) >= self.quorum:
-            self.take(taken)
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        self._held = []
+
+    @override
+    def take(self, reply: ClientReply) -> None:
+        self._held.append(reply)
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        held, self._held = self._held, []
+        if held:
+            self.take_tables(held)
         return None
 
     @override

@@ -104,7 +104,7 @@ class FD(ClassTables):
                 raise BadReply(Kind.WRONG_ARRAYS, reason)
 
     @override
-    def take(self, replies: Sequence[ClientReply]) -> None:
+    def take_tables(self, replies: Sequence[ClientReply]) -> None:
         self.tables, self.present = {}, {}
         for reply in replies:
             rows, counts = table_of(reply)

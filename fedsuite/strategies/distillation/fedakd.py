@@ -36,7 +36,7 @@ threshold is ours; 0 is the paper's. An absent client, which the paper does not 
 keeps its w_k, and the mean is over those that answered.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -55,6 +55,7 @@ from fedsuite.method import (
     ScoredModel,
     Value,
     key,
+    state,
 )
 from fedsuite.models.distillation import distillation_loss, select_correct
 from fedsuite.strategies.averaging.fedavg import FedAvg
@@ -114,6 +115,9 @@ class FedAKD(FedAvg):
         default="none", help="selection, local training or weights left out", told=TRAIN
     )
 
+    _examples: float = state(default_factory=float)
+    _selected: float = state(default_factory=float)
+
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         exchange = super().train_exchange(arrays, client_ids)
@@ -121,16 +125,28 @@ class FedAKD(FedAvg):
         return replace(exchange, expected=replace(exchange.expected, bounds=bounds))
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        return super().aggregate(arrays, self._weighted(replies))
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        super().begin_aggregation(arrays)
+        self._examples = self._selected = 0.0
 
-    def _weighted(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-        """Yield the replies with the weight that the average gives them."""
-        examples = selected = 0.0
-        for reply in replies:
-            # Nobody can have selected more than there is.
-            chosen = min(reply.metrics[SELECTED], reply.num_examples)
-            examples, selected = examples + reply.num_examples, selected + chosen
-            weight = chosen if self.fedakd_ablation == "correct-agg" else reply.num_examples
-            yield replace(reply, num_examples=weight)
-        self.round_metrics["selected_share"] = selected / examples if examples else 0.0
+    @override
+    def take(self, reply: ClientReply) -> None:
+        super().take(reply)
+        self._examples += reply.num_examples
+        self._selected += _selected_of(reply)
+
+    @override
+    def weight_of(self, reply: ClientReply) -> float:
+        by_selected = self.fedakd_ablation == "correct-agg"
+        return _selected_of(reply) if by_selected else reply.num_examples
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        share = self._selected / self._examples if self._examples else 0.0
+        self.round_metrics["selected_share"] = share
+        return super().aggregate(arrays)
+
+
+def _selected_of(reply: ClientReply) -> float:
+    """Return the samples that a client selected: nobody can have more than there are."""
+    return min(reply.metrics[SELECTED], reply.num_examples)

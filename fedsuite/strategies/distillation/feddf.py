@@ -39,7 +39,7 @@ client answered stays as it was. A received model whose outputs on the public da
 finite, or absurd, is left out of ensemble and average.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -48,17 +48,16 @@ from typing_extensions import override
 
 from fedsuite.method import (
     ARRAYS,
-    TRAIN,
     Arrays,
     ClientNeeds,
     ClientReply,
     Exchange,
-    Rejection,
     ServerLogger,
     Value,
     With,
     key,
     part,
+    state,
 )
 from fedsuite.rounds.kinds import Kind
 from fedsuite.strategies.distillation.fedmd import FedMD, Match, Target
@@ -121,33 +120,41 @@ class FedDF(NetworkAverages, FedMD):
             expected_of=self.models_expected(client_ids),
         )
 
+    _teachers: "list[Tensor]" = state(default_factory=list)
+
+    @property
+    def _server_distils(self) -> bool:
+        return self.feddf_mode == "server-kd" and self.feddf_server_steps > 0
+
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        if self.feddf_mode == "client-kd" or self.feddf_server_steps == 0:
-            return super().aggregate(arrays, replies)
-        teachers: list[Tensor] = []
-        averages = self.averages(self._taught(self.noted(replies), teachers))
-        return self.updated(arrays, self._students(averages, teachers))
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        super().begin_aggregation(arrays)
+        self._teachers = []
 
-    def _taught(
-        self, replies: Iterator[ClientReply], teachers: "list[Tensor]"
-    ) -> Iterator[ClientReply]:
-        """Yield usable replies, and add their models' outputs to the teachers."""
-        for reply in replies:
+    @override
+    def take(self, reply: ClientReply) -> None:
+        """Take in a model, and its outputs as a teacher where the server distils."""
+        if self._server_distils:
             index = self.network_of(reply.client_id)
-            found = self._distillation.outputs(index, reply.arrays[ARRAYS])
+            outputs = self._distillation.outputs(index, reply.arrays[ARRAYS])
             # "Not all within", since NaN is not beyond.
-            if not bool((found.abs() <= LARGEST_OUTPUT).all()):
-                self._refuse(reply.client_id)
-                continue
-            teachers.append(found)
-            yield reply
+            if not bool((outputs.abs() <= LARGEST_OUTPUT).all()):
+                reason = f"its model's outputs on public data go beyond {LARGEST_OUTPUT:g}"
+                self.remarks.refuse(reply.client_id, Kind.WRONG_ARRAYS, reason)
+                return
+            self._teachers.append(outputs)
+        super().take(reply)
 
-    def _students(
-        self, averages: dict[int, Arrays], teachers: "list[Tensor]"
-    ) -> dict[int, Arrays]:
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        if not self._server_distils:
+            return super().aggregate(arrays)
+        return self.updated(arrays, self._students(self.averages()))
+
+    def _students(self, averages: dict[int, Arrays]) -> dict[int, Arrays]:
         import torch
 
+        teachers, self._teachers = self._teachers, []
         students, losses = {}, []
         for index, start in averages.items():
             students[index], loss = self._distillation.distil(
@@ -172,11 +179,3 @@ class FedDF(NetworkAverages, FedMD):
             self.batch_size,
             self.seed,
         )
-
-    def _refuse(self, client_id: int) -> None:
-        reason = f"its model's outputs on public data go beyond {LARGEST_OUTPUT:g}"
-        logger.warning(
-            "round %d: client %d not used: %s", self.server_round, client_id, reason
-        )
-        rejection = Rejection(self.server_round, client_id, Kind.WRONG_ARRAYS, reason)
-        self.reports[TRAIN].rejections.append(rejection)

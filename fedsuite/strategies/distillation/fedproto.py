@@ -116,7 +116,7 @@ class FedProto(ProtoWeight, ClassTables):
         return self.width
 
     @override
-    def take(self, replies: Sequence[ClientReply]) -> None:
+    def take_tables(self, replies: Sequence[ClientReply]) -> None:
         held = bounded({reply.client_id: {ROWS: table_of(reply)[0]} for reply in replies})
         rows = [held[reply.client_id][ROWS] for reply in replies]
         means, present = mean_rows(rows, [self.weights_of(reply) for reply in replies])

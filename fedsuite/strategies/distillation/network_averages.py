@@ -1,6 +1,6 @@
 """Exchanges on public data, and an average of the clients' models within each network."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -16,6 +16,7 @@ from fedsuite.method import (
     Value,
     WeightedMean,
     key,
+    state,
 )
 from fedsuite.strategies.averaging.network_models import NetworkModels
 from fedsuite.strategies.distillation.public_exchange import PublicExchange
@@ -43,6 +44,7 @@ class NetworkAverages(NetworkModels, PublicExchange):
     PRIVATE_MODELS: ClassVar[bool] = False
 
     feddf_average: Average = key(default="size", help="models weigh by examples, or alike")
+    _means: list[WeightedMean] = state(default_factory=list)
 
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
@@ -51,21 +53,27 @@ class NetworkAverages(NetworkModels, PublicExchange):
         return replace(last, expected_of=self.models_expected(last.client_ids))
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        return self.updated(arrays, self.averages(self.noted(replies)))
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        self._means = [WeightedMean() for _ in self.networks.initial]
+
+    @override
+    def take(self, reply: ClientReply) -> None:
+        super().take(reply)
+        weight = reply.num_examples
+        if self.feddf_average == "uniform":
+            weight = float(weight > 0)
+        self._means[self.network_of(reply.client_id)].add(reply.arrays[ARRAYS], weight)
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        return self.updated(arrays, self.averages())
 
     # ------------------------------------------------------------------ for methods to use
 
-    def averages(self, replies: Iterator[ClientReply]) -> dict[int, Arrays]:
+    def averages(self) -> dict[int, Arrays]:
         """Return by network the mean of its clients' models, where any has examples."""
-        means = [WeightedMean() for _ in self.networks.initial]
-        for reply in replies:
-            weight = reply.num_examples
-            if self.feddf_average == "uniform":
-                weight = float(weight > 0)
-            means[self.network_of(reply.client_id)].add(reply.arrays[ARRAYS], weight)
-        found = ((index, mean.result()) for index, mean in enumerate(means))
-        return {index: mean for index, mean in found if mean is not None}
+        means = ((index, mean.result()) for index, mean in enumerate(self._means))
+        return {index: mean for index, mean in means if mean is not None}
 
     def updated(self, arrays: Arrays, models: Mapping[int, Arrays]) -> Arrays:
         """Return the global arrays with new models of some networks in them."""

@@ -11,7 +11,7 @@ the rest of the round and goes on in the next from where it stopped.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -152,9 +152,17 @@ class PublicExchange(FederatedStrategy):
         return self.transfers(self.local_phase(client_ids))
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        for _ in self.noted(replies):
-            pass
+    def take(self, reply: ClientReply) -> None:
+        """Record the client's metrics of the local phase; its outputs have been used."""
+        local = {
+            key.replace("-", "_"): value
+            for key, value in self._local.get(reply.client_id, {}).items()
+        }
+        kept = {key: value for key, value in local.items() if key not in RESERVED}
+        self.annotate(reply.client_id, **kept)
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
         return None
 
     @override
@@ -185,17 +193,6 @@ class PublicExchange(FederatedStrategy):
         for step in range(self.transfer_steps - 1):
             replies = list(self.exchange(self._transfer(replies, step, self._expected())))
         return self._transfer(replies, self.transfer_steps - 1, Expected())
-
-    def noted(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-        """Yield the replies, and record each client's metrics of the local phase."""
-        for reply in replies:
-            local = {
-                key.replace("-", "_"): value
-                for key, value in self._local.get(reply.client_id, {}).items()
-            }
-            kept = {key: value for key, value in local.items() if key not in RESERVED}
-            self.reports[TRAIN].annotate(reply.client_id, **kept)
-            yield reply
 
     # --------------------------------------------------------------------------- machinery
 

@@ -14,12 +14,11 @@ sum over *all* clients and uses the mean.
 - Statistics of normalisation layers and integer arrays have no vector: they get the mean.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -51,6 +50,15 @@ from fedsuite.method import (
 )
 
 
+class PlainMean(WeightedMean):
+    """Plain mean of the clients' models, in float64."""
+
+    @override
+    def add(self, arrays: Mapping[str, NDArray[Any]], weight: float = 1.0) -> None:
+        doubles = {n: np.asarray(a, dtype=np.float64) for n, a in arrays.items()}
+        super().add(doubles, weight)
+
+
 class CorrectedStrategy(FederatedStrategy):
     """Keeps sums of the clients' vectors, by kind and by array."""
 
@@ -71,6 +79,7 @@ class CorrectedStrategy(FederatedStrategy):
     NOT_LEGACY: ClassVar[str] = "a legacy NumPyClient app stores nothing between rounds"
 
     sums: dict[str, Arrays] = state(default_factory=dict)
+    models: PlainMean = state(default_factory=PlainMean)
     _made: dict[str, Arrays] = state(default_factory=dict)
     _clients: set[int] = state(default_factory=set)
     _sizes: dict[int, float] = state(default_factory=dict)
@@ -94,7 +103,7 @@ class CorrectedStrategy(FederatedStrategy):
 
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
-        self._clients |= set(self._members.client_ids)
+        self._clients |= set(self.members())
         return super().train_exchange(arrays, client_ids)
 
     def with_control(self, exchange: Exchange, arrays: Arrays) -> Exchange:
@@ -105,24 +114,20 @@ class CorrectedStrategy(FederatedStrategy):
         return replace(exchange, shared=shared, expected=Expected(spec))
 
     @override
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        versions = dict(self.client_versions)
+    def begin_aggregation(self, arrays: Arrays) -> None:
         self._made = {}
-        record, metrics = super().aggregate_train(server_round, replies)
-        if record is None or self.recovery.model is not None:
-            # Clients that answered have stored new vectors: they are not to start there.
-            self.client_versions = versions
-            return record, metrics
-        self.commit()
+        self.models = PlainMean()
+
+    @override
+    def counted(self, arrays: Arrays) -> None:
+        self.sums |= self._made
         for kind, sums in self.sums.items():
             self.round_metrics[f"{kind}_norm"] = norm(*sums.values()) / self.total_weight()
-        return record, metrics
 
-    def commit(self) -> None:
-        """Take over what the round made."""
-        self.sums |= self._made
+    @override
+    def discarded(self) -> None:
+        # Clients that answered have stored new vectors: they are not to start there.
+        self.client_versions = dict(self.start_versions)
 
     def add_to_sum(self, kind: str, vector: Mapping[str, np.ndarray]) -> None:
         """Add to a sum of clients' vectors; it counts once the round does."""
@@ -177,21 +182,19 @@ class DriftStrategy(CorrectedStrategy):
         return replace(exchange, config=config)
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        models = PlainMean()
-        for reply in with_examples(replies):
-            models.add(reply.arrays[ARRAYS])
-            self.take_in(reply)
-        mean = models.result()
+    def take(self, reply: ClientReply) -> None:
+        if reply.num_examples > 0:
+            self.models.add(reply.arrays[ARRAYS])
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        mean = self.models.result()
         if mean is None:
             return None
         if self.evaluate_plain_mean:
             self._new_plain_mean = moved_mean(mean, {}, arrays)
-        self.add_to_sum(DRIFT, steps_to(mean, arrays, models.total_weight))
+        self.add_to_sum(DRIFT, steps_to(mean, arrays, self.models.total_weight))
         return moved_mean(mean, self.new_mean_vector(DRIFT, mean), arrays)
-
-    def take_in(self, reply: ClientReply) -> None:
-        """Take from a reply what the method needs beside the model."""
 
     def size_factor(self, reply: ClientReply) -> float:
         """Return omega_k: 1 unless ``size_scaled``."""
@@ -214,8 +217,8 @@ class DriftStrategy(CorrectedStrategy):
             self._sizes[reply.client_id] = reply.num_examples
 
     @override
-    def commit(self) -> None:
-        super().commit()
+    def counted(self, arrays: Arrays) -> None:
+        super().counted(arrays)
         self.plain_mean |= self._new_plain_mean
 
     @override
@@ -228,20 +231,6 @@ class DriftStrategy(CorrectedStrategy):
     def restore(self, arrays: Arrays, scalars: Mapping[str, ConfigValue]) -> None:
         super().restore(arrays, scalars)
         self.plain_mean = self.sums.pop(PLAIN_MEAN, {})
-
-
-class PlainMean(WeightedMean):
-    """Plain mean of the clients' models, in float64."""
-
-    @override
-    def add(self, arrays: Mapping[str, NDArray[Any]], weight: float = 1.0) -> None:
-        doubles = {n: np.asarray(a, dtype=np.float64) for n, a in arrays.items()}
-        super().add(doubles, weight)
-
-
-def with_examples(replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-    """Leave out replies of clients that trained on nothing."""
-    return (reply for reply in replies if reply.num_examples > 0)
 
 
 def trained(arrays: Arrays) -> Arrays:

@@ -65,8 +65,9 @@ class FedDC(DriftStrategy):
         )
 
     @override
-    def take_in(self, reply: ClientReply) -> None:
-        if self.feddc_gradient_terms:
+    def take(self, reply: ClientReply) -> None:
+        super().take(reply)
+        if self.feddc_gradient_terms and reply.num_examples > 0:
             factor = self.size_factor(reply)
             change = reply.arrays[CONTROL_CHANGE].items()
             self.add_to_sum(CONTROL, {name: factor * array for name, array in change})

@@ -22,7 +22,6 @@ Rates, the number of stages and where noise enters are ours; report results as "
 reading". One optimiser serves all stages of a round.
 """
 
-from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from typing_extensions import override
@@ -30,7 +29,6 @@ from typing_extensions import override
 from fedsuite.core.rules import Rule
 from fedsuite.method import (
     TRAIN,
-    Arrays,
     Between,
     ClientNeeds,
     ClientReply,
@@ -39,7 +37,7 @@ from fedsuite.method import (
     key,
 )
 from fedsuite.rounds.rules import alike
-from fedsuite.strategies.averaging.fedavg import FedAvg, counted_alike
+from fedsuite.strategies.averaging.fedavg import FedAvg
 
 
 class FedMPR(FedAvg):
@@ -88,5 +86,5 @@ class FedMPR(FedAvg):
     )
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        return super().aggregate(arrays, counted_alike(replies))
+    def weight_of(self, reply: ClientReply) -> float:
+        return float(reply.num_examples > 0)

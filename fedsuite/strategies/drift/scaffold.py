@@ -21,7 +21,7 @@ longer be the mean of the c_k. Statistics of normalisation layers get the mean a
 rate.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from typing_extensions import override
@@ -40,10 +40,8 @@ from fedsuite.method import (
 )
 from fedsuite.strategies.drift.corrected import (
     CorrectedStrategy,
-    PlainMean,
     moved_mean,
     steps_to,
-    with_examples,
 )
 
 
@@ -73,18 +71,21 @@ class Scaffold(ServerRate, CorrectedStrategy):
         return self.with_control(super().train_exchange(arrays, client_ids), arrays)
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        models = PlainMean()
+    def take(self, reply: ClientReply) -> None:
+        if reply.num_examples == 0:
+            return
+        self._sizes[reply.client_id] = reply.num_examples
         by_rows = self.scaffold_mean == "rows"
-        for reply in with_examples(replies):
-            self._sizes[reply.client_id] = reply.num_examples
-            weight = reply.num_examples if by_rows else 1.0
-            models.add(reply.arrays[ARRAYS], weight)
-            change = reply.arrays[CONTROL_CHANGE]
-            if by_rows:
-                change = {name: weight * array for name, array in change.items()}
-            self.add_to_sum(CONTROL, change)
-        mean = models.result()
+        weight = reply.num_examples if by_rows else 1.0
+        self.models.add(reply.arrays[ARRAYS], weight)
+        change = reply.arrays[CONTROL_CHANGE]
+        if by_rows:
+            change = {name: weight * array for name, array in change.items()}
+        self.add_to_sum(CONTROL, change)
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        mean = self.models.result()
         if mean is None:
             return None
         if self.server_learning_rate == 1.0:

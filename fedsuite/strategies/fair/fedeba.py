@@ -164,6 +164,7 @@ class FedEBA(LossRatio, FedAvg):
         default=LOSS_BEFORE, help="metric of the loss before training"
     )
 
+    _held: list[ClientReply] = state(default_factory=list)
     _paper_bytes: int = state(default_factory=int)
     _told: bool = state(default_factory=bool)
 
@@ -180,8 +181,17 @@ class FedEBA(LossRatio, FedAvg):
         return replace(exchange, config={"report-loss-before": before}, expected=expected)
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        used = [reply for reply in replies if reply.num_examples > 0]
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        self._held = []
+
+    @override
+    def take(self, reply: ClientReply) -> None:
+        if reply.num_examples > 0:
+            self._held.append(reply)
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        used, self._held = self._held, []
         if not used:
             return None
         self._tell_stand_ins(used)
@@ -267,11 +277,6 @@ class FedEBA(LossRatio, FedAvg):
             LOSS_AFTER,
             FLOWERS_LOSS,
         )
-
-    def annotate(self, client_id: int, **values: float) -> None:
-        """Add columns to a client's row in the round's report."""
-        if TRAIN in self.reports:
-            self.reports[TRAIN].annotate(client_id, **values)
 
     def finish_round(self) -> None:
         """Report the bytes of training: as the paper counts them, and as sent.

@@ -25,7 +25,7 @@ is 0 the weights are by examples. As in the code, a client's first alignment is 
 features of the initial model. Tau is large where a client fits its rows badly.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -46,6 +46,7 @@ from fedsuite.method import (
     Release,
     ScoredModel,
     key,
+    state,
 )
 from fedsuite.strategies.personal.fedper import FedPer
 
@@ -85,6 +86,8 @@ class FedAS(FedPer):
         told=TRAIN,
     )
 
+    _held: list[ClientReply] = state(default_factory=list)
+
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         exchange = super().train_exchange(arrays, client_ids)
@@ -100,15 +103,24 @@ class FedAS(FedPer):
         return {} if self.fedas_weights == "examples" else {FISHER: BELIEVED_COUNT}
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        super().begin_aggregation(arrays)
+        self._held = []
+
+    @override
+    def take(self, reply: ClientReply) -> None:
         if self.fedas_weights == "examples":
-            return super().aggregate(arrays, replies)
-        taken = list(replies)
-        weights = [r.metrics[FISHER] if r.num_examples > 0 else 0.0 for r in taken]
+            super().take(reply)
+        else:
+            self._held.append(reply)
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        held, self._held = self._held, []
+        weights = [r.metrics[FISHER] if r.num_examples > 0 else 0.0 for r in held]
         if any(weights):
-            pairs = zip(taken, weights, strict=True)
-            taken = [replace(reply, num_examples=weight) for reply, weight in pairs]
-            for reply in taken:
-                share = reply.num_examples / sum(weights)
-                self.reports[TRAIN].annotate(reply.client_id, weight=share)
-        return super().aggregate(arrays, iter(taken))
+            pairs = zip(held, weights, strict=True)
+            held = [replace(reply, num_examples=weight) for reply, weight in pairs]
+        for reply in held:
+            super().take(reply)
+        return super().aggregate(arrays)

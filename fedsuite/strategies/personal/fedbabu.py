@@ -15,7 +15,7 @@ default, in each round that is evaluated, where the authors tune once after the 
 Their code takes the plain mean of the bodies.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -26,7 +26,6 @@ from fedsuite.method import (
     EVALUATE,
     Arrays,
     ClientNeeds,
-    ClientReply,
     Exchange,
     Release,
     key,
@@ -69,8 +68,8 @@ class FedBABU(FedAvgFT):
         return replace(exchange, expected=replace(exchange.expected, arrays=records))
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        averaged = super().aggregate(self._body(arrays), replies)
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        averaged = super().aggregate(self._body(arrays))
         return None if averaged is None else {**arrays, **averaged}
 
     def _body(self, arrays: Arrays) -> Arrays:

@@ -27,7 +27,7 @@ counts are scaled down to its granted number of examples. Clients without exampl
 head. A client whose weights of heads cannot be found keeps its own head.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -162,6 +162,7 @@ class FedPAC(FedPer):
     )
     heads: dict[int, Arrays] = state(default_factory=dict)
     prototypes: Arrays = state(default_factory=dict)
+    _uploads: list[_Upload] = state(default_factory=list)
 
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
@@ -192,22 +193,21 @@ class FedPAC(FedPer):
         return replace(exchange, own=self._own(client_ids))
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        uploads: list[_Upload] = []
-        num_taken = 0
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        super().begin_aggregation(arrays)
+        self._uploads = []
 
-        def noted() -> Iterator[ClientReply]:
-            nonlocal num_taken
-            for reply in replies:
-                num_taken += 1
-                if reply.num_examples > 0 and reply.arrays[STATISTICS]["counts"].any():
-                    uploads.append(_upload(reply))
-                yield reply
+    @override
+    def take(self, reply: ClientReply) -> None:
+        super().take(reply)
+        if reply.num_examples > 0 and reply.arrays[STATISTICS]["counts"].any():
+            self._uploads.append(_upload(reply))
 
-        new = super().aggregate(arrays, noted())
-        if new is None or num_taken < self.quorum:
-            return None
-        if uploads:
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        uploads, self._uploads = self._uploads, []
+        new = super().aggregate(arrays)
+        if new is not None and uploads:
             self._combine(uploads)
         return new
 
@@ -226,9 +226,7 @@ class FedPAC(FedPer):
             weights = self.weights_for(scaled, variances, index)
             mean = weighted_mean((u.head for u in uploads), weights.tolist())
             heads[upload.client_id] = mean or upload.head
-            self.reports[TRAIN].annotate(
-                upload.client_id, own_head_weight=float(weights[index])
-            )
+            self.annotate(upload.client_id, own_head_weight=float(weights[index]))
         self.heads |= heads
 
     def weights_for(self, means: Vector, variances: Vector, client: int) -> Vector:

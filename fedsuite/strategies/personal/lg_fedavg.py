@@ -13,16 +13,14 @@ Layers count from the input up, as in the paper; the authors' network for CIFAR-
 convolutions last and shares these. Clients without examples do not count.
 """
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 from typing_extensions import override
 
 from fedsuite.core.rules import Rule
-from fedsuite.method import Arrays, ClientReply, OneOf, Release, key
+from fedsuite.method import ClientReply, OneOf, Release, key
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.rules import alike
-from fedsuite.strategies.averaging.fedavg import counted_alike
 from fedsuite.strategies.personal.partial import PartialAverage
 
 
@@ -52,5 +50,5 @@ class LGFedAvg(PartialAverage):
         return frozenset(name for layer in upper for name in layer)
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        return super().aggregate(arrays, counted_alike(replies))
+    def weight_of(self, reply: ClientReply) -> float:
+        return float(reply.num_examples > 0)

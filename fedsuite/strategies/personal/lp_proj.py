@@ -25,7 +25,7 @@ Its robust means, and P with orthogonal rows, are left out. Each client makes P 
 experiment's seed. Statistics of normalisation layers are not projected.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -120,6 +120,7 @@ class LpProj(ServerRate, FederatedStrategy):
         default=0.1, help="step size of the projection", minimum=0.0, told=TRAIN
     )
     reference: Arrays = state(default_factory=dict)
+    _mean: WeightedMean = state(default_factory=WeightedMean)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,13 +141,17 @@ class LpProj(ServerRate, FederatedStrategy):
         return Exchange(EVALUATE, client_ids)
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        mean, num_taken = WeightedMean(), 0
-        for reply in replies:
-            num_taken += 1
-            mean.add(reply.arrays[UPDATE], float(reply.num_examples > 0))
-        update = mean.result()
-        if update is not None and num_taken >= self.quorum:
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        self._mean = WeightedMean()
+
+    @override
+    def take(self, reply: ClientReply) -> None:
+        self._mean.add(reply.arrays[UPDATE], float(reply.num_examples > 0))
+
+    @override
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        update = self._mean.result()
+        if update is not None:
             rate = self.server_learning_rate
             self.reference = apply_update(self.reference, update, rate)
         return None

@@ -1,7 +1,7 @@
 """Base of methods that share a part of the model and leave the rest with the clients."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from typing_extensions import override
@@ -14,7 +14,6 @@ from fedsuite.method import (
     TRAIN,
     Arrays,
     ClientNeeds,
-    ClientReply,
     Exchange,
     Expected,
     Release,
@@ -74,6 +73,6 @@ class PartialAverage(FedAvg):
         return Exchange(EVALUATE, client_ids, shared={ARRAYS: self.shared(arrays)})
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        averaged = super().aggregate(self.shared(arrays), replies)
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        averaged = super().aggregate(self.shared(arrays))
         return None if averaged is None else {**arrays, **averaged}

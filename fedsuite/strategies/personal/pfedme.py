@@ -17,7 +17,6 @@ the experiment sets one. Its list of theta is the model's own parameters, which 
 overwrites, so that it scores w_k; here theta is scored. As there, the mean is by examples.
 """
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 from typing_extensions import override
@@ -28,7 +27,6 @@ from fedsuite.method import (
     Arrays,
     Between,
     ClientNeeds,
-    ClientReply,
     ScoredModel,
     key,
     step_towards,
@@ -78,6 +76,6 @@ class PFedMe(FedAvg):
     )
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        mean = super().aggregate(arrays, replies)
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        mean = super().aggregate(arrays)
         return None if mean is None else step_towards(arrays, mean, self.pfedme_server_step)

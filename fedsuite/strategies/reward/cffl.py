@@ -33,7 +33,7 @@ whole, and averaged over the round's reputable clients.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -44,7 +44,6 @@ from fedsuite.method import (
     ARRAYS,
     NO_WHOLE_MODEL,
     STATISTICS,
-    TRAIN,
     UPDATE,
     Arrays,
     Between,
@@ -198,10 +197,14 @@ class CFFL(RewardStrategy):
     # --------------------------------------------------------------------------- aggregate
 
     @override
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        taken = list(replies)
-        self._answered = [reply.client_id for reply in taken]
-        return super().aggregate(arrays, iter(taken))
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        super().begin_aggregation(arrays)
+        self._answered = []
+
+    @override
+    def take(self, reply: ClientReply) -> None:
+        super().take(reply)
+        self._answered.append(reply.client_id)
 
     @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
@@ -234,8 +237,8 @@ class CFFL(RewardStrategy):
         return new
 
     @override
-    def commit(self, arrays: Arrays) -> None:
-        super().commit(arrays)
+    def counted(self, arrays: Arrays) -> None:
+        super().counted(arrays)
         self.excluded |= self._out
 
     def _judged(
@@ -253,7 +256,7 @@ class CFFL(RewardStrategy):
         ]
         new = self.new_shares(client_ids, np.array(accuracies))
         for k, accuracy in zip(client_ids, accuracies, strict=True):
-            self.reports[TRAIN].annotate(k, validation_accuracy=accuracy)
+            self.annotate(k, validation_accuracy=accuracy)
         return reputable(merged(self.reputation, client_ids, new), self.cffl_threshold)
 
     def new_shares(self, client_ids: Sequence[int], accuracies: Vector) -> Vector:

@@ -223,8 +223,8 @@ class FedSAC(RewardStrategy):
         return {name: means[name] for name in arrays}
 
     @override
-    def commit(self, arrays: Arrays) -> None:
-        super().commit(arrays)
+    def counted(self, arrays: Arrays) -> None:
+        super().counted(arrays)
         if self.counted_rounds % self.fedsac_interval == 0:
             self.importance = self.measured_importance(arrays)
         self.counted_rounds += 1

@@ -18,16 +18,13 @@ from dataclasses import replace
 from typing import ClassVar, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord
 from typing_extensions import override
 
-from fedsuite.messages.array_records import to_arrays
 from fedsuite.method import (
     ARRAYS,
     EVALUATE,
     NO_COMMON_STEP,
     OWN_RULE,
-    TRAIN,
     Arrays,
     Between,
     ClientReply,
@@ -198,17 +195,12 @@ class RewardStrategy(GatheredStrategy):
         first = {ARRAYS: self.initial or arrays}
         return {k: dict(self.rewards.get(k, first)) for k in client_ids}
 
-    def commit(self, arrays: Arrays) -> None:
-        """Take over the result of a round that counted; ``arrays`` are the new model."""
-        if self._staged is not None:
-            self.reputation, self.rewards = self._staged
-
     # ----------------------------------------------------------------- for methods to use
 
     def stage(
         self, reputation: Mapping[int, float], rewards: Mapping[int, Records]
     ) -> None:
-        """Note the round's result for :meth:`commit`; other clients' rewards stay."""
+        """Note the round's result for :meth:`counted`; other clients' rewards stay."""
         self._staged = dict(reputation), {**self.rewards, **rewards}
 
     def old_shares(self, client_ids: Sequence[int]) -> Vector:
@@ -264,7 +256,7 @@ class RewardStrategy(GatheredStrategy):
         for reply, share in zip(replies, shares.tolist(), strict=True):
             k = reply.client_id
             values = {"reputation": reputation[k], "reward_share": share}
-            self.reports[TRAIN].annotate(k, **values)
+            self.annotate(k, **values)
 
     # --------------------------------------------------------------------------- machinery
 
@@ -272,6 +264,7 @@ class RewardStrategy(GatheredStrategy):
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         if not self.initial:
             self.initial = dict(arrays)
+        self._staged = None
         exchange = super().train_exchange(arrays, client_ids)
         return replace(exchange, shared={}, own=self.own_records(arrays, client_ids))
 
@@ -281,18 +274,14 @@ class RewardStrategy(GatheredStrategy):
         return Exchange(EVALUATE, client_ids, own=own)
 
     @override
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        versions = dict(self.client_versions)
-        self._staged = None
-        record, metrics = super().aggregate_train(server_round, replies)
-        if record is None:
-            # Clients may have stored something: they are not to start there.
-            self.client_versions = versions
-        else:
-            self.commit(to_arrays(record))
-        return record, metrics
+    def counted(self, arrays: Arrays) -> None:
+        if self._staged is not None:
+            self.reputation, self.rewards = self._staged
+
+    @override
+    def discarded(self) -> None:
+        # Clients may have stored something: they are not to start there.
+        self.client_versions = dict(self.start_versions)
 
     @override
     def state(self) -> tuple[Arrays, dict[str, ConfigValue]]:

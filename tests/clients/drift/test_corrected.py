@@ -24,7 +24,7 @@ from fedsuite.messages.records import (
     Request,
 )
 from fedsuite.models.arrays import model_arrays
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.drift.corrected import CorrectedStrategy
 from fedsuite.strategies.drift.feddc import FedDC

@@ -27,7 +27,7 @@ from fedsuite.messages.records import (
 from fedsuite.models import decompose, parameter_groups
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.decomposition.filter_decomposition import FilterDecomposition
 from fedsuite.training.app import Answering, make_client_app

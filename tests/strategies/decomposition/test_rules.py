@@ -16,7 +16,7 @@ from fedsuite.core.registry import METHODS
 from fedsuite.messages.decomposition import CLIENT_KEYS, KEYS
 from fedsuite.messages.records import CONTROL, DRIFT, Arrays
 from fedsuite.models.groups import ParameterGroups
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies import (
     CFFL,
     FD,

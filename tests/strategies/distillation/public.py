@@ -16,7 +16,7 @@ from fedsuite.messages.records import (
     Arrays,
     records_of,
 )
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies.distillation.class_tables import ClassTables
 from fedsuite.strategies.distillation.public_exchange import PublicExchange
 from fedsuite.training.app import make_client_app

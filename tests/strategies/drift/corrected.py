@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from fedsuite.data import Split
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import Arrays
-from fedsuite.rounds.base import FederatedStrategy
 from fedsuite.rounds.membership import sample_clients
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.training.app import make_client_app
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions

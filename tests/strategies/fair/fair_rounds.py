@@ -20,7 +20,7 @@ from fedsuite.messages.records import (
     Request,
 )
 from fedsuite.models.arrays import model_arrays
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.training.app import make_client_app
 from fedsuite.training.loop import TrainingOptions

@@ -17,7 +17,7 @@ from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import Arrays
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.training.app import make_client_app
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions

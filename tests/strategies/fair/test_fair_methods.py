@@ -21,7 +21,7 @@ from fedsuite.messages.records import ARRAYS, SERVER_ROUND, Request
 from fedsuite.models.arrays import model_arrays
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.all_replies import GatheredStrategy
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.updates import (
     client_updates,
     flatten,

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, Context
 from fedsuite.data import Split
 from fedsuite.messages.records import Arrays, Reply, Request
 from fedsuite.models.arrays import model_arrays
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.training.app import make_client_app
 from fedsuite.training.base import FederatedClient
 from fedsuite.training.loop import TrainingOptions

@@ -18,7 +18,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS, STATISTICS
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import parameter_groups
-from fedsuite.rounds.base import FederatedStrategy
+from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.running.server_validation import ServerValidation
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.reward.reputation import RewardStrategy

@@ -1,19 +1,16 @@
-"""Keywords and state of every strategy, and what a method may use and override.
+"""What a method is to its author: keywords of the constructor, and what it may override.
 
-What runs the rounds stands above: :mod:`fedsuite.rounds.base`.
+What runs its rounds is in :mod:`fedsuite.rounds.strategy`.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
-from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedsuite.core.logs import ServerLogger
@@ -30,29 +27,21 @@ from fedsuite.messages.records import (
     ConfigValue,
 )
 from fedsuite.rounds.average import Averaging
-from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.declaration import MethodDeclaration
 from fedsuite.rounds.exchange import (
     FEDSUITE_KEYS,
     Exchange,
     RecordKeys,
-    ReplyReader,
     Wire,
 )
 from fedsuite.rounds.exchange_layer import ExchangeLayer
-from fedsuite.rounds.first_exchange import FirstExchanges
-from fedsuite.rounds.guard import Guard, Limit
-from fedsuite.rounds.infinite_entries import InfiniteEntries
+from fedsuite.rounds.guard import Limit
 from fedsuite.rounds.legacy_server import check_keywords, check_methods, missing
-from fedsuite.rounds.membership import Directory, Identity, Members, Sampling
-from fedsuite.rounds.metric_means import MetricMeans, MetricsFn
-from fedsuite.rounds.quorum import Quorum
-from fedsuite.rounds.recovery import Kept, Recovery
+from fedsuite.rounds.membership import Identity
+from fedsuite.rounds.metric_means import MetricsFn
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.rounds.rules import of_declarations, rules_of
-from fedsuite.rounds.server_step import ServerExtras
-from fedsuite.rounds.update_norms import UpdateNorms
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 
 logger = ServerLogger(__name__)
@@ -71,8 +60,8 @@ def _checking(cls: type) -> Callable[..., None]:
     return checked
 
 
-class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
-    """Keywords and state of all strategies, and what methods override."""
+class MethodContract(RoundSettings, MethodDeclaration, Strategy):
+    """Keywords of all strategies, and what methods override."""
 
     fraction_train: float = given(
         default=1.0, help="share of the clients that train in a round; 0 skips the phase"
@@ -196,112 +185,37 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         of_paper = {k: v for k, v in self.PAPER.items() if values.get(k) == v}
         return {**super().unchanged(), **of_paper}
 
-    def __post_init__(self) -> None:
-        """Check the keywords, and make what the rounds need."""
-        super().__post_init__()
-        hosts_clients = self.identity == "partition" or bool(self.site_names)
-        self._refuse_legacy(hosts_clients)
-        per_round, seed = self.clients_per_round, self.seed
-        self.sampling = {
-            TRAIN: Sampling(
-                TRAIN, self.fraction_train, self.min_train_nodes, seed, per_round
-            ),
-            EVALUATE: Sampling(
-                EVALUATE, self.fraction_evaluate, self.min_evaluate_nodes, seed
-            ),
-        }
-        awaited = self.min_available_nodes
-        waits_for_all = f"all ({awaited} has no effect with {self.identity!r})"
-        self.nodes_awaited = waits_for_all if hosts_clients else str(awaited)
-        self.min_available_nodes = max(awaited, 1)
-        self.judge = Quorum(self.quorum, self.max_failed_rounds)
-        self._keys = RecordKeys(self.arrayrecord_key, self.configrecord_key)
-        functions = {
-            TRAIN: self.train_metrics_aggr_fn,
-            EVALUATE: self.evaluate_metrics_aggr_fn,
-        }
-        self._means = {
-            phase: MetricMeans(phase, function, self.weighted_by_key)
-            for phase, function in functions.items()
-        }
-        self.update_norms = UpdateNorms()
-        self.guard = Guard(
-            Limit.parse("max_examples", self.max_examples),
-            Limit.parse("max_update_norm", self.max_update_norm),
-            self.claims(),
-        )
-        self.averaging = Averaging(self)
-        self.extras = ServerExtras(optimizer=self, fedvarp=self.fedvarp)
-        self.recovery = Recovery()
-        weighted = self.released().kind == "weighted"
-        self.privacy = (
-            CentralPrivacy(self, self.seed, weighted=weighted)
-            if self.dp_noise_multiplier or self.target_epsilon
-            else None
-        )
-        self.directory = Directory(
-            self.identity,
-            self.num_clients,
-            self.connect_timeout,
-            self.source_hash,
-            self.public_fingerprint,
-            self.site_names,
-            self.plug_ins,
-        )
-        self.reports: dict[str, PhaseReport] = {}
-        self.client_versions: dict[int, str] = {}
-        self.checkpoint_versions: list[Mapping[int, str]] = []
-        self.kept_versions: dict[int, str] = {}
-        # Number of the run's attempt, in names of versions; 0 adds none.
-        self.attempt = 0
-        self.server_round = 0
-        self.round_metrics: dict[str, float] = {}
-        self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
-        self._exchange_index = 0
-        self._grid: Grid | None = None
-        self._members = Members([], {})
-        self._given = self._record = ArrayRecord()
-        self._arrays: Arrays = {}
-        self._pending: dict[str, ReplyReader] = {}
-        self._told_conversion = False
-        self._told_left_out: set[tuple[int, str]] = set()
-        self._infinite = InfiniteEntries({})
-        self.chosen_by: Collection[str] = ()
-        self._clipped_by_flower = False
-        self.layer.attach(self)
-
-    def keep_states_of(self, checkpoints: Sequence[Mapping[int, str]]) -> None:
-        """Have clients keep the versions of their state that these checkpoints need.
+    @classmethod
+    def of_paper(cls, **given: Any) -> Self:
+        """Return the strategy with its paper's values, where the defaults are others.
 
         Parameters
         ----------
-        checkpoints
-            Client to version, oldest checkpoint first.
+        **given
+            Keywords of the constructor, which win.
         """
-        self.checkpoint_versions = list(checkpoints)
-        kept: dict[int, list[str]] = {}
-        for versions in checkpoints:
-            for client_id, version in versions.items():
-                known = kept.setdefault(client_id, [])
-                if version not in known:
-                    known.append(version)
-        self.kept_versions = {k: ",".join(known) for k, known in kept.items()}
+        values = {name.replace("-", "_"): value for name, value in cls.PAPER.items()}
+        return cls(**values | given)
 
-    def restore_extras(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what the optimiser, FedVARP, the guard and the way back remembered."""
-        self.extras.restore(self.guard.restore(self.recovery.restore(state)))
+    def __post_init__(self) -> None:
+        """Check the keywords."""
+        super().__post_init__()
+        self._refuse_legacy()
+        self.averaging = Averaging(self)
+        self._average = self.averaging.begin()
+        self.reports: dict[str, PhaseReport] = {}
+        self.round_metrics: dict[str, float] = {}
 
-    def extras_state(self) -> Arrays:
-        """Return what :meth:`restore_extras` takes back."""
-        return {**self.extras.state(), **self.guard.state(), **self.recovery.state()}
+    def record_keys(self) -> RecordKeys:
+        """Return the app's names of records."""
+        return RecordKeys(self.arrayrecord_key, self.configrecord_key)
 
-    def _kept(self, server_round: int, arrays: ArrayRecord) -> Kept:
-        """Return what the server has before a round."""
-        method, scalars = self.state()
-        extra = {**self.extras.state(), **self.guard.state()}
-        return Kept(server_round - 1, arrays, method, scalars, extra, {})
+    @property
+    def hosts_clients(self) -> bool:
+        """Whether a node may host several clients, or clients have names."""
+        return self.identity == "partition" or bool(self.site_names)
 
-    def _refuse_legacy(self, hosts_clients: bool) -> None:
+    def _refuse_legacy(self) -> None:
         legacy = self.wire == "numpy"
         if legacy and self.NOT_LEGACY:
             raise ValueError(f"wire = 'numpy': {self.NOT_LEGACY}")
@@ -310,35 +224,43 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
                 "wire = 'numpy' cannot go with identity = 'partition': a legacy "
                 "NumPyClient does not answer the hello, and a node hosts one client"
             )
-        keys = RecordKeys(self.arrayrecord_key, self.configrecord_key)
-        if keys != FEDSUITE_KEYS and (legacy or hosts_clients):
+        if self.record_keys() != FEDSUITE_KEYS and (legacy or self.hosts_clients):
             raise ValueError(
                 f"arrayrecord_key = {self.arrayrecord_key!r}, configrecord_key = "
                 f"{self.configrecord_key!r}: legacy NumPyClients (wire = 'numpy') and "
                 "fedsuite's clients on shared nodes have names of their own: leave both out"
             )
 
-    # ----------------------------------------------------------------- for methods to use
+    # ------------------------------------------------------------------- for methods to use
 
     def average(
         self, replies: Iterable[ClientReply], weights: Iterable[float] | None = None
     ) -> Arrays | None:
-        """Return the average of the clients' models that the keys ask for.
+        """Return the average of the models in replies that were gathered.
 
         None where no client has weight: the old arrays stay. The report gets the weights.
 
         Parameters
         ----------
         replies
-            In client order; taken one at a time where the average is the mean.
+            In client order.
         weights
             One >= 0 a reply, of any sum; None takes the numbers of examples.
         """
-        made = self.averaging.of(replies, weights)
-        if made.weights and made.arrays is None:
+        self._average = self.averaging.begin()
+        chosen = (r.num_examples for r in replies) if weights is None else weights
+        for reply, weight in zip(replies, chosen, strict=True):
+            self._average.add(reply, weight)
+        return self.average_taken()
+
+    def average_taken(self) -> Arrays | None:
+        """Return the average of the models that were taken; see :meth:`average`."""
+        average = self._average.result()
+        self._average = self.averaging.begin()
+        if average.weights and average.arrays is None:
             logger.warning("no client has examples: the model stays as it was")
-        self.record_weights(made.weights)
-        return made.arrays
+        self.record_weights(average.weights)
+        return average.arrays
 
     def record_weights(self, weights: Mapping[int, float]) -> None:
         """Put the clients' weights, as shares of 1, into the round's report.
@@ -348,11 +270,15 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         """
         shares = np.array(list(weights.values()))
         shares = shares / shares.sum() if shares.any() else shares
-        if TRAIN in self.reports:
-            for client_id, share in zip(weights, shares, strict=True):
-                self.reports[TRAIN].annotate(client_id, weight=float(share))
+        for client_id, share in zip(weights, shares, strict=True):
+            self.annotate(client_id, weight=float(share))
         squares = float((shares**2).sum())
         self.round_metrics["effective_clients"] = 1.0 / squares if squares else 0.0
+
+    def annotate(self, client_id: int, **values: float) -> None:
+        """Add columns to a client's row in the report of the round's training."""
+        if TRAIN in self.reports:
+            self.reports[TRAIN].annotate(client_id, **values)
 
     # ------------------------------------------------------------- for methods to override
 
@@ -381,17 +307,37 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         """Return the metrics that clients are weighed by, with what the guard believes."""
         return {}
 
-    @abstractmethod
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        """Return the new global arrays, or None to keep the old ones.
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        """Forget what was taken in before: the replies of a round come now.
 
         Parameters
         ----------
         arrays
             Global arrays that were sent, read-only.
-        replies
-            Good replies in client-id order. Taking them one at a time keeps the memory
-            of a mean flat; all must be taken before an exchange of the method's own.
+        """
+        self._average = self.averaging.begin()
+
+    def take(self, reply: ClientReply) -> None:
+        """Take in one good reply; they come in client order, each gone before the next.
+
+        By default the reply's model is added to the average, by :meth:`weight_of`.
+        """
+        self._average.add(reply, self.weight_of(reply))
+
+    def weight_of(self, reply: ClientReply) -> float:
+        """Return the weight >= 0 of a reply in the average; its number of examples."""
+        return reply.num_examples
+
+    @abstractmethod
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        """Return the new global arrays, or None to keep the old ones.
+
+        Called when all replies have been taken, and there are as many as the quorum.
+
+        Parameters
+        ----------
+        arrays
+            Global arrays that were sent, read-only.
         """
 
     def log_weights(self, replies: Sequence[ClientReply]) -> Vector:
@@ -401,6 +347,12 @@ class StrategyParts(RoundSettings, MethodDeclaration, Strategy):
         depends on one reply alone.
         """
         raise TypeError(f"{type(self).__name__} gives no weights")
+
+    def counted(self, arrays: Arrays) -> None:
+        """Hear that the model took the round's step; ``arrays`` are the new ones."""
+
+    def discarded(self) -> None:
+        """Hear that the model stays as it was: too few replies, or no usable step."""
 
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         """Return what is sent to evaluate, and what must come back."""
