@@ -31,10 +31,12 @@ from fedsuite.messages.records import (
     ARRAYS,
     METRICS,
     TRAIN,
+    Arrays,
     client_record,
 )
 from fedsuite.models.groups import ParameterGroups
 from fedsuite.rounds.strategy import FederatedStrategy
+from fedsuite.rounds.validation import ClientReply
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import initial_arrays, server_parts
 from fedsuite.running.worker import Worker, client_app_for
@@ -214,6 +216,23 @@ def strategy_for(layout: str, **options: Any) -> FederatedStrategy:
 def client_number(layout: str, client: int) -> int:
     """Return the id by which the server knows client 0, 1 or 2."""
     return 1000 + client if layout == "single" else client
+
+
+def aggregated(
+    strategy: FederatedStrategy, arrays: Arrays, replies: Iterable[ClientReply]
+) -> Arrays | None:
+    """Return what a strategy makes of replies that it takes one after the other."""
+    take_all(strategy, arrays, replies)
+    return strategy.aggregate(arrays)
+
+
+def take_all(
+    strategy: FederatedStrategy, arrays: Arrays, replies: Iterable[ClientReply]
+) -> None:
+    """Have a strategy take the replies of a round."""
+    strategy.begin_aggregation(arrays)
+    for reply in replies:
+        strategy.take(reply)
 
 
 def run(

@@ -4,7 +4,7 @@ The mean takes the models one at a time. A cap on one client's weight needs all 
 before the first model, and a robust rule all models: these hold the models of the round.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -100,32 +100,6 @@ class Averaging:
     def begin(self) -> "RunningAverage":
         """Return an average that takes models one at a time."""
         return RunningAverage(self)
-
-    def of(
-        self, replies: Iterable[ClientReply], weights: Iterable[float] | None = None
-    ) -> Averaged:
-        """Return the average of the models in replies.
-
-        Parameters
-        ----------
-        replies
-            In client order; taken one at a time where the rule is the mean.
-        weights
-            One >= 0 a reply, of any sum; None takes the numbers of examples.
-
-        Raises
-        ------
-        QuorumMissed
-            If too few clients have weight for the rule.
-        """
-        average = self.begin()
-        if weights is None:
-            for reply in replies:
-                average.add(reply, reply.num_examples)
-        else:
-            for reply, weight in zip(replies, weights, strict=True):
-                average.add(reply, weight)
-        return average.result()
 
     def of_all(self, pairs: Sequence[tuple[ClientReply, float]]) -> Averaged:
         """Return the average of replies that are all there, each with its weight."""

@@ -178,8 +178,8 @@ def _packed(tree: Mapping[str, Any], tensors: Arrays, path: str) -> dict[str, An
     packed: dict[str, Any] = {"arrays": [], "maps": {}, "values": {}}
     for name, value in tree.items():
         place = f"{path}/{name}"
-        if isinstance(value, np.ndarray):
-            tensors[place] = value
+        if isinstance(value, np.ndarray | np.generic):
+            tensors[place] = np.asarray(value)
             packed["arrays"].append(name)
         elif isinstance(value, Mapping):
             packed["maps"][name] = _packed(value, tensors, place)

@@ -248,8 +248,11 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
             One >= 0 a reply, of any sum; None takes the numbers of examples.
         """
         self._average = self.averaging.begin()
-        chosen = (r.num_examples for r in replies) if weights is None else weights
-        for reply, weight in zip(replies, chosen, strict=True):
+        if weights is None:
+            pairs = ((reply, reply.num_examples) for reply in replies)
+        else:
+            pairs = zip(replies, weights, strict=True)
+        for reply, weight in pairs:
             self._average.add(reply, weight)
         return self.average_taken()
 

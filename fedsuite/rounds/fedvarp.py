@@ -50,12 +50,13 @@ class UpdateMemory(Stage):
     @override
     def ask(self, exchange: Exchange) -> Exchange:
         check_one_model(exchange)
+        # A layer may send a part of it alone.
+        self._sent = exchange.shared[ARRAYS]
         return exchange
 
     @override
     def open(self, exchange: Exchange) -> None:
         self._fresh = {}
-        self._sent = exchange.shared.get(ARRAYS, {})
         size = self._num_clients()
         self._mean = {name: total / size for name, total in self.total.items()}
 

@@ -470,6 +470,8 @@ class FederatedStrategy(MethodContract):
                 new = None
         if self.privacy is not None:
             self.round_metrics |= self.privacy.metrics
+            if report.num_asked and not report.rows:
+                self.round_metrics[FAILED] = 1.0
             self.judge.heard(self.server_round, report)
         elif not doubtful:
             self.judge.failed_rounds = 0

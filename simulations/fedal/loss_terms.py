@@ -230,8 +230,9 @@ class NextPhase:
             self._trained[client_id] = model_arrays(client.model)
             logits[client_id] = all_outputs(client.model, client.public).cpu().numpy()
         mean = mean_outputs({k: {LOGITS: held} for k, held in logits.items()})[LOGITS]
-        has_one = isinstance(strategy, FedAL) and bool(checkpoint.method_arrays)
-        by_label = cast(list[int], checkpoint.method_scalars.get(LABELS, []))
+        method = checkpoint.states["method"]
+        has_one = isinstance(strategy, FedAL) and bool(method["arrays"])
+        by_label = cast(list[int], method["scalars"].get(LABELS, []))
         return Answers(
             config,
             logits,
@@ -249,7 +250,8 @@ def _restored_strategy(final: FinalModels) -> "FederatedStrategy":
     experiment, data = final.experiment, final.data
     parts = server_parts(experiment, data, network_model(experiment, data))
     strategy = build_strategy(experiment, parts)
-    strategy.restore(final.checkpoint.method_arrays, final.checkpoint.method_scalars)
+    method = final.checkpoint.states["method"]
+    strategy.restore(method["arrays"], method["scalars"])
     return strategy
 
 

@@ -129,7 +129,7 @@ def test_a_run_that_goes_on_from_an_earlier_round_has_the_best_model_until_then(
     """The run improves; from round 3 on it stands still the second time."""
     run = start(tmp_path)
     assert json.loads((run.path / "summary.json").read_text())["best_model"]["round"] == 4
-    monkeypatch.setattr(FederatedStrategy, "_counted_step", lambda *_: None)
+    monkeypatch.setattr(FederatedStrategy, "_stepped", lambda *_: None)
     again = fedsuite.resume(run.path, from_round=3)
     chosen = json.loads((again.path / "summary.json").read_text())["best_model"]
     assert chosen["round"] == 3

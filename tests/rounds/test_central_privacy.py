@@ -135,23 +135,27 @@ def replies_of(values, sizes=None):
 
 
 SENT = {"w": np.array([1.0, 1.0], np.float32), "n": np.array(1)}
+EXCHANGE = Exchange(
+    "train", [0], shared={ARRAYS: SENT}, expected=Expected({ARRAYS: spec_of(SENT)})
+)
 
 
 def opened(weighted=False, clients=10, per_round=4, **keys):
-    privacy = CentralPrivacy(
-        PrivacyKeys(**{"dp_noise_multiplier": 1.0} | keys), 0, weighted=weighted
-    )
-    privacy.open(range(clients), per_round, 5)
-    privacy.begin(
-        Exchange(
-            "train", [0], shared={ARRAYS: SENT}, expected=Expected({ARRAYS: spec_of(SENT)})
-        )
-    )
+    weights = (lambda taken: np.zeros(len(taken))) if weighted else None
+    privacy = CentralPrivacy(PrivacyKeys(**{"dp_noise_multiplier": 1.0} | keys), 0, weights)
+    privacy.open_account(range(clients), per_round, 5)
+    privacy.ask(EXCHANGE)
     return privacy
 
 
-def moved(privacy, replies, log_weights=None, rate=1.0):
-    privacy.gather(iter(replies), log_weights or (lambda taken: np.zeros(len(taken))))
+def take(privacy, replies):
+    privacy.open(EXCHANGE)
+    for reply in replies:
+        privacy.take(reply)
+
+
+def moved(privacy, replies, rate=1.0):
+    take(privacy, replies)
     return privacy.release(SENT, 1, rate)["w"]
 
 
@@ -167,7 +171,7 @@ def test_the_sum_is_clipped_and_divided_by_a_fixed_number(still):
 
 def test_counters_are_not_released(still):
     privacy = opened()
-    privacy.gather(iter(replies_of([(1.0, 2.0)])), lambda taken: np.zeros(1))
+    take(privacy, replies_of([(1.0, 2.0)]))
     assert privacy.release(SENT, 1, 1.0)["n"] == 1
 
 
@@ -204,7 +208,8 @@ def test_one_client_more_moves_a_round_within_the_noises_bound(weighted, data):
     privacy = opened(weighted, dp_max_weight=0.4 if weighted else 0.0, dp_clipping_norm=2.0)
     totals = []
     for taken in (values, values[:-1]):
-        privacy.gather(iter(replies_of(taken)), lambda found: logarithms[: len(found)])
+        take(privacy, replies_of(taken))
+        privacy._add_weighed(lambda held: logarithms[: len(held)])
         totals.append(privacy._total["w"])
     bound = 2 * 0.4 * 2.0 if weighted else 2.0
     assert np.linalg.norm(totals[0] - totals[1]) <= bound * (1 + 1e-6)
@@ -464,8 +469,8 @@ def test_a_subclass_says_for_itself():
     class Mine(FedAvg):
         """A method of somebody's own, whose server does something else."""
 
-        def aggregate(self, arrays, replies):
-            return super().aggregate(arrays, replies)
+        def aggregate(self, arrays):
+            return super().aggregate(arrays)
 
     with pytest.raises(ValueError, match="its class does not say"):
         Mine(dp_noise_multiplier=1.0)

@@ -30,10 +30,16 @@ def example(server_round: int = 7, fingerprint: str = "print") -> Checkpoint:
             "a.counter": np.array(3, dtype=np.int64),
             "empty": np.zeros((0, 2), dtype=np.float16),
         },
-        method_arrays={"control": np.full(2, 0.1)},
-        method_scalars={"step": 3, "rate": 0.1, "name": "x", "many": [1.5, 2.5]},
+        states={
+            "method": {
+                "arrays": {"z": np.full(2, 0.1), "a/b": np.zeros((0, 3))},
+                "scalars": {"step": 3, "rate": 0.1, "name": "x", "many": [1.5, 2.5]},
+            },
+            "guard": {"update": 0.1 + 0.2},
+            "layer": {},
+            "fedvarp": {"total": {}, "updates": {"7": {"z": np.float32([3.0, -0.0])}}},
+        },
         client_versions={0: "7.1", 12: "3.2"},
-        failed_rounds=1,
         history={
             "train_metrics_clientapp": {1: {"loss": 0.1 + 0.2}},
             "evaluate_metrics_clientapp": {},
@@ -48,8 +54,10 @@ def test_round_trip_of_everything(tmp_path: Path) -> None:
     path = example().save(tmp_path)
     assert path.name == "round-000007.safetensors"
     found, given = Checkpoint.load(path), example()
-    for name in ("arrays", "method_arrays"):
-        mine, theirs = getattr(given, name), getattr(found, name)
+    for path in ("", "method/arrays", "fedvarp/updates/7"):
+        mine, theirs = (one.states if path else one.arrays for one in (given, found))
+        for name in filter(None, path.split("/")):
+            mine, theirs = mine[name], theirs[name]
         assert list(mine) == list(theirs)
         assert bits(mine) == bits(theirs)
         assert [(a.dtype, a.shape) for a in mine.values()] == [
@@ -61,13 +69,12 @@ def test_round_trip_of_everything(tmp_path: Path) -> None:
     for name in (
         "server_round",
         "fingerprint",
-        "method_scalars",
         "client_versions",
-        "failed_rounds",
         "history",
         "callbacks",
     ):
         assert getattr(found, name) == getattr(given, name)
+    np.testing.assert_equal(found.states, given.states)
 
 
 def test_list_is_sorted_by_round_and_ignores_what_is_no_checkpoint(tmp_path: Path) -> None:
@@ -114,7 +121,7 @@ def test_rewriting_without_a_change_is_fine(tmp_path: Path) -> None:
 def test_other_format_is_named(tmp_path: Path) -> None:
     path = example().save(tmp_path)
     rewrite(path, lambda facts: facts | {"format": 99})
-    with pytest.raises(RunError, match="has format 99, this version reads 4: resume it"):
+    with pytest.raises(RunError, match="has format 99, this version reads 5: resume it"):
         Checkpoint.load(path)
 
 
@@ -126,6 +133,12 @@ TAMPERED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "list-of-versions": lambda facts: facts | {"client_versions": ["1.1"]},
     "named-client": lambda facts: facts | {"client_versions": {"first": "1.1"}},
     "list-of-histories": lambda facts: facts | {"history": []},
+    "no-states": lambda facts: {k: v for k, v in facts.items() if k != "states"},
+    "list-of-states": lambda facts: facts | {"states": []},
+    "stolen-state": lambda facts: (
+        facts | {"states": {"arrays": ["stolen"], "maps": {}, "values": {}}}
+    ),
+    "state-without-maps": lambda facts: facts | {"states": {"arrays": [], "values": {}}},
     "list": lambda facts: [],
     "text": lambda facts: "text",
 }

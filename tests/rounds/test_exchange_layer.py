@@ -1,6 +1,6 @@
 """What a layer sees between a strategy and its clients."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -23,14 +23,13 @@ class Doubling(ExchangeLayer):
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def outgoing(self, exchange: Exchange) -> Exchange:
+    def ask(self, exchange: Exchange) -> Exchange:
         self.seen.append(exchange.message_type)
         return replace(exchange, config={**exchange.config, "mark": 7})
 
-    def incoming(self, replies: Iterator[ClientReply]) -> Iterator[ClientReply]:
-        for reply in replies:
-            arrays = {name: 2 * array for name, array in reply.arrays[ARRAYS].items()}
-            yield replace(reply, arrays={ARRAYS: arrays})
+    def reply(self, reply: ClientReply) -> Iterable[ClientReply]:
+        arrays = {name: 2 * array for name, array in reply.arrays[ARRAYS].items()}
+        return (replace(reply, arrays={ARRAYS: arrays}),)
 
 
 def test_layer_sees_all_that_passes() -> None:

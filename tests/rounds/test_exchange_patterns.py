@@ -5,7 +5,7 @@ one exchange in a round (FedEBA+), dependent exchanges without a shared model (F
 partial payloads (filter decomposition), a private model beside the shared one (FedAKD).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -113,12 +113,13 @@ class ProbeFirst(FedAvg):
             expected=Expected({ARRAYS: spec_of(arrays), "first-step": spec_of(arrays)}),
         )
 
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        taken = list(replies)
-        self.first_steps = {reply.client_id: reply.arrays["first-step"] for reply in taken}
-        return weighted_mean(
-            (r.arrays[ARRAYS] for r in taken), (r.num_examples for r in taken)
-        )
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        super().begin_aggregation(arrays)
+        self.first_steps: dict[int, Arrays] = {}
+
+    def take(self, reply: ClientReply) -> None:
+        super().take(reply)
+        self.first_steps[reply.client_id] = reply.arrays["first-step"]
 
 
 class ProbedClient(FederatedClient):
@@ -212,8 +213,14 @@ class LogitsOnly(FederatedStrategy):
         self.client_ids = client_ids
         return Exchange("train.local_phase", client_ids, expected=self._logits())
 
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        logits = {reply.client_id: reply.arrays["logits"]["logits"] for reply in replies}
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        self.logits: dict[int, Any] = {}
+
+    def take(self, reply: ClientReply) -> None:
+        self.logits[reply.client_id] = reply.arrays["logits"]["logits"]
+
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        logits = self.logits
         for step in range(TAU):
             mean = np.mean(list(logits.values()), axis=0, dtype=np.float64).astype(
                 np.float32
@@ -334,8 +341,8 @@ class PartOnly(FedAvg):
             expected=Expected({ARRAYS: spec_of(part)}),
         )
 
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
-        mean = super().aggregate(arrays, replies)
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
+        mean = super().aggregate(arrays)
         return None if mean is None else {**arrays, **mean}
 
 

@@ -30,7 +30,8 @@ def rows_of(updates: Any, start: float = 3.0) -> list[dict[str, Any]]:
         model["1.running_mean"] = np.full(3, 1e6)
         reply = ClientReply(client_id, {ARRAYS: model}, {}, 1.0)
         report.add(reply)
-        norms.take(exchange, reply)
+        norms.open(exchange)
+        norms.reply(reply)
     norms.tell(report)
     return report.rows
 
@@ -66,7 +67,8 @@ def rows_of_float32(models: Sequence[Any]) -> list[dict[str, Any]]:
         exchange = Exchange(TRAIN, [client_id], {ARRAYS: {"w": -model}})
         reply = ClientReply(client_id, {ARRAYS: {"w": model}}, {}, 1.0)
         report.add(reply)
-        norms.take(exchange, reply)
+        norms.open(exchange)
+        norms.reply(reply)
     norms.tell(report)
     return report.rows
 

@@ -221,7 +221,7 @@ def test_reference_and_discriminator_are_the_checkpoints(tmp_path: Path) -> None
             assert expected > 0
             found = float(named["local less-forgetting"].loss(rows).detach())
             assert found == pytest.approx(expected, rel=1e-3)
-        weights = final.checkpoint.method_arrays["network/0.weight"]
+        weights = final.checkpoint.states["method"]["arrays"]["network/0.weight"]
         assert (named["discriminator"].parameters[0].detach().numpy() == weights).all()
     after = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     assert after == before

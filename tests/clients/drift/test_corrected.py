@@ -33,7 +33,7 @@ from fedsuite.strategies.drift.scaffold import Scaffold
 from fedsuite.strategies.personal.ditto import Ditto
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
-from tests.helpers import bits, digits_experiment
+from tests.helpers import aggregated, bits, digits_experiment
 
 CONFIG: dict[str, Any] = {
     "feddyn-alpha": 0.1,
@@ -242,7 +242,7 @@ def test_statistics_get_the_plain_mean_at_any_server_rate() -> None:
         )
         for k, (v, n) in enumerate([(0.2, 1), (0.4, 99)])
     )
-    found = strategy.aggregate(arrays, replies)
+    found = aggregated(strategy, arrays, replies)
     assert found is not None
     assert found["w"] == pytest.approx(0.9)
     assert found["n.running_var"] == pytest.approx(0.3)
@@ -253,16 +253,17 @@ def test_replies_with_a_part_of_the_model_leave_the_rest_as_it_was(
     strategy_class: type[CorrectedStrategy],
 ) -> None:
     strategy = strategy_class()
+    strategy._clients = {0}
     arrays = {name: np.full(1, 0.5, np.float32) for name in ("fast", "slow")}
     part = {"fast": np.full(1, 0.75, np.float32)}
     records = {ARRAYS: part, CONTROL_CHANGE: {"fast": np.full(1, 2.0, np.float32)}}
     replies = iter([ClientReply(0, records, {}, num_examples=1)])
-    found = strategy.aggregate(arrays, replies)
+    found = aggregated(strategy, arrays, replies)
     assert found is not None
     assert list(found) == ["fast", "slow"]
     assert found["slow"] == 0.5
     assert found["fast"] == (0.75 if strategy_class is Scaffold else 1.0)
-    strategy.commit()
+    strategy.counted(found)
     assert all(set(vectors) == {"fast"} for vectors in strategy.sums.values())
     assert set(strategy.mean_vector(CONTROL, arrays)) == {"fast", "slow"}
 

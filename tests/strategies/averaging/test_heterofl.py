@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedsuite.core.errors import ConfigError
 from fedsuite.messages.records import ARRAYS
 from fedsuite.rounds.validation import ClientReply
-from fedsuite.strategies.averaging.heterofl import leading_block, mean_of_holders
+from fedsuite.strategies.averaging.heterofl import MeanOfHolders, leading_block
 from tests.helpers import final_bits, play
 
 WIDTHS = "mlp:hidden-width=16, mlp:hidden-width=8"
@@ -23,11 +23,12 @@ def test_mean_by_hand() -> None:
     """Entry (0, 0): (1 * 2 + 3 * 5) / 4; the last row has no holder."""
     whole = {"w": np.float32([[7, 7], [7, 7], [9, 9]])}
     wide, narrow = np.float32([[2, 4], [6, 8]]), np.float32([[5]])
-    weights: dict[int, float] = {}
-    replies = iter([reply(0, wide, 1.0), reply(1, narrow, 3.0)])
-    found = mean_of_holders(whole, replies, weights)
+    mean = MeanOfHolders(whole)
+    mean.add({"w": wide}, 1.0)
+    mean.add({"w": narrow}, 3.0)
+    found = mean.result()
     assert found["w"].tolist() == [[4.25, 4.0], [6.0, 8.0], [9.0, 9.0]]
-    assert found["w"].dtype == np.float32 and weights == {0: 1.0, 1: 3.0}
+    assert found["w"].dtype == np.float32
 
 
 @given(st.integers(1, 4), st.integers(1, 4))

@@ -16,6 +16,7 @@ from fedsuite.core.registry import METHODS
 from fedsuite.messages.decomposition import CLIENT_KEYS, KEYS
 from fedsuite.messages.records import CONTROL, DRIFT, Arrays
 from fedsuite.models.groups import ParameterGroups
+from fedsuite.rounds.fedvarp import UpdateMemory
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies import (
     CFFL,
@@ -325,8 +326,8 @@ def test_fedvarps_memory_is_the_sum_of_what_clients_last_moved(mode: Any) -> Non
     """Under each mode: of slow arrays that is their move at the last upload."""
     last: dict[int, Arrays] = {}
     inner = no_evaluation(fedvarp=True, clients_per_round=2, seed=1)
-    memory = inner.extras.memory
-    assert memory is not None
+    [memory] = inner.corrections
+    assert isinstance(memory, UpdateMemory)
     grid = Recorder(make_app())
     strategy = wrap(inner, coefficient_period=3, local_coefficients=mode)
     trace = federate(strategy, grid, 6)

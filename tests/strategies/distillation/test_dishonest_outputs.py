@@ -77,5 +77,5 @@ def test_one_loud_table_does_not_own_the_prototypes() -> None:
         ClientReply(k, {CLASS_TABLE: {ROWS: rows, COUNTS: counts}}, {}, 8.0)
         for k, rows in enumerate(tables)
     ]
-    strategy.take(replies)
+    strategy.take_tables(replies)
     assert strategy.prototypes[ROWS] == pytest.approx(honest)

@@ -56,7 +56,7 @@ def test_a_checkpoint_holds_the_server_s_network() -> None:
     folder = fedsuite.run(keys).path / CHECKPOINTS
     checkpoint = load_latest(folder, Experiment.from_values(keys).fingerprint)
     assert checkpoint is not None
-    names = set(checkpoint.method_arrays)
+    names = set(checkpoint.states["method"]["arrays"])
     # The larger of the two: that with two hidden layers.
     assert sum(name.startswith("network/") for name in names) == 6
     assert sum(name.endswith("/exp_avg") for name in names) == 6

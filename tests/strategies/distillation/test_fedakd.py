@@ -29,7 +29,7 @@ from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.distillation.fedakd import FedAKD
 from fedsuite.training.store import MemoryStore
-from tests.helpers import Trace, bits, digits_experiment, final_bits, run_digits
+from tests.helpers import Trace, aggregated, bits, digits_experiment, final_bits, run_digits
 from tests.small_runs import client_states, final_model
 
 SIZES = (1000, 500, 250)
@@ -61,7 +61,7 @@ def average(
         )
         for k in order
     )
-    return strategy.aggregate(model(0.0, 0), replies), strategy
+    return aggregated(strategy, model(0.0, 0), replies), strategy
 
 
 def values(arrays: Arrays | None) -> list[float]:

@@ -15,7 +15,9 @@ from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.distillation.feddf import FedDF
 from fedsuite.strategies.distillation.feddf_al import FedDFAL
 from fedsuite.strategies.distillation.fedmd import FedMD
-from tests.helpers import bits, digits_experiment, run_digits
+
+# Rounds
+from tests.helpers import bits, digits_experiment, run_digits, take_all
 from tests.strategies.distillation.model_exchange import (
     COUNTS,
     TURNS,
@@ -35,8 +37,6 @@ from tests.strategies.distillation.public import (
     wide,
 )
 from tests.strategies.distillation.public import strategy_of as plain_strategy_of
-
-# Rounds
 
 
 @pytest.mark.parametrize("kind", [FedDF, FedDFAL])
@@ -187,9 +187,11 @@ def test_students_start_from_averages_and_hear_the_received_models(
             load_arrays(teacher, models[k])
             with torch.no_grad():
                 said.append(teacher(PUBLIC))
-        averages = played.strategy.averages(
+        replies = [
             ClientReply(k, {ARRAYS: model}, {}, COUNTS[k]) for k, model in models.items()
-        )
+        ]
+        take_all(played.strategy, arrays, replies)
+        averages = played.strategy.averages()
         losses = []
         for index in (0, 1):
             student, loss = played.strategy._distillation.distil(

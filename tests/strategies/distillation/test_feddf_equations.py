@@ -10,6 +10,7 @@ from fedsuite.messages.records import ARRAYS
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.distillation.feddf import FedDF
 from fedsuite.strategies.distillation.feddf_al import FedDFAL
+from tests.helpers import take_all
 from tests.strategies.distillation.model_exchange import networks_of, strategy_of
 from tests.strategies.distillation.public import Fixed
 
@@ -28,7 +29,8 @@ def test_the_specification_s_averages(average: Any, wanted: tuple[float, float])
     for kind in (FedDF, FedDFAL):
         strategy = strategy_of(kind, networks, feddf_average=average)
         replies = (reply(0, (1, -1), 10), reply(1, (3, 0), 30), reply(2, (0, 2), 20))
-        found = strategy.averages(iter(replies))
+        take_all(strategy, {}, replies)
+        found = strategy.averages()
         np.testing.assert_allclose(found[0]["logits"], wanted, atol=1e-6)
         np.testing.assert_array_equal(found[1]["logits"], (3, 0))
 
@@ -38,7 +40,8 @@ def test_clients_without_examples_have_no_part() -> None:
     for average in ("size", "uniform"):
         strategy = strategy_of(FedDF, networks, feddf_average=average)
         replies = (reply(0, (1, -1), 0), reply(1, (3, 0), 0), reply(2, (0, 2), 20))
-        found = strategy.averages(iter(replies))
+        take_all(strategy, {}, replies)
+        found = strategy.averages()
         assert list(found) == [0]
         np.testing.assert_array_equal(found[0]["logits"], (0, 2))
         new = strategy.updated(networks.join(networks.initial), found)

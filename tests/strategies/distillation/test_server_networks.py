@@ -1,6 +1,6 @@
 """A server that holds a model of each network and averages within it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +51,18 @@ class PerNetworkMean(FedAvg):
     def evaluate_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
         return Exchange(EVALUATE, client_ids, own=self._own(arrays, client_ids))
 
-    def aggregate(self, arrays: Arrays, replies: Iterator[ClientReply]) -> Arrays | None:
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        self.taken: list[ClientReply] = []
+
+    def take(self, reply: ClientReply) -> None:
+        self.taken.append(reply)
+
+    def aggregate(self, arrays: Arrays) -> Arrays | None:
         parts = self.networks.split(arrays)
-        taken = list(replies)
         for index, held in enumerate(parts):
             members = self.networks.networks.clients_of(index)
-            mine = [reply for reply in taken if reply.client_id in members]
-            parts[index] = super().aggregate(held, iter(mine)) or held
+            mine = [reply for reply in self.taken if reply.client_id in members]
+            parts[index] = self.average(mine) or held
         return self.networks.join(parts)
 
     def _own(

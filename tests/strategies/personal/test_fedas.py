@@ -20,7 +20,7 @@ from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.personal.fedas import FedAS
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
-from tests.helpers import bits, for_client, play, run_digits, set_metrics
+from tests.helpers import aggregated, bits, for_client, play, run_digits, set_metrics
 from tests.helpers import digits_experiment as digits
 
 TOLD = {"alignment-epochs": 1, "alignment-rate": 0.01, "fedas-weights": "batches"}
@@ -107,7 +107,8 @@ def mean(*replies: tuple[list[float], float, float], **keys: Any) -> list[float]
     """Return the new body of bodies, taus and examples."""
     strategy = FedAS(groups=GROUPS, **keys)
     strategy.reports["train"] = PhaseReport("train", {})
-    found = strategy.aggregate(
+    found = aggregated(
+        strategy,
         {"body": np.zeros(2), "head": np.ones(1)},
         iter(
             ClientReply(k, {ARRAYS: {"body": np.array(body)}}, {"fisher": tau}, count)

@@ -20,7 +20,7 @@ from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.personal.fedbabu import FedBABU
 from fedsuite.training.evaluation import evaluate_model
 from fedsuite.training.loop import TrainingOptions
-from tests.helpers import Trace, bits, digits_experiment, final_bits, play
+from tests.helpers import Trace, aggregated, bits, digits_experiment, final_bits, play
 
 MLP: dict[str, Any] = {"model": "mlp", "hidden_width": 8}
 BABU: dict[str, Any] = {"method": "fedbabu", **MLP}
@@ -51,7 +51,7 @@ def test_golden_mean() -> None:
         ClientReply(k, {ARRAYS: {"body": np.array([value])}}, {}, count)
         for k, (value, count) in enumerate(bodies)
     )
-    mean = strategy.aggregate(sent, replies)
+    mean = aggregated(strategy, sent, replies)
     assert mean is not None
     assert {n: float(a[0]) for n, a in mean.items()} == {"body": 2.0, "head": 7.0}
 

@@ -9,7 +9,7 @@ from fedsuite.messages.records import ARRAYS
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.personal.fedbn import FedBN
-from tests.helpers import bits, play
+from tests.helpers import aggregated, bits, play
 
 
 class Block(nn.Module):
@@ -40,7 +40,7 @@ def test_golden_round() -> None:
     replies = (
         ClientReply(k, {ARRAYS: {"w": np.array([w])}}, {}, 10) for k, w in ((0, 1), (1, 3))
     )
-    found = FedBN(groups=groups).aggregate(arrays, replies)
+    found = aggregated(FedBN(groups=groups), arrays, replies)
     assert found is not None
     assert {name: array.tolist() for name, array in found.items()} == {
         "w": [2.0],

@@ -21,7 +21,7 @@ from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies.personal.fedem import FedEM
 from fedsuite.training.loop import TrainingOptions
 from fedsuite.training.store import MemoryStore
-from tests.helpers import bits, play
+from tests.helpers import aggregated, bits, play
 from tests.small_runs import SMALL, client_states, final_model
 
 HALF = np.full(2, -np.log(2))
@@ -124,7 +124,7 @@ def test_golden_means() -> None:
             1, {ARRAYS: {"w": np.full(1, 5.0)}, "model-1": {"w": np.full(1, 6.0)}}, {}, 1
         ),
     ]
-    first = strategy.aggregate({"w": np.array([0.0])}, iter(replies))
+    first = aggregated(strategy, {"w": np.array([0.0])}, iter(replies))
     assert first is not None
     assert (float(first["w"][0]), float(strategy.others[0]["w"][0])) == (2.0, 3.0)
 

@@ -22,7 +22,7 @@ from fedsuite.strategies.personal.fedper import FedPer
 from fedsuite.strategies.personal.fedrep import FedRep
 from fedsuite.strategies.personal.lg_fedavg import LGFedAvg
 from fedsuite.training.store import MemoryStore
-from tests.helpers import bits
+from tests.helpers import aggregated, bits
 from tests.strategies.personal.products import GROUPS, HALF_STEP, TWO, numbers, play
 
 
@@ -158,7 +158,7 @@ def test_shared_and_personal_make_the_whole(data: st.DataObject) -> None:
         assert list(evaluation.shared[ARRAYS]) == list(exchange.shared[ARRAYS])
         reply = {name: array + 1 for name, array in exchange.shared[ARRAYS].items()}
         replies = iter([ClientReply(0, {ARRAYS: reply}, {}, 2.0)])
-        made = strategy.aggregate(arrays, replies)
+        made = aggregated(strategy, arrays, replies)
         assert made is not None
         assert list(made) == passed
         for name, array in made.items():

@@ -20,7 +20,7 @@ from fedsuite.strategies.personal.pfedck import (
     average_linkage,
     cosine_distances,
 )
-from tests.helpers import bits, for_client, play, run_digits, set_arrays
+from tests.helpers import aggregated, bits, for_client, play, run_digits, set_arrays
 from tests.helpers import digits_experiment as digits
 
 CHANGES = np.array([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.2]])
@@ -65,7 +65,8 @@ def strategy_after(replies: list[tuple[int, list[float], float]]) -> tuple[PFedC
     """Return the strategy and its mean after replies of clients that were sent 0."""
     strategy = PFedCK(pfedck_clusters=2)
     strategy.reports["train"] = PhaseReport("train", {})
-    mean = strategy.aggregate(
+    mean = aggregated(
+        strategy,
         {"w": np.zeros(2)},
         iter(ClientReply(k, {ARRAYS: {"w": np.array(w)}}, {}, n) for k, w, n in replies),
     )

@@ -1,12 +1,11 @@
-"""Extras of the server around methods; FedVARP alone."""
+"""FedVARP alone, and beside the server's optimiser around methods."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fedsuite.rounds.server_step import ServerExtras, UpdateMemory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +16,9 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import weighted_mean
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.server_optimizer import ServerOptimizerKeys
+from fedsuite.rounds.fedvarp import UpdateMemory
+from fedsuite.rounds.server_optimizer import ServerOptimizer, ServerOptimizerKeys
+from fedsuite.rounds.stage import Stage
 from fedsuite.rounds.validation import ClientReply, Expected, spec_of
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import ServerParts
@@ -49,13 +50,24 @@ def replies(sent: Arrays, updates: dict[int, float]) -> list[ClientReply]:
     ]
 
 
-def fedvarp_round(
-    memory: UpdateMemory, x: float, updates: dict[int, float], m: int
-) -> float:
+def memory_of(num_clients: int) -> UpdateMemory:
+    return UpdateMemory(lambda: num_clients)
+
+
+def corrected(
+    memory: UpdateMemory, sent: Arrays, replies: list[ClientReply]
+) -> list[ClientReply]:
+    expected = Expected({ARRAYS: spec_of(sent)})
+    exchange = Exchange("train", [0], {ARRAYS: sent}, expected=expected)
+    memory.open(memory.ask(exchange))
+    return [one for reply in replies for one in memory.reply(reply)]
+
+
+def fedvarp_round(memory: UpdateMemory, x: float, updates: dict[int, float]) -> float:
     """Return the model after a round of plain averaging with corrected updates."""
     sent = scalar(x)
-    taken = list(memory.correct(sent, replies(sent, updates), m))
-    memory.commit()
+    taken = corrected(memory, sent, replies(sent, updates))
+    memory.counted()
     mean = weighted_mean((r.arrays[ARRAYS] for r in taken), (1.0 for _ in taken))
     assert mean is not None
     return float(mean["w"][0])
@@ -71,22 +83,22 @@ def test_fedvarp_by_hand() -> None:
     Round 2: (6 - 8 + 2 - 0) / 2 + 3 = 3. Then y = (4, 6, 2, 0), mean 3.
     Round 3, client 3 alone with 1: 1 - 0 + 3 = 4.
     """
-    memory = UpdateMemory()
-    x = fedvarp_round(memory, 0.0, {0: 4.0, 1: 8.0}, 4)
+    memory = memory_of(4)
+    x = fedvarp_round(memory, 0.0, {0: 4.0, 1: 8.0})
     assert x == 6.0
-    x = fedvarp_round(memory, x, {1: 6.0, 2: 2.0}, 4)
+    x = fedvarp_round(memory, x, {1: 6.0, 2: 2.0})
     assert x == 9.0
     assert {k: float(y["w"][0]) for k, y in memory.updates.items()} == {0: 4, 1: 6, 2: 2}
-    assert fedvarp_round(memory, x, {3: 1.0}, 4) == 13.0
+    assert fedvarp_round(memory, x, {3: 1.0}) == 13.0
     assert memory.num_bytes() == 4 * 4
 
 
 def test_fedvarp_with_weights_of_the_method_is_the_equation() -> None:
     """sum p_i (Delta_i - y_i) + mean(y), with p = (0.9, 0.1): 0.9 * 1 - 0.1 * 3 + 1.5."""
-    memory = UpdateMemory()
-    fedvarp_round(memory, 0.0, {0: 1.0, 1: 5.0}, 4)
+    memory = memory_of(4)
+    fedvarp_round(memory, 0.0, {0: 1.0, 1: 5.0})
     sent = scalar(0.0)
-    taken = list(memory.correct(sent, replies(sent, {0: 2.0, 1: 2.0}), 4))
+    taken = corrected(memory, sent, replies(sent, {0: 2.0, 1: 2.0}))
     mean = weighted_mean((r.arrays[ARRAYS] for r in taken), (0.9, 0.1))
     assert mean is not None
     np.testing.assert_allclose(mean["w"], [0.9 * 1.0 + 0.1 * -3.0 + 1.5], rtol=1e-6)
@@ -94,9 +106,9 @@ def test_fedvarp_with_weights_of_the_method_is_the_equation() -> None:
 
 @given(st.lists(st.lists(st.floats(-8, 8, width=16), min_size=3, max_size=3), max_size=5))
 def test_fedvarp_with_all_clients_is_the_plain_mean(rounds: list[list[float]]) -> None:
-    memory, x, plain = UpdateMemory(), 0.0, 0.0
+    memory, x, plain = memory_of(3), 0.0, 0.0
     for updates in rounds:
-        x = fedvarp_round(memory, x, dict(enumerate(updates)), 3)
+        x = fedvarp_round(memory, x, dict(enumerate(updates)))
         plain += sum(updates) / 3
     np.testing.assert_allclose(x, plain, atol=1e-4)
 
@@ -110,10 +122,10 @@ def test_fedvarp_with_all_clients_is_the_plain_mean(rounds: list[list[float]]) -
 def test_fedvarp_remembers_the_last_update_and_their_sum(
     rounds: list[dict[int, float]],
 ) -> None:
-    memory = UpdateMemory()
+    memory = memory_of(5)
     last: dict[int, float] = {}
     for updates in rounds:
-        fedvarp_round(memory, 0.0, updates, 5)
+        fedvarp_round(memory, 0.0, updates)
         last |= updates
     assert {k: float(y["w"][0]) for k, y in memory.updates.items()} == last
     if last:
@@ -121,41 +133,27 @@ def test_fedvarp_remembers_the_last_update_and_their_sum(
 
 
 def test_a_round_that_does_not_count_leaves_no_memory() -> None:
-    memory = UpdateMemory()
+    memory = memory_of(2)
     sent = scalar(0.0)
-    list(memory.correct(sent, replies(sent, {0: 1.0}), 2))
+    corrected(memory, sent, replies(sent, {0: 1.0}))
     assert memory.updates == {}
-    fedvarp_round(memory, 0.0, {1: 3.0}, 2)
+    fedvarp_round(memory, 0.0, {1: 3.0})
     assert set(memory.updates) == {1}
 
 
 def test_fedvarp_leaves_statistics_and_other_records_alone() -> None:
-    memory = UpdateMemory()
+    memory = memory_of(2)
     sent = {"a.weight": np.zeros(1, np.float32), "a.running_var": np.ones(1, np.float32)}
     model = {name: array + 1 for name, array in sent.items()}
     reply = ClientReply(0, {ARRAYS: model, "first-step": dict(model)}, {"loss": 1.0}, 2.0)
     for _ in range(2):
-        (seen,) = memory.correct(sent, [reply], 2)
-        memory.commit()
+        (seen,) = corrected(memory, sent, [reply])
+        memory.counted()
     # 1 - 1 + 1 / 2.
     np.testing.assert_array_equal(seen.arrays[ARRAYS]["a.weight"], [0.5])
     np.testing.assert_array_equal(seen.arrays[ARRAYS]["a.running_var"], [2.0])
     np.testing.assert_array_equal(seen.arrays["first-step"]["a.weight"], [1.0])
     assert (seen.metrics, seen.num_examples) == ({"loss": 1.0}, 2.0)
-
-
-def test_replies_are_taken_one_at_a_time() -> None:
-    sent = scalar(0.0)
-    taken = []
-
-    def source() -> Iterable[ClientReply]:
-        for reply in replies(sent, {0: 1.0, 1: 2.0}):
-            taken.append(reply.client_id)
-            yield reply
-
-    corrected = UpdateMemory().correct(sent, source(), 2)
-    next(corrected)
-    assert taken == [0]
 
 
 # ---- around methods
@@ -173,23 +171,23 @@ def exchange_of(shared: Sequence[str], back: Sequence[str], own: Any = None) -> 
 
 
 @pytest.mark.parametrize(
-    "extras",
+    "stage",
     [
-        ServerExtras(optimizer=ServerOptimizerKeys(server_momentum=0.5)),
-        ServerExtras(optimizer=ServerOptimizerKeys(server_optimizer="adam")),
-        ServerExtras(fedvarp=True),
+        ServerOptimizer(ServerOptimizerKeys(server_momentum=0.5)),
+        ServerOptimizer(ServerOptimizerKeys(server_optimizer="adam")),
+        memory_of(2),
     ],
 )
-def test_methods_without_a_shared_model_are_refused(extras: ServerExtras) -> None:
-    extras.begin(exchange_of([ARRAYS], [ARRAYS]))
+def test_methods_without_a_shared_model_are_refused(stage: Stage) -> None:
+    stage.ask(exchange_of([ARRAYS], [ARRAYS]))
     for exchange in (
         exchange_of([], []),
         exchange_of([ARRAYS], ["logits"]),
         exchange_of([ARRAYS], [ARRAYS], own={0: {ARRAYS: scalar(1.0)}}),
     ):
         with pytest.raises(ConfigError, match="choose another method"):
-            extras.begin(exchange)
-        ServerExtras().begin(exchange)
+            stage.ask(exchange)
+        ServerOptimizer(ServerOptimizerKeys()).ask(exchange)
 
 
 def digits_run(folder: Path, name: str, **changes: Any) -> Any:
@@ -204,11 +202,11 @@ def model_of(path: Path) -> bytes:
 
 def test_keys_reach_the_strategy() -> None:
     plain = build_strategy(Experiment.from_values(DIGITS), ServerParts(SOME_GROUPS))
-    assert not plain.extras.are_on
+    assert not plain.optimizer.is_on and not plain.corrections
     given_keys = {**DIGITS, "server-momentum": 0.9, "fedvarp": True}
     strategy = build_strategy(Experiment.from_values(given_keys), ServerParts(SOME_GROUPS))
-    assert strategy.extras.optimizer.keys.server_momentum == 0.9
-    assert strategy.extras.memory is not None
+    assert strategy.optimizer.keys.server_momentum == 0.9
+    assert [stage.name for stage in strategy.corrections] == ["fedvarp"]
     with pytest.raises(ConfigError, match="key server-momentum"):
         Experiment.from_values({**DIGITS, "server-momentum": 1.5})
 
@@ -247,30 +245,25 @@ def test_a_run_resumed_goes_on_with_what_the_server_remembers(
 
 
 @pytest.mark.parametrize(
-    ("keys", "moments"),
+    "keys",
     [
-        (ServerOptimizerKeys(server_momentum=0.5), {"velocity/w"}),
-        (ServerOptimizerKeys(server_optimizer="yogi"), {"velocity/w", "square/w"}),
+        ServerOptimizerKeys(server_momentum=0.5),
+        ServerOptimizerKeys(server_optimizer="yogi"),
     ],
 )
-def test_state_is_whole_and_restoring_replaces_it(
-    keys: ServerOptimizerKeys, moments: set[str]
-) -> None:
-    def used(value: float) -> ServerExtras:
-        extras = ServerExtras(optimizer=keys, fedvarp=True)
-        extras.begin(exchange_of([ARRAYS], [ARRAYS]))
-        list(extras.correct(iter(replies(scalar(0.0), {7: value})), 2))
-        extras.step(scalar(0.0), scalar(value))
-        extras.commit()
-        return extras
+def test_state_is_whole_and_restoring_replaces_it(keys: ServerOptimizerKeys) -> None:
+    def used(value: float) -> tuple[Stage, Stage]:
+        memory, optimizer = memory_of(2), ServerOptimizer(keys)
+        fedvarp_round(memory, 0.0, {7: value})
+        optimizer.step(scalar(0.0), scalar(value))
+        optimizer.counted()
+        return memory, optimizer
 
-    state = used(3.0).state()
-    assert set(state) == {*moments, "total/w", "7/w"}
-    other = used(5.0)
-    other.restore(state)
-    np.testing.assert_equal(other.state(), state)
-    other.restore({})
-    assert other.state() == {}
+    for stage, other in zip(used(3.0), used(5.0), strict=True):
+        state = stage.state()
+        assert all(state[part] for part in ("total", "updates", "mean") if part in state)
+        other.restore(state)
+        np.testing.assert_equal(other.state(), state)
 
 
 def test_standalone_with_momentum_is_refused(tmp_path: Path) -> None:
