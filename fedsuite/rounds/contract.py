@@ -37,7 +37,7 @@ from fedsuite.rounds.exchange import (
 from fedsuite.rounds.exchange_layer import ExchangeLayer
 from fedsuite.rounds.guard import Limit
 from fedsuite.rounds.legacy_server import check_keywords, check_methods, missing
-from fedsuite.rounds.membership import Identity
+from fedsuite.rounds.membership import Identity, Sampling
 from fedsuite.rounds.metric_means import MetricsFn
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.round_settings import RoundSettings
@@ -201,6 +201,15 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         """Check the keywords."""
         super().__post_init__()
         self._refuse_legacy()
+        per_round, seed = self.clients_per_round, self.seed
+        self.sampling = {
+            TRAIN: Sampling(
+                TRAIN, self.fraction_train, self.min_train_nodes, seed, per_round
+            ),
+            EVALUATE: Sampling(
+                EVALUATE, self.fraction_evaluate, self.min_evaluate_nodes, seed
+            ),
+        }
         self.averaging = Averaging(self)
         self._average = self.averaging.begin()
         self.reports: dict[str, PhaseReport] = {}
@@ -243,16 +252,15 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         Parameters
         ----------
         replies
-            In client order.
+            In client order; all are held. :meth:`take` takes them one at a time.
         weights
             One >= 0 a reply, of any sum; None takes the numbers of examples.
         """
         self._average = self.averaging.begin()
+        gathered = list(replies)
         if weights is None:
-            pairs = ((reply, reply.num_examples) for reply in replies)
-        else:
-            pairs = zip(replies, weights, strict=True)
-        for reply, weight in pairs:
+            weights = [reply.num_examples for reply in gathered]
+        for reply, weight in zip(gathered, weights, strict=True):
             self._average.add(reply, weight)
         return self.average_taken()
 

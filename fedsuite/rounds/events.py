@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -12,9 +12,7 @@ from flwr.serverapp.strategy import Result
 
 from fedsuite.core.metrics import fairness_report, is_fraction
 from fedsuite.rounds.report import PhaseReport
-
-if TYPE_CHECKING:
-    from fedsuite.rounds.strategy import FederatedStrategy
+from fedsuite.rounds.round import RoundStrategy
 
 
 @dataclass
@@ -24,7 +22,7 @@ class RunState:
     A callback that sets ``stop_reason`` ends the run after the current round.
     """
 
-    strategy: "FederatedStrategy"
+    strategy: RoundStrategy
     grid: Grid
     num_rounds: int
     arrays: ArrayRecord

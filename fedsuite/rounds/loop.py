@@ -7,12 +7,13 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from fedsuite.core.errors import described
-from fedsuite.core.logs import ServerLogger, log_scope
+from fedsuite.core.logs import ServerLogger, in_own_run, log_scope
+from fedsuite.messages.array_records import num_bytes, to_arrays
 from fedsuite.messages.records import EVALUATE, TRAIN
 from fedsuite.messages.statistics import buffers_declared
 from fedsuite.rounds.checkpoint import Checkpoint
 from fedsuite.rounds.events import Callback, RoundReport, RunState, reported_as
-from fedsuite.rounds.telling import tell, tell_end, tell_start
+from fedsuite.rounds.telling import tell
 
 logger = ServerLogger(__name__)
 
@@ -42,7 +43,7 @@ def run_rounds(
     try:
         for callback in callbacks:
             callback.on_start(state)
-        tell_start(state, configs)
+        _tell_start(state, configs)
         strategy.summary()
         began = time.monotonic()
         if evaluate_fn and resume is None:
@@ -58,7 +59,7 @@ def run_rounds(
                 state.stop_reason = _spent(state)
                 for callback in callbacks:
                     callback.on_round_end(state, report)
-        tell_end(state, time.monotonic() - began)
+        _tell_end(state, time.monotonic() - began)
     except BaseException as caught:
         error = caught
         raise
@@ -134,3 +135,37 @@ def _evaluate_on_server(state: RunState, evaluate_fn: EvaluateFn) -> MetricRecor
     if metrics is not None:
         state.result.evaluate_metrics_serverapp[state.server_round] = metrics
     return metrics
+
+
+def _tell_start(state: RunState, configs: Mapping[str, ConfigRecord | None]) -> None:
+    """Tell what is about to run; ``configs`` are those of the phases by name."""
+    tell("Starting %s strategy:", type(state.strategy).__name__)
+    tell("\t├── Number of rounds: %d", state.num_rounds)
+    tell("\t├── ArrayRecord (%.2f MB)", num_bytes(to_arrays(state.arrays)) / 2**20)
+    for phase, config in configs.items():
+        # Bytes may be anything, keys among them.
+        shown = {
+            k: "<bytes>" if isinstance(v, bytes) else v for k, v in (config or {}).items()
+        }
+        tell("\t├── ConfigRecord (%s): %s", phase, shown or "(empty!)")
+    if state.server_round:
+        tell("\t├── Going on after round %d", state.server_round)
+
+
+def _tell_end(state: RunState, seconds: float) -> None:
+    """Tell the results."""
+    tell("")
+    if state.stop_reason is not None:
+        tell("Stopped after round %d: %s", state.server_round, state.stop_reason)
+    tell("Strategy execution finished in %.2fs", seconds)
+    tell("")
+    tell("Final results:")
+    tell("")
+    for line in _tables(state.result):
+        tell("\t%s", line)
+    tell("")
+
+
+def _tables(result: Result) -> list[str]:
+    """Return Flower's tables of a result; making them serialises its arrays."""
+    return [] if in_own_run() else str(result).splitlines()

@@ -2,19 +2,16 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from fedsuite.core.errors import RunError
-from fedsuite.messages.records import EVALUATE, SERVER_ROUND
+from fedsuite.messages.records import SERVER_ROUND
+from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.infinite_entries import InfiniteEntries
 from fedsuite.rounds.validation import Expected
 
-if TYPE_CHECKING:
-    from fedsuite.rounds.strategy import FederatedStrategy
 
-
-def repeating(strategy: "FederatedStrategy", exchange: Exchange) -> Exchange:
+def repeating(strategy: MethodContract, exchange: Exchange) -> Exchange:
     """Return an exchange whose replies are to repeat the method's settings.
 
     Only where any app could answer: else the form of a reply shows its client.
@@ -27,12 +24,16 @@ def repeating(strategy: "FederatedStrategy", exchange: Exchange) -> Exchange:
 
 
 def completed(
-    strategy: "FederatedStrategy",
+    strategy: MethodContract,
     exchange: Exchange,
+    server_round: int,
     steering: Collection[str],
     infinite: InfiniteEntries,
 ) -> Exchange:
-    """Return an exchange with the round's number, and with what all replies must hold."""
+    """Return an exchange with the round's number, and with what all replies must hold.
+
+    ``steering`` are the columns that must be finite where they are there.
+    """
     needs = strategy.NEEDS_OF_CLIENT
 
     def limited(expected: Expected) -> Expected:
@@ -47,29 +48,16 @@ def completed(
 
     return replace(
         exchange,
-        config={**exchange.config, SERVER_ROUND: strategy.server_round},
+        config={**exchange.config, SERVER_ROUND: server_round},
         expected=limited(exchange.expected),
         expected_of={k: limited(e) for k, e in exchange.expected_of.items()},
     )
 
 
-def steering(strategy: "FederatedStrategy", phase: str, *, own_clients: bool) -> set[str]:
-    """Return the columns that the method or the run is steered by, where they come.
-
-    Parameters
-    ----------
-    strategy, phase
-        Whose replies to what.
-    own_clients
-        Whether the nodes have said that their clients are fedsuite's.
-    """
-    own = f"{phase}_"
-    chosen = {m.removeprefix(own) for m in strategy.chosen_by if m.startswith(own)}
-    if phase == EVALUATE:
-        # Of fedsuite's own clients a loss that is no number is a model that diverged.
-        return chosen | {"loss"} if own_clients else chosen
+def steering(strategy: MethodContract) -> set[str]:
+    """Return the columns of a client's row in training that steer the method."""
     needed = {need.name for need in strategy.NEEDS_OF_CLIENT.metrics}
-    return chosen | {name.replace("-", "_") for name in needed.union(strategy.claims())}
+    return {name.replace("-", "_") for name in needed.union(strategy.claims())}
 
 
 def with_infinite(exchange: Exchange, infinite: InfiniteEntries) -> Exchange:

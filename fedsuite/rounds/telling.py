@@ -5,44 +5,20 @@ one line of settings.
 """
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from flwr.app import ConfigRecord
-from flwr.serverapp.strategy import Result
 
 from fedsuite.core.logs import ServerLogger, in_own_run
-from fedsuite.messages.array_records import num_bytes, to_arrays
 from fedsuite.messages.records import (
     EVALUATE,
     TRAIN,
 )
-from fedsuite.rounds.events import RunState
+from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.membership import Members
-
-if TYPE_CHECKING:
-    from fedsuite.rounds.strategy import FederatedStrategy
 
 logger = logging.getLogger(__name__)
 tell = ServerLogger(__name__).tell
 
 
-def tell_start(state: RunState, configs: Mapping[str, ConfigRecord | None]) -> None:
-    """Tell what is about to run; ``configs`` are those of the phases by name."""
-    tell("Starting %s strategy:", type(state.strategy).__name__)
-    tell("\t├── Number of rounds: %d", state.num_rounds)
-    tell("\t├── ArrayRecord (%.2f MB)", num_bytes(to_arrays(state.arrays)) / 2**20)
-    for phase, config in configs.items():
-        # Bytes may be anything, keys among them.
-        shown = {
-            k: "<bytes>" if isinstance(v, bytes) else v for k, v in (config or {}).items()
-        }
-        tell("\t├── ConfigRecord (%s): %s", phase, shown or "(empty!)")
-    if state.server_round:
-        tell("\t├── Going on after round %d", state.server_round)
-
-
-def tell_settings(strategy: "FederatedStrategy") -> None:
+def tell_settings(strategy: MethodContract) -> None:
     """Tell the settings of a strategy."""
     name, needed = type(strategy).__name__, strategy.quorum
     if in_own_run():
@@ -75,22 +51,3 @@ def tell_sampled(phase: str, sampled: int, members: Members) -> None:
 def tell_replies(name: str, good: int, asked: int) -> None:
     """Tell how many of those who were asked gave a reply that was used."""
     tell("%s: Received %d results and %d failures", name, good, asked - good)
-
-
-def tell_end(state: RunState, seconds: float) -> None:
-    """Tell the results."""
-    tell("")
-    if state.stop_reason is not None:
-        tell("Stopped after round %d: %s", state.server_round, state.stop_reason)
-    tell("Strategy execution finished in %.2fs", seconds)
-    tell("")
-    tell("Final results:")
-    tell("")
-    for line in _tables(state.result):
-        tell("\t%s", line)
-    tell("")
-
-
-def _tables(result: Result) -> list[str]:
-    """Return Flower's tables of a result; making them serialises its arrays."""
-    return [] if in_own_run() else str(result).splitlines()

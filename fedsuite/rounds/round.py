@@ -1,0 +1,502 @@
+"""A round of every method: ask, collect and check, reduce, step, and tell.
+
+``configure_train`` asks, and ``aggregate_train`` does the rest. What the replies go through
+is in :meth:`RoundStrategy.stages` and :meth:`RoundStrategy.counting`.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from typing_extensions import override
+
+from fedsuite.core.errors import RunError
+from fedsuite.core.logs import ServerLogger
+from fedsuite.messages.array_records import own_record, to_arrays, to_record
+from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
+from fedsuite.messages.versions import version_name
+from fedsuite.rounds.central_privacy import CentralPrivacy
+from fedsuite.rounds.contract import MethodContract
+from fedsuite.rounds.exchange import (
+    Exchange,
+    ReplyReader,
+    Unused,
+    build_messages,
+)
+from fedsuite.rounds.fedvarp import UpdateMemory
+from fedsuite.rounds.first_exchange import FirstExchanges
+from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
+from fedsuite.rounds.gathering import gathered
+from fedsuite.rounds.guard import Guard, Limit
+from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
+from fedsuite.rounds.kinds import Kind
+from fedsuite.rounds.membership import Directory, Members
+from fedsuite.rounds.metric_means import MetricMeans
+from fedsuite.rounds.quorum import Quorum, QuorumMissed
+from fedsuite.rounds.recovery import Kept, Recovery
+from fedsuite.rounds.remarks import Remarks
+from fedsuite.rounds.report import FAILED, PhaseReport
+from fedsuite.rounds.requests import completed, repeating, steering, with_infinite
+from fedsuite.rounds.server_optimizer import ServerOptimizer
+from fedsuite.rounds.stage import Stage, State
+from fedsuite.rounds.telling import tell_replies, tell_sampled, tell_settings
+from fedsuite.rounds.update_norms import UpdateNorms
+from fedsuite.rounds.validation import ClientReply
+from fedsuite.workarounds.prompt_grid import PromptGrid
+
+logger = ServerLogger(__name__)
+
+
+class RoundStrategy(MethodContract):
+    """A strategy that runs a round at a time; what runs them all is its ``start``."""
+
+    def __post_init__(self) -> None:
+        """Check the keywords, and make what the rounds need."""
+        super().__post_init__()
+        self.directory = Directory(
+            self.identity,
+            self.num_clients,
+            self.connect_timeout,
+            self.source_hash,
+            self.public_fingerprint,
+            self.site_names,
+            self.plug_ins,
+        )
+        self.remarks = Remarks()
+        self.update_norms = UpdateNorms()
+        self.guard = Guard(
+            Limit.parse("max_examples", self.max_examples),
+            Limit.parse("max_update_norm", self.max_update_norm),
+            self.claims(),
+            self.remarks.bounded,
+        )
+        train, evaluate = self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn
+        self.metric_means = {
+            TRAIN: MetricMeans(TRAIN, train, self.weighted_by_key),
+            EVALUATE: MetricMeans(EVALUATE, evaluate, self.weighted_by_key),
+        }
+        memory = UpdateMemory(lambda: len(self.members()))
+        self.corrections: tuple[Stage, ...] = (memory,) if self.fedvarp else ()
+        self.optimizer = ServerOptimizer(self)
+        self.judge = Quorum(self.quorum, self.max_failed_rounds)
+        self.recovery = Recovery()
+        self.privacy: CentralPrivacy | None = None
+        if self.dp_noise_multiplier or self.target_epsilon:
+            weighted = self.released().kind == "weighted"
+            weights = self.log_weights if weighted else None
+            self.privacy = CentralPrivacy(self, self.seed, weights)
+        self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
+        self.pending: dict[str, ReplyReader] = {}
+        self.chosen_by: Collection[str] = ()
+        # Number of the run's attempt, in names of versions; 0 adds none.
+        self.attempt = 0
+        self.server_round = 0
+        # Client to the version of its state: the newest, and that of the last message.
+        self.client_versions: dict[int, str] = {}
+        self.start_versions: dict[int, str] = {}
+        self.checkpoint_versions: list[Mapping[int, str]] = []
+        self.kept_versions: dict[int, str] = {}
+        self._exchange_index = 0
+        self._grid: Grid | None = None
+        self._members = Members([], {})
+        self._given = self._record = ArrayRecord()
+        self._arrays: Arrays = {}
+        self._infinite = InfiniteEntries({})
+        self._clipped_by_flower = False
+        self.layer.attach(self)
+
+    # ------------------------------------------------------------------- for methods to use
+
+    def members(self) -> Sequence[int]:
+        """Return all clients of the federation in this round, ascending."""
+        return self._members.client_ids
+
+    def exchange(self, exchange: Exchange) -> Iterator[ClientReply]:
+        """Make one more exchange inside the round; yield good replies in client order.
+
+        :meth:`train_exchange` and :meth:`aggregate` may call this method. The round's
+        report counts bad and missing replies to it too. Fewer good replies than the quorum
+        end the round, and the model stays as it was.
+        """
+        if self._grid is None:
+            raise RuntimeError("exchange() is for use inside a round")
+        if self.privacy is not None:
+            raise RuntimeError("under noise at the server a round has one exchange")
+        exchange = self.layer.ask(repeating(self, exchange))
+        reader, messages = self._open(exchange, TRAIN)
+        report, good = self.reports[TRAIN], 0
+        replies = self._grid.send_and_receive(messages, timeout=self.exchange_timeout)
+        for reply in self.passed(reader, replies, TRAIN):
+            good += 1
+            yield reply
+        report.bytes_up += reader.bytes_up
+        tell_replies(exchange.message_type, good, len(exchange.client_ids))
+        self.judge_first(reader)
+        self.judge.check(good, report)
+
+    # ------------------------------------------------------------- for methods to override
+
+    def drawn(self, phase: str) -> list[int]:
+        """Return the clients that take part in a phase, sorted."""
+        members, sampling = self.members(), self.sampling[phase]
+        if phase != TRAIN or self.privacy is None:
+            return sampling.draw(members, self.server_round)
+        self.privacy.open_account(members, sampling.count(len(members)), self.num_rounds)
+        return self.privacy.draw(members, self.server_round)
+
+    def converse(
+        self, grid: Grid, messages: Iterable[Message], timeout: float
+    ) -> Iterable[Message]:
+        """Send the messages to train; return the replies with which the round closes."""
+        return grid.send_and_receive(messages, timeout=timeout)
+
+    def delivered(
+        self, reader: ReplyReader, messages: Iterable[Message]
+    ) -> Iterator[ClientReply]:
+        """Yield the replies that the round's aggregation is of, in client order."""
+        return self.passed(reader, messages, TRAIN)
+
+    # ------------------------------------------------------------------------- the stages
+
+    def stages(self, phase: str) -> tuple[Stage, ...]:
+        """Return what the replies of a phase go through, in this order.
+
+        The guard bounds a reply before anything counts it. Under noise there is no guard:
+        bounds by the others' replies would change what one client can move.
+        """
+        if phase == EVALUATE:
+            return (self.remarks, self.guard)
+        guards = () if self.privacy is not None else (self.guard,)
+        return (self.remarks, self.update_norms, *guards)
+
+    def counting(self, phase: str) -> tuple[Stage, ...]:
+        """Return what the replies that count go through: their rows, FedVARP, the layer."""
+        stages: tuple[Stage, ...] = (self.metric_means[phase],)
+        if phase == TRAIN and self.privacy is None:
+            stages += (*self.corrections, self.layer)
+        return stages
+
+    def keepers(self) -> tuple[Stage, ...]:
+        """Return the stages that remember something from round to round."""
+        of_run = (self.recovery, self.judge, self.layer)
+        noise = () if self.privacy is None else (self.privacy,)
+        return (self.optimizer, *self.corrections, self.guard, *of_run, *noise)
+
+    def passed(
+        self, reader: ReplyReader, messages: Iterable[Message], phase: str
+    ) -> Iterator[ClientReply]:
+        """Yield the good replies to an exchange, one at a time, as the stages let them."""
+        stages = self.stages(phase)
+        for stage in stages:
+            stage.open(reader.exchange)
+        for outcome in reader.read(messages):
+            if isinstance(outcome, Unused):
+                self.remarks.unused(outcome)
+                continue
+            if outcome.stored_state:
+                self.client_versions[outcome.client_id] = reader.group_id
+            self.layer.accepted(reader.exchange, outcome)
+            yield from through(stages, outcome)
+        for place, stage in enumerate(stages, 1):
+            for reply in stage.rest():
+                yield from through(stages[place:], reply)
+
+    # ------------------------------------------------------------------- Flower's contract
+
+    @override
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self._clipped_by_flower = CLIPPING_NORM in config
+        if self._clipped_by_flower:
+            check_hello(self.identity)
+        one_model = self.trains_one_model() and self.privacy is None
+        self.recovery.begin(self._kept(server_round, arrays) if one_model else None)
+        travelling = self.layer.before_training(server_round, arrays)
+        self._begin_round(server_round, travelling, grid)
+        self.reports = {}
+        self.round_metrics = {}
+        self.update_norms.begin()
+        if self.sampling[TRAIN].fraction == 0.0:
+            return []
+        try:
+            return self._configure(TRAIN, config)
+        except QuorumMissed as missed:
+            self._miss(missed)
+            return []
+
+    @override
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        if TRAIN not in self.pending:
+            self._refuse_foreign(TRAIN, server_round, replies)
+            return self.layer.after_training(None), None
+        reader, report = self.pending.pop(TRAIN), self.reports[TRAIN]
+        try:
+            self._collect(reader, replies)
+            new = self._reduced(reader, report)
+            new = self._stepped(new, report)
+        except QuorumMissed as missed:
+            self._miss(missed)
+            if self.recovery.model is not None:
+                return self.recovery.model, None
+            return self.layer.after_training(None), None
+        arrays = None if new is None else to_record(new)
+        return self.layer.after_training(arrays), self.metric_means[TRAIN].record()
+
+    @override
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self.layer.before_evaluation(arrays)
+        last = server_round == self.num_rounds
+        skipped = server_round % self.evaluate_every and not last
+        if self.sampling[EVALUATE].fraction == 0.0:
+            self.first.warn_of_unused(self.told(EVALUATE), server_round)
+            return []
+        if skipped:
+            return []
+        self._begin_round(server_round, arrays, grid)
+        return self._configure(EVALUATE, config)
+
+    @override
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        if EVALUATE not in self.pending:
+            self._refuse_foreign(EVALUATE, server_round, replies)
+            return None
+        reader, report = self.pending.pop(EVALUATE), self.reports[EVALUATE]
+        for reply in self.passed(reader, replies, EVALUATE):
+            through(self.counting(EVALUATE), reply)
+        report.bytes_up += reader.bytes_up
+        self.judge_first(reader)
+        tell_replies("aggregate_evaluate", len(report.rows), report.num_asked)
+        return self.metric_means[EVALUATE].record()
+
+    @override
+    def summary(self) -> None:
+        tell_settings(self)
+
+    # -------------------------------------------------------------------------------- ask
+
+    def _begin_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> None:
+        if server_round != self.server_round:
+            self._exchange_index = 0
+        self.server_round = server_round
+        # In a loop of the app's own it is Flower's.
+        self._grid = PromptGrid.around(grid)
+        self._members = self.directory.wait(self._grid, max(self.min_available_nodes, 1))
+        if arrays is not self._given:
+            self._given, self._record = arrays, own_record(arrays)
+            whole = to_arrays(self._record)
+            self._infinite = InfiniteEntries(whole)
+            self._arrays = self._infinite.without(whole) if self._infinite else whole
+
+    def _configure(self, phase: str, config: ConfigRecord) -> list[Message]:
+        report = self.reports[phase] = PhaseReport(phase, self._members.names)
+        self.remarks.begin(self.server_round, report)
+        self.metric_means[phase].begin(report)
+        client_ids = self.drawn(phase)
+        report.num_asked = len(client_ids)
+        if phase == TRAIN:
+            exchange = self.train_exchange(self._arrays, client_ids)
+            noise = () if self.privacy is None else (self.privacy,)
+            for stage in (self.optimizer, *self.corrections, *noise):
+                exchange = stage.ask(exchange)
+        else:
+            exchange = self.evaluate_exchange(self._arrays, client_ids)
+        exchange = repeating(self, exchange)
+        exchange = replace(exchange, config={**config, **exchange.config})
+        exchange = self.layer.ask(exchange)
+        self.pending[phase], messages = self._open(exchange, phase)
+        report.num_asked = len(exchange.client_ids)
+        tell_sampled(phase, len(exchange.client_ids), self._members)
+        return messages
+
+    def _open(self, exchange: Exchange, phase: str) -> tuple[ReplyReader, list[Message]]:
+        """Return the messages of an exchange and the reader for its replies."""
+        if self._clipped_by_flower and phase == TRAIN:
+            check_exchange(exchange, type(self).__name__)
+        self._exchange_index += 1
+        group_id = version_name(self.server_round, self._exchange_index, self.attempt)
+        own = f"{phase}_"
+        chosen = {m.removeprefix(own) for m in self.chosen_by if m.startswith(own)}
+        # Of fedsuite's own clients a loss that is no number is a model that diverged.
+        chosen |= {"loss"} if phase == EVALUATE and self._members.hosted else set()
+        if phase == TRAIN:
+            chosen |= steering(self)
+        exchange = completed(self, exchange, self.server_round, chosen, self._infinite)
+        self.reports[phase].bytes_down += exchange.bytes_down()
+        members = gathered(exchange, self._members, self._grid)
+        whole = exchange.shared.get(ARRAYS) is self._arrays
+        if phase == TRAIN:
+            self.start_versions = dict(self.client_versions)
+        keys = self.record_keys()
+        messages = build_messages(
+            with_infinite(exchange, self._infinite),
+            members,
+            self.wire,
+            group_id,
+            start_versions=self.client_versions,
+            keep_versions=self.kept_versions,
+            shared_record=self._record if whole else None,
+            keys=keys,
+        )
+        return ReplyReader(exchange, members, self.wire, group_id, keys), messages
+
+    # ------------------------------------------------- collect and check, reduce, and step
+
+    def _collect(self, reader: ReplyReader, messages: Iterable[Message]) -> None:
+        """Take the replies one after the other: on the local engine each client trains now.
+
+        Raises
+        ------
+        QuorumMissed
+            If fewer replies count than must.
+        """
+        report, counting = self.reports[TRAIN], self.counting(TRAIN)
+        take, noise = self.take, () if self.privacy is None else (self.privacy,)
+        for stage in (*counting, *noise):
+            stage.open(reader.exchange)
+        if self.privacy is not None:
+            take = self.privacy.take
+        self.begin_aggregation(self._arrays)
+        try:
+            for delivered in self.delivered(reader, messages):
+                for reply in through(counting, delivered):
+                    self._infinite.note(reply.infinite)
+                    take(reply)
+            self.judge_first(reader)
+        finally:
+            report.bytes_up += reader.bytes_up
+        tell_replies("aggregate_train", len(report.rows), report.num_asked)
+
+    def _reduced(self, reader: ReplyReader, report: PhaseReport) -> Arrays | None:
+        """Return the arrays that the method, or the noised mean, makes of the replies."""
+        if self.privacy is not None:
+            rate = float(getattr(self, "server_learning_rate", 1.0))
+            return self.privacy.release(self._arrays, self.server_round, rate)
+        try:
+            self.judge.check(len(report.rows), report)
+            self.recovery.check(report)
+            return self.aggregate(self._arrays)
+        finally:
+            self.update_norms.tell(report)
+            report.tell_clipped()
+
+    def judge_first(self, reader: ReplyReader) -> None:
+        """End the run if the first exchange of its kind shows that the run cannot work."""
+        self.first.judge(reader, self.server_round, self.layer.needs(), self._members)
+
+    def _refuse_foreign(
+        self, phase: str, server_round: int, replies: Iterable[Message]
+    ) -> None:
+        """Refuse replies to messages that an overridden configure_* made by itself."""
+        if any(True for _ in replies):
+            raise RunError(
+                f"round {server_round}: aggregate_{phase} of {type(self).__name__} got "
+                "replies to messages that it did not make: call "
+                f"super().configure_{phase}, and change the messages that it returns"
+            )
+
+    def _stepped(self, new: Arrays | None, report: PhaseReport) -> Arrays | None:
+        """Return the model after the server's step, None if it stays as it was."""
+        doubtful = False
+        if new is not None:
+            new = self.optimizer.step(self._arrays, new)
+            if all(map(all_finite, new.values())):
+                for stage in (self.optimizer, *self.corrections):
+                    stage.counted()
+                doubtful = self.recovery.is_doubtful(self._arrays, new, report)
+            else:
+                reason = "the new model holds NaN or infinity: the old one stays"
+                logger.warning("round %d: %s", self.server_round, reason)
+                self.remarks.reject(None, Kind.MODEL_NOT_FINITE, reason)
+                self.round_metrics[FAILED] = 1.0
+                new = None
+        if self.privacy is not None:
+            self.round_metrics |= self.privacy.metrics
+            if report.num_asked and not report.rows:
+                self.round_metrics[FAILED] = 1.0
+            self.judge.heard(self.server_round, report)
+        elif not doubtful:
+            self.judge.failed_rounds = 0
+        if new is None:
+            self.discarded()
+            return None
+        whole = self._infinite.of_new_model(new) if self._infinite else new
+        self.counted(whole)
+        return whole
+
+    # ------------------------------------------------------------------------------- tell
+
+    def _miss(self, missed: QuorumMissed) -> None:
+        """Count a failed round; after a poisoned one the last good model comes back."""
+        report = self.reports[TRAIN]
+        self.discarded()
+        self.round_metrics[FAILED] = 1.0
+        unsaid = report.rows and not report.rejections
+        if unsaid or missed.kind is not Kind.QUORUM:
+            # The replies were good, so no rejection says why.
+            self.remarks.reject(None, missed.kind, missed.reason)
+        if not self.recovery.must_go_back(report):
+            self.judge.miss(self.server_round, missed)
+            return
+        kept, story = self.recovery.go_back(self.server_round, report)
+        logger.warning("round %d: %s", self.server_round, story)
+        self.restore_states(kept.states)
+        self.round_metrics["went_back_to"] = float(kept.server_round)
+        self.judge.miss(self.server_round, missed, "the last good model comes back")
+
+    def _kept(self, server_round: int, arrays: ArrayRecord) -> Kept:
+        """Return what the server has before a round, to go back to."""
+        of_run = (self.recovery, self.judge, self.layer)
+        keepers = [stage for stage in self.keepers() if stage not in of_run]
+        return Kept(server_round - 1, arrays, self._states(keepers), {})
+
+    # ------------------------------------------------------------------------- checkpoints
+
+    def states(self) -> State:
+        """Return what the method and all stages remember, by name."""
+        return self._states(self.keepers())
+
+    def _states(self, stages: Iterable[Stage]) -> State:
+        arrays, scalars = self.state()
+        method = {"arrays": arrays, "scalars": scalars}
+        return {"method": method, **{stage.name: stage.state() for stage in stages}}
+
+    def restore_states(self, states: Mapping[str, Any]) -> None:
+        """Take back what :meth:`states` returned; a stage that it lacks stays as it is."""
+        self.restore(states["method"]["arrays"], states["method"]["scalars"])
+        for stage in self.keepers():
+            if stage.name in states:
+                stage.restore(states[stage.name])
+
+    def keep_states_of(self, checkpoints: Sequence[Mapping[int, str]]) -> None:
+        """Have clients keep the versions of their state that these checkpoints need.
+
+        Parameters
+        ----------
+        checkpoints
+            Client to version, oldest checkpoint first.
+        """
+        self.checkpoint_versions = list(checkpoints)
+        kept: dict[int, list[str]] = {}
+        for versions in checkpoints:
+            for client_id, version in versions.items():
+                known = kept.setdefault(client_id, [])
+                if version not in known:
+                    known.append(version)
+        self.kept_versions = {k: ",".join(known) for k, known in kept.items()}
+
+
+def through(stages: Iterable[Stage], reply: ClientReply) -> list[ClientReply]:
+    """Return what comes out of some stages for one reply."""
+    replies = [reply]
+    for stage in stages:
+        replies = [passed for one in replies for passed in stage.reply(one)]
+    return replies
