@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import MetricRecord
 
-from fedsuite.core.errors import RunError
+from fedsuite.core.errors import RunError, described
 from fedsuite.core.files import (
     atomic_write,
     safetensors_arrays,
@@ -107,7 +107,13 @@ class Checkpoint:
         state.server_round = self.server_round
         state.arrays = state.result.arrays = to_record(self.arrays)
         strategy = state.strategy
-        strategy.restore_states(self.states)
+        try:
+            strategy.restore_states(self.states)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(
+                f"the checkpoint of round {self.server_round} does not hold what "
+                f"{type(strategy).__name__} remembers: {described(error)}: start a new run"
+            ) from error
         strategy.client_versions = dict(self.client_versions)
         strategy.keep_states_of([*self.earlier_versions, self.client_versions])
         for name in _HISTORIES:

@@ -13,6 +13,7 @@ import numpy as np
 from flwr.serverapp.strategy import Strategy
 from typing_extensions import override
 
+from fedsuite.core.keys import Value
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rules import Rule
 from fedsuite.core.settings import given
@@ -214,6 +215,11 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         self._average = self.averaging.begin()
         self.reports: dict[str, PhaseReport] = {}
         self.round_metrics: dict[str, float] = {}
+
+    def settings_in(self, config: Mapping[str, ConfigValue]) -> dict[str, Value]:
+        """Return those of the method's settings that a message holds, as they are here."""
+        names = [name for name in self._TOLD if name in config]
+        return {name: getattr(self, name.replace("-", "_")) for name in names}
 
     def record_keys(self) -> RecordKeys:
         """Return the app's names of records."""

@@ -18,8 +18,7 @@ def repeating(strategy: MethodContract, exchange: Exchange) -> Exchange:
     """
     if strategy.NEEDS_OF_CLIENT.stores or not exchange.is_plain:
         return exchange
-    names = [name for name in strategy._TOLD if name in exchange.config]
-    settings = {name: getattr(strategy, name.replace("-", "_")) for name in names}
+    settings = strategy.settings_in(exchange.config)
     return replace(exchange, expected=replace(exchange.expected, settings=settings))
 
 

@@ -116,9 +116,10 @@ class RoundStrategy(MethodContract):
     def exchange(self, exchange: Exchange) -> Iterator[ClientReply]:
         """Make one more exchange inside the round; yield good replies in client order.
 
-        :meth:`train_exchange` and :meth:`aggregate` may call this method. The round's
-        report counts bad and missing replies to it too. Fewer good replies than the quorum
-        end the round, and the model stays as it was.
+        :meth:`train_exchange` and :meth:`aggregate` may call this method; all replies must
+        be taken before the next exchange. The round's report counts bad and missing replies
+        to it too. Fewer good replies than the quorum end the round, and the model stays as
+        it was.
         """
         if self._grid is None:
             raise RuntimeError("exchange() is for use inside a round")
@@ -233,7 +234,7 @@ class RoundStrategy(MethodContract):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         if TRAIN not in self.pending:
             self._refuse_foreign(TRAIN, server_round, replies)
-            return self.layer.after_training(None), None
+            return self._old_model(), None
         reader, report = self.pending.pop(TRAIN), self.reports[TRAIN]
         try:
             self._collect(reader, replies)
@@ -241,9 +242,7 @@ class RoundStrategy(MethodContract):
             new = self._stepped(new, report)
         except QuorumMissed as missed:
             self._miss(missed)
-            if self.recovery.model is not None:
-                return self.recovery.model, None
-            return self.layer.after_training(None), None
+            return self._old_model(), None
         arrays = None if new is None else to_record(new)
         return self.layer.after_training(arrays), self.metric_means[TRAIN].record()
 
@@ -351,13 +350,7 @@ class RoundStrategy(MethodContract):
     # ------------------------------------------------- collect and check, reduce, and step
 
     def _collect(self, reader: ReplyReader, messages: Iterable[Message]) -> None:
-        """Take the replies one after the other: on the local engine each client trains now.
-
-        Raises
-        ------
-        QuorumMissed
-            If fewer replies count than must.
-        """
+        """Take the replies one at a time: on the local engine each client trains now."""
         report, counting = self.reports[TRAIN], self.counting(TRAIN)
         take, noise = self.take, () if self.privacy is None else (self.privacy,)
         for stage in (*counting, *noise):
@@ -433,6 +426,12 @@ class RoundStrategy(MethodContract):
         return whole
 
     # ------------------------------------------------------------------------------- tell
+
+    def _old_model(self) -> ArrayRecord | None:
+        """Return what a round without a step ends with: None keeps the model as it is."""
+        if self.recovery.model is not None:
+            return self.recovery.model
+        return self.layer.after_training(None)
 
     def _miss(self, missed: QuorumMissed) -> None:
         """Count a failed round; after a poisoned one the last good model comes back."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from fedsuite.callbacks.checkpoint_writer import CHECKPOINTS
 from fedsuite.core.errors import RunError
 from fedsuite.core.files import safetensors_arrays, safetensors_bytes
 from fedsuite.engines.local import run_local
-from fedsuite.messages.array_records import to_arrays
+from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.versions import exchange_of
 from fedsuite.rounds.checkpoint import Checkpoint, go_back_to, list_checkpoints, load_latest
+from fedsuite.rounds.events import RunState
 from fedsuite.rounds.strategy import FederatedStrategy
+from fedsuite.strategies.averaging.fedavg import FedAvg
 from tests.helpers import bits, digits_experiment
 
 
@@ -308,3 +311,16 @@ def test_resuming_another_experiment_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="belongs to another experiment"):
         run_folder(tmp_path / "run", resume=True, seed=1)
     assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "states", [{}, {"method": {}}, {"method": {"arrays": {}, "scalars": {}}, "guard": 5}]
+)
+def test_a_checkpoint_of_other_states_is_refused_in_one_line(states: Any) -> None:
+    strategy = FedAvg()
+    state = RunState(strategy, Any, 3, to_record({}))
+    with pytest.raises(
+        RunError, match="of round 7 does not hold what FedAvg rem"
+    ) as caught:
+        replace(example(), states=states).restore(state)
+    assert "\n" not in str(caught.value)

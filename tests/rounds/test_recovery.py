@@ -67,8 +67,13 @@ def gained(trace: Trace) -> float:
 @pytest.mark.parametrize("lie", [1e38, 1e6])
 @pytest.mark.parametrize(
     "keys",
-    [{}, {"server_momentum": 0.5, "fedvarp": True}, {"method": "scaffold"}],
-    ids=["fedavg", "extras", "scaffold"],
+    [
+        {},
+        {"server_momentum": 0.5, "fedvarp": True},
+        {"method": "scaffold"},
+        {"method": "fedeba-plus"},  # Its probe fails, before anybody is asked to train.
+    ],
+    ids=["fedavg", "extras", "scaffold", "probe"],
 )
 def test_the_run_goes_back_names_the_liar_and_learns(
     lie: float, keys: dict[str, Any], caplog: pytest.LogCaptureFixture
