@@ -58,14 +58,14 @@ def report_html(runs: Sequence[Run], comparison: Comparison | None = None) -> st
     if not runs:
         raise RunError("nothing to report: give the folders of one or more runs")
     try:
-        found = page(runs, comparison)
+        content = page(runs, comparison)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         where = ", ".join(str(run.path) for run in runs[:3])
         raise RunError(
             f"{where}: a file does not hold what fedsuite writes "
             f"({type(error).__name__}: {one_line(error)}): is it damaged?"
         ) from error
-    return _html(found)
+    return _html(content)
 
 
 def write_partition(data: FederatedData, title: str, output: Path) -> None:

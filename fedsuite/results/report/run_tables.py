@@ -69,10 +69,10 @@ def key_tables(run: Run) -> list[Table]:
         row = (name, toml_text(value), usual, meaning)
         (others if value == default else differing).append(row)
     head = ("key", "value", "default", "meaning")
-    found = [table("Keys that differ from the method's defaults", head, differing)]
+    tables = [table("Keys that differ from the method's defaults", head, differing)]
     if not declared:
-        found[0] = table("Keys; this fedsuite knows no defaults of them", head, differing)
-    return [*found, table("Keys at their defaults", head, others)]
+        tables[0] = table("Keys; this fedsuite knows no defaults of them", head, differing)
+    return [*tables, table("Keys at their defaults", head, others)]
 
 
 def _known(name: str) -> Key | None:
@@ -104,10 +104,10 @@ def about_table(run: Run) -> Table:
 def version_table(run: Run) -> Table:
     """Return the versions that the run used."""
     versions = run.manifest.get("versions")
-    found = {"fedsuite": run.manifest.get("fedsuite")}
+    own_version = {"fedsuite": run.manifest.get("fedsuite")}
     return pairs(
         "Versions",
-        found | (versions if isinstance(versions, dict) else {}),
+        own_version | (versions if isinstance(versions, dict) else {}),
         ("package", ""),
     )
 
@@ -120,8 +120,8 @@ def data_table(run: Run) -> Table:
 
 def status(run: Run) -> str:
     """Return the run's status; a process that was killed has left it at ``running``."""
-    found = str(run.manifest.get("status"))
-    return "running, or killed" if found == "running" else found
+    stored = str(run.manifest.get("status"))
+    return "running, or killed" if stored == "running" else stored
 
 
 def last_round(run: Run) -> int:
@@ -229,8 +229,8 @@ def commands(run: Run) -> dict[str, str]:
     """Return the shell command that repeats a run, and the one that goes on with it."""
     file = str(run.path.absolute() / layout.EXPERIMENT)
     again = ["fedsuite", "run", file, "--set", "run-name=auto"]
-    found = {"Repeat it, in a new folder": shlex.join(again)}
+    by_purpose = {"Repeat it, in a new folder": shlex.join(again)}
     if run.manifest.get("status") != "finished":
         goes_on = ["fedsuite", "resume", str(run.path.absolute())]
-        found["Go on from its last checkpoint"] = shlex.join(goes_on)
-    return found
+        by_purpose["Go on from its last checkpoint"] = shlex.join(goes_on)
+    return by_purpose
