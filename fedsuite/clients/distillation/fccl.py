@@ -71,10 +71,10 @@ def correlation_loss(
 
     See :func:`cross_correlation` and :func:`standardise`.
     """
-    found = cross_correlation(logits, target, unbiased=unbiased)
-    different = ~torch.eye(len(found), dtype=torch.bool, device=found.device)
-    same = (found.diagonal() - 1).square().sum()
-    return same + off_diagonal * (found + 1)[different].square().sum()
+    correlations = cross_correlation(logits, target, unbiased=unbiased)
+    different = ~torch.eye(len(correlations), dtype=torch.bool, device=correlations.device)
+    same = (correlations.diagonal() - 1).square().sum()
+    return same + off_diagonal * (correlations + 1)[different].square().sum()
 
 
 def with_previous(mean: Tensor, own: Tensor, previous: Tensor, num_clients: int) -> Tensor:

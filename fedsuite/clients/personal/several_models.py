@@ -29,8 +29,10 @@ from fedsuite.client import (
 def updated(log_shares: Vector, losses: Vector) -> Vector:
     """Return the logarithms of the shares after a step E, ``[.., models]``."""
     unscaled = log_shares - losses
-    found: Vector = unscaled - np.logaddexp.reduce(unscaled, axis=-1, keepdims=True)
-    return found
+    log_responsibilities: Vector = unscaled - np.logaddexp.reduce(
+        unscaled, axis=-1, keepdims=True
+    )
+    return log_responsibilities
 
 
 def shares_before(models: Mapping[str, Arrays], known: Arrays | None) -> Vector:
