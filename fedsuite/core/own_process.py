@@ -44,9 +44,9 @@ def anywhere(values: Mapping[str, str]) -> dict[str, str]:
     """
     named = values.get("PYTHONPATH", "")
     entries = named.split(os.pathsep) if named else []
-    found = dict.fromkeys([*_own_code(), *map(os.path.abspath, entries)])
+    folders = dict.fromkeys([*_own_code(), *map(os.path.abspath, entries)])
     rooted = {name: _rooted(values[name]) for name in _PLACES if values.get(name)}
-    path = {"PYTHONPATH": os.pathsep.join(found)} if found else {}
+    path = {"PYTHONPATH": os.pathsep.join(folders)} if folders else {}
     others = {name: value for name, value in values.items() if name != "PYTHONPATH"}
     return others | rooted | path
 
