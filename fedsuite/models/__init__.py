@@ -224,13 +224,13 @@ _OURS: dict[str, ModelSpec] = {
 }
 
 
-def _added(name: str, code: str, found: object) -> ModelSpec:
+def _added(name: str, code: str, loaded: object) -> ModelSpec:
     """Return the network of a package or of one's own code."""
-    if isinstance(found, ModelSpec):
-        return replace(found, own=True)
-    if found is not None and not callable(found):
-        raise ConfigError(f"{code} is a {type(found).__name__}: name a class or function")
-    what = (getattr(found, "__doc__", None) or "").partition("\n\n")[0]
+    if isinstance(loaded, ModelSpec):
+        return replace(loaded, own=True)
+    if loaded is not None and not callable(loaded):
+        raise ConfigError(f"{code} is a {type(loaded).__name__}: name a class or function")
+    what = (getattr(loaded, "__doc__", None) or "").partition("\n\n")[0]
     return ModelSpec(" ".join(what.split()), code, own=True)
 
 

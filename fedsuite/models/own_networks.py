@@ -87,14 +87,14 @@ def _check_output(
     wanted: list[tuple[int, ...]] = [(_ROWS, num_classes)]
     if words:
         wanted.append((_ROWS, *input_shape, num_classes))
-    made = f"a {type(scores).__name__}"
+    output = f"a {type(scores).__name__}"
     if isinstance(scores, torch.Tensor):
         if tuple(scores.shape) in wanted:
             return
-        made = f"shape {tuple(scores.shape)}"
+        output = f"shape {tuple(scores.shape)}"
     raise ConfigError(
-        f"{user} makes {made} of {asked}: return a tensor of shape {wanted[-1]}, one score "
-        "per class"
+        f"{user} makes {output} of {asked}: return a tensor of shape {wanted[-1]}, one "
+        "score per class"
     )
 
 
