@@ -48,8 +48,8 @@ def node_experiment(run_config: Mapping[str, Value], node_config: NodeConfig) ->
 
 def tell_passed_over(run_config: Mapping[str, Value], experiment: Experiment) -> None:
     """Say in the node's log which paths of a message it takes no notice of, if any."""
-    told = {key: run_config.get(key.name, key.default) for key in path_keys()}
-    keys = [key for key, value in told.items() if value != experiment[key.name]]
+    paths = {key: run_config.get(key.name, key.default) for key in path_keys()}
+    keys = [key for key, value in paths.items() if value != experiment[key.name]]
     if keys:
         variables = ", ".join(key.path for key in keys if key.path)
         logger.warning(
@@ -74,8 +74,8 @@ def _is_simulated() -> bool:
 
 def plug_in_facts(experiment: Experiment) -> dict[str, str]:
     """Return the fingerprint of code that is not fedsuite's, if any."""
-    found = fingerprint(experiment.values)
-    return {"plug-ins": found} if found else {}
+    plug_ins = fingerprint(experiment.values)
+    return {"plug-ins": plug_ins} if plug_ins else {}
 
 
 def node_site(experiment: Experiment, node_config: NodeConfig) -> Site | None:

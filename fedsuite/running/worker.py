@@ -216,14 +216,14 @@ class Worker:
         columns = self._data.client(0).columns if self._site is not None else ()
         if self._site is None or not columns:
             return {}
-        found = fingerprint(columns)
+        columns_hash = fingerprint(columns)
         # One line, whatever the names hold.
         names = " ".join(", ".join(columns).split())
         write_line(
-            f"site {self._site.name}: columns {found[:12]}, which all sites must have in "
-            f"this order: {names}"
+            f"site {self._site.name}: columns {columns_hash[:12]}, which all sites must "
+            f"have in this order: {names}"
         )
-        return {"columns": found}
+        return {"columns": columns_hash}
 
     def _initialised(self, client_id: int) -> torch.nn.Module:
         """Return the client's model, with the client's initial arrays if it copies them.
