@@ -86,9 +86,9 @@ def owners(selector: str) -> tuple[str, ...]:
 
 def our_owners(selector: str) -> tuple[str, ...]:
     """Return the same without what other packages add."""
-    found = _values_of()[selector]
-    ours = found.ours if isinstance(found, Registry) else found
-    return tuple(name for name in found if name in ours)
+    all_owners = _values_of()[selector]
+    ours = all_owners.ours if isinstance(all_owners, Registry) else all_owners
+    return tuple(name for name in all_owners if name in ours)
 
 
 def _values_of() -> dict[str, Iterable[str]]:

@@ -24,12 +24,12 @@ ALLOWED_CODE_VARIABLE = "FEDSUITE_ALLOWED_CODE"
 def additions(values: Mapping[str, Value]) -> list[Addition]:
     """Return what an experiment uses of other packages."""
     networks = experiment_networks(values).distinct
-    found = [
+    used = [
         METHODS.addition(str(values["method"])),
         DATASETS.addition(str(values["dataset"])),
         *(MODELS.addition(network.name) for network in networks),
     ]
-    return list(dict.fromkeys(one for one in found if one is not None))
+    return list(dict.fromkeys(one for one in used if one is not None))
 
 
 def requirements(values: Mapping[str, Value]) -> str:
@@ -53,10 +53,10 @@ def check_installed(plug_ins: object) -> None:
         package, sign, wanted = requirement.partition("==")
         if not sign:
             raise ConfigError(f"key plug-ins = {plug_ins!r}: expected NAME==VERSION, ...")
-        found = versions.get(package)
-        if found == wanted:
+        version = versions.get(package)
+        if version == wanted:
             continue
-        held = f"{found} is" if found else "it is not"
+        held = f"{version} is" if version else "it is not"
         raise ConfigError(
             f"the experiment needs the package {requirement}, and {held} installed here: "
             f"install {requirement} where this process runs"
