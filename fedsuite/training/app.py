@@ -83,10 +83,10 @@ def make_client_app(
     message's clients, whose rows are sooner read at once.
     """
     app = ClientApp(mods=mods)
-    told = failures or Failures()
+    node_failures = failures or Failures()
 
     def handle(message: Message, context: Context) -> Message:
-        return answer(message, context, client_fn, told, read_ahead)
+        return answer(message, context, client_fn, node_failures, read_ahead)
 
     def hello(message: Message, context: Context) -> Message:
         return greet(message, context, facts)
@@ -101,13 +101,13 @@ def make_client_app(
 
 def greet(message: Message, context: Context, facts: Facts | None = None) -> Message:
     """Answer the hello with the node's partition, the hash of its code, and its facts."""
-    told = ConfigRecord({"source": source_hash()})
+    node_record = ConfigRecord({"source": source_hash()})
     for key, fact in (facts(context) if facts is not None else {}).items():
-        told[key] = fact
+        node_record[key] = fact
     for key in ("partition-id", "num-partitions"):
         if key in context.node_config:
-            told[key] = context.node_config[key]
-    return Message(RecordDict({"hello": told}), reply_to=message)
+            node_record[key] = context.node_config[key]
+    return Message(RecordDict({"hello": node_record}), reply_to=message)
 
 
 def answer(
