@@ -221,16 +221,16 @@ def status(
         f"The certificate holds until {valid_until(loaded.path / SERVER):%Y-%m-%d}"
     )
     there = runs or Path(superlink_environment(loaded)["FEDSUITE_RUNS"])
-    found = read_runs(there)
+    statuses = read_runs(there)
     try:
-        for table in federation_tables(loaded, found):
+        for table in federation_tables(loaded, statuses):
             console.print(table)
     except RunError as error:
         # What it has done is in its folder all the same.
         start = f"fedsuite deploy superlink {loaded.path}"
-        told = f"the SuperLink does not answer ({error}): `{start}` starts it"
-        console.print(Text(told))
-    console.print(results_table(there, found))
+        advice = f"the SuperLink does not answer ({error}): `{start}` starts it"
+        console.print(Text(advice))
+    console.print(results_table(there, statuses))
 
 
 def portable(experiment: "Experiment") -> "dict[str, Value]":

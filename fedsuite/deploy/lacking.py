@@ -50,9 +50,9 @@ class Lacking:
             self._next = time.monotonic() + AGAIN_S
         needed = self._sites or list(states)
         away = {name: states.get(name, "not registered") for name in needed}
-        told = [f"{name} ({state})" for name, state in away.items() if state != ONLINE]
-        if told:
+        named = [f"{name} ({state})" for name, state in away.items() if state != ONLINE]
+        if named:
             self._write(
-                f"not connected: {', '.join(told)}; {len(needed) - len(told)} of "
+                f"not connected: {', '.join(named)}; {len(needed) - len(named)} of "
                 f"{len(needed)} nodes are: the run waits for the others"
             )

@@ -183,8 +183,8 @@ def ask(folder: SuperLinkFolder, *words: str) -> str:
     )
     if answer.returncode:
         lines = (answer.stderr + answer.stdout).split("\n")
-        told = [line.strip("│╭╰─╮╯ ") for line in lines]
-        last = next((line for line in reversed(told) if line), "it printed nothing")
+        texts = [line.strip("│╭╰─╮╯ ") for line in lines]
+        last = next((line for line in reversed(texts) if line), "it printed nothing")
         raise RunError(f"flwr {' '.join(words[:2])} failed: {last}")
     return answer.stdout
 
@@ -204,8 +204,8 @@ def register_nodes(folder: SuperLinkFolder) -> list[str]:
         words = ("supernode", "register", key, CONNECTION, "--name", name)
         answer = ask(folder, *words, "--format", "json")
         # Flower prints a line of text before the JSON.
-        told = json.loads(answer[answer.index("{") :])
-        registered[name] = str(told["node-id"])
+        registration = json.loads(answer[answer.index("{") :])
+        registered[name] = str(registration["node-id"])
         atomic_write(folder.path / REGISTERED, json.dumps(registered, indent=1).encode())
     return fresh
 
@@ -213,10 +213,10 @@ def register_nodes(folder: SuperLinkFolder) -> list[str]:
 def node_numbers(folder: SuperLinkFolder) -> dict[str, str]:
     """Return Flower's number of each registered node, by name."""
     try:
-        found: dict[str, str] = json.loads((folder.path / REGISTERED).read_text())
+        numbers: dict[str, str] = json.loads((folder.path / REGISTERED).read_text())
     except (OSError, json.JSONDecodeError):
         return {}
-    return found
+    return numbers
 
 
 def run_superlink(

@@ -100,11 +100,11 @@ def submit(
     try:
         in_world(drive)
     except KeyboardInterrupt:
-        told = left_to_superlink(folder, run_folder(run_config, folder), run_id)
-        raise Stopped(told) from None
+        message = left_to_superlink(folder, run_folder(run_config, folder), run_id)
+        raise Stopped(message) from None
     except RunError as error:
-        told = failed_there(error, folder, run_folder(run_config, folder))
-        raise RunError(told) from error
+        message = failed_there(error, folder, run_folder(run_config, folder))
+        raise RunError(message) from error
 
 
 def resume_there(
