@@ -370,8 +370,8 @@ def fairness(
 
     ends = _at_rounds(at_round)
     loaded = [load_run(path) for path in runs]
-    given = [load_run(path) for path in standalone or []]
-    alone = standalone_runs(loaded, given, overrides(settings))
+    standalones = [load_run(path) for path in standalone or []]
+    alone = standalone_runs(loaded, standalones, overrides(settings))
     rows = fairness_rows(loaded, alone, evaluations, ends)
     print_table(console_table(over_seeds_table(rows), left=TEXTS))
     print_table(console_table(by_seed_table(rows), notes(rows), TEXTS))
