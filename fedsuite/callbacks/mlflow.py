@@ -68,10 +68,10 @@ class MLflow:
     def _new(self, run: TrackedRun) -> str:
         """Begin a run, and return its identifier."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        found = self._client.get_experiment_by_name(name)
-        number = found.experiment_id if found else self._client.create_experiment(name)
-        made = self._client.create_run(number, run_name=run.folder.path.name)
-        run_id = str(made.info.run_id)
+        known = self._client.get_experiment_by_name(name)
+        number = known.experiment_id if known else self._client.create_experiment(name)
+        created = self._client.create_run(number, run_name=run.folder.path.name)
+        run_id = str(created.info.run_id)
         keys = [Param(k, str(v)[:LONGEST]) for k, v in run.experiment.items()]
         for start in range(0, len(keys), MOST):
             self._client.log_batch(run_id, params=keys[start : start + MOST])

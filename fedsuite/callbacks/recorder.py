@@ -49,12 +49,12 @@ class Recorder(Callback):
                 "reason": rejection.reason,
             }
             for phase in report.phases
-            for kind, found in (
+            for kind, rejections in (
                 ("rejected-reply", phase.rejections),
                 ("bounded-reply", phase.bounded),
                 ("suspected-reply", phase.suspected),
             )
-            for rejection in sorted(found, key=_by_client)
+            for rejection in sorted(rejections, key=_by_client)
         ]
         events += self._uncounted(report)
         if events:
