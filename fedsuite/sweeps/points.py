@@ -134,9 +134,9 @@ def make_points(
     for combination in itertools.product(*values.values()):
         settings = tuple(zip(values, combination, strict=True))
         for seed in seeds:
-            given = {**base, **dict(settings), "seed": seed}
+            point_values = {**base, **dict(settings), "seed": seed}
             try:
-                experiment = Experiment.from_values(given, tuple(values))
+                experiment = Experiment.from_values(point_values, tuple(values))
             except ConfigError as error:
                 if not error.keys & set(values):
                     raise

@@ -162,7 +162,7 @@ class Space:
         The contender.
     base
         The problem: values that all contenders share.
-    given
+    constants
         Values that a trial names beside the drawn ones: what is fixed, and the method's own
         defaults, which would give way to a drawn key of their group.
     keys
@@ -177,7 +177,7 @@ class Space:
 
     contender: Contender
     base: Mapping[str, Value]
-    given: Mapping[str, Value]
+    constants: Mapping[str, Value]
     keys: tuple[Key, ...]
     defaults: Mapping[str, Value]
     note: str
@@ -220,7 +220,7 @@ class Space:
 
     def values(self, number: int, drawn: Mapping[str, Value]) -> dict[str, Value]:
         """Return what a trial names beside the problem."""
-        return {**self.given, **drawn} if number else dict(self.contender.fixed)
+        return {**self.constants, **drawn} if number else dict(self.contender.fixed)
 
     def draw(self, number: int, rate: float) -> dict[str, Value]:
         """Return the tuned values of a trial, its learning rate drawn around ``rate``."""
@@ -238,8 +238,8 @@ class Space:
         settings = tuple(sorted(named.items()))
         points = []
         for seed in seeds:
-            given = {**self.base, **named, "seed": seed}
-            experiment = _checked(self.contender, given, tuple(named))
+            trial_values = {**self.base, **named, "seed": seed}
+            experiment = _checked(self.contender, trial_values, tuple(named))
             title = f"{self.contender.name}-trial-{number:02d}"
             title += f"-seed-{seed}" if len(seeds) > 1 else ""
             points.append(Point(settings, seed, experiment.fingerprint, self.note, title))
@@ -355,9 +355,9 @@ def _refuse_noise(contender: Contender, experiment: Experiment) -> None:
 
 
 def _checked(
-    contender: Contender, given: Mapping[str, object], overridden: tuple[str, ...]
+    contender: Contender, values: Mapping[str, object], overridden: tuple[str, ...]
 ) -> Experiment:
     try:
-        return Experiment.from_values(given, overridden)
+        return Experiment.from_values(values, overridden)
     except ConfigError as error:
         raise ConfigError(f"{contender.name}: {error}") from None

@@ -113,15 +113,17 @@ def tune_file(
     results = tune(base, contenders, budget, folder, command, work)
     write_page(folder, file.name, budget.objective, results, command)
     print_line(f"page: {folder / 'README.md'}")
-    for found in results.values():
-        tell_divergence(found)
-    lost = [name for name, found in results.items() if best_of(found).error]
+    for method_results in results.values():
+        tell_divergence(method_results)
+    lost = [
+        name for name, method_results in results.items() if best_of(method_results).error
+    ]
     if lost:
         raise RunError(
             f"all trials of {', '.join(lost)} failed; the first: "
             f"{results[lost[0]][0].error}; logs: {folder / TRIALS / 'logs'}"
         )
-    return {name: best_of(found) for name, found in results.items()}
+    return {name: best_of(method_results) for name, method_results in results.items()}
 
 
 def tuning_base(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
@@ -167,12 +169,12 @@ def tune(
             known = results[space.contender.name]
             for number, drawn in proposals.propose(space, known, budget.trials):
                 trials.append(space.trial(number, budget.seeds, drawn))
-        found = run_trials(base, trials, budget, folder, command, work)
-        for result in found:
+        new_results = run_trials(base, trials, budget, folder, command, work)
+        for result in new_results:
             results[result.trial.contender.name].append(result)
-    for name, found in results.items():
-        if not best_of(found).error:
-            _write_best(folder / name, base, budget, found, command)
+    for name, method_results in results.items():
+        if not best_of(method_results).error:
+            _write_best(folder / name, base, budget, method_results, command)
     return results
 
 
