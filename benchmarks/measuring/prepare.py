@@ -57,11 +57,11 @@ SETTINGS = (
 
 def resolve(file: Path, overrides: dict[str, Value]) -> Experiment:
     """Return the experiment; one evaluated at its end alone stays so with other rounds."""
-    given = read_file(file)
-    if given.get("evaluate-every") == given.get("num-rounds", -1):
-        rounds = overrides.get("num-rounds", given["num-rounds"])
+    file_values = read_file(file)
+    if file_values.get("evaluate-every") == file_values.get("num-rounds", -1):
+        rounds = overrides.get("num-rounds", file_values["num-rounds"])
         overrides = {"evaluate-every": rounds, **overrides}
-    return Experiment.from_values({**given, "checkpoint-every": 0, **overrides})
+    return Experiment.from_values({**file_values, "checkpoint-every": 0, **overrides})
 
 
 def prepare(experiment: Experiment, folder: Path) -> None:
