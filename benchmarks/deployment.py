@@ -26,8 +26,8 @@ from fedsuite.engines.flower import (
 )
 from fedsuite.engines.processes import World
 from fedsuite.engines.staging import stage_app
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.models.arrays import model_arrays
 from fedsuite.results.reader import load_run
 

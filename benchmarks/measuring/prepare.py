@@ -18,9 +18,9 @@ import numpy as np
 
 from fedsuite.core.keys import Value
 from fedsuite.data import ClientData, FederatedData
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.experiment.experiment import Experiment, parse_assignment, read_file
 from fedsuite.experiment.key_catalog import known_keys
-from fedsuite.experiment.parts import experiment_model, federated_data
 from measuring.record import where
 
 PLAIN: dict[str, Value] = {

@@ -256,8 +256,8 @@ def partition(
 ) -> None:
     """Show who holds what: a table, and an HTML file with figures of it."""
     from fedsuite.cli.listings import partition_listing, shift_listing
+    from fedsuite.experiment.data_and_models import federated_data
     from fedsuite.experiment.experiment import Experiment
-    from fedsuite.experiment.parts import federated_data
     from fedsuite.results.report import write_partition
 
     data = federated_data(Experiment.load(file, overrides(settings)))

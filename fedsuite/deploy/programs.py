@@ -24,13 +24,12 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.own_process import with_fedsuite
 from fedsuite.deploy.clocks import clock_trouble
-from fedsuite.deploy.door import check_listening, door_command
 from fedsuite.deploy.endings import is_full
 from fedsuite.deploy.folders import (
     AUTHORITY,
-    DOOR,
     NODE_KEY,
     NODES,
+    PROXY_CONFIG,
     RUNS,
     SECRET,
     SERVER,
@@ -39,6 +38,7 @@ from fedsuite.deploy.folders import (
     SuperLinkFolder,
 )
 from fedsuite.deploy.preloaded import superexec
+from fedsuite.deploy.reverse_proxy import check_listening, proxy_command
 from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
@@ -233,7 +233,7 @@ def run_superlink(
     write
         Takes lines of progress.
     bind, opens
-        As for :func:`~fedsuite.deploy.door.check_listening`.
+        As for :func:`~fedsuite.deploy.reverse_proxy.check_listening`.
 
     Raises
     ------
@@ -242,8 +242,8 @@ def run_superlink(
     RunError
         If the SuperLink does not start, or a program ends by itself again and again.
     """
-    open_door = check_listening(folder.port, folder.fleet_port, bind, opens)
-    for warning in filter(None, (open_door, check_superlink(folder))):
+    open_api = check_listening(folder.port, folder.fleet_port, bind, opens)
+    for warning in filter(None, (open_api, check_superlink(folder))):
         write(warning)
     write_connection(folder)
     environment = superlink_environment(folder)
@@ -257,10 +257,10 @@ def run_superlink(
             f"SuperLink on {host}:{folder.port}, {len(folder.nodes)} nodes may join"
             + (f", registered now: {', '.join(fresh)}" if fresh else "")
         )
-        if not opens and (folder.path / DOOR).exists():
+        if not opens and (folder.path / PROXY_CONFIG).exists():
             write(
                 f"sites come in by port {folder.fleet_port}, through nginx: "
-                + shlex.join(door_command(folder.path))
+                + shlex.join(proxy_command(folder.path))
             )
         programs.watch(write)
 

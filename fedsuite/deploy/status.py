@@ -57,7 +57,7 @@ def list_nodes(folder: SuperLinkFolder) -> list[tuple[str, str]]:
 
 
 def list_runs(folder: SuperLinkFolder) -> list[Mapping[str, Any]]:
-    """Return Flower's facts of the runs."""
+    """Return Flower's records of the runs."""
     return _entries(ask(folder, "ls", CONNECTION, "--format", "json"), "runs")
 
 

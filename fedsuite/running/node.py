@@ -46,7 +46,7 @@ def node_experiment(run_config: Mapping[str, Value], node_config: NodeConfig) ->
     return experiment
 
 
-def tell_passed_over(run_config: Mapping[str, Value], experiment: Experiment) -> None:
+def warn_of_ignored_paths(run_config: Mapping[str, Value], experiment: Experiment) -> None:
     """Say in the node's log which paths of a message it takes no notice of, if any."""
     paths = {key: run_config.get(key.name, key.default) for key in path_keys()}
     keys = [key for key, value in paths.items() if value != experiment[key.name]]
@@ -72,7 +72,7 @@ def _is_simulated() -> bool:
     return ray.get_runtime_context().get_actor_id() is not None
 
 
-def plug_in_facts(experiment: Experiment) -> dict[str, str]:
+def plug_in_fingerprint(experiment: Experiment) -> dict[str, str]:
     """Return the fingerprint of code that is not fedsuite's, if any."""
     plug_ins = fingerprint(experiment.values)
     return {"plug-ins": plug_ins} if plug_ins else {}
@@ -104,7 +104,7 @@ def node_site(experiment: Experiment, node_config: NodeConfig) -> Site | None:
 
 
 @contextmanager
-def reasons_stay_here() -> Iterator[None]:
+def data_errors_stay_here() -> Iterator[None]:
     """Keep errors about a site's data, which may quote paths and rows, out of replies."""
     try:
         yield

@@ -22,8 +22,8 @@ from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, harmless, log_scope, write_line
 from fedsuite.data import DataSettings, FederatedData
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.paths import refuse_relative_paths
 from fedsuite.experiment.plug_ins import additions, fingerprint
 from fedsuite.experiment.rules import CHOICES, chosen_metric

@@ -21,8 +21,8 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.files import safetensors_arrays
 from fedsuite.core.keys import AUTO
 from fedsuite.core.registry import METHODS
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.decomposition import clients_take_part
 from fedsuite.messages.records import Arrays

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedsuite.clients.distillation.fedmd import REFERENCE, FedMDClient
 from fedsuite.core.errors import RunError
-from fedsuite.experiment.parts import network_model
+from fedsuite.experiment.data_and_models import network_model
 from fedsuite.messages.records import (
     ADVERSARIAL_GRADIENT,
     LOCAL_PHASE,

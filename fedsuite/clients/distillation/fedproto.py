@@ -70,8 +70,8 @@ class FedProtoClient(ClassTableClient):
         )
 
     @override
-    def told_counts(self, request: Request) -> Tensor:
-        present = super().told_counts(request)
+    def reported_counts(self, request: Request) -> Tensor:
+        present = super().reported_counts(request)
         if self.proto_aggregation != "count":
             return present
         return self._examples(len(present)) * present

@@ -85,7 +85,7 @@ def about_table(run: Run) -> Table:
     """Return how the run stands, when and where it ran, and on what data."""
     manifest = run.manifest
     machine = manifest.get("machine")
-    facts = {
+    rows = {
         "status": status(run),
         "error": manifest.get("error"),
         "rounds": f"{last_round(run)} of {run.experiment.get('num-rounds', '?')}",
@@ -98,7 +98,7 @@ def about_table(run: Run) -> Table:
         "experiment fingerprint": manifest.get("experiment_fingerprint"),
         "Flower's run": manifest.get("flwr_run_id"),
     }
-    return pairs("The run", {name: v for name, v in facts.items() if v is not None})
+    return pairs("The run", {name: v for name, v in rows.items() if v is not None})
 
 
 def version_table(run: Run) -> Table:

@@ -12,7 +12,7 @@ AGAIN_S = 30.0
 """Seconds between looks."""
 
 
-class Lacking:
+class MissingNodes:
     """A look at the nodes that a run needs: at once, and now and then until it begins.
 
     Parameters
