@@ -332,8 +332,8 @@ def report(
     from fedsuite.results.report import write_report
 
     options = evaluations, score, baseline
-    asked = len(runs) > 1 or options != (1, "accuracy", None)
-    write_report(runs, output, compare_runs(runs, *options) if asked else None)
+    compares = len(runs) > 1 or options != (1, "accuracy", None)
+    write_report(runs, output, compare_runs(runs, *options) if compares else None)
     print(f"report: {output}")
 
 

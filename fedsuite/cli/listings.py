@@ -40,9 +40,9 @@ def methods_table() -> Table:
         table.add_row(f"[bold]{escape(family)}[/bold]")
         for method in methods:
             strategy = load_strategy(method)
-            what = " ".join((strategy.__doc__ or "").partition("\n\n")[0].split())
+            summary = " ".join((strategy.__doc__ or "").partition("\n\n")[0].split())
             keys = ", ".join(key.name for key in strategy.method_keys())
-            table.add_row(*map(escape, (method.name, what, keys, method.paper)))
+            table.add_row(*map(escape, (method.name, summary, keys, method.paper)))
     return table
 
 

@@ -277,8 +277,8 @@ def interval_over_clients(
     """
     stream = numpy_stream(seed, "bootstrap-clients")
     x, y = _finite_vector(standalone), _finite_vector(federated)
-    chosen = stream.integers(len(x), size=(resamples, len(x)))
-    return _interval(collaborative_fairness(x, y), x[chosen], y[chosen], level)
+    resampled = stream.integers(len(x), size=(resamples, len(x)))
+    return _interval(collaborative_fairness(x, y), x[resampled], y[resampled], level)
 
 
 def critical_fairness(num_clients: int, level: float = 0.95) -> float:

@@ -87,13 +87,17 @@ def key(
         For a file or folder: the variable by which each machine names its own; "" if there
         is none.
     """
-    said: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
-    said |= {"needs": needs, "search": search, "words": words}
+    declaration: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
+    declaration |= {"needs": needs, "search": search, "words": words}
     if choices:
         # A registry is not read before a value is.
-        said["choices"] = choices if isinstance(choices, Registry) else tuple(choices)
-    said |= {"local": local, "path": path}
-    declared: T = field(default=default, metadata={_KEY: said, _HELP: help, _TOLD: told})
+        declaration["choices"] = (
+            choices if isinstance(choices, Registry) else tuple(choices)
+        )
+    declaration |= {"local": local, "path": path}
+    declared: T = field(
+        default=default, metadata={_KEY: declaration, _HELP: help, _TOLD: told}
+    )
     return declared
 
 
@@ -112,10 +116,10 @@ def given(
     init: Literal[True] = True,
 ) -> Any:
     """Declare a keyword of the constructor that experiments do not set."""
-    says = {_HELP: help, _TOLD: told}
+    metadata = {_HELP: help, _TOLD: told}
     if default_factory is not MISSING:
-        return field(default_factory=default_factory, metadata=says)
-    return field(default=default, metadata=says)
+        return field(default_factory=default_factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def part(*, help: str, init: Literal[True] = True) -> Any:
@@ -163,9 +167,9 @@ def _own_fields(cls: type) -> tuple[str, ...]:
 
 def _merged(before: Field[Any], changed: Field[Any]) -> Any:
     """Return a parent's field with what a subclass says of it anew."""
-    said = {name: value for name, value in changed.metadata[_KEY].items() if value}
+    changes = {name: value for name, value in changed.metadata[_KEY].items() if value}
     messages = changed.metadata[_TOLD] or before.metadata[_TOLD]
-    parts = {_KEY: {**before.metadata[_KEY], **said}, _TOLD: messages}
+    parts = {_KEY: {**before.metadata[_KEY], **changes}, _TOLD: messages}
     return field(default=changed.default, metadata={**before.metadata, **parts})
 
 

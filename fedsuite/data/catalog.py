@@ -211,8 +211,8 @@ def _added(name: str, code: str, loaded: object) -> DatasetSpec:
         raise ConfigError(
             f"{code} is a {type(loaded).__name__}: name a function or a DatasetSpec"
         )
-    what = (getattr(loaded, "__doc__", None) or "").partition("\n\n")[0]
-    description = " ".join(what.split())
+    summary = (getattr(loaded, "__doc__", None) or "").partition("\n\n")[0]
+    description = " ".join(summary.split())
     return DatasetSpec(name, description, 0, (), OwnRows, test_splits=(), reader=code)
 
 

@@ -227,8 +227,8 @@ def status(
     console.print(
         f"The certificate holds until {valid_until(loaded.path / SERVER):%Y-%m-%d}"
     )
-    there = runs or Path(superlink_environment(loaded)["FEDSUITE_RUNS"])
-    statuses = read_runs(there)
+    runs_folder = runs or Path(superlink_environment(loaded)["FEDSUITE_RUNS"])
+    statuses = read_runs(runs_folder)
     try:
         for table in federation_tables(loaded, statuses):
             console.print(table)
@@ -237,7 +237,7 @@ def status(
         start = f"fedsuite deploy superlink {loaded.path}"
         advice = f"the SuperLink does not answer ({error}): `{start}` starts it"
         console.print(Text(advice))
-    console.print(results_table(there, statuses))
+    console.print(results_table(runs_folder, statuses))
 
 
 def portable(experiment: "Experiment") -> "dict[str, Value]":

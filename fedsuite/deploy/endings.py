@@ -54,9 +54,9 @@ def failed_there(error: RunError, folder: SuperLinkFolder, run: Path) -> str:
     """
     again = shlex.join(["fedsuite", "resume", str(run)])
     for place in (folder.path, run):
-        there = next(p for p in (place, *place.parents) if p.exists())
-        if is_full(there):
-            left = shutil.disk_usage(there).free / 2**20
+        existing = next(p for p in (place, *place.parents) if p.exists())
+        if is_full(existing):
+            left = shutil.disk_usage(existing).free / 2**20
             return (
                 f"the disk of {place} is full ({left:.1f} MB left): free some, "
                 f"then `{again}` goes on; Flower's words: {error}"

@@ -50,16 +50,16 @@ def check_installed(plug_ins: object) -> None:
     # Of other packages no message learns whether they are here.
     versions = METHODS.versions() | MODELS.versions() | DATASETS.versions()
     for requirement in (part.strip() for part in plug_ins.split(",")):
-        package, sign, wanted = requirement.partition("==")
+        package, sign, required = requirement.partition("==")
         if not sign:
             raise ConfigError(f"key plug-ins = {plug_ins!r}: expected NAME==VERSION, ...")
         version = versions.get(package)
-        if version == wanted:
+        if version == required:
             continue
-        held = f"{version} is" if version else "it is not"
+        installed = f"{version} is" if version else "it is not"
         raise ConfigError(
-            f"the experiment needs the package {requirement}, and {held} installed here: "
-            f"install {requirement} where this process runs"
+            f"the experiment needs the package {requirement}, and {installed} installed "
+            f"here: install {requirement} where this process runs"
         )
 
 

@@ -90,10 +90,12 @@ def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
         for name in ("true", "nominal")
     }
     if not run.column("true_parameters_up")[0].size:
-        sent = {"up": "bytes_up", "down": "bytes_down_train"}
-        ledgers = {"sent": tuple(sent[way] for way in direction.names)}
+        byte_columns = {"up": "bytes_up", "down": "bytes_down_train"}
+        ledgers = {"sent": tuple(byte_columns[way] for way in direction.names)}
         if run.column(CODED)[0].size and direction is not Direction.DOWN:
-            ledgers["coded"] = tuple({**sent, "up": CODED}[w] for w in direction.names)
+            ledgers["coded"] = tuple(
+                {**byte_columns, "up": CODED}[w] for w in direction.names
+            )
     by_ledger = {}
     for ledger, columns in ledgers.items():
         missing = [name for name in columns if not run.column(name)[0].size]
@@ -169,8 +171,8 @@ def curve_table(cost_curves: Sequence[Curve], metric: str, words: str) -> Table:
 
 def _millions(parameters: float) -> tuple[float, float]:
     """Return parameters and their bytes, in millions."""
-    sent = float(parameters)
-    return sent / 1e6, sent * BYTES_PER_PARAMETER / 1e6
+    total = float(parameters)
+    return total / 1e6, total * BYTES_PER_PARAMETER / 1e6
 
 
 def common_targets(cost_curves: Sequence[Curve]) -> list[float]:

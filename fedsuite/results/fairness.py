@@ -159,8 +159,8 @@ def fairness_rows(
             raise RunError(f"{group.runs[0].path}: no accuracies per client to compare")
         rows += group_rows
     if ends:
-        there = "; ".join(group.label for group in group_runs(runs))
-        raise RunError(f"no experiment {next(iter(ends))!r}: there are {there}")
+        labels = "; ".join(group.label for group in group_runs(runs))
+        raise RunError(f"no experiment {next(iter(ends))!r}: there are {labels}")
     return tuple(rows)
 
 

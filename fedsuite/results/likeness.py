@@ -29,14 +29,14 @@ def partition_warnings(groups: Sequence[Group]) -> list[str]:
     if not groups:
         return []
     first = _draws(groups[0])
-    apart = [group.label for group in groups if not _draws(group) & first]
+    disjoint = [group.label for group in groups if not _draws(group) & first]
     partly = [
         group.label for group in groups if _draws(group) & first and _draws(group) != first
     ]
     lines = []
-    if apart:
+    if disjoint:
         lines.append(
-            f"no seed and partition of {groups[0].label} is one of {'; '.join(apart)}: "
+            f"no seed and partition of {groups[0].label} is one of {'; '.join(disjoint)}: "
             "what differs may be the data"
         )
     if partly:

@@ -151,18 +151,18 @@ class Run:
             Number of evaluations, at most.
         """
         by_round: dict[int, dict[Client, float]] = {}
-        asked: dict[int, int] = {}
+        num_asked: dict[int, int] = {}
         for row in self._rows(layout.CLIENTS):
             if row["phase"] != "evaluate" or row.get(column) is None:
                 continue
             server_round = row["round"]
             if server_round not in by_round:
-                by_round[server_round], asked[server_round] = {}, 0
+                by_round[server_round], num_asked[server_round] = {}, 0
                 # Rounds come in their order: earlier ones are no longer wanted.
                 for earlier in list(by_round)[:-last]:
                     del by_round[earlier]
             if row.get(counted_in(column)) != 0:
-                asked[server_round] += 1
+                num_asked[server_round] += 1
                 if is_fraction(row[column]):
                     by_round[server_round][row["client"]] = float(row[column])
         own = column if column.startswith("validation_") else "accuracy"
@@ -170,11 +170,11 @@ class Run:
             server_round = row["round"]
             # Of a round without a good reply nobody knows what the clients have.
             nobody = row.get("accuracy_clients") == 0
-            num_asked = row.get(f"{'accuracy' if nobody else own}_clients_asked")
-            if num_asked is not None and (asked or column == "accuracy"):
-                asked[server_round] = max(asked.get(server_round, 0), num_asked)
+            row_asked = row.get(f"{'accuracy' if nobody else own}_clients_asked")
+            if row_asked is not None and (num_asked or column == "accuracy"):
+                num_asked[server_round] = max(num_asked.get(server_round, 0), row_asked)
                 by_round.setdefault(server_round, {})
-        return [Scores(r, by_round[r], asked[r]) for r in sorted(by_round)[-last:]]
+        return [Scores(r, by_round[r], num_asked[r]) for r in sorted(by_round)[-last:]]
 
     def client_means(self, keys: Iterable[str]) -> dict[str, dict[int, float]]:
         """Return means over clients by round, each client counting once.
@@ -185,10 +185,10 @@ class Run:
             Phase and column, such as ``"evaluate_accuracy"``; every key is returned. The
             means of the same names in ``rounds.jsonl`` weight clients by examples.
         """
-        wanted = {key: key.partition("_")[::2] for key in keys}
-        values: dict[str, dict[int, list[float]]] = {key: {} for key in wanted}
+        phase_and_column = {key: key.partition("_")[::2] for key in keys}
+        values: dict[str, dict[int, list[float]]] = {key: {} for key in phase_and_column}
         for row in self._rows(layout.CLIENTS):
-            for key, (phase, column) in wanted.items():
+            for key, (phase, column) in phase_and_column.items():
                 if row["phase"] == phase and has_score(row, column):
                     values[key].setdefault(row["round"], []).append(float(row[column]))
         return {

@@ -119,15 +119,15 @@ def equal_rounds(num_rounds: int, budget: float, seconds: float) -> int:
     return max(1, math.floor(num_rounds * budget / seconds + 0.5))
 
 
-def chosen(timings: Sequence[Timing], asked: str | None, usual: str) -> Timing:
+def chosen(timings: Sequence[Timing], label: str | None, usual: str) -> Timing:
     """Return the experiment of a label, or else of the usual method, or else the first."""
-    if asked is None:
+    if label is None:
         methods = [timing.runs[0].experiment.get("method") for timing in timings]
         return timings[methods.index(usual) if usual in methods else 0]
     by_label = {timing.label: timing for timing in timings}
-    if asked not in by_label:
-        raise RunError(f"no experiment {asked!r}: there are {'; '.join(by_label)}")
-    return by_label[asked]
+    if label not in by_label:
+        raise RunError(f"no experiment {label!r}: there are {'; '.join(by_label)}")
+    return by_label[label]
 
 
 def last_round(run: Run) -> int:

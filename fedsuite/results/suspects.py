@@ -97,20 +97,20 @@ def suspects(run: Run) -> list[Suspect]:
     sites = [name.strip() for name in str(names).split(",")] if names else []
     clients = []
     for client in {**rows, **dict.fromkeys(_named(k, sites) for k in refused)}:
-        own = rows.get(client, [])
+        own_rows = rows.get(client, [])
         key = sites.index(client) if client in sites else client
-        lost = refused.get(key, set()) - {row["round"] for row in own}
-        asked = len(own) + len(lost)
+        refused_rounds = refused.get(key, set()) - {row["round"] for row in own_rows}
+        num_asked = len(own_rows) + len(refused_rounds)
         clients.append(
             Suspect(
                 client,
-                asked,
-                len(lost) / asked if asked else 0.0,
-                len(bounded.get(key, set())) / asked if asked else 0.0,
-                _numbers(own, "norm_ratio"),
-                _numbers(own, "weight"),
-                max(_numbers(own, "num_examples"), default=0.0),
-                max(_numbers(own, "claimed_examples"), default=None),
+                num_asked,
+                len(refused_rounds) / num_asked if num_asked else 0.0,
+                len(bounded.get(key, set())) / num_asked if num_asked else 0.0,
+                _numbers(own_rows, "norm_ratio"),
+                _numbers(own_rows, "weight"),
+                max(_numbers(own_rows, "num_examples"), default=0.0),
+                max(_numbers(own_rows, "claimed_examples"), default=None),
             )
         )
     return sorted(clients, key=lambda suspect: suspect.oddness)

@@ -297,11 +297,11 @@ def _work(
                 path.unlink()
         tasks.append(_task(folder, point, actions[point], engine))
     failures: list[str] = []
-    these = Work("runs", len(tasks))
+    missing_runs = Work("runs", len(tasks))
     work.leave_out(len(actions) - len(missing))
 
     def on_end(outcome: Outcome) -> None:
-        these.advance()
+        missing_runs.advance()
         work.advance()
         if outcome.error is not None:
             failures.append(f"{outcome.name}: {outcome.error}")
@@ -311,9 +311,9 @@ def _work(
             result = f"finished, {words}" if words else "finished"
         how = "failed: " if outcome.error is not None else ""
         seconds = f"{outcome.seconds:.1f} s"
-        left = these.seconds_left()
+        left = missing_runs.seconds_left()
         wait = f"  about {duration(left)} left" if left else ""
-        place = f"[{these.done:.0f}/{len(tasks)}]"
+        place = f"[{missing_runs.done:.0f}/{len(tasks)}]"
         print_line(f"{place} {outcome.name}  {how}{result}  {seconds}{wait}")
 
     with work:

@@ -166,8 +166,8 @@ def tune(
     while missing := [s for s in spaces if len(results[s.contender.name]) < budget.trials]:
         trials = []
         for space in missing:
-            known = results[space.contender.name]
-            for number, drawn in proposals.propose(space, known, budget.trials):
+            earlier = results[space.contender.name]
+            for number, drawn in proposals.propose(space, earlier, budget.trials):
                 trials.append(space.trial(number, budget.seeds, drawn))
         new_results = run_trials(base, trials, budget, folder, command, work)
         for result in new_results:

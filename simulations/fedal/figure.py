@@ -41,7 +41,7 @@ class Runs:
 
     def paired(self, first: str, second: str) -> list[float]:
         """Return accuracy of the first minus that of the second, over common seeds."""
-        one, other = self.by_experiment.get(first, {}), self.found.get(second, {})
+        one, other = self.by_experiment.get(first, {}), self.by_experiment.get(second, {})
         name = "whole_test_accuracy"
         seeds = sorted(one.keys() & other.keys())
         return [float(one[seed][name]) - float(other[seed][name]) for seed in seeds]

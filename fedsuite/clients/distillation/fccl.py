@@ -100,8 +100,8 @@ class FCCLClient(PublicExchangeClient):
             self._pretrain_steps = 0
             if not self._kept(PRETRAINED):
                 longer = replace(self.training, local_epochs=epochs, local_steps=0)
-                done = self.train_locally(request, "pretraining", training=longer)
-                self._pretrain_steps = done.num_steps
+                summary = self.train_locally(request, "pretraining", training=longer)
+                self._pretrain_steps = summary.num_steps
                 self._keep(PRETRAINED)
         if not self._kept(PREVIOUS):
             self._keep(PREVIOUS)

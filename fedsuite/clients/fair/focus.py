@@ -21,8 +21,8 @@ class FOCUSClient(MixtureClient):
 
     @override
     def on_train(self, request: Request) -> Reply:
-        known = self.load_state(request) if self.focus_memory else None
-        shares = self.shares_of(received_models(request), known)
+        last_state = self.load_state(request) if self.focus_memory else None
+        shares = self.shares_of(received_models(request), last_state)
         trained, summary = self.train_all(request, shares)
         stored = self.save_state(request, {SHARES: shares})
         return Reply(

@@ -21,8 +21,8 @@ class PFedCKClient(TwoModelsClient):
     def losses(
         self, received: nn.Module, own: nn.Module, features: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
-        here, there = with_features(received, features), with_features(own, features)
-        return self._taught(here, there, labels), self._taught(there, here, labels)
+        pair = with_features(received, features), with_features(own, features)
+        return self._taught(*pair, labels), self._taught(*pair[::-1], labels)
 
     def _taught(
         self, student: tuple[Tensor, Tensor], teacher: tuple[Tensor, Tensor], labels: Tensor

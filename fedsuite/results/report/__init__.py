@@ -75,7 +75,7 @@ def write_partition(data: FederatedData, title: str, output: Path) -> None:
     atomic_write(output, text.encode())
 
 
-def _html(shown: Page) -> str:
+def _html(content: Page) -> str:
     library, digest = _library()
     script = (_HERE / "page.js").read_text("utf-8")
     environment = Environment(
@@ -86,8 +86,8 @@ def _html(shown: Page) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("page.html").render(
-        page=shown,
-        figures=htmlsafe_json_dumps([figure.as_dict() for figure in shown.figures]),
+        page=content,
+        figures=htmlsafe_json_dumps([figure.as_dict() for figure in content.figures]),
         style=(_HERE / "page.css").read_text("utf-8"),
         script=script,
         library=library,

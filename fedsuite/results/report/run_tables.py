@@ -203,9 +203,9 @@ def reasons_table(runs: Sequence[Run]) -> Table:
             more = len(clients) - 5
             whom = most + (f" and {more} more" if more > 0 else "")
             rounds = [number(event.get("round")) or 0 for event in same]
-            what = _KINDS.get(kind, kind)
+            kind_words = _KINDS.get(kind, kind)
             ends = min(rounds), max(rounds)
-            lines.append((len(same), what, phase, cause, reason, whom, *ends))
+            lines.append((len(same), kind_words, phase, cause, reason, whom, *ends))
     lines.sort(key=lambda line: -line[0])
     head = ("times", "reply", "phase", "cause", "reason", "clients (times)")
     return table("Reasons", (*head, "first round", "last round"), lines)

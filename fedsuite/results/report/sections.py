@@ -107,13 +107,13 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
         comparison = compare([run.path for run in runs])
     score = comparison.score if comparison else ACCURACY
     rows = {id(run): client_rows(run, score) for run in runs}
-    drawn = [
+    all_figures = [
         *figures.curve_figures(groups),
         *client_figures(groups, rows, score),
         *sum_figures(groups),
     ]
     if len(runs) == 1:
-        drawn += _one(runs[0], rows[id(runs[0])], sections)
+        all_figures += _one(runs[0], rows[id(runs[0])], sections)
     elif comparison:
         _several(runs, groups, comparison, sections)
     if comparison:
@@ -127,16 +127,18 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
     tiles = _tiles(runs[0], comparison) if len(runs) == 1 else {}
     if tiles:
         tiles["clients"] = f"{len(rows[id(runs[0])].names):,}"
-    return _filled(Page(title, subtitle, tiles, tuple(sections.values()), tuple(drawn)))
+    return _filled(
+        Page(title, subtitle, tiles, tuple(sections.values()), tuple(all_figures))
+    )
 
 
 def partition_page(data: FederatedData, title: str) -> Page:
     """Return the page of who holds what."""
     counts = {"train": data.class_counts(), "test": data.test_class_counts()}
-    drawn = tuple(figures.holding_figures(counts, data.partition.shifts))
+    holding_figures = tuple(figures.holding_figures(counts, data.partition.shifts))
     fingerprint = f"data fingerprint {data.fingerprint}"
     sections = (Section("data", TITLES["data"]),)
-    return _filled(Page(words(title), fingerprint, {}, sections, drawn))
+    return _filled(Page(words(title), fingerprint, {}, sections, holding_figures))
 
 
 def _filled(empty: Page) -> Page:
