@@ -124,7 +124,7 @@ def init(
     ] = False,
 ) -> None:
     """Write an experiment to begin with into this folder: METHOD.toml."""
-    from fedsuite.cli.beginnings import ABOUT_DEPENDENCIES, write_app, write_experiment
+    from fedsuite.cli.starter_files import ABOUT_DEPENDENCIES, write_app, write_experiment
 
     if own_app:
         for path in write_app(method, Path()):

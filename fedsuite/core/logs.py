@@ -136,7 +136,7 @@ def write_line(line: str) -> None:
 
 @contextmanager
 def harmless(what: str, write: Callable[[str], None] = write_line) -> Iterator[None]:
-    """Tell in one line that something could not be made, in place of an error.
+    """Write one line, in place of an error, where something could not be made.
 
     For what is made of work that is done, such as its plots.
 

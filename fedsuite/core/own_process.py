@@ -37,7 +37,7 @@ def with_fedsuite(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def anywhere(values: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment that means in any working folder what it means in this one.
+    """Return an environment whose paths are absolute, so that any working folder will do.
 
     In it Python finds all code that this process finds, also where that comes from the
     current folder, from a script's folder or from a notebook's ``sys.path``.

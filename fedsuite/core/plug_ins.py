@@ -187,7 +187,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @property
     def others(self) -> str:
-        """What names there may be beside fedsuite's own, in words."""
+        """The names that are allowed beside fedsuite's own, in words."""
         of_code = ", or module:name of your own" if self.takes_code else ""
         return f", or a name that an installed package adds{of_code}"
 

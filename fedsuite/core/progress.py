@@ -114,7 +114,7 @@ class Work:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to draw: the moment to find out how far the work is."""
+        """Whether it is time to draw the progress again."""
         return self._display is not None and self._display.due
 
     def seconds_left(self) -> float | None:

@@ -323,7 +323,7 @@ class Declaring:
         }
 
     def unchanged(self) -> Mapping[str, Any]:
-        """Return the values by key that say nothing, where a key has no effect."""
+        """Return the default of each key, by name."""
         return {declared.name: declared.default for declared in self.KEYS}
 
     def __post_init__(self) -> None:

@@ -74,7 +74,7 @@ def _hold_out(data: SiteData, fraction: float, seed: int) -> tuple[Split, Split]
 
 
 def site_data(where: str, reader: str, data: object) -> SiteData:
-    """Return what somebody else's code made of rows, if it is in the form of SiteData.
+    """Return the rows of somebody else's code; refuse what has not the form of SiteData.
 
     Parameters
     ----------

@@ -183,7 +183,7 @@ def local(
     ] = None,
 ) -> None:
     """Rehearse a whole federation as processes of this machine."""
-    from fedsuite.deploy.endings import rehearsal_told
+    from fedsuite.deploy.endings import resumable_rehearsal
     from fedsuite.deploy.rehearsal import rehearse
     from fedsuite.engines.api import at_home
     from fedsuite.engines.staging import check_code
@@ -201,7 +201,7 @@ def local(
         # The nodes' folders go, and a resumed run needs what clients kept.
         values["state-dir"] = str(Path(str(values["output-dir"])) / ".state")
     check_code(values)
-    with rehearsal_told(values, nodes, output):
+    with resumable_rehearsal(values, nodes, output):
         rehearse(values, nodes, output, print_line)
 
 

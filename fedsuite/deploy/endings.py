@@ -71,7 +71,7 @@ def failed_there(error: RunError, folder: SuperLinkFolder, run: Path) -> str:
 
 
 @contextmanager
-def rehearsal_told(
+def resumable_rehearsal(
     run_config: Mapping[str, Value], num_nodes: int, kept: Path | None
 ) -> Iterator[None]:
     """Turn Ctrl-C in a rehearsal into a :class:`Stopped` with the command to go on.

@@ -1,4 +1,4 @@
-"""Says which nodes a run waits for, while it waits."""
+"""The nodes that a run waits for, named while it waits."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ AGAIN_S = 30.0
 
 
 class MissingNodes:
-    """A look at the nodes that a run needs: at once, and now and then until it begins.
+    """Names the nodes that a run waits for: at once, and now and then until it begins.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ def absolute_paths(values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def places(values: Mapping[str, Value]) -> dict[str, str]:
-    """Return by variable the folders that whoever starts nodes for a run gives them."""
+    """Return the folders that the nodes of a run get, by environment variable."""
     variables = {key.name: key.path for key in path_keys() if key.path}
     return {
         variables[name]: _absolute(path)

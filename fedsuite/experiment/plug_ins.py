@@ -22,7 +22,7 @@ ALLOWED_CODE_VARIABLE = "FEDSUITE_ALLOWED_CODE"
 
 
 def additions(values: Mapping[str, Value]) -> list[Addition]:
-    """Return what an experiment uses of other packages."""
+    """Return the methods, data sets and networks of other packages in an experiment."""
     networks = experiment_networks(values).distinct
     used = [
         METHODS.addition(str(values["method"])),

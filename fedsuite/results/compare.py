@@ -96,7 +96,7 @@ class Row:
 
     @property
     def short(self) -> str:
-        """Of how many clients the numbers are at the least; empty where of all."""
+        """The fewest clients that a number is over, in words; empty where it is all."""
         incomplete = [one for scores in self.scores.values() for one in scores if one.short]
         return min(incomplete, key=Scores.share).short if incomplete else ""
 

@@ -1,4 +1,4 @@
-"""Clients' contributions as methods measure them, against accuracies alone.
+"""Clients' contributions as methods measure them, against the accuracies reached alone.
 
 Figure 1(b) to (e) of FedAKD's paper. A contribution is a record of the last round: the
 reputation (CFFL, CGSV, FedAVE, FedSAC), or else the weight in the average, or else the

@@ -52,13 +52,13 @@ class Scores:
 
     @property
     def short(self) -> str:
-        """How many have a score, ``5 of 8 clients``; empty where all have."""
+        """How many clients have a score, ``5 of 8 clients``; empty where all have one."""
         return of_clients(len(self.of), self.num_asked)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, read from its folder; rows per client, of which there are many, when needed.
+    """A run, read from its folder; the many rows per client are read when needed.
 
     Parameters
     ----------

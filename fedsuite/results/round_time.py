@@ -112,9 +112,9 @@ def _times(rows: Sequence[dict[str, Any]], how: str, clock: Clock) -> NDArray[np
 
 
 def equal_rounds(num_rounds: int, budget: float, seconds: float) -> int:
-    """Return the rounds of ``seconds`` in ``num_rounds`` of ``budget`` seconds, at least 1.
+    """Return how many rounds of ``seconds`` take as long as ``num_rounds`` of ``budget``.
 
-    Halves are rounded up.
+    Halves are rounded up, and the least is 1.
     """
     return max(1, math.floor(num_rounds * budget / seconds + 0.5))
 

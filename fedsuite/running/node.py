@@ -1,4 +1,4 @@
-"""What a node makes of an experiment that came with a message.
+"""The experiment that a message brings to a node, and the data of the node.
 
 A message chooses no file, no folder, no column and no code of a node. It names what
 fedsuite and the packages on the node know by name, and the node's operator chose these
@@ -47,7 +47,7 @@ def node_experiment(run_config: Mapping[str, Value], node_config: NodeConfig) ->
 
 
 def warn_of_ignored_paths(run_config: Mapping[str, Value], experiment: Experiment) -> None:
-    """Say in the node's log which paths of a message it takes no notice of, if any."""
+    """Warn in the node's log of the paths of a message that it ignores, if any."""
     paths = {key: run_config.get(key.name, key.default) for key in path_keys()}
     keys = [key for key, value in paths.items() if value != experiment[key.name]]
     if keys:

@@ -1,4 +1,4 @@
-"""What is known before the start of mini-batches of one row, which some networks refuse.
+"""A check before the start for mini-batches of one row, which some networks refuse.
 
 A last mini-batch of one row joins the one before it, in the training itself.
 """

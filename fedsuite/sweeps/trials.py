@@ -219,7 +219,7 @@ class Space:
         )
 
     def values(self, number: int, drawn: Mapping[str, Value]) -> dict[str, Value]:
-        """Return what a trial names beside the problem."""
+        """Return the values that a trial sets beside those of the problem."""
         return {**self.constants, **drawn} if number else dict(self.contender.fixed)
 
     def draw(self, number: int, rate: float) -> dict[str, Value]:
@@ -302,7 +302,7 @@ def _result_of_run(
 
 
 def score_of(run: Run, objective: Objective) -> float:
-    """Return what a trial is chosen by; NaN for a run without validation accuracies.
+    """Return the score that chooses a trial; NaN for a run without validation accuracies.
 
     A client without a score counts as 0 %: without those whose training diverged the
     others' mean would look better.
@@ -320,7 +320,7 @@ def score_of(run: Run, objective: Objective) -> float:
 
 
 def score_words(run: Run, objective: Objective) -> str:
-    """Return what a trial is chosen by, in words."""
+    """Return the score that a trial is chosen by, in words."""
     short = left_out_of(run)
     words = f"validation score {score_of(run, objective):.2f} ({objective})"
     return f"{words}, {short} have one" if short else words

@@ -204,7 +204,7 @@ def run_trials(
 
 
 def tell_divergence(results: Sequence[Result]) -> None:
-    """Say so where a method fails, or learns nothing, in most of its space."""
+    """Warn where a method fails, or learns nothing, in most of its space."""
     lost = [result for result in results if not result.learnt]
     if len(lost) > len(results) / 2:
         failed = sum(bool(result.error) for result in lost)

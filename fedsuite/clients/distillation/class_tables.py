@@ -66,7 +66,7 @@ class ClassTableClient(PrivateModelClient):
         """Act on the trained model, such as gathering."""
 
     def reported_counts(self, request: Request) -> Tensor:
-        """Return what is sent beside the rows: 1 for each class that has one, else 0."""
+        """Return the counts sent beside the rows: 1 for each class with a row, else 0."""
         return self.gathered.counts > 0
 
     @override

@@ -22,14 +22,14 @@ from fedsuite.client import (
 )
 from fedsuite.clients.personal.several_models import (
     MixtureClient,
+    e_step,
     received_models,
     shares_before,
-    updated,
 )
 
 
 def mean_shares(log_responsibilities: Vector, log_shares: Vector) -> Vector:
-    """Return the logarithms of the columns' means; of no rows, those of before.
+    """Return the logarithms of the mean responsibilities; without rows, those of before.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class FedEMClient(MixtureClient):
     def on_train(self, request: Request) -> Reply:
         models = received_models(request)
         before = shares_before(models, self.load_state(request))
-        log_responsibilities = updated(before, self._row_losses(models))
+        log_responsibilities = e_step(before, self._row_losses(models))
         shares = mean_shares(log_responsibilities, before)
         if len(models) > 1:
             device = self.train_data.labels.device
@@ -76,7 +76,7 @@ class FedEMClient(MixtureClient):
 
     @override
     def updated_shares(self, models: Mapping[str, Arrays], log_shares: Vector) -> Vector:
-        return mean_shares(updated(log_shares, self._row_losses(models)), log_shares)
+        return mean_shares(e_step(log_shares, self._row_losses(models)), log_shares)
 
     @override
     def mini_batches(

@@ -26,8 +26,8 @@ from fedsuite.client import (
 )
 
 
-def updated(log_shares: Vector, losses: Vector) -> Vector:
-    """Return the logarithms of the shares after a step E, ``[.., models]``."""
+def e_step(log_shares: Vector, losses: Vector) -> Vector:
+    """Return the logarithms of the shares after an E-step, ``[.., models]``."""
     unscaled = log_shares - losses
     log_responsibilities: Vector = unscaled - np.logaddexp.reduce(
         unscaled, axis=-1, keepdims=True
@@ -84,10 +84,10 @@ class MixtureClient(SeveralModelsClient):
 
     @abstractmethod
     def updated_shares(self, models: Mapping[str, Arrays], log_shares: Vector) -> Vector:
-        """Return the logarithms of the shares after a step E from others, ``[models]``."""
+        """Return the logarithms of the shares after an E-step from others, ``[models]``."""
 
     def shares_of(self, models: Mapping[str, Arrays], state: Arrays | None) -> Vector:
-        """Return the logarithms of the shares after a step E from known or equal ones."""
+        """Return the logarithms of the shares after an E-step from known or equal ones."""
         return self.updated_shares(models, shares_before(models, state))
 
     def train_all(

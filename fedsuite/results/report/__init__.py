@@ -69,7 +69,7 @@ def report_html(runs: Sequence[Run], comparison: Comparison | None = None) -> st
 
 
 def write_partition(data: FederatedData, title: str, output: Path) -> None:
-    """Write the page of who holds what, which needs no run, into an HTML file."""
+    """Write the page of the rows that each client holds, which needs no run, as HTML."""
     text = _html(partition_page(data, title))
     make_folder(output.parent)
     atomic_write(output, text.encode())

@@ -1,4 +1,4 @@
-"""Figures of who is served how well."""
+"""Figures of the clients' accuracies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

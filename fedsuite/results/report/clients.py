@@ -1,4 +1,4 @@
-"""What the rows of a run's clients say, gathered in one pass."""
+"""Numbers of the rows of a run's clients, gathered in one pass."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -116,7 +116,7 @@ def _accuracy(row: dict[str, Any], score: str) -> float | None:
 
 
 def client_rows(run: Run, score: str = "accuracy") -> ClientRows:
-    """Return what the rows of the clients say, read once; ``score`` names the accuracy."""
+    """Return the numbers of the clients' rows, read once; ``score`` names the accuracy."""
     rows = ClientRows(score=score)
     rounds = max((int(number(row.get("round")) or 0) for row in run.rounds), default=0)
     clients = int(number(run.experiment.get("num-clients")) or 1)

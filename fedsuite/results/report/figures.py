@@ -249,7 +249,7 @@ def _faint(hex_code: str) -> str:
 def holding_figures(
     counts: Mapping[str, NDArray[np.int64] | None], shifts: Sequence[ClientShift] = ()
 ) -> list[Figure]:
-    """Return who holds what.
+    """Return the figures of the rows that each client holds.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What was run: keys, versions, fingerprints, machine, files, and how to repeat it."""
+"""Tables of a run: keys, versions, fingerprints, machine, files, and how to repeat it."""
 
 import shlex
 from collections import Counter
@@ -56,7 +56,7 @@ def declared_keys(values: Mapping[str, Any]) -> dict[str, tuple[Key, Value]]:
 
 
 def key_tables(run: Run) -> list[Table]:
-    """Return the keys that differ from the defaults, and the others."""
+    """Return the tables of the keys that differ from the defaults, and of the others."""
     declared = declared_keys(run.experiment)
     differing: list[tuple[object, ...]] = []
     others: list[tuple[object, ...]] = []
@@ -82,7 +82,7 @@ def _known(name: str) -> Key | None:
 
 
 def about_table(run: Run) -> Table:
-    """Return how the run stands, when and where it ran, and on what data."""
+    """Return the table of the run's status, times, machine and data."""
     manifest = run.manifest
     machine = manifest.get("machine")
     rows = {
@@ -102,7 +102,7 @@ def about_table(run: Run) -> Table:
 
 
 def version_table(run: Run) -> Table:
-    """Return the versions that the run used."""
+    """Return the table of the versions that the run used."""
     versions = run.manifest.get("versions")
     own_version = {"fedsuite": run.manifest.get("fedsuite")}
     return pairs(
@@ -113,7 +113,7 @@ def version_table(run: Run) -> Table:
 
 
 def data_table(run: Run) -> Table:
-    """Return the manifest's description of the data."""
+    """Return the table of the manifest's description of the data."""
     data = run.manifest.get("data")
     return pairs("Data", data if isinstance(data, dict) else {})
 
@@ -130,7 +130,7 @@ def last_round(run: Run) -> int:
 
 
 def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Comparison) -> Table:
-    """Return one line per run, with its numbers of the comparison and what it cost."""
+    """Return the table of the runs: their numbers of the comparison, and what they cost."""
     compared = {
         run.path: row.by_seed[run.experiment.get(SEED)]
         for group, row in zip(comparison.groups, comparison.rows, strict=True)
@@ -161,7 +161,7 @@ def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Compariso
 
 
 def cost_tables(run: Run) -> dict[str, Table]:
-    """Return the sums of traffic and of time, by section."""
+    """Return the tables of the sums of traffic and of time, by section."""
     cost = totals(run)
     down, up = cost["total_bytes_down"], cost["total_bytes_up"]
     rounds = max(len(run.rounds), 1)
@@ -183,7 +183,7 @@ def cost_tables(run: Run) -> dict[str, Table]:
 
 
 def reasons_table(runs: Sequence[Run]) -> Table:
-    """Return why replies were not used: each reason with its number, clients and rounds.
+    """Return the table of the reasons why replies were not used, with clients and rounds.
 
     A cause with very many different reasons is one line, shown by its first.
     """
@@ -212,7 +212,7 @@ def reasons_table(runs: Sequence[Run]) -> Table:
 
 
 def checkpoint_table(run: Run) -> Table:
-    """Return the models and checkpoints in the run's folder, with their sizes."""
+    """Return the table of the models and checkpoints in the run's folder."""
     files = [run.path / layout.MODEL, run.path / layout.BEST_MODEL]
     files += sorted((run.path / "checkpoints").glob("*.safetensors"))
     lines = []

@@ -133,7 +133,7 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
 
 
 def partition_page(data: FederatedData, title: str) -> Page:
-    """Return the page of who holds what."""
+    """Return the page of the rows that each client holds."""
     counts = {"train": data.class_counts(), "test": data.test_class_counts()}
     holding_figures = tuple(figures.holding_figures(counts, data.partition.shifts))
     fingerprint = f"data fingerprint {data.fingerprint}"

@@ -1,4 +1,4 @@
-"""First experiment or Flower app of a user (``fedsuite init``)."""
+"""Files to begin with: an experiment, or a Flower app (``fedsuite init``)."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
