@@ -339,10 +339,8 @@ def _row_correlations(
     x = x - x.mean(axis=1, keepdims=True)
     y = y - y.mean(axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        correlations = (x * y).sum(axis=1) / np.sqrt(
-            (x * x).sum(axis=1) * (y * y).sum(axis=1)
-        )
-    return np.where(constant, np.nan, np.clip(correlations, -1, 1))
+        pearson = (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
+    return np.where(constant, np.nan, np.clip(pearson, -1, 1))
 
 
 def _fractions(values: ArrayLike) -> NDArray[np.float64]:

@@ -87,18 +87,14 @@ def key(
         For a file or folder: the variable by which each machine names its own; "" if there
         is none.
     """
-    declaration: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
-    declaration |= {"needs": needs, "search": search, "words": words}
+    spec: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
+    spec |= {"needs": needs, "search": search, "words": words}
     if choices:
         # A registry is not read before a value is.
-        declaration["choices"] = (
-            choices if isinstance(choices, Registry) else tuple(choices)
-        )
-    declaration |= {"local": local, "path": path}
-    declared: T = field(
-        default=default, metadata={_KEY: declaration, _HELP: help, _TOLD: told}
-    )
-    return declared
+        spec["choices"] = choices if isinstance(choices, Registry) else tuple(choices)
+    spec |= {"local": local, "path": path}
+    entry: T = field(default=default, metadata={_KEY: spec, _HELP: help, _TOLD: told})
+    return entry
 
 
 @overload
@@ -132,8 +128,8 @@ def part(*, help: str, init: Literal[True] = True) -> Any:
 
 def state(*, default_factory: Callable[[], T], init: Literal[False] = False) -> T:
     """Declare an attribute that starts anew in each object and is no keyword."""
-    declared: T = field(init=init, default_factory=default_factory)
-    return declared
+    entry: T = field(init=init, default_factory=default_factory)
+    return entry
 
 
 def _kebab(name: str) -> str:
@@ -175,11 +171,9 @@ def _merged(before: Field[Any], changed: Field[Any]) -> Any:
 
 def _inherited(cls: type, name: str) -> Field[Any] | None:
     for parent in cls.__mro__[1:]:
-        inherited: Field[Any] | None = (
-            vars(parent).get("__dataclass_fields__", {}).get(name)
-        )
-        if inherited is not None:
-            return inherited
+        entry: Field[Any] | None = vars(parent).get("__dataclass_fields__", {}).get(name)
+        if entry is not None:
+            return entry
     return None
 
 

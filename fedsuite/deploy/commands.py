@@ -48,20 +48,14 @@ def init(
     days: DaysOption = 365,
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
-    from fedsuite.deploy.folders import (
-        KEEPER,
-        NODES,
-        PROXY_CONFIG,
-        SUPERLINK,
-        init_federation,
-    )
+    from fedsuite.deploy.folders import KEEPER, NODES, PROXY, SUPERLINK, init_federation
 
     names = [name.strip() for name in nodes.split(",")]
     hosts = [host.strip() for host in superlink.split(",")]
     init_federation(output, hosts, names, port=port, fleet_port=fleet_port, days=days)
     print(f"{output / KEEPER}: for a safe, off the server, until `deploy renew` needs it")
     print(f"{output / SUPERLINK}: for the server; keep its keys there")
-    config = output / SUPERLINK / PROXY_CONFIG
+    config = output / SUPERLINK / PROXY
     if config.exists():
         print(f"{config}: for nginx before it, on port {fleet_port}")
     for name in names:

@@ -41,7 +41,7 @@ AUTHORITY, AUTHORITY_KEY = "ca.crt", "ca.key"
 SERVER, SERVER_KEY = "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC_KEY = "key", "key.pub"
 SECRET = "superexec.secret"
-PROXY_CONFIG = "nginx.conf"
+PROXY = "nginx.conf"
 RUNS = "runs"
 AUTHORITY_DAYS = 3650
 PORT, FLEET_PORT = 8000, 8443
@@ -191,7 +191,7 @@ def init_federation(
     addresses: dict[str, Any] = {"hosts": list(hosts), "port": port, "fleet-port": fleet}
     addresses["nodes"] = list(nodes)
     if fleet != port and not fleet_is_grpc():
-        _write(superlink / PROXY_CONFIG, nginx_config(port, fleet).encode())
+        _write(superlink / PROXY, nginx_config(port, fleet).encode())
     # Last, so that a folder with this file is whole.
     _write(superlink / SUPERLINK_FILE, tomli_w.dumps(addresses).encode())
 

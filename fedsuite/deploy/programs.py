@@ -29,7 +29,7 @@ from fedsuite.deploy.folders import (
     AUTHORITY,
     NODE_KEY,
     NODES,
-    PROXY_CONFIG,
+    PROXY,
     RUNS,
     SECRET,
     SERVER,
@@ -257,7 +257,7 @@ def run_superlink(
             f"SuperLink on {host}:{folder.port}, {len(folder.nodes)} nodes may join"
             + (f", registered now: {', '.join(fresh)}" if fresh else "")
         )
-        if not opens and (folder.path / PROXY_CONFIG).exists():
+        if not opens and (folder.path / PROXY).exists():
             write(
                 f"sites come in by port {folder.fleet_port}, through nginx: "
                 + shlex.join(proxy_command(folder.path))

@@ -295,9 +295,7 @@ def _number_of_sites(values: Mapping[str, Value]) -> dict[str, Value]:
     return {"num-clients": len(names)} if names else {}
 
 
-def _foreign_keys(
-    given_values: Mapping[str, object], overridden: Collection[str]
-) -> list[str]:
+def _foreign_keys(values: Mapping[str, object], overridden: Collection[str]) -> list[str]:
     """Return the keys of a file whose method, model or the like an override replaced.
 
     Raises
@@ -306,7 +304,7 @@ def _foreign_keys(
         If another key does not apply, unless its value is the default.
     """
     foreign = []
-    for name, value in given_values.items():
+    for name, value in values.items():
         if name not in known_keys():
             raise unknown_key(name)
         if is_default(name, value):
@@ -321,19 +319,17 @@ def _foreign_keys(
 
 
 def _keys_that_apply(
-    given_values: Mapping[str, object], own: Mapping[str, Value]
+    values: Mapping[str, object], own: Mapping[str, Value]
 ) -> Iterator[Sequence[Key]]:
     yield tuple(shared_keys().values())
     for selector in SELECTORS:
-        yield keys_of(selector, _choice(selector, given_values, own))
+        yield keys_of(selector, _choice(selector, values, own))
 
 
-def _choice(
-    selector: str, given_values: Mapping[str, object], own: Mapping[str, Value]
-) -> str:
+def _choice(selector: str, values: Mapping[str, object], own: Mapping[str, Value]) -> str:
     """Return the checked value, as TOML text, of a key that selects others."""
     key = shared_keys()[selector]
-    value = given_values.get(selector, AUTO)
+    value = values.get(selector, AUTO)
     if value == AUTO:
         value = own.get(selector, key.default)
     value = key.parse(value)

@@ -83,13 +83,9 @@ def experiment_networks(values: Mapping[str, Value]) -> Networks:
         own = tuple((key.name, values[key.name]) for key in MODELS[name].settings.KEYS)
         return Networks((Network(name, own),), (0,) * num_clients)
     entries = parse_networks(settings.client_models)
-    entry_of_client = assign(
-        len(entries), settings.client_model_assignment, num_clients, seed
-    )
+    entry_of = assign(len(entries), settings.client_model_assignment, num_clients, seed)
     distinct = tuple(dict.fromkeys(entries))
-    return Networks(
-        distinct, tuple(distinct.index(entries[entry]) for entry in entry_of_client)
-    )
+    return Networks(distinct, tuple(distinct.index(entries[entry]) for entry in entry_of))
 
 
 def parse_networks(text: str, key: str = "client-models") -> tuple[Network, ...]:

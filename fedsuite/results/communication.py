@@ -90,12 +90,10 @@ def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
         for name in ("true", "nominal")
     }
     if not run.column("true_parameters_up")[0].size:
-        byte_columns = {"up": "bytes_up", "down": "bytes_down_train"}
-        ledgers = {"sent": tuple(byte_columns[way] for way in direction.names)}
+        by_way = {"up": "bytes_up", "down": "bytes_down_train"}
+        ledgers = {"sent": tuple(by_way[way] for way in direction.names)}
         if run.column(CODED)[0].size and direction is not Direction.DOWN:
-            ledgers["coded"] = tuple(
-                {**byte_columns, "up": CODED}[w] for w in direction.names
-            )
+            ledgers["coded"] = tuple({**by_way, "up": CODED}[w] for w in direction.names)
     by_ledger = {}
     for ledger, columns in ledgers.items():
         missing = [name for name in columns if not run.column(name)[0].size]

@@ -234,10 +234,8 @@ def to_csv(comparison: Comparison) -> str:
     lines: list[Sequence[object]] = [["label", "seeds", "rounds_min", "rounds_max", *names]]
     for row in comparison.rows:
         numbers: list[float | None] = []
-        for seed_spread in row.metrics.values():
-            numbers += (
-                [None, None] if seed_spread is None else [seed_spread.mean, seed_spread.std]
-            )
+        for metric in row.metrics.values():
+            numbers += [None, None] if metric is None else [metric.mean, metric.std]
         lines.append([row.label, row.num_seeds, *row.num_rounds, *numbers])
     return csv_table(lines)
 

@@ -66,26 +66,24 @@ def write_contributions(
 ) -> None:
     """Write the contributions of runs; ``alone`` has Standalone by the folder of a run."""
     groups = group_runs(runs)
-    by_run = [
-        contributions(g.label, run, alone[run.path]) for g in groups for run in g.runs
-    ]
+    rows = [contributions(g.label, run, alone[run.path]) for g in groups for run in g.runs]
     columns = ("experiment", "seed", "contribution", "Pearson r", "least", "largest")
     cells = [
         (c.label, str(c.seed), c.kind, c.correlation, min(c.shares), max(c.shares))
-        for c in by_run
+        for c in rows
     ]
     note = (
         "Contributions in the last round of each client, as shares of 1, against its "
         "accuracy alone on its own test rows; r is left out where it is undefined."
     )
-    files.write(Table(columns, cells, note), contribution_figure(groups, by_run))
+    files.write(Table(columns, cells, note), contribution_figure(groups, rows))
 
 
-def contribution_figure(groups: Sequence[Group], by_run: Sequence[Contributions]) -> Figure:
+def contribution_figure(groups: Sequence[Group], rows: Sequence[Contributions]) -> Figure:
     """Draw contribution against accuracy alone, one panel per experiment."""
     figure, grid = panels(len(groups), min(3, len(groups)), 3.9, 3.3)
     for axes, group in zip(grid, groups, strict=True):
-        own = [c for c in by_run if c.label == group.label]
+        own = [c for c in rows if c.label == group.label]
         for index, one in enumerate(own):
             x, colour = 100 * np.array(one.alone), PALETTE[index % len(PALETTE)]
             axes.plot(x, one.shares, "o", color=colour, markersize=4, alpha=0.8)

@@ -204,10 +204,8 @@ def instructions(timings: Sequence[Timing], equal: Sequence[int]) -> list[str]:
 def _seconds(timing: Timing) -> list[Cell]:
     cells: list[Cell] = []
     for clock in Clock:
-        quartiles = timing.seconds.get(clock)
-        cells += (
-            [quartiles.median, quartiles.low, quartiles.high] if quartiles else [None] * 3
-        )
+        times = timing.seconds.get(clock)
+        cells += [times.median, times.low, times.high] if times else [None] * 3
     return cells
 
 

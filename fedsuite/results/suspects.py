@@ -84,9 +84,7 @@ def suspects(run: Run) -> list[Suspect]:
     for row in run.clients():
         if row["phase"] == "train":
             rows[row["client"]].append(row)
-    if not any(
-        "update_norm" in row for client_rows in rows.values() for row in client_rows
-    ):
+    if not any("update_norm" in row for own in rows.values() for row in own):
         raise RunError(
             f"{run.path}: no client's row has update_norm: its clients sent no models"
         )

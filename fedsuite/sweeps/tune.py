@@ -113,17 +113,15 @@ def tune_file(
     results = tune(base, contenders, budget, folder, command, work)
     write_page(folder, file.name, budget.objective, results, command)
     print_line(f"page: {folder / 'README.md'}")
-    for method_results in results.values():
-        tell_divergence(method_results)
-    lost = [
-        name for name, method_results in results.items() if best_of(method_results).error
-    ]
+    for trials in results.values():
+        tell_divergence(trials)
+    lost = [name for name, trials in results.items() if best_of(trials).error]
     if lost:
         raise RunError(
             f"all trials of {', '.join(lost)} failed; the first: "
             f"{results[lost[0]][0].error}; logs: {folder / TRIALS / 'logs'}"
         )
-    return {name: best_of(method_results) for name, method_results in results.items()}
+    return {name: best_of(trials) for name, trials in results.items()}
 
 
 def tuning_base(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:

@@ -29,10 +29,8 @@ from fedsuite.client import (
 def e_step(log_shares: Vector, losses: Vector) -> Vector:
     """Return the logarithms of the shares after an E-step, ``[.., models]``."""
     unscaled = log_shares - losses
-    log_responsibilities: Vector = unscaled - np.logaddexp.reduce(
-        unscaled, axis=-1, keepdims=True
-    )
-    return log_responsibilities
+    normaliser: Vector = np.logaddexp.reduce(unscaled, axis=-1, keepdims=True)
+    return unscaled - normaliser
 
 
 def shares_before(models: Mapping[str, Arrays], state: Arrays | None) -> Vector:

@@ -182,10 +182,8 @@ def _handed_over(words: list[str], name: str) -> bool:
 
 def _peer_user(line: socket.socket) -> int:
     """Return the number of the user at the other end of a Unix socket."""
-    credentials = line.getsockopt(
-        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
-    )
-    user: int = struct.unpack("3i", credentials)[1]
+    peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    user: int = struct.unpack("3i", peer)[1]
     return user
 
 
