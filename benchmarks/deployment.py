@@ -26,8 +26,8 @@ from fedsuite.engines.flower import (
 )
 from fedsuite.engines.processes import World
 from fedsuite.engines.staging import stage_app
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.models.arrays import model_arrays
 from fedsuite.results.reader import load_run
 
@@ -139,7 +139,7 @@ def measure(
     nodes: int, experiment: Experiment, repeats: int, *, preload: bool
 ) -> dict[str, list[tuple[float, float]]]:
     """Return seconds a round, and CPU seconds a message, of each arm and repeat."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ARMS}
+    timings: dict[str, list[tuple[float, float]]] = {name: [] for name in ARMS}
 
     def drive(world: World) -> None:
         place = world.folder / "federation"
@@ -156,10 +156,10 @@ def measure(
                 rounds = int(experiment["num-rounds"])
                 # fedsuite says hello, and evaluates once.
                 messages = nodes * (rounds + (2 if name == "fedsuite" else 0))
-                found[name].append((statistics.fmean(seconds[1:]), used / messages))
+                timings[name].append((statistics.fmean(seconds[1:]), used / messages))
 
     in_world(drive)
-    return found
+    return timings
 
 
 def main() -> None:
@@ -178,8 +178,8 @@ def main() -> None:
             experiment = experiment_of(MODELS[model], nodes, arguments.rounds)
             for loaded in arguments.loaded:
                 preload = LOADED[loaded]
-                found = measure(nodes, experiment, arguments.repeats, preload=preload)
-                for name, pairs in found.items():
+                timings = measure(nodes, experiment, arguments.repeats, preload=preload)
+                for name, pairs in timings.items():
                     print(
                         f"| {nodes} | {model} | {loaded} | {name} {row(pairs)}", flush=True
                     )

@@ -33,9 +33,9 @@ TESTS: tuple[str, ...] = (sys.executable, "-m", "pytest", "-q", "tests/test_gpu.
 NO_GPU = "CPU, faked"
 
 
-def real_data(given: str | None) -> Path | None:
+def real_data(folder: str | None) -> Path | None:
     """Return the folder that holds the data sets; None if one of them lacks."""
-    named = given or os.environ.get("FEDSUITE_DATA")
+    named = folder or os.environ.get("FEDSUITE_DATA")
     if named and all(any(Path(named, s).glob("*.parquet")) for s in SETS.values()):
         return Path(named).resolve()
     return None

@@ -159,10 +159,10 @@ def traced_run() -> Trace:
     from fedsuite.experiment.run_settings import RunSettings
 
     there = {"method", *(key.name for key in RunSettings.KEYS)}
-    given = {key: value for key, value in RUN.items() if key in there}
+    run_keys = {key: value for key, value in RUN.items() if key in there}
     trace, profiled = Trace(), sys.getprofile()
     with tempfile.TemporaryDirectory() as folder:
-        words = [f"{key}={str(value).lower()}" for key, value in given.items()]
+        words = [f"{key}={str(value).lower()}" for key, value in run_keys.items()]
         options = [x for word in (*words, f"output-dir={folder}") for x in ("--set", word)]
         quickstart = str(ROOT / "simulations" / "quickstart.toml")
         sys.argv = ["fedsuite", "run", quickstart, "--engine", "local", *options]
@@ -222,11 +222,11 @@ def rows() -> Iterator[tuple[str, str]]:
     yield "frames above a client's gradient step", str(trace.frames_above_a_step)
     classes = [load_strategy(method) for method in METHODS.values()]
     ancestors = [
-        sum(base.__module__.startswith("fedsuite.") for base in made.__mro__[1:])
-        for made in classes
+        sum(base.__module__.startswith("fedsuite.") for base in strategy.__mro__[1:])
+        for strategy in classes
     ]
     yield "ancestors of a strategy, of all methods", f"{min(ancestors)}-{max(ancestors)}"
-    keywords = [len(inspect.signature(made).parameters) for made in classes]
+    keywords = [len(inspect.signature(strategy).parameters) for strategy in classes]
     yield "keywords of a strategy, of all methods", f"{min(keywords)}-{max(keywords)}"
     outer: dict[str, set[str]] = {room.split("/")[0]: set() for room in rooms}
     for room, others in rooms.items():

@@ -47,16 +47,16 @@ def main() -> None:
     if arguments.data_dir:
         settings.append(f"data-dir={os.path.abspath(arguments.data_dir)}")
     options = [word for setting in settings for word in ("--set", setting)]
-    found: dict[int, list[dict[str, float]]] = {count: [] for count in arguments.clients}
+    by_count: dict[int, list[dict[str, float]]] = {count: [] for count in arguments.clients}
     for _ in range(arguments.repeats):
         for count in arguments.clients:
-            found[count].append(measure(count, options))
-            print(count, found[count][-1], file=sys.stderr)
-    base = found[arguments.clients[0]]
+            by_count[count].append(measure(count, options))
+            print(count, by_count[count][-1], file=sys.stderr)
+    base = by_count[arguments.clients[0]]
     over = f"/ {arguments.clients[0]}"
     header = ("clients", "peak MiB", over, "s/round", "CPU s/round", over, "stored MiB")
     rows = []
-    for count, runs in found.items():
+    for count, runs in by_count.items():
         peaks, used = ([r[key] for r in runs] for key in ("peak_mib", "cpu"))
         rows.append(
             (
@@ -69,7 +69,7 @@ def main() -> None:
                 f"{statistics.median(r['stored_mib'] for r in runs):.0f}",
             )
         )
-    keep(arguments.output, {"set": settings, "runs": found}, markdown(header, rows))
+    keep(arguments.output, {"set": settings, "runs": by_count}, markdown(header, rows))
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ def follow(
             tree.look()
             tree.weigh()
         looks += 1
-        found = lines.read_bytes().count(b"\n") if lines.exists() else 0
+        num_lines = lines.read_bytes().count(b"\n") if lines.exists() else 0
         cpu = tree.cpu()
-        marks += [(time.monotonic() - began, cpu)] * (found - len(marks))
+        marks += [(time.monotonic() - began, cpu)] * (num_lines - len(marks))
         time.sleep(POLL_S)
     return marks[:rounds], tree.peak_kib
 
@@ -76,20 +76,20 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--output", type=Path, default=BENCHMARKS / "results/million.json")
     arguments = parser.parse_args()
-    found: dict[int, dict[str, float]] = {}
+    by_count: dict[int, dict[str, float]] = {}
     for count in arguments.clients:
-        found[count] = measure(count, arguments.rounds, arguments.set)
-        print(count, found[count], file=sys.stderr)
-    base = found[arguments.clients[0]]
+        by_count[count] = measure(count, arguments.rounds, arguments.set)
+        print(count, by_count[count], file=sys.stderr)
+    base = by_count[arguments.clients[0]]
     header = ("clients", "start s", "CPU s", "peak MiB", "/ first", "s/round", "/ first")
     header += ("CPU s/round", "/ first")
     rows = []
-    for count, run in found.items():
+    for count, run in by_count.items():
         row = [f"{count}", f"{run['start']:.1f}", f"{run['start_cpu']:.1f}"]
         for key, digits in (("peak_mib", 0), ("seconds", 2), ("cpu", 2)):
             row += [f"{run[key]:.{digits}f}", f"{run[key] / base[key]:.2f}"]
         rows.append(tuple(row))
-    keep(arguments.output, {"set": arguments.set, "runs": found}, markdown(header, rows))
+    keep(arguments.output, {"set": arguments.set, "runs": by_count}, markdown(header, rows))
 
 
 if __name__ == "__main__":

@@ -70,11 +70,11 @@ def main() -> None:
         name, nodes = arguments.one
         start(name, clients, int(nodes), rounds, arguments.folder)
         return
-    found: dict[str, list[dict]] = {name: [] for name in arguments.arms}
+    by_arm: dict[str, list[dict]] = {name: [] for name in arguments.arms}
     for _ in range(arguments.repeats):
         for name in arguments.arms:
             seconds, watched = measure(name, clients, rounds)
-            found[name].append(
+            by_arm[name].append(
                 {
                     "seconds": statistics.fmean(seconds),
                     "wall": watched.wall,
@@ -82,13 +82,13 @@ def main() -> None:
                     "peak_mib": watched.peak_mib,
                 }
             )
-            print(name, found[name][-1], file=sys.stderr)
+            print(name, by_arm[name][-1], file=sys.stderr)
     header = ("arm", "s/round", "whole run, s", "whole run, CPU s", "peak MiB")
     rows = []
-    for name, runs in found.items():
+    for name, runs in by_arm.items():
         cells = [two([r[key] for r in runs], 2) for key in ("seconds", "wall", "cpu")]
         rows.append((name, *cells, two([r["peak_mib"] for r in runs], 0)))
-    results = {"clients": clients, "rounds": rounds, "runs": found}
+    results = {"clients": clients, "rounds": rounds, "runs": by_arm}
     keep(arguments.output, results, markdown(header, rows))
 
 

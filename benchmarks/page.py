@@ -116,8 +116,8 @@ def targets_table(runs: Mapping[str, list[ArmRun]]) -> str:
         for case in filter(runs.__contains__, target.cases):
             arm, base = (middle(runs[case], a, target.measure) for a in target[2:4])
             met = arm / base <= target.most
-            found = f"{case.upper()} {arm / base:.2f}"
-            cells.append(found if met else f"**{found}, missed**")
+            ratio = f"{case.upper()} {arm / base:.2f}"
+            cells.append(ratio if met else f"**{ratio}, missed**")
         rows.append((target.words, f"{target.most:g}", ", ".join(cells)))
     return markdown(("target", "at most", "found"), rows)
 
@@ -129,15 +129,17 @@ def case_table(results: Mapping[str, Any]) -> str:
     if results["work"]:
         parts.append(work_table(runs, results["work"], "local"))
     repeats = max(map(len, by_arm(runs).values()))
-    told = f"{results['settings']['num-rounds']} rounds, {repeats} repeats; "
-    return "\n\n".join([*filter(None, parts), note(f"{told}{where(results['facts'])}")])
+    rounds_and_repeats = f"{results['settings']['num-rounds']} rounds, {repeats} repeats; "
+    return "\n\n".join(
+        [*filter(None, parts), note(f"{rounds_and_repeats}{where(results['facts'])}")]
+    )
 
 
 def glance_table(ratios: Mapping[str, Mapping[str, float]]) -> str:
     """Return the table of all cases, seconds of a round over the floor's."""
     rows = [
-        (case, *(f"{found[arm]:.2f}" if arm in found else "-" for arm in GLANCE))
-        for case, found in ratios.items()
+        (case, *(f"{arm_ratios[arm]:.2f}" if arm in arm_ratios else "-" for arm in GLANCE))
+        for case, arm_ratios in ratios.items()
     ]
     return markdown(("case", *GLANCE), rows)
 
@@ -162,8 +164,8 @@ def filled(text: str, tables: Mapping[str, str]) -> str:
 
 def measured() -> dict[str, list[ArmRun]]:
     """Return the runs of each case that was measured."""
-    found = {name: read(name) for name in CASES}
-    return {n: [ArmRun.of(row) for row in f["runs"]] for n, f in found.items() if f}
+    by_case = {name: read(name) for name in CASES}
+    return {n: [ArmRun.of(row) for row in f["runs"]] for n, f in by_case.items() if f}
 
 
 def all_ratios() -> dict[str, dict[str, float]]:
@@ -175,8 +177,8 @@ def all_tables() -> dict[str, str]:
     """Return the page's tables by name."""
     tables = {name: case_table(read(name)) for name in measured()}
     for name in OTHERS:
-        if found := read(name):
-            tables[name] = f"{found['table']}\n\n{note(where(found['where']))}"
+        if results := read(name):
+            tables[name] = f"{results['table']}\n\n{note(where(results['where']))}"
     tables["targets"] = targets_table(measured())
     tables["glance"] = glance_table(all_ratios())
     return tables
@@ -185,8 +187,8 @@ def all_tables() -> dict[str, str]:
 def main() -> None:
     """Write the page and the picture."""
     shown = {
-        case: {arm: found[arm] for arm in GLANCE if arm in found}
-        for case, found in all_ratios().items()
+        case: {arm: arm_ratios[arm] for arm in GLANCE if arm in arm_ratios}
+        for case, arm_ratios in all_ratios().items()
     }
     plot_glance(shown, BENCHMARKS / "results" / "glance.png")
     PAGE.write_text(filled(PAGE.read_text("utf-8"), all_tables()), "utf-8")

@@ -62,8 +62,8 @@ def part_of(function: Function) -> str:
     path, _, name = function
     if path == "~":
         return KERNELS if "torch" in name else ""
-    found = (part for place, part in PLACES.items() if place in path)
-    return next(found, "Python and NumPy")
+    matching = (part for place, part in PLACES.items() if place in path)
+    return next(matching, "Python and NumPy")
 
 
 def shares(path: Path) -> dict[str, float]:
@@ -115,22 +115,22 @@ def main() -> None:
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--json", type=Path, help="also write the seconds here")
     arguments = parser.parse_args()
-    found = {
+    by_case = {
         case: measure(case, arguments.rounds, arguments.data_dir)
         for case in arguments.cases
     }
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(by_case, indent=2) + "\n")
     parts = sorted(
-        {part for seconds in found.values() for part in seconds},
-        key=lambda part: -sum(s.get(part, 0.0) / sum(s.values()) for s in found.values()),
+        {part for seconds in by_case.values() for part in seconds},
+        key=lambda part: -sum(s.get(part, 0.0) / sum(s.values()) for s in by_case.values()),
     )
-    print(f"| share of the time, % | {' | '.join(found)} |")
-    print(f"| --- |{' ---: |' * len(found)}")
+    print(f"| share of the time, % | {' | '.join(by_case)} |")
+    print(f"| --- |{' ---: |' * len(by_case)}")
     for part in parts:
-        row = [100 * s.get(part, 0.0) / sum(s.values()) for s in found.values()]
+        row = [100 * s.get(part, 0.0) / sum(s.values()) for s in by_case.values()]
         print(f"| {part} | {' | '.join(f'{share:.1f}' for share in row)} |")
-    print(f"| s | {' | '.join(f'{sum(s.values()):.2f}' for s in found.values())} |")
+    print(f"| s | {' | '.join(f'{sum(s.values()):.2f}' for s in by_case.values())} |")
 
 
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ def snippet(code: str, folder: Path) -> tuple[float, float, str]:
     command = [sys.executable, "-c", code]
     watched = watch(command, none, environment(), folder)
     # A second process tells, so that telling costs the first nothing.
-    told = watch([sys.executable, "-c", f"{code}\n{TELL}"], none, environment(), folder)
-    line = next(x for x in told.output.splitlines() if x.startswith("LOADED"))
+    listing = watch([sys.executable, "-c", f"{code}\n{TELL}"], none, environment(), folder)
+    line = next(x for x in listing.output.splitlines() if x.startswith("LOADED"))
     return watched.wall, watched.cpu, ", ".join(line.split()[1:])
 
 
@@ -64,11 +64,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=BENCHMARKS / "results/startup.json")
     arguments = parser.parse_args()
     names = [*SNIPPETS, *FIRST_ROUNDS]
-    found: dict[str, list[tuple[float, float, str]]] = {name: [] for name in names}
+    by_name: dict[str, list[tuple[float, float, str]]] = {name: [] for name in names}
     for _ in range(arguments.repeats):
         for name in names:
             with tempfile.TemporaryDirectory(prefix="startup-") as folder:
-                found[name].append(
+                by_name[name].append(
                     snippet(SNIPPETS[name], Path(folder))
                     if name in SNIPPETS
                     else first_round(FIRST_ROUNDS[name], Path(folder))
@@ -76,9 +76,9 @@ def main() -> None:
     header = ("what", "s", "CPU s", "loaded")
     rows = [
         (name, two([r[0] for r in runs], 2), two([r[1] for r in runs], 2), runs[0][2])
-        for name, runs in found.items()
+        for name, runs in by_name.items()
     ]
-    keep(arguments.output, {"runs": found}, markdown(header, rows))
+    keep(arguments.output, {"runs": by_name}, markdown(header, rows))
 
 
 if __name__ == "__main__":

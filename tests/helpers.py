@@ -24,8 +24,8 @@ from fedsuite.clients.drift.fedprox import FedProxClient
 from fedsuite.core.keys import Value
 from fedsuite.data import Split
 from fedsuite.engines.local import LocalGrid
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import (
     ARRAYS,

@@ -15,8 +15,8 @@ from fedsuite.core.keys import Value
 from fedsuite.core.plug_ins import is_code
 from fedsuite.data import DATASETS, DataSettings
 from fedsuite.data.public import PublicData
+from fedsuite.experiment.data_and_models import experiment_model
 from fedsuite.experiment.experiment import Experiment, parse_assignment
-from fedsuite.experiment.parts import experiment_model
 from fedsuite.models.groups import ParameterGroups, parameter_groups
 from fedsuite.models.server_networks import ServerNetworks
 from fedsuite.running.server import build_strategy

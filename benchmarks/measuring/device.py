@@ -64,14 +64,14 @@ def _query(fields: str, *options: str) -> list[str]:
 
 def read_samples(text: str) -> list[Sample]:
     """Return the looks that lines of ``nvidia-smi`` tell; others, such as [N/A], not."""
-    found = []
+    samples = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         try:
             when = datetime.datetime.strptime(row[0], "%Y/%m/%d %H:%M:%S.%f").timestamp()
-            found.append((when, float(row[1]), float(row[2])))
+            samples.append((when, float(row[1]), float(row[2])))
         except (IndexError, ValueError):
             continue
-    return found
+    return samples
 
 
 def used(samples: Sequence[Sample], start: float, end: float) -> dict[str, float | None]:

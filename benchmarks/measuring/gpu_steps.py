@@ -133,15 +133,15 @@ def steps(form: Form, data: Path | None) -> list[Step]:
         chosen = (*form.cases, *size, f"evaluate-every={rounds}")
         return (f"{EXPERIMENTS / name}.toml", *settings(SETS[name], *chosen))
 
-    found = [Step("tests", weight=3)]
+    all_steps = [Step("tests", weight=3)]
     for clients in form.rounds:
         for name in SETS:
-            found.append(Step(name, (f"{clients}",), case(name, clients)))
+            all_steps.append(Step(name, (f"{clients}",), case(name, clients)))
     for share in form.shares:
         options = ("--engine", "ray", "--client-gpus", f"{share}")
         of_f3 = (*case("f3", form.medium), *options)
-        found.append(Step("ray", (f"{share:g}",), of_f3, f"ray {form.shares[0]:g}", 3))
+        all_steps.append(Step("ray", (f"{share:g}",), of_f3, f"ray {form.shares[0]:g}", 3))
     for method, (file, *own) in METHODS.items():
         of_paper = (f"{PAPERS / file}", *settings("cifar10", *own, *form.papers))
-        found.append(Step("cifar10", (method,), of_paper, weight=2))
-    return found
+        all_steps.append(Step("cifar10", (method,), of_paper, weight=2))
+    return all_steps

@@ -19,7 +19,7 @@ def plot_glance(ratios: Mapping[str, Mapping[str, float]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     cases = list(ratios)[::-1]
-    arms = list(dict.fromkeys(arm for found in ratios.values() for arm in found))
+    arms = list(dict.fromkeys(arm for by_arm in ratios.values() for arm in by_arm))
     figure = Figure(figsize=(9, 1.6 + 0.5 * len(cases)), layout="constrained")
     axes = figure.subplots()
     for index, arm in enumerate(arms):

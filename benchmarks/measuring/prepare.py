@@ -18,9 +18,9 @@ import numpy as np
 
 from fedsuite.core.keys import Value
 from fedsuite.data import ClientData, FederatedData
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.experiment.experiment import Experiment, parse_assignment, read_file
 from fedsuite.experiment.key_catalog import known_keys
-from fedsuite.experiment.parts import experiment_model, federated_data
 from measuring.record import where
 
 PLAIN: dict[str, Value] = {
@@ -57,11 +57,11 @@ SETTINGS = (
 
 def resolve(file: Path, overrides: dict[str, Value]) -> Experiment:
     """Return the experiment; one evaluated at its end alone stays so with other rounds."""
-    given = read_file(file)
-    if given.get("evaluate-every") == given.get("num-rounds", -1):
-        rounds = overrides.get("num-rounds", given["num-rounds"])
+    file_values = read_file(file)
+    if file_values.get("evaluate-every") == file_values.get("num-rounds", -1):
+        rounds = overrides.get("num-rounds", file_values["num-rounds"])
         overrides = {"evaluate-every": rounds, **overrides}
-    return Experiment.from_values({**given, "checkpoint-every": 0, **overrides})
+    return Experiment.from_values({**file_values, "checkpoint-every": 0, **overrides})
 
 
 def prepare(experiment: Experiment, folder: Path) -> None:

@@ -41,9 +41,9 @@ def _commit() -> str:
 
 
 def _processor() -> str:
-    facts = Path("/proc/cpuinfo").read_text()
-    parts = (re.search(rf"{key}\s*: (.*)", facts) for key in ("model name", "cpu family"))
-    name, family = (found[1] if found else "?" for found in parts)
+    text = Path("/proc/cpuinfo").read_text()
+    matches = (re.search(rf"{key}\s*: (.*)", text) for key in ("model name", "cpu family"))
+    name, family = (match[1] if match else "?" for match in matches)
     return f"{name}, family {family}"
 
 

@@ -123,15 +123,15 @@ def speed_table(runs: Sequence[ArmRun], base: str) -> str:
     over = f"/ {base}"
     header = ("arm", "s/round", over, "CPU s/round", over, "to the end of round 1, s")
     rows = []
-    for arm, found in grouped.items():
-        seconds, cpu = ([getattr(r, key) for r in found] for key in ("seconds", "cpu"))
+    for arm, arm_runs in grouped.items():
+        seconds, cpu = ([getattr(r, key) for r in arm_runs] for key in ("seconds", "cpu"))
         compared = ["-", "-"]
         if base in grouped:
             compared = [
                 ratios(seconds, [r.seconds for r in grouped[base]]),
                 ratios(cpu, [r.cpu for r in grouped[base]]),
             ]
-        accuracies = [r.accuracy for r in found if r.accuracy is not None]
+        accuracies = [r.accuracy for r in arm_runs if r.accuracy is not None]
         rows.append(
             (
                 arm,
@@ -139,10 +139,10 @@ def speed_table(runs: Sequence[ArmRun], base: str) -> str:
                 compared[0],
                 two(cpu, 4),
                 compared[1],
-                two([r.start for r in found], 1),
-                two([r.wall for r in found], 1),
-                two([r.whole_cpu for r in found], 1),
-                f"{statistics.median(r.peak_mib for r in found):.0f}",
+                two([r.start for r in arm_runs], 1),
+                two([r.wall for r in arm_runs], 1),
+                two([r.whole_cpu for r in arm_runs], 1),
+                f"{statistics.median(r.peak_mib for r in arm_runs):.0f}",
                 f"{100 * statistics.fmean(accuracies):.2f}" if accuracies else "-",
             )
         )
@@ -226,21 +226,21 @@ def disagreements(
     if base not in grouped:
         return []
     expected = grouped[base][0]
-    found = []
+    differences = []
     for arm in (base, *same):
         if any(r.fingerprint != expected.fingerprint for r in grouped.get(arm, [])):
-            found.append(f"{arm}: final parameters differ from those of {base}")
+            differences.append(f"{arm}: final parameters differ from those of {base}")
     middle = _accuracy(grouped[base])
     for arm, of_arm in grouped.items():
         accuracy = _accuracy(of_arm)
         if middle is None or accuracy is None:
             continue
         if abs(accuracy - middle) > tolerance:
-            found.append(
+            differences.append(
                 f"{arm}: accuracy {accuracy:.4f}, {base} {middle:.4f}: more than "
                 f"{tolerance} apart"
             )
-    return found
+    return differences
 
 
 def _accuracy(runs: Sequence[ArmRun]) -> float | None:

@@ -226,11 +226,11 @@ def _follow(
         # Before the look at the lines: what an ended process wrote is then there.
         ended, status, usage = os.wait4(pid, os.WNOHANG)
         now = time.monotonic()
-        found = lines.stat() if lines.exists() else None
-        if found is not None and found.st_size > size:
-            size = found.st_size
+        file = lines.stat() if lines.exists() else None
+        if file is not None and file.st_size > size:
+            size = file.st_size
             count = lines.read_bytes().count(b"\n") - len(marks)
-            marks += [Mark(found.st_mtime - start_of_day, tree.cpu())] * count
+            marks += [Mark(file.st_mtime - start_of_day, tree.cpu())] * count
         if not ended and now >= next_look:
             tree.look()
             tree.cpu()

@@ -121,9 +121,9 @@ class CheckpointWriter(Callback):
         # A damaged checkpoint leaves the one before, with all that it needs of clients.
         newest = len(strategy.checkpoint_versions)
         earlier = strategy.checkpoint_versions[max(0, newest + 1 - self._keep) :]
-        found = Checkpoint.capture(state, self._fingerprint, remembered, earlier, arrays)
-        found.save(self._folder)
-        strategy.keep_states_of([*earlier, found.client_versions])
+        latest = Checkpoint.capture(state, self._fingerprint, remembered, earlier, arrays)
+        latest.save(self._folder)
+        strategy.keep_states_of([*earlier, latest.client_versions])
         self._tidy(state)
 
     def _tidy(self, state: RunState) -> None:

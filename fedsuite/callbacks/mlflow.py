@@ -49,8 +49,8 @@ class MLflow:
             self.run_id = run.run_id or self._new(run)
             self._client.update_run(self.run_id, status="RUNNING")
             # Rounds after the checkpoint of a killed run are there, with the same numbers.
-            known = self._client.get_metric_history(self.run_id, "seconds")
-        self._last = max((metric.step for metric in known), default=0)
+            logged = self._client.get_metric_history(self.run_id, "seconds")
+        self._last = max((metric.step for metric in logged), default=0)
 
     def log(self, report: RoundReport) -> None:
         """Log the round, unless it is there already."""
@@ -68,10 +68,12 @@ class MLflow:
     def _new(self, run: TrackedRun) -> str:
         """Begin a run, and return its identifier."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        found = self._client.get_experiment_by_name(name)
-        number = found.experiment_id if found else self._client.create_experiment(name)
-        made = self._client.create_run(number, run_name=run.folder.path.name)
-        run_id = str(made.info.run_id)
+        experiment = self._client.get_experiment_by_name(name)
+        number = (
+            experiment.experiment_id if experiment else self._client.create_experiment(name)
+        )
+        created = self._client.create_run(number, run_name=run.folder.path.name)
+        run_id = str(created.info.run_id)
         keys = [Param(k, str(v)[:LONGEST]) for k, v in run.experiment.items()]
         for start in range(0, len(keys), MOST):
             self._client.log_batch(run_id, params=keys[start : start + MOST])

@@ -80,13 +80,13 @@ def accuracy_words(report: RoundReport) -> str:
     """
     validated = any(name.startswith("validation_accuracy") for name in report.metrics)
     name = "validation_accuracy" if validated else "accuracy"
-    what = name.replace("_", " ")
+    score = name.replace("_", " ")
     metrics = report.metrics
-    asked = int(metrics.get(f"{name}_clients_asked", 0))
-    short = of_clients(int(metrics.get(f"{name}_clients", 0)), asked)
+    num_asked = int(metrics.get(f"{name}_clients_asked", 0))
+    short = of_clients(int(metrics.get(f"{name}_clients", 0)), num_asked)
     if f"{name}_mean" not in metrics:
-        return f"mean {what} of {short}" if short else ""
-    mean = f"mean {what} {metrics[f'{name}_mean']:6.2%}"
+        return f"mean {score} of {short}" if short else ""
+    mean = f"mean {score} {metrics[f'{name}_mean']:6.2%}"
     worst = f"worst 10 % {metrics[f'{name}_worst10']:6.2%}"
     return f"{mean} of {short}  {worst}" if short else f"{mean}  {worst}"
 

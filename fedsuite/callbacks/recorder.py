@@ -26,7 +26,7 @@ class Recorder(Callback):
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._told: set[tuple[object, str]] = set()
+        self._recorded: set[tuple[object, str]] = set()
 
     @override
     def on_round_end(self, state: RunState, report: RoundReport) -> None:
@@ -49,12 +49,12 @@ class Recorder(Callback):
                 "reason": rejection.reason,
             }
             for phase in report.phases
-            for kind, found in (
+            for kind, rejections in (
                 ("rejected-reply", phase.rejections),
                 ("bounded-reply", phase.bounded),
                 ("suspected-reply", phase.suspected),
             )
-            for rejection in sorted(found, key=_by_client)
+            for rejection in sorted(rejections, key=_by_client)
         ]
         events += self._uncounted(report)
         if events:
@@ -76,8 +76,8 @@ class Recorder(Callback):
                 "reason": reason,
             }
             events.append(event)
-            if (row["client"], name) not in self._told:
-                self._told.add((row["client"], name))
+            if (row["client"], name) not in self._recorded:
+                self._recorded.add((row["client"], name))
                 new.append(event)
         if new:
             others = f" (and {len(new) - 1} such numbers more)" if len(new) > 1 else ""

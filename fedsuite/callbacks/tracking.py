@@ -137,13 +137,13 @@ def tracking(
 
     A run whose summary is written inside the block leaves it to the trackers too.
     """
-    found = [Tracking(name, folder, experiment) for name in names]
+    trackers = [Tracking(name, folder, experiment) for name in names]
     finished = False
     try:
-        yield found
+        yield trackers
         finished = True
     finally:
-        for tracker in found:
+        for tracker in trackers:
             tracker.close(finished=finished)
 
 
@@ -158,11 +158,11 @@ def numbers(report: RoundReport) -> dict[str, float]:
 
 def flat(summary: Mapping[str, Any], prefix: str = "summary") -> Flat:
     """Return a summary's numbers and texts by path, without the last round's metrics."""
-    found: Flat = {}
+    by_path: Flat = {}
     for name, value in summary.items():
         path = f"{prefix}/{name}"
         if isinstance(value, Mapping) and name != "last_round":
-            found |= flat(value, path)
+            by_path |= flat(value, path)
         elif isinstance(value, int | float | str):
-            found[path] = value
-    return found
+            by_path[path] = value
+    return by_path

@@ -124,7 +124,7 @@ def init(
     ] = False,
 ) -> None:
     """Write an experiment to begin with into this folder: METHOD.toml."""
-    from fedsuite.cli.beginnings import ABOUT_DEPENDENCIES, write_app, write_experiment
+    from fedsuite.cli.starter_files import ABOUT_DEPENDENCIES, write_app, write_experiment
 
     if own_app:
         for path in write_app(method, Path()):
@@ -256,8 +256,8 @@ def partition(
 ) -> None:
     """Show who holds what: a table, and an HTML file with figures of it."""
     from fedsuite.cli.listings import partition_listing, shift_listing
+    from fedsuite.experiment.data_and_models import federated_data
     from fedsuite.experiment.experiment import Experiment
-    from fedsuite.experiment.parts import federated_data
     from fedsuite.results.report import write_partition
 
     data = federated_data(Experiment.load(file, overrides(settings)))
@@ -332,8 +332,8 @@ def report(
     from fedsuite.results.report import write_report
 
     options = evaluations, score, baseline
-    asked = len(runs) > 1 or options != (1, "accuracy", None)
-    write_report(runs, output, compare_runs(runs, *options) if asked else None)
+    compares = len(runs) > 1 or options != (1, "accuracy", None)
+    write_report(runs, output, compare_runs(runs, *options) if compares else None)
     print(f"report: {output}")
 
 
@@ -370,8 +370,8 @@ def fairness(
 
     ends = _at_rounds(at_round)
     loaded = [load_run(path) for path in runs]
-    given = [load_run(path) for path in standalone or []]
-    alone = standalone_runs(loaded, given, overrides(settings))
+    standalones = [load_run(path) for path in standalone or []]
+    alone = standalone_runs(loaded, standalones, overrides(settings))
     rows = fairness_rows(loaded, alone, evaluations, ends)
     print_table(console_table(over_seeds_table(rows), left=TEXTS))
     print_table(console_table(by_seed_table(rows), notes(rows), TEXTS))

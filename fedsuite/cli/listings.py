@@ -40,9 +40,9 @@ def methods_table() -> Table:
         table.add_row(f"[bold]{escape(family)}[/bold]")
         for method in methods:
             strategy = load_strategy(method)
-            what = " ".join((strategy.__doc__ or "").partition("\n\n")[0].split())
+            summary = " ".join((strategy.__doc__ or "").partition("\n\n")[0].split())
             keys = ", ".join(key.name for key in strategy.method_keys())
-            table.add_row(*map(escape, (method.name, what, keys, method.paper)))
+            table.add_row(*map(escape, (method.name, summary, keys, method.paper)))
     return table
 
 
@@ -80,15 +80,15 @@ def _add_title(table: Table, title: str) -> None:
 
 def needs_table() -> Table:
     """Return the table of what strategies need of any app's clients."""
-    found: dict[str, list[str]] = {}
+    by_needs: dict[str, list[str]] = {}
     for method in METHODS.values():
         strategy = load_strategy(method)
         needs = strategy.NEEDS_OF_CLIENT.words
         if needs == f"{strategy.__name__}Client":
             needs = "its own: FedProxClient for FedProx, ..."
-        found.setdefault(needs, []).append(strategy.__name__)
+        by_needs.setdefault(needs, []).append(strategy.__name__)
     table = Table("needs of clients", "strategies")
-    for needs, names in found.items():
+    for needs, names in by_needs.items():
         table.add_row(escape(needs), ", ".join(names))
     return table
 
@@ -215,9 +215,9 @@ def doctor_report() -> tuple[Table, bool]:
     ]
     table = Table("what", "found", "advice")
     for name, good, advice in checks:
-        found = str(facts[name]) or "missing"
+        value = str(facts[name]) or "missing"
         # Escaped, because a console takes 'flwr[simulation]' for markup.
-        cells = (name.removesuffix("-path"), found, "" if good else advice)
+        cells = (name.removesuffix("-path"), value, "" if good else advice)
         table.add_row(*(escape(cell) for cell in cells))
     for package in EXTRA_OF:
         there = find_spec(package) is not None

@@ -120,13 +120,13 @@ def safetensors_arrays(data: bytes) -> tuple[dict[str, "NDArray[Any]"], str]:
 
     header = min(8 + int.from_bytes(data[:8], "little"), len(data))
     try:
-        if found := _SEAL.search(data, 0, header):
-            zeroed = hashlib.sha256(data[: found.start()] + _UNSEALED)
-            zeroed.update(memoryview(data)[found.end() :])
-            if zeroed.hexdigest() != found[0].decode():
+        if seal := _SEAL.search(data, 0, header):
+            zeroed = hashlib.sha256(data[: seal.start()] + _UNSEALED)
+            zeroed.update(memoryview(data)[seal.end() :])
+            if zeroed.hexdigest() != seal[0].decode():
                 raise ValueError("it was damaged after it was written: its hash differs")
         arrays: dict[str, NDArray[Any]] = load(data)
-        if not found:
+        if not seal:
             return arrays, ""
         metadata = json.loads(data[8:header])["__metadata__"]["fedsuite"]
     except (SafetensorError, LookupError, TypeError) as error:

@@ -30,11 +30,11 @@ class LeastRecent(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """Return a value and make it the most recent; None for an unknown key."""
-        found = self._values.get(key)
-        if found is None:
+        entry = self._values.get(key)
+        if entry is None:
             return None
         self._values.move_to_end(key)
-        return found[0]
+        return entry[0]
 
     @property
     def surplus(self) -> K | None:
@@ -57,7 +57,7 @@ class LeastRecent(Generic[K, V]):
 
     def drop(self, key: K) -> bool:
         """Drop a value; return whether it was held."""
-        found = self._values.pop(key, None)
-        if found is not None:
-            self.held -= found[1]
-        return found is not None
+        entry = self._values.pop(key, None)
+        if entry is not None:
+            self.held -= entry[1]
+        return entry is not None

@@ -26,22 +26,22 @@ VARIABLE = "FEDSUITE_LOG"
 LONGEST = 2000
 """Most characters of a message."""
 
-Facts = Mapping[str, str | int]
+Fields = Mapping[str, str | int]
 
-_NOTHING: Facts = MappingProxyType({})
-_scope: ContextVar[Facts] = ContextVar("fedsuite_log_scope", default=_NOTHING)
+_NOTHING: Fields = MappingProxyType({})
+_scope: ContextVar[Fields] = ContextVar("fedsuite_log_scope", default=_NOTHING)
 
 logger = logging.getLogger(__name__)
 _flower_logger = logging.getLogger("flwr")
 
 
 @contextmanager
-def log_scope(**facts: str | int) -> Iterator[None]:
-    """Add facts, such as ``round=3``, to every log line inside the block.
+def log_scope(**fields: str | int) -> Iterator[None]:
+    """Add fields, such as ``round=3``, to every log line inside the block.
 
-    Do not use the block in a generator, where the facts would leak into other lines.
+    Do not use the block in a generator, where the fields would leak into other lines.
     """
-    token = _scope.set({**_scope.get(), **facts})
+    token = _scope.set({**_scope.get(), **fields})
     try:
         yield
     finally:
@@ -136,7 +136,7 @@ def write_line(line: str) -> None:
 
 @contextmanager
 def harmless(what: str, write: Callable[[str], None] = write_line) -> Iterator[None]:
-    """Tell in one line that something could not be made, in place of an error.
+    """Write one line, in place of an error, where something could not be made.
 
     For what is made of work that is done, such as its plots.
 

@@ -36,9 +36,9 @@ def is_fraction(value: float) -> bool:
 def counted_in(name: str) -> str:
     """Return the column with the number of rows that a score is of; empty if none has."""
     for part in ("validation_", "whole_test_"):
-        before, found, _ = name.partition(part)
-        if found:
-            return f"{before}{found}examples"
+        before, infix, _ = name.partition(part)
+        if infix:
+            return f"{before}{infix}examples"
     return "" if name.startswith("trained_") else "num_examples"
 
 
@@ -277,8 +277,8 @@ def interval_over_clients(
     """
     stream = numpy_stream(seed, "bootstrap-clients")
     x, y = _finite_vector(standalone), _finite_vector(federated)
-    chosen = stream.integers(len(x), size=(resamples, len(x)))
-    return _interval(collaborative_fairness(x, y), x[chosen], y[chosen], level)
+    resampled = stream.integers(len(x), size=(resamples, len(x)))
+    return _interval(collaborative_fairness(x, y), x[resampled], y[resampled], level)
 
 
 def critical_fairness(num_clients: int, level: float = 0.95) -> float:
@@ -323,12 +323,12 @@ def _interval(
     level: float,
 ) -> Interval | None:
     """Return the percentile interval of the rows' correlations."""
-    found = _row_correlations(x, y)
-    defined = found[np.isfinite(found)]
+    correlations = _row_correlations(x, y)
+    defined = correlations[np.isfinite(correlations)]
     if measured is None or not defined.size:
         return None
     low, high = 100 * np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high), len(found) - len(defined))
+    return Interval(float(low), float(high), len(correlations) - len(defined))
 
 
 def _row_correlations(
@@ -339,8 +339,8 @@ def _row_correlations(
     x = x - x.mean(axis=1, keepdims=True)
     y = y - y.mean(axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
-    return np.where(constant, np.nan, np.clip(found, -1, 1))
+        pearson = (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
+    return np.where(constant, np.nan, np.clip(pearson, -1, 1))
 
 
 def _fractions(values: ArrayLike) -> NDArray[np.float64]:

@@ -37,16 +37,16 @@ def with_fedsuite(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def anywhere(values: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment that means in any working folder what it means in this one.
+    """Return an environment whose paths are absolute, so that any working folder will do.
 
     In it Python finds all code that this process finds, also where that comes from the
     current folder, from a script's folder or from a notebook's ``sys.path``.
     """
     named = values.get("PYTHONPATH", "")
     entries = named.split(os.pathsep) if named else []
-    found = dict.fromkeys([*_own_code(), *map(os.path.abspath, entries)])
+    folders = dict.fromkeys([*_own_code(), *map(os.path.abspath, entries)])
     rooted = {name: _rooted(values[name]) for name in _PLACES if values.get(name)}
-    path = {"PYTHONPATH": os.pathsep.join(found)} if found else {}
+    path = {"PYTHONPATH": os.pathsep.join(folders)} if folders else {}
     others = {name: value for name, value in values.items() if name != "PYTHONPATH"}
     return others | rooted | path
 

@@ -56,8 +56,8 @@ def import_code(code: str) -> object:
         ) from error
     if not hasattr(module, name):
         raise ConfigError(f"module {path} has no {name!r}: correct the name")
-    found: object = getattr(module, name)
-    return found
+    code_object: object = getattr(module, name)
+    return code_object
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ def installed(group: str) -> Mapping[str, tuple[Addition, ...]]:
     # Its parts take a while, which help and completion need not wait for.
     from importlib.metadata import entry_points
 
-    found: dict[str, tuple[Addition, ...]] = {}
+    by_name: dict[str, tuple[Addition, ...]] = {}
     for entry in entry_points(group=group):
         package = entry.dist.name if entry.dist else "?"
         version = entry.dist.version if entry.dist else "?"
         addition = Addition(entry.name, entry.value, package, version)
-        found[entry.name] = (*found.get(entry.name, ()), addition)
-    return dict(sorted(found.items()))
+        by_name[entry.name] = (*by_name.get(entry.name, ()), addition)
+    return dict(sorted(by_name.items()))
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -114,7 +114,7 @@ class Registry(Mapping[str, T], Generic[T]):
         Group of entry points.
     ours
         Fedsuite's own entries.
-    made
+    entry_of
         Makes an entry of a name, its ``module:name``, and the imported object.
     takes_code
         Whether ``module:name`` is a name too. Such an entry is made without an import, with
@@ -128,7 +128,7 @@ class Registry(Mapping[str, T], Generic[T]):
         kind: str,
         group: str,
         ours: Mapping[str, T],
-        made: Callable[[str, str, object], T],
+        entry_of: Callable[[str, str, object], T],
         *,
         takes_code: bool = False,
         elsewhere: Mapping[str, str] | None = None,
@@ -138,7 +138,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self.elsewhere = elsewhere or {}
         self.takes_code = takes_code
         self._group = group
-        self._made = made
+        self._entry_of = entry_of
         self._known: dict[Addition, T | ConfigError] = {}
 
     # Equal is the same, so that declarations of keys can be hashed.
@@ -156,7 +156,7 @@ class Registry(Mapping[str, T], Generic[T]):
             If two packages claim the name, or its package cannot be used.
         """
         if self.takes_code and is_code(name):
-            return self._made(name, name, None)
+            return self._entry_of(name, name, None)
         additions = installed(self._group).get(name, ())
         if len(additions) + (name in self.ours) > 1:
             raise self._clash(name)
@@ -165,10 +165,10 @@ class Registry(Mapping[str, T], Generic[T]):
         (addition,) = additions
         if addition not in self._known:
             self._known[addition] = self._loaded(addition)
-        found = self._known[addition]
-        if isinstance(found, ConfigError):
-            raise found
-        return found
+        entry = self._known[addition]
+        if isinstance(entry, ConfigError):
+            raise entry
+        return entry
 
     def __contains__(self, name: object) -> bool:
         if self.takes_code and is_code(name):
@@ -187,7 +187,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @property
     def others(self) -> str:
-        """What names there may be beside fedsuite's own, in words."""
+        """The names that are allowed beside fedsuite's own, in words."""
         of_code = ", or module:name of your own" if self.takes_code else ""
         return f", or a name that an installed package adds{of_code}"
 
@@ -202,11 +202,11 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def by_origin(self) -> dict[str, list[str]]:
         """Return the usable names that packages add, by package and version."""
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for name in self:
             if addition := self.addition(name):
-                found.setdefault(addition.origin, []).append(name)
-        return found
+                names.setdefault(addition.origin, []).append(name)
+        return names
 
     def broken(self) -> dict[str, tuple[str, str]]:
         """Return origin and reason of the names that cannot be used."""
@@ -239,7 +239,7 @@ class Registry(Mapping[str, T], Generic[T]):
                     f"its entry point is {addition.name} = {addition.code!r}: expected a "
                     "name of small letters, digits, dots and dashes, and module:name"
                 )
-            return self._made(addition.name, addition.code, import_code(addition.code))
+            return self._entry_of(addition.name, addition.code, import_code(addition.code))
         except ConfigError as error:
             return ConfigError(
                 f"{self.kind} {addition.name!r} of {addition.origin}: {error}"

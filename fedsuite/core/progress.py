@@ -114,7 +114,7 @@ class Work:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to draw: the moment to find out how far the work is."""
+        """Whether it is time to draw the progress again."""
         return self._display is not None and self._display.due
 
     def seconds_left(self) -> float | None:
@@ -146,8 +146,8 @@ def round_words(server_round: int, num_rounds: int) -> str:
 
 def round_in(line: str) -> tuple[int, int] | None:
     """Return the round, and the number of rounds, that a line begins with."""
-    found = _ROUND.match(line)
-    return (int(found[1]), int(found[2])) if found else None
+    match = _ROUND.match(line)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 @contextmanager

@@ -284,10 +284,10 @@ def load_class(side: str, path: str) -> type:
         If a package's class cannot be imported.
     """
     if is_code(path):
-        found = import_code(path)
-        if not isinstance(found, type):
+        own_class = import_code(path)
+        if not isinstance(own_class, type):
             raise ConfigError(f"{path} is no class: name a class of {side}")
-        return found
+        return own_class
     module, _, name = path.rpartition(".")
     loaded: type = getattr(import_module(f"fedsuite.{side}.{module}"), name)
     return loaded

@@ -87,14 +87,14 @@ def key(
         For a file or folder: the variable by which each machine names its own; "" if there
         is none.
     """
-    said: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
-    said |= {"needs": needs, "search": search, "words": words}
+    spec: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "above": above}
+    spec |= {"needs": needs, "search": search, "words": words}
     if choices:
         # A registry is not read before a value is.
-        said["choices"] = choices if isinstance(choices, Registry) else tuple(choices)
-    said |= {"local": local, "path": path}
-    made: T = field(default=default, metadata={_KEY: said, _HELP: help, _TOLD: told})
-    return made
+        spec["choices"] = choices if isinstance(choices, Registry) else tuple(choices)
+    spec |= {"local": local, "path": path}
+    entry: T = field(default=default, metadata={_KEY: spec, _HELP: help, _TOLD: told})
+    return entry
 
 
 @overload
@@ -112,10 +112,10 @@ def given(
     init: Literal[True] = True,
 ) -> Any:
     """Declare a keyword of the constructor that experiments do not set."""
-    says = {_HELP: help, _TOLD: told}
+    metadata = {_HELP: help, _TOLD: told}
     if default_factory is not MISSING:
-        return field(default_factory=default_factory, metadata=says)
-    return field(default=default, metadata=says)
+        return field(default_factory=default_factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def part(*, help: str, init: Literal[True] = True) -> Any:
@@ -128,8 +128,8 @@ def part(*, help: str, init: Literal[True] = True) -> Any:
 
 def state(*, default_factory: Callable[[], T], init: Literal[False] = False) -> T:
     """Declare an attribute that starts anew in each object and is no keyword."""
-    made: T = field(init=init, default_factory=default_factory)
-    return made
+    entry: T = field(init=init, default_factory=default_factory)
+    return entry
 
 
 def _kebab(name: str) -> str:
@@ -163,17 +163,17 @@ def _own_fields(cls: type) -> tuple[str, ...]:
 
 def _merged(before: Field[Any], changed: Field[Any]) -> Any:
     """Return a parent's field with what a subclass says of it anew."""
-    said = {name: value for name, value in changed.metadata[_KEY].items() if value}
-    told = changed.metadata[_TOLD] or before.metadata[_TOLD]
-    parts = {_KEY: {**before.metadata[_KEY], **said}, _TOLD: told}
+    changes = {name: value for name, value in changed.metadata[_KEY].items() if value}
+    messages = changed.metadata[_TOLD] or before.metadata[_TOLD]
+    parts = {_KEY: {**before.metadata[_KEY], **changes}, _TOLD: messages}
     return field(default=changed.default, metadata={**before.metadata, **parts})
 
 
 def _inherited(cls: type, name: str) -> Field[Any] | None:
     for parent in cls.__mro__[1:]:
-        found: Field[Any] | None = vars(parent).get("__dataclass_fields__", {}).get(name)
-        if found is not None:
-            return found
+        entry: Field[Any] | None = vars(parent).get("__dataclass_fields__", {}).get(name)
+        if entry is not None:
+            return entry
     return None
 
 
@@ -181,12 +181,12 @@ def _keys_of(declared: Mapping[str, Field[Any]]) -> tuple[Key, ...]:
     return tuple(
         Key(
             _kebab(name),
-            cast(Value, made.default),
-            made.metadata[_HELP],
-            **_kind(made.type, made.default) | made.metadata[_KEY],
+            cast(Value, member.default),
+            member.metadata[_HELP],
+            **_kind(member.type, member.default) | member.metadata[_KEY],
         )
-        for name, made in declared.items()
-        if _KEY in made.metadata
+        for name, member in declared.items()
+        if _KEY in member.metadata
     )
 
 
@@ -216,20 +216,24 @@ def _documented(cls: type, own: tuple[str, ...], declared: Mapping[str, Field[An
     }
     for title, members in sections.items():
         if members:
-            entries = [_entry(made, keys.get(name)) for name, made in members.items()]
+            entries = [_entry(member, keys.get(name)) for name, member in members.items()]
             text = "\n".join([text, "", title, "-" * len(title), *entries])
     return text.strip()
 
 
-def _entry(made: Field[Any], known: Key | None) -> str:
+def _entry(member: Field[Any], known: Key | None) -> str:
     """Return the paragraph of one keyword."""
-    hint = made.type if isinstance(made.type, str) else inspect.formatannotation(made.type)
-    kind = known.allowed() if known else hint.replace("typing.", "")
-    default = "" if made.default is MISSING else f", default {made.default!r}"
-    body = textwrap.fill(
-        made.metadata[_HELP], _WIDTH, initial_indent="    ", subsequent_indent="    "
+    hint = (
+        member.type
+        if isinstance(member.type, str)
+        else inspect.formatannotation(member.type)
     )
-    return f"{made.name} : {kind}{default}\n{body}"
+    kind = known.allowed() if known else hint.replace("typing.", "")
+    default = "" if member.default is MISSING else f", default {member.default!r}"
+    body = textwrap.fill(
+        member.metadata[_HELP], _WIDTH, initial_indent="    ", subsequent_indent="    "
+    )
+    return f"{member.name} : {kind}{default}\n{body}"
 
 
 class Declaring:
@@ -257,15 +261,15 @@ class Declaring:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own, frozen, made = _own_fields(cls), cls._FROZEN, _inherits_made(cls)
+        own, frozen, makes_init = _own_fields(cls), cls._FROZEN, _inherits_made(cls)
         lost = [name for name in own if isinstance(vars(cls).get(name), Field)]
-        if lost and not made and "__init__" not in vars(cls):
+        if lost and not makes_init and "__init__" not in vars(cls):
             raise TypeError(
                 f"{cls.__name__} declares {', '.join(lost)} below a parent with a "
                 "constructor of its own: write one here too"
             )
-        dataclass(init=made, kw_only=True, eq=frozen, repr=frozen, frozen=frozen)(cls)
-        if made:
+        dataclass(init=makes_init, kw_only=True, eq=frozen, repr=frozen, frozen=frozen)(cls)
+        if makes_init:
             cls._MADE = True
         declared = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
         cls.KEYS = _keys_of(declared)
@@ -278,14 +282,14 @@ class Declaring:
         cls.__doc__ = _documented(cls, own, declared)
 
     @classmethod
-    def of(cls, values: Mapping[str, Value], **given: Any) -> Self:
+    def of(cls, values: Mapping[str, Value], **parts: Any) -> Self:
         """Return the object of an experiment's values; keys left out have their default.
 
         Parameters
         ----------
         values
             Kebab-case key to value; other keys are ignored.
-        **given
+        **parts
             Keywords that are no keys.
 
         Raises
@@ -293,8 +297,8 @@ class Declaring:
         ConfigError
             Naming the key, the value, and what is allowed.
         """
-        found = {k.argument: k.parse(values.get(k.name, k.default)) for k in cls.KEYS}
-        return cls(**found, **given)
+        parsed = {k.argument: k.parse(values.get(k.name, k.default)) for k in cls.KEYS}
+        return cls(**parsed, **parts)
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
@@ -313,7 +317,7 @@ class Declaring:
         }
 
     def unchanged(self) -> Mapping[str, Any]:
-        """Return the values by key that say nothing, where a key has no effect."""
+        """Return the default of each key, by name."""
         return {declared.name: declared.default for declared in self.KEYS}
 
     def __post_init__(self) -> None:

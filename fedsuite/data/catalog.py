@@ -203,16 +203,16 @@ _SPECS = (
 )
 
 
-def _added(name: str, code: str, found: object) -> DatasetSpec:
+def _added(name: str, code: str, loaded: object) -> DatasetSpec:
     """Return the data set of a package or of one's own code."""
-    if isinstance(found, DatasetSpec):
-        return replace(found, name=name)
-    if found is not None and not callable(found):
+    if isinstance(loaded, DatasetSpec):
+        return replace(loaded, name=name)
+    if loaded is not None and not callable(loaded):
         raise ConfigError(
-            f"{code} is a {type(found).__name__}: name a function or a DatasetSpec"
+            f"{code} is a {type(loaded).__name__}: name a function or a DatasetSpec"
         )
-    what = (getattr(found, "__doc__", None) or "").partition("\n\n")[0]
-    description = " ".join(what.split())
+    summary = (getattr(loaded, "__doc__", None) or "").partition("\n\n")[0]
+    description = " ".join(summary.split())
     return DatasetSpec(name, description, 0, (), OwnRows, test_splits=(), reader=code)
 
 

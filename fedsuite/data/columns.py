@@ -30,8 +30,8 @@ def difference(columns: Columns, others: Columns) -> str:
         return ""
     lacks = [name for name in others if name not in columns]
     more = [name for name in columns if name not in others]
-    said = [f"lacks {_some(lacks)}"] * bool(lacks) + [f"has {_some(more)}"] * bool(more)
-    return " and ".join(said) or f"has them in the order {_some(columns)}"
+    parts = [f"lacks {_some(lacks)}"] * bool(lacks) + [f"has {_some(more)}"] * bool(more)
+    return " and ".join(parts) or f"has them in the order {_some(columns)}"
 
 
 def _some(names: Columns) -> str:

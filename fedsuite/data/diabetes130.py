@@ -246,8 +246,8 @@ def _index(column: ArrowTable, values: tuple[str, ...]) -> IntArray:
     """Return the index of each cell among the values, -1 for any other cell."""
     import pyarrow.compute as pc
 
-    found = pc.fill_null(pc.index_in(column, value_set=_strings(values)), -1)
-    return np.asarray(found.to_numpy(), np.int64)
+    indices = pc.fill_null(pc.index_in(column, value_set=_strings(values)), -1)
+    return np.asarray(indices.to_numpy(), np.int64)
 
 
 def _numbered(column: ArrowTable) -> IntArray:

@@ -117,13 +117,13 @@ def find_files(spec: DatasetSpec, folder: Path) -> dict[str, list[Path]]:
     nested = folder / spec.hub_folder
     base = nested if nested.is_dir() else folder
     files = {split: sorted(base.glob(f"{split}-*.parquet")) for split in splits}
-    for split, found in files.items():
-        if not found:
+    for split, shards in files.items():
+        if not shards:
             raise DataError(
                 f"data set {spec.name}: no file {split}-*.parquet in {base}; "
                 f"put {', '.join(spec.file_patterns)} of {spec.hub_id} there"
             )
-        _check_shards(spec, found)
+        _check_shards(spec, shards)
     return files
 
 

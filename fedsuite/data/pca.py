@@ -92,8 +92,8 @@ def fit_frame(features: npt.NDArray[Any], dimensions: int) -> Frame:
     variances = np.zeros(min(dimensions, inputs))
     for _ in range(_MAX_PASSES):
         image = _covariance_times(features, mean, basis)
-        found, rotation = np.linalg.eigh(basis.T @ image)
-        before, variances = variances, found[::-1][:dimensions]
+        eigenvalues, rotation = np.linalg.eigh(basis.T @ image)
+        before, variances = variances, eigenvalues[::-1][:dimensions]
         components = (basis @ rotation)[:, ::-1][:, :dimensions].T
         if (np.abs(variances - before) <= _SETTLED * np.abs(variances[0])).all():
             break

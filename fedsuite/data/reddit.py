@@ -108,13 +108,13 @@ def _read(spec: DatasetSpec, files: list[Path]) -> dict[str, IntArray]:
     comments = [comment for file in files for comment in _comments(file)]
     if not comments:
         raise DataError(f"data set {spec.name}: the files hold no comments")
-    found = Counter(
+    counts = Counter(
         word
         for comment in comments
         for sequence in (*comment.words, *comment.targets)
         for word in sequence
     )
-    names = [*MARKS, *sorted(set(found) - set(MARKS))]
+    names = [*MARKS, *sorted(set(counts) - set(MARKS))]
     number_of = {name: number for number, name in enumerate(names)}
     users = {user: n for n, user in enumerate(sorted({c.user for c in comments}))}
     lengths = [len(comment.words) for comment in comments]

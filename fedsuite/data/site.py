@@ -99,7 +99,7 @@ _KEYS = {
 
 def site_from_config(config: Mapping[str, Value]) -> Site:
     """Return the site of a node's configuration; other programs' keys are passed over."""
-    given: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for key, value in config.items():
         if key not in _KEYS:
             near = difflib.get_close_matches(key.replace("_", "-"), _KEYS, 1, cutoff=0.8)
@@ -110,18 +110,18 @@ def site_from_config(config: Mapping[str, Value]) -> Site:
             raise ConfigError(f'node-config {key} = {value!r}: expected {key}="..."')
         if words := escape_taken(value):
             raise ConfigError(f"node-config {key} = {value!r}: {words}")
-        given[_KEYS[key]] = value
-    if "data" not in given:
+        settings[_KEYS[key]] = value
+    if "data" not in settings:
         raise ConfigError(
             "the experiment has sites with data of their own, and this node names none: "
             "start it with --node-config 'data=\"/path/to/folder\"'"
         )
-    data = Path(given.pop("data")).expanduser()
+    data = Path(settings.pop("data")).expanduser()
     if not data.is_absolute():
         raise ConfigError(f"node-config data = {str(data)!r}: expected an absolute path")
-    columns = given.pop("feature_columns", "")
-    given.setdefault("name", data.name)
+    columns = settings.pop("feature_columns", "")
+    settings.setdefault("name", data.name)
     names = tuple(name.strip() for name in columns.split(",") if name.strip())
     if len(set(names)) != len(names):
         raise ConfigError("node-config feature-columns names a column twice")
-    return Site(data=data, feature_columns=names, **given)
+    return Site(data=data, feature_columns=names, **settings)

@@ -183,8 +183,8 @@ def rehearsal_sites(folder: Path, names: Sequence[str]) -> list[Site]:
                 "for each of sites"
             )
         settings = data / SITE_FILE
-        given = _read_settings(settings) if settings.exists() else {}
-        sites.append(site_from_config({"site": name, **given, "data": str(data)}))
+        own_settings = _read_settings(settings) if settings.exists() else {}
+        sites.append(site_from_config({"site": name, **own_settings, "data": str(data)}))
     return sites
 
 

@@ -74,7 +74,7 @@ def _hold_out(data: SiteData, fraction: float, seed: int) -> tuple[Split, Split]
 
 
 def site_data(where: str, reader: str, data: object) -> SiteData:
-    """Return what somebody else's code made of rows, if it is in the form of SiteData.
+    """Return the rows of somebody else's code; refuse what has not the form of SiteData.
 
     Parameters
     ----------
@@ -145,9 +145,9 @@ def _check_names(where: str, kind: str, data: SiteData, names: object) -> None:
     for (name, part), of_part in zip(_parts_of(data), names, strict=True):
         array = isinstance(of_part, np.ndarray)
         if not array or of_part.ndim != 1 or of_part.dtype.kind not in "iuUS":
-            found = f"{of_part.dtype} array" if array else type(of_part).__name__
+            dtype = f"{of_part.dtype} array" if array else type(of_part).__name__
             raise DataError(
-                f"{where}, {name} part: {kind} are a {found}: give one whole number or "
+                f"{where}, {name} part: {kind} are a {dtype}: give one whole number or "
                 "text per row, as a NumPy array"
             )
         if len(of_part) != len(part):

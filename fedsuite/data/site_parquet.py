@@ -87,7 +87,7 @@ def _find_files(data: Path) -> dict[str, list[Path]]:
     if all(parts.values()):
         return parts
     if any(parts.values()):
-        missing = next(part for part, found in parts.items() if not found)
+        missing = next(part for part, files in parts.items() if not files)
         raise DataError(
             f"{data}: no file {missing}-*.parquet beside those of the other part: give "
             "both, or names that begin with neither"
@@ -213,14 +213,14 @@ def _number_columns(file: Path, spec: DatasetSpec) -> list[str]:
     """Return the names of the columns of numbers, sorted."""
     others = {spec.label_column, spec.id_column}
     schema = _schema(file)
-    found = sorted(
+    columns = sorted(
         field.name
         for field in schema
         if field.name not in others and (_is_number(field.type) or _is_list(field.type))
     )
-    if not found:
+    if not columns:
         raise DataError(f"{file}: no column of numbers; it has {', '.join(schema.names)}")
-    return found
+    return columns
 
 
 def _is_list(kind: Any) -> bool:

@@ -106,11 +106,11 @@ class SyntheticEhr(Source):
 
 def _generate(chosen: tuple[State, ...], shift: float) -> dict[str, npt.NDArray[Any]]:
     world = _world()
-    made = [_patients(world, n, state, shift) for n, state in enumerate(chosen)]
+    patients = [_patients(world, n, state, shift) for n, state in enumerate(chosen)]
     sizes = [state.positives + state.negatives for state in chosen]
     return {
-        "features": np.concatenate([features for features, _ in made]),
-        "labels": np.concatenate([labels for _, labels in made]),
+        "features": np.concatenate([features for features, _ in patients]),
+        "labels": np.concatenate([labels for _, labels in patients]),
         "ids": np.repeat(np.arange(len(chosen)), sizes),
     }
 

@@ -39,8 +39,8 @@ def seconds_ahead(folder: NodeFolder) -> float | None:
     )
     try:
         line.request("GET", "/")
-        told = line.getresponse().getheader("Date", "")
-        return (datetime.now(UTC) - parsedate_to_datetime(told)).total_seconds()
+        date = line.getresponse().getheader("Date", "")
+        return (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
     except (OSError, ValueError, TypeError, http.client.HTTPException):
         return None
     finally:

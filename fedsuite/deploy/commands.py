@@ -48,15 +48,16 @@ def init(
     days: DaysOption = 365,
 ) -> None:
     """Make keys, certificates, and one folder to hand to each site."""
-    from fedsuite.deploy.folders import DOOR, KEEPER, NODES, SUPERLINK, init_federation
+    from fedsuite.deploy.folders import KEEPER, NODES, PROXY, SUPERLINK, init_federation
 
     names = [name.strip() for name in nodes.split(",")]
     hosts = [host.strip() for host in superlink.split(",")]
     init_federation(output, hosts, names, port=port, fleet_port=fleet_port, days=days)
     print(f"{output / KEEPER}: for a safe, off the server, until `deploy renew` needs it")
     print(f"{output / SUPERLINK}: for the server; keep its keys there")
-    if (output / SUPERLINK / DOOR).exists():
-        print(f"{output / SUPERLINK / DOOR}: for nginx before it, on port {fleet_port}")
+    config = output / SUPERLINK / PROXY
+    if config.exists():
+        print(f"{config}: for nginx before it, on port {fleet_port}")
     for name in names:
         print(f"{output / NODES / name}: for {name} alone")
 
@@ -176,7 +177,7 @@ def local(
     ] = None,
 ) -> None:
     """Rehearse a whole federation as processes of this machine."""
-    from fedsuite.deploy.endings import rehearsal_told
+    from fedsuite.deploy.endings import resumable_rehearsal
     from fedsuite.deploy.rehearsal import rehearse
     from fedsuite.engines.api import at_home
     from fedsuite.engines.staging import check_code
@@ -194,7 +195,7 @@ def local(
         # The nodes' folders go, and a resumed run needs what clients kept.
         values["state-dir"] = str(Path(str(values["output-dir"])) / ".state")
     check_code(values)
-    with rehearsal_told(values, nodes, output):
+    with resumable_rehearsal(values, nodes, output):
         rehearse(values, nodes, output, print_line)
 
 
@@ -220,17 +221,17 @@ def status(
     console.print(
         f"The certificate holds until {valid_until(loaded.path / SERVER):%Y-%m-%d}"
     )
-    there = runs or Path(superlink_environment(loaded)["FEDSUITE_RUNS"])
-    found = read_runs(there)
+    runs_folder = runs or Path(superlink_environment(loaded)["FEDSUITE_RUNS"])
+    statuses = read_runs(runs_folder)
     try:
-        for table in federation_tables(loaded, found):
+        for table in federation_tables(loaded, statuses):
             console.print(table)
     except RunError as error:
         # What it has done is in its folder all the same.
         start = f"fedsuite deploy superlink {loaded.path}"
-        told = f"the SuperLink does not answer ({error}): `{start}` starts it"
-        console.print(Text(told))
-    console.print(results_table(there, found))
+        advice = f"the SuperLink does not answer ({error}): `{start}` starts it"
+        console.print(Text(advice))
+    console.print(results_table(runs_folder, statuses))
 
 
 def portable(experiment: "Experiment") -> "dict[str, Value]":

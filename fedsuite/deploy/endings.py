@@ -37,9 +37,9 @@ def left_to_superlink(folder: SuperLinkFolder, run: Path, run_id: str | None) ->
         )
     where = f"in {run}"
     if (run / MANIFEST).exists():
-        found = load_run(run)
-        done = found.rounds[-1]["round"] if found.rounds else 0
-        where = f"after round {done} of {found.experiment['num-rounds']} {where}"
+        stopped = load_run(run)
+        done = stopped.rounds[-1]["round"] if stopped.rounds else 0
+        where = f"after round {done} of {stopped.experiment['num-rounds']} {where}"
     home = f"FLWR_HOME={shlex.quote(str(folder.path / 'flwr'))}"
     return (
         f"run {run_id} goes on at the SuperLink, {where}: `{home} flwr log {run_id} "
@@ -54,9 +54,9 @@ def failed_there(error: RunError, folder: SuperLinkFolder, run: Path) -> str:
     """
     again = shlex.join(["fedsuite", "resume", str(run)])
     for place in (folder.path, run):
-        there = next(p for p in (place, *place.parents) if p.exists())
-        if is_full(there):
-            left = shutil.disk_usage(there).free / 2**20
+        existing = next(p for p in (place, *place.parents) if p.exists())
+        if is_full(existing):
+            left = shutil.disk_usage(existing).free / 2**20
             return (
                 f"the disk of {place} is full ({left:.1f} MB left): free some, "
                 f"then `{again}` goes on; Flower's words: {error}"
@@ -71,7 +71,7 @@ def failed_there(error: RunError, folder: SuperLinkFolder, run: Path) -> str:
 
 
 @contextmanager
-def rehearsal_told(
+def resumable_rehearsal(
     run_config: Mapping[str, Value], num_nodes: int, kept: Path | None
 ) -> Iterator[None]:
     """Turn Ctrl-C in a rehearsal into a :class:`Stopped` with the command to go on.
@@ -107,8 +107,8 @@ def _where_a_rehearsal_stopped(run: Path, num_nodes: int, kept: Path | None) -> 
         return where_it_stopped(run, ["fedsuite", "deploy", "local", *rest, *nodes])
     superlink = str(kept.resolve() / SUPERLINK)
     start = shlex.join(["fedsuite", "deploy", "superlink", superlink])
-    told = where_it_stopped(run, ["fedsuite", "deploy", "run", superlink, *rest])
+    resuming = where_it_stopped(run, ["fedsuite", "deploy", "run", superlink, *rest])
     return (
-        f"{told}, once `{start}` runs, and `fedsuite deploy supernode` with each folder in "
-        f"{kept.resolve() / NODES}"
+        f"{resuming}, once `{start}` runs, and `fedsuite deploy supernode` with each "
+        f"folder in {kept.resolve() / NODES}"
     )

@@ -6,7 +6,7 @@
     FEDERATION/superlink/server.pem server.key
     FEDERATION/superlink/nodes/NAME.pub      the keys that may join
     FEDERATION/superlink/superexec.secret    between the SuperLink and its helper
-    FEDERATION/superlink/nginx.conf          the door, where SuperNodes have another port
+    FEDERATION/superlink/nginx.conf          the proxy, where SuperNodes have another port
     FEDERATION/nodes/NAME/node.toml          name, where the SuperLink is, node-config
     FEDERATION/nodes/NAME/ca.crt key key.pub superexec.secret
 
@@ -32,7 +32,7 @@ from fedsuite.deploy.certificates import (
     make_node_key,
     make_server_certificate,
 )
-from fedsuite.deploy.door import nginx_config
+from fedsuite.deploy.reverse_proxy import nginx_config
 from fedsuite.engines.flower import fleet_is_grpc
 
 SUPERLINK, NODES, KEEPER = "superlink", "nodes", "authority"
@@ -41,7 +41,7 @@ AUTHORITY, AUTHORITY_KEY = "ca.crt", "ca.key"
 SERVER, SERVER_KEY = "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC_KEY = "key", "key.pub"
 SECRET = "superexec.secret"
-DOOR = "nginx.conf"
+PROXY = "nginx.conf"
 RUNS = "runs"
 AUTHORITY_DAYS = 3650
 PORT, FLEET_PORT = 8000, 8443
@@ -155,8 +155,8 @@ def init_federation(
     port
         Port of the SuperLink, for its own machine alone.
     fleet_port
-        Port that SuperNodes dial: the door's port, or in Flower 1.39 the Fleet API's. None
-        is ``port``, without a door.
+        Port that SuperNodes dial: the proxy's port, or in Flower 1.39 the Fleet API's. None
+        is ``port``, without a proxy.
     days
         Days of the server's certificate. The authority's certificate holds ten years, so
         that renewal needs no new folders for the nodes.
@@ -188,12 +188,12 @@ def init_federation(
         config = {"partition-id": index, "num-partitions": len(nodes)}
         text = {"name": name, "superlink": f"{_bracketed(hosts[0])}:{fleet}"}
         _write(node / NODE_FILE, tomli_w.dumps({**text, _NODE_TABLE: config}).encode())
-    facts: dict[str, Any] = {"hosts": list(hosts), "port": port, "fleet-port": fleet}
-    facts["nodes"] = list(nodes)
+    addresses: dict[str, Any] = {"hosts": list(hosts), "port": port, "fleet-port": fleet}
+    addresses["nodes"] = list(nodes)
     if fleet != port and not fleet_is_grpc():
-        _write(superlink / DOOR, nginx_config(port, fleet).encode())
+        _write(superlink / PROXY, nginx_config(port, fleet).encode())
     # Last, so that a folder with this file is whole.
-    _write(superlink / SUPERLINK_FILE, tomli_w.dumps(facts).encode())
+    _write(superlink / SUPERLINK_FILE, tomli_w.dumps(addresses).encode())
 
 
 def _check(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int) -> None:

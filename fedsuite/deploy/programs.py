@@ -24,13 +24,12 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.files import atomic_write
 from fedsuite.core.own_process import with_fedsuite
 from fedsuite.deploy.clocks import clock_trouble
-from fedsuite.deploy.door import check_listening, door_command
 from fedsuite.deploy.endings import is_full
 from fedsuite.deploy.folders import (
     AUTHORITY,
-    DOOR,
     NODE_KEY,
     NODES,
+    PROXY,
     RUNS,
     SECRET,
     SERVER,
@@ -39,6 +38,7 @@ from fedsuite.deploy.folders import (
     SuperLinkFolder,
 )
 from fedsuite.deploy.preloaded import superexec
+from fedsuite.deploy.reverse_proxy import check_listening, proxy_command
 from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
@@ -183,8 +183,8 @@ def ask(folder: SuperLinkFolder, *words: str) -> str:
     )
     if answer.returncode:
         lines = (answer.stderr + answer.stdout).split("\n")
-        told = [line.strip("│╭╰─╮╯ ") for line in lines]
-        last = next((line for line in reversed(told) if line), "it printed nothing")
+        texts = [line.strip("│╭╰─╮╯ ") for line in lines]
+        last = next((line for line in reversed(texts) if line), "it printed nothing")
         raise RunError(f"flwr {' '.join(words[:2])} failed: {last}")
     return answer.stdout
 
@@ -204,8 +204,8 @@ def register_nodes(folder: SuperLinkFolder) -> list[str]:
         words = ("supernode", "register", key, CONNECTION, "--name", name)
         answer = ask(folder, *words, "--format", "json")
         # Flower prints a line of text before the JSON.
-        told = json.loads(answer[answer.index("{") :])
-        registered[name] = str(told["node-id"])
+        registration = json.loads(answer[answer.index("{") :])
+        registered[name] = str(registration["node-id"])
         atomic_write(folder.path / REGISTERED, json.dumps(registered, indent=1).encode())
     return fresh
 
@@ -213,10 +213,10 @@ def register_nodes(folder: SuperLinkFolder) -> list[str]:
 def node_numbers(folder: SuperLinkFolder) -> dict[str, str]:
     """Return Flower's number of each registered node, by name."""
     try:
-        found: dict[str, str] = json.loads((folder.path / REGISTERED).read_text())
+        numbers: dict[str, str] = json.loads((folder.path / REGISTERED).read_text())
     except (OSError, json.JSONDecodeError):
         return {}
-    return found
+    return numbers
 
 
 def run_superlink(
@@ -233,7 +233,7 @@ def run_superlink(
     write
         Takes lines of progress.
     bind, opens
-        As for :func:`~fedsuite.deploy.door.check_listening`.
+        As for :func:`~fedsuite.deploy.reverse_proxy.check_listening`.
 
     Raises
     ------
@@ -242,8 +242,8 @@ def run_superlink(
     RunError
         If the SuperLink does not start, or a program ends by itself again and again.
     """
-    open_door = check_listening(folder.port, folder.fleet_port, bind, opens)
-    for warning in filter(None, (open_door, check_superlink(folder))):
+    open_api = check_listening(folder.port, folder.fleet_port, bind, opens)
+    for warning in filter(None, (open_api, check_superlink(folder))):
         write(warning)
     write_connection(folder)
     environment = superlink_environment(folder)
@@ -257,10 +257,10 @@ def run_superlink(
             f"SuperLink on {host}:{folder.port}, {len(folder.nodes)} nodes may join"
             + (f", registered now: {', '.join(fresh)}" if fresh else "")
         )
-        if not opens and (folder.path / DOOR).exists():
+        if not opens and (folder.path / PROXY).exists():
             write(
                 f"sites come in by port {folder.fleet_port}, through nginx: "
-                + shlex.join(door_command(folder.path))
+                + shlex.join(proxy_command(folder.path))
             )
         programs.watch(write)
 

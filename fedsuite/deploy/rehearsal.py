@@ -19,7 +19,7 @@ from fedsuite.deploy.folders import (
     SuperLinkFolder,
     init_federation,
 )
-from fedsuite.deploy.lacking import Lacking
+from fedsuite.deploy.missing_nodes import MissingNodes
 from fedsuite.deploy.programs import (
     is_healthy,
     register_nodes,
@@ -73,12 +73,12 @@ def submit(
     write_connection(folder, host)
     run_id: str | None = None
 
-    lacking = Lacking(folder, site_names(run_config), on_line)
+    missing_nodes = MissingNodes(folder, site_names(run_config), on_line)
 
     def note(line: str) -> None:
         nonlocal run_id
         run_id = run_id or started_run(line)
-        lacking.hear(line)
+        missing_nodes.hear(line)
         on_line(line)
 
     full = False
@@ -90,7 +90,7 @@ def submit(
         if full and not was:
             on_line(f"the disk of {folder.path} is full: free some")
         if run_id:
-            lacking.look()
+            missing_nodes.look()
 
     def drive(world: World) -> None:
         app = stage_keys(world.folder / "app", run_config)
@@ -100,11 +100,11 @@ def submit(
     try:
         in_world(drive)
     except KeyboardInterrupt:
-        told = left_to_superlink(folder, run_folder(run_config, folder), run_id)
-        raise Stopped(told) from None
+        message = left_to_superlink(folder, run_folder(run_config, folder), run_id)
+        raise Stopped(message) from None
     except RunError as error:
-        told = failed_there(error, folder, run_folder(run_config, folder))
-        raise RunError(told) from error
+        message = failed_there(error, folder, run_folder(run_config, folder))
+        raise RunError(message) from error
 
 
 def resume_there(

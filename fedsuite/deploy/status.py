@@ -57,13 +57,13 @@ def list_nodes(folder: SuperLinkFolder) -> list[tuple[str, str]]:
 
 
 def list_runs(folder: SuperLinkFolder) -> list[Mapping[str, Any]]:
-    """Return Flower's facts of the runs."""
+    """Return Flower's records of the runs."""
     return _entries(ask(folder, "ls", CONNECTION, "--format", "json"), "runs")
 
 
 def read_runs(folder: Path) -> list[RunStatus]:
     """Return the status of the runs in a folder, by name."""
-    found = []
+    statuses = []
     for path in sorted(folder.glob("*")):
         try:
             run = load_run(path)
@@ -72,7 +72,7 @@ def read_runs(folder: Path) -> list[RunStatus]:
         last = run.rounds[-1] if run.rounds else {}
         means = [r["accuracy_mean"] for r in run.rounds if "accuracy_mean" in r]
         rejected = [e for e in run.events() if e.get("kind") == REJECTED]
-        found.append(
+        statuses.append(
             RunStatus(
                 path.name,
                 status_of(path),
@@ -84,7 +84,7 @@ def read_runs(folder: Path) -> list[RunStatus]:
                 str(run.manifest.get("flwr_run_id", "")),
             )
         )
-    return found
+    return statuses
 
 
 def federation_tables(folder: SuperLinkFolder, runs: Sequence[RunStatus]) -> list["Table"]:

@@ -41,8 +41,8 @@ def check_superlink(folder: SuperLinkFolder, now: datetime | None = None) -> str
     ``now`` None is the present.
     """
     renew = f"`fedsuite deploy renew {folder.path}` makes a new one"
-    told = _check(folder.path / SERVER, now, renew)
-    return told or _check(folder.path / AUTHORITY, now, _NEW_FEDERATION)
+    warning = _check(folder.path / SERVER, now, renew)
+    return warning or _check(folder.path / AUTHORITY, now, _NEW_FEDERATION)
 
 
 def check_node(folder: NodeFolder, now: datetime | None = None) -> str:
@@ -84,8 +84,8 @@ def renew(folder: SuperLinkFolder, days: int, keeper: Path | None = None) -> dat
         )
     authority = Certified((folder.path / AUTHORITY).read_bytes(), key.read_bytes())
     own = (folder.path / SERVER_KEY).read_bytes()
-    made = make_server_certificate(authority, folder.hosts, days, own)
-    atomic_write(folder.path / SERVER, made.certificate)
+    renewed = make_server_certificate(authority, folder.hosts, days, own)
+    atomic_write(folder.path / SERVER, renewed.certificate)
     os.chmod(folder.path / SERVER, 0o600)
     return valid_until(folder.path / SERVER)
 

@@ -38,8 +38,8 @@ def own_facts() -> dict[str, str]:
 def data_facts(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the fingerprint of an experiment's data here, or why they cannot be read."""
     from fedsuite.core.errors import FedsuiteError
+    from fedsuite.experiment.data_and_models import federated_data
     from fedsuite.experiment.experiment import Experiment
-    from fedsuite.experiment.parts import federated_data
 
     try:
         return {"data": federated_data(Experiment.from_values(values)).fingerprint}

@@ -76,14 +76,14 @@ class Experiment:
         ConfigError
             If the file cannot be read, or the experiment cannot be run.
         """
-        given = {**read_file(path), **(overrides or {})}
+        values = {**read_file(path), **(overrides or {})}
         with naming(path, overrides or ()):
-            return cls.from_values(given, tuple(overrides or ()))
+            return cls.from_values(values, tuple(overrides or ()))
 
     @classmethod
     def from_values(
         cls,
-        given: Mapping[str, object],
+        given_values: Mapping[str, object],
         overridden: Collection[str] = (),
         *,
         own_paths: bool = False,
@@ -92,7 +92,7 @@ class Experiment:
 
         Parameters
         ----------
-        given
+        given_values
             Key to value.
         overridden
             Keys whose values win over a file's. Other keys that lose their effect by them
@@ -105,17 +105,17 @@ class Experiment:
         ConfigError
             Naming the key, the value, and what is allowed.
         """
-        check_installed(given.get("plug-ins"))
+        check_installed(given_values.get("plug-ins"))
         values: dict[str, Value] = {}
         defaults: dict[str, Value] = {}
         keys: list[Key] = []
-        method, shared = _choice("method", given, {}), shared_keys()
-        own = own_defaults(method, given, shared)
-        for group in _keys_that_apply(given, own):
+        method, shared = _choice("method", given_values, {}), shared_keys()
+        own = own_defaults(method, given_values, shared)
+        for group in _keys_that_apply(given_values, own):
             keys += group
             for key in group:
                 defaults[key.name] = own.get(key.name, key.default)
-                value = given.get(key.name, defaults[key.name])
+                value = given_values.get(key.name, defaults[key.name])
                 if own_paths:
                     value = key.own(value)
                 if value == AUTO and key.name in own:
@@ -123,7 +123,7 @@ class Experiment:
                 elif value == AUTO and key.default != AUTO and key.name in ambiguous_keys():
                     value = key.default
                 values[key.name] = key.parse(value)
-        others = {n: value for n, value in given.items() if n not in values}
+        others = {n: value for n, value in given_values.items() if n not in values}
         left_out = _foreign_keys(others, overridden)
         rules = _rules_of(values, keys)
         while idle := _idle_keys(rules, values, defaults, overridden):
@@ -131,7 +131,7 @@ class Experiment:
             values.update({name: defaults[name] for name in idle})
         values.update(_number_of_sites(values))
         check_rules(rules, values, defaults)
-        notes = [own_note(method, own, given, values, shared)]
+        notes = [own_note(method, own, given_values, values, shared)]
         if left_out:
             notes.append(f"left out, as they have no effect here: {', '.join(left_out)}")
         note = "; ".join(filter(None, notes))
@@ -171,18 +171,18 @@ class Experiment:
         """Number of clients that the data is divided among."""
         return self.group(DataSettings).num_clients
 
-    def group(self, settings: type[Group], **given: object) -> Group:
+    def group(self, settings: type[Group], **parts: object) -> Group:
         """Return the values of a class's keys as an object of the class.
 
         Parameters
         ----------
         settings
             Class that declares the keys.
-        **given
+        **parts
             Keywords of the class that are no keys.
         """
         values = {key.argument: self.values[key.name] for key in settings.KEYS}
-        return settings(**values, **given)
+        return settings(**values, **parts)
 
     def replace(self, **changes: Value) -> "Experiment":
         """Return an experiment with other values; arguments are keys in snake case."""
@@ -295,7 +295,7 @@ def _number_of_sites(values: Mapping[str, Value]) -> dict[str, Value]:
     return {"num-clients": len(names)} if names else {}
 
 
-def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> list[str]:
+def _foreign_keys(values: Mapping[str, object], overridden: Collection[str]) -> list[str]:
     """Return the keys of a file whose method, model or the like an override replaced.
 
     Raises
@@ -304,7 +304,7 @@ def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> l
         If another key does not apply, unless its value is the default.
     """
     foreign = []
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in known_keys():
             raise unknown_key(name)
         if is_default(name, value):
@@ -319,17 +319,17 @@ def _foreign_keys(given: Mapping[str, object], overridden: Collection[str]) -> l
 
 
 def _keys_that_apply(
-    given: Mapping[str, object], own: Mapping[str, Value]
+    values: Mapping[str, object], own: Mapping[str, Value]
 ) -> Iterator[Sequence[Key]]:
     yield tuple(shared_keys().values())
     for selector in SELECTORS:
-        yield keys_of(selector, _choice(selector, given, own))
+        yield keys_of(selector, _choice(selector, values, own))
 
 
-def _choice(selector: str, given: Mapping[str, object], own: Mapping[str, Value]) -> str:
+def _choice(selector: str, values: Mapping[str, object], own: Mapping[str, Value]) -> str:
     """Return the checked value, as TOML text, of a key that selects others."""
     key = shared_keys()[selector]
-    value = given.get(selector, AUTO)
+    value = values.get(selector, AUTO)
     if value == AUTO:
         value = own.get(selector, key.default)
     value = key.parse(value)

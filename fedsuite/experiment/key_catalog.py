@@ -85,10 +85,10 @@ def owners(selector: str) -> tuple[str, ...]:
 
 
 def our_owners(selector: str) -> tuple[str, ...]:
-    """Return the same without what other packages add."""
-    found = _values_of()[selector]
-    ours = found.ours if isinstance(found, Registry) else found
-    return tuple(name for name in found if name in ours)
+    """Return those values of a selector that no other package adds."""
+    all_owners = _values_of()[selector]
+    ours = all_owners.ours if isinstance(all_owners, Registry) else all_owners
+    return tuple(name for name in all_owners if name in ours)
 
 
 def _values_of() -> dict[str, Iterable[str]]:
@@ -128,7 +128,7 @@ def known_keys() -> dict[str, KnownKey]:
 
 @cache
 def our_keys() -> dict[str, KnownKey]:
-    """Return the same without what other packages add."""
+    """Return the keys that no other package adds, by name."""
     return _collected(our_owners)
 
 

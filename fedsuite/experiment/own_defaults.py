@@ -20,7 +20,7 @@ TOGETHER = (LOCAL_WORK, OPTIMISER)
 
 
 def own_defaults(
-    method: str, given: Mapping[str, object], keys: Mapping[str, Key]
+    method: str, given_values: Mapping[str, object], keys: Mapping[str, Key]
 ) -> dict[str, Value]:
     """Return the method's own defaults that apply to an experiment.
 
@@ -28,7 +28,7 @@ def own_defaults(
     ----------
     method
         Name of the method.
-    given
+    given_values
         Named keys of the experiment with their values; ``"auto"`` names nothing.
     keys
         The keys of every experiment, with the defaults of all methods.
@@ -41,13 +41,13 @@ def own_defaults(
     """
     strategy = load_strategy(METHODS[method])
     own = dict(strategy.DEFAULTS)
-    if given.get("preset") == "paper":
+    if given_values.get("preset") == "paper":
         own |= strategy.PAPER
-    rate = _completed_rate(method, own, given, keys)
+    rate = _completed_rate(method, own, given_values, keys)
     for group in TOGETHER:
-        if any(given.get(name, AUTO) != AUTO for name in group):
+        if any(given_values.get(name, AUTO) != AUTO for name in group):
             own = {name: value for name, value in own.items() if name not in group}
-    if given.get("public-dir"):
+    if given_values.get("public-dir"):
         # The default is the size of a held-out part; a folder gives all its rows.
         own.pop("public-size", None)
     return own | rate
@@ -56,24 +56,24 @@ def own_defaults(
 def _completed_rate(
     method: str,
     own: Mapping[str, Value],
-    given: Mapping[str, object],
+    given_values: Mapping[str, object],
     keys: Mapping[str, Key],
 ) -> dict[str, Value]:
     """Return the method's learning rate if its optimiser alone is named."""
     usual = {name: keys[name].default for name in OPTIMISER}
     pair = {**usual, **{name: own[name] for name in OPTIMISER if name in own}}
-    named = [name for name in OPTIMISER if given.get(name, AUTO) != AUTO]
+    named = [name for name in OPTIMISER if given_values.get(name, AUTO) != AUTO]
     if not named:
         return {}
     if "optimizer" not in named:
         if pair["optimizer"] == usual["optimizer"]:
             return {}
         raise Refused(
-            {named[0]: given[named[0]]},
+            {named[0]: given_values[named[0]]},
             f"method {method} has {_words(pair)} by default, others {_words(usual)}",
             "name the {optimizer} too",
         )
-    optimizer = keys["optimizer"].parse(given["optimizer"])
+    optimizer = keys["optimizer"].parse(given_values["optimizer"])
     if "learning-rate" in named or optimizer == usual["optimizer"]:
         return {}
     if optimizer == pair["optimizer"]:
@@ -92,7 +92,7 @@ def _words(pair: Mapping[str, Value]) -> str:
 def own_note(
     method: str,
     applied: Mapping[str, Value],
-    given: Mapping[str, object],
+    given_values: Mapping[str, object],
     values: Mapping[str, Value],
     keys: Mapping[str, Key],
 ) -> str:
@@ -108,7 +108,7 @@ def own_note(
         Values of the whole experiment.
     """
     strategy = load_strategy(METHODS[method])
-    unnamed = {name for name in values if given.get(name, AUTO) == AUTO}
+    unnamed = {name for name in values if given_values.get(name, AUTO) == AUTO}
     brought = [
         name
         for name, value in applied.items()

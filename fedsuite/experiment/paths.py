@@ -19,7 +19,7 @@ def absolute_paths(values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def places(values: Mapping[str, Value]) -> dict[str, str]:
-    """Return by variable the folders that whoever starts nodes for a run gives them."""
+    """Return the folders that the nodes of a run get, by environment variable."""
     variables = {key.name: key.path for key in path_keys() if key.path}
     return {
         variables[name]: _absolute(path)
@@ -51,8 +51,8 @@ def refuse_relative_paths(values: Mapping[str, Value]) -> None:
 
 def _named(values: Mapping[str, Value]) -> dict[str, str]:
     """Return the paths that an experiment names, by key."""
-    found = {key.name: str(values.get(key.name, key.default)) for key in path_keys()}
-    return {name: path for name, path in found.items() if path not in ("", AUTO)}
+    paths = {key.name: str(values.get(key.name, key.default)) for key in path_keys()}
+    return {name: path for name, path in paths.items() if path not in ("", AUTO)}
 
 
 def _absolute(path: str) -> str:

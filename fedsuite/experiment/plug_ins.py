@@ -22,14 +22,14 @@ ALLOWED_CODE_VARIABLE = "FEDSUITE_ALLOWED_CODE"
 
 
 def additions(values: Mapping[str, Value]) -> list[Addition]:
-    """Return what an experiment uses of other packages."""
+    """Return the methods, data sets and networks of other packages in an experiment."""
     networks = experiment_networks(values).distinct
-    found = [
+    used = [
         METHODS.addition(str(values["method"])),
         DATASETS.addition(str(values["dataset"])),
         *(MODELS.addition(network.name) for network in networks),
     ]
-    return list(dict.fromkeys(one for one in found if one is not None))
+    return list(dict.fromkeys(one for one in used if one is not None))
 
 
 def requirements(values: Mapping[str, Value]) -> str:
@@ -50,16 +50,16 @@ def check_installed(plug_ins: object) -> None:
     # Of other packages no message learns whether they are here.
     versions = METHODS.versions() | MODELS.versions() | DATASETS.versions()
     for requirement in (part.strip() for part in plug_ins.split(",")):
-        package, sign, wanted = requirement.partition("==")
+        package, sign, required = requirement.partition("==")
         if not sign:
             raise ConfigError(f"key plug-ins = {plug_ins!r}: expected NAME==VERSION, ...")
-        found = versions.get(package)
-        if found == wanted:
+        version = versions.get(package)
+        if version == required:
             continue
-        held = f"{found} is" if found else "it is not"
+        installed = f"{version} is" if version else "it is not"
         raise ConfigError(
-            f"the experiment needs the package {requirement}, and {held} installed here: "
-            f"install {requirement} where this process runs"
+            f"the experiment needs the package {requirement}, and {installed} installed "
+            f"here: install {requirement} where this process runs"
         )
 
 

@@ -155,9 +155,9 @@ class Orders:
                     f"the message has no {type(default).__name__} {name}: give the "
                     "strategy layer=FilterDecomposition(...)"
                 )
-        found: dict[str, Any] = {name: config[name] for name in defaults}
-        version, sync = found.pop(SLOW_VERSION), found.pop(SYNC)
-        keys = {name.replace("-", "_"): value for name, value in found.items()}
+        entries: dict[str, Any] = {name: config[name] for name in defaults}
+        version, sync = entries.pop(SLOW_VERSION), entries.pop(SYNC)
+        keys = {name.replace("-", "_"): value for name, value in entries.items()}
         try:
             return cls(DecompositionKeys(**keys), version, sync)
         except ValueError as error:

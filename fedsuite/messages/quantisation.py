@@ -94,11 +94,11 @@ class DeltaLedger:
     def __init__(self, num_rows: int) -> None:
         self._num_rows = num_rows
         self._last: dict[int, NDArray[np.float32]] = {}
-        self._told: dict[int, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
+        self._uploads: dict[int, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
 
     def begin_round(self) -> None:
         """Count from 0 again; the last codes stay known."""
-        self._told = {}
+        self._uploads = {}
 
     def add(self, client_id: int, rows: NDArray[Any], codes: NDArray[Any]) -> None:
         """Add a client's codes of some public rows, each row at most once.
@@ -114,14 +114,14 @@ class DeltaLedger:
         """
         fresh = np.full((self._num_rows, codes.shape[1]), _UNTOLD, np.float32)
         last = self._last.setdefault(client_id, fresh)
-        self._told.setdefault(client_id, []).append((last[rows], codes))
+        self._uploads.setdefault(client_id, []).append((last[rows], codes))
         last[rows] = codes
 
     def bits(self) -> float:
         """Return the bits of all clients in the round so far."""
         total = 0.0
-        for told in self._told.values():
-            before, codes = (np.concatenate(parts) for parts in zip(*told, strict=True))
+        for uploads in self._uploads.values():
+            before, codes = (np.concatenate(parts) for parts in zip(*uploads, strict=True))
             known = before[:, 0] != _UNTOLD
             total += delta_code_bits(codes[known], before[known])
             total += delta_code_bits(codes[~known])

@@ -234,13 +234,13 @@ def failure_of(content: Mapping[str, AnyRecord], *, hosted: bool) -> tuple[str, 
 
 def failures_in(content: RecordDict) -> list[tuple[str, str]]:
     """Return place and reason of all clients' errors; empty if any client had none."""
-    found = []
+    failures = []
     for name, record in content.items():
         if not isinstance(record, ConfigRecord) or "place" not in record:
             return []
         if name.endswith(f".{ERROR}"):
-            found.append((str(record["place"]), str(record["reason"])))
-    return found
+            failures.append((str(record["place"]), str(record["reason"])))
+    return failures
 
 
 def pack_reply(reply: Reply) -> RecordDict:

@@ -16,9 +16,9 @@ Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
 def filled(record: Record, entries: Mapping[str, Any]) -> Record:
     """Put entries of the right types into a record, and return it."""
-    held = record.__dict__.get("_data")
-    if type(held) is dict:
-        held.update(entries)
+    content = record.__dict__.get("_data")
+    if type(content) is dict:
+        content.update(entries)
         return record
     for name, entry in entries.items():
         record[name] = entry

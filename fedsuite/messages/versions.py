@@ -35,8 +35,8 @@ def is_older(name: str, than: str) -> bool:
 
 
 def _order(name: str) -> tuple[int, int, int] | None:
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    server_round, exchange, attempt = found.groups(default="0")
+    server_round, exchange, attempt = match.groups(default="0")
     return int(attempt), int(server_round), int(exchange)

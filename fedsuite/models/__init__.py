@@ -224,14 +224,14 @@ _OURS: dict[str, ModelSpec] = {
 }
 
 
-def _added(name: str, code: str, found: object) -> ModelSpec:
+def _added(name: str, code: str, loaded: object) -> ModelSpec:
     """Return the network of a package or of one's own code."""
-    if isinstance(found, ModelSpec):
-        return replace(found, own=True)
-    if found is not None and not callable(found):
-        raise ConfigError(f"{code} is a {type(found).__name__}: name a class or function")
-    what = (getattr(found, "__doc__", None) or "").partition("\n\n")[0]
-    return ModelSpec(" ".join(what.split()), code, own=True)
+    if isinstance(loaded, ModelSpec):
+        return replace(loaded, own=True)
+    if loaded is not None and not callable(loaded):
+        raise ConfigError(f"{code} is a {type(loaded).__name__}: name a class or function")
+    summary = (getattr(loaded, "__doc__", None) or "").partition("\n\n")[0]
+    return ModelSpec(" ".join(summary.split()), code, own=True)
 
 
 MODELS: Registry[ModelSpec] = Registry(
@@ -304,13 +304,15 @@ def build_model(
     arguments: dict[str, Any] = dict(_arguments(name, spec, options))
     if spec.needs_standardisation:
         arguments["standardisation"] = standardisation
-    shape, drawn = tuple(input_shape), stream_seed(seed, "model", client_id=client_id)
+    shape, model_seed = tuple(input_shape), stream_seed(seed, "model", client_id=client_id)
     if spec.own:
         from fedsuite.models.own_networks import build_own
 
         build = partial(_call, spec.builder, shape, num_classes, arguments)
-        return build_own(f"model {name}", build, shape, num_classes, drawn, words=words)
-    with seeded(drawn):
+        return build_own(
+            f"model {name}", build, shape, num_classes, model_seed, words=words
+        )
+    with seeded(model_seed):
         model = _call(spec.builder, shape, num_classes, arguments)
     assert isinstance(model, torch.nn.Module)
     return model

@@ -70,10 +70,10 @@ def load_arrays(
         for name, array in arrays.items():
             tensor = state.get(name)
             if tensor is None or tensor.shape != array.shape:
-                found = "nothing" if tensor is None else tuple(tensor.shape)
+                own_shape = "nothing" if tensor is None else tuple(tensor.shape)
                 raise RunError(
                     f"array {name} of shape {array.shape} does not fit the model, which "
-                    f"has {found} there: server and client must build the same model"
+                    f"has {own_shape} there: server and client must build the same model"
                 )
             if keep_infinite and tensor.is_floating_point() and tensor.isinf().any():
                 own = tensor.cpu().numpy()

@@ -83,9 +83,9 @@ def experiment_networks(values: Mapping[str, Value]) -> Networks:
         own = tuple((key.name, values[key.name]) for key in MODELS[name].settings.KEYS)
         return Networks((Network(name, own),), (0,) * num_clients)
     entries = parse_networks(settings.client_models)
-    chosen = assign(len(entries), settings.client_model_assignment, num_clients, seed)
+    entry_of = assign(len(entries), settings.client_model_assignment, num_clients, seed)
     distinct = tuple(dict.fromkeys(entries))
-    return Networks(distinct, tuple(distinct.index(entries[entry]) for entry in chosen))
+    return Networks(distinct, tuple(distinct.index(entries[entry]) for entry in entry_of))
 
 
 def parse_networks(text: str, key: str = "client-models") -> tuple[Network, ...]:
@@ -144,17 +144,17 @@ def _parse_entry(entry: str, key: str) -> Network:
     name, *settings = (part.strip() for part in entry.split(":"))
     try:
         keys = model_spec(name).settings.KEYS
-        given = _parse_settings(name, keys, settings)
+        options = _parse_settings(name, keys, settings)
     except ConfigError as error:
         raise ConfigError(f"key {key}: entry {entry!r}: {error}", [key]) from None
-    return Network(name, tuple((k.name, given.get(k.name, k.default)) for k in keys))
+    return Network(name, tuple((k.name, options.get(k.name, k.default)) for k in keys))
 
 
 def _parse_settings(
     name: str, keys: Sequence[Key], settings: Sequence[str]
 ) -> dict[str, Value]:
     known = {key.name: key for key in keys}
-    given: dict[str, Value] = {}
+    options: dict[str, Value] = {}
     for setting in settings:
         option, sign, value = (part.strip() for part in setting.partition("="))
         if not sign:
@@ -164,7 +164,7 @@ def _parse_settings(
             hint = f"; did you mean {near[0]!r}?" if near else ""
             allowed = ", ".join(known) or "none"
             raise ConfigError(f"{name} has no key {option!r}: it takes {allowed}{hint}")
-        if option in given:
+        if option in options:
             raise ConfigError(f"key {option} stands there twice")
-        given[option] = known[option].parse_text(value)
-    return given
+        options[option] = known[option].parse_text(value)
+    return options

@@ -246,7 +246,7 @@ def factored_layers(model: nn.Module, *, stem: bool, pointwise: bool) -> list[st
     stem, pointwise
         Whether a 7 x 7 first convolution, and 1 x 1 convolutions, are included.
     """
-    found = []
+    names = []
     first = True
     for name, module in model.named_modules():
         if not isinstance(module, nn.Conv2d):
@@ -254,8 +254,8 @@ def factored_layers(model: nn.Module, *, stem: bool, pointwise: bool) -> list[st
         is_stem = first and module.kernel_size == (7, 7)
         first = False
         if (stem or not is_stem) and (pointwise or module.kernel_size != (1, 1)):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _check_replaceable(model: nn.Module, names: list[str]) -> None:

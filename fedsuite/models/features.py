@@ -32,10 +32,10 @@ def with_features(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
     ConfigError
         If the classifier is no linear layer, or the pass does not use it exactly once.
     """
-    seen: list[Tensor] = []
+    captured: list[Tensor] = []
 
     def note(_: nn.Module, received: tuple[Any, ...]) -> None:
-        seen.append(received[0])
+        captured.append(received[0])
 
     name, head = linear_head(model)
     hook = head.register_forward_pre_hook(note)
@@ -43,13 +43,13 @@ def with_features(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
         logits = model(inputs)
     finally:
         hook.remove()
-    if len(seen) != 1:
+    if len(captured) != 1:
         raise ConfigError(
             f"the model's last linear layer, {name or 'the model itself'}, takes part "
-            f"{len(seen)} times in a forward pass, and as a classifier would once: its "
+            f"{len(captured)} times in a forward pass, and as a classifier would once: its "
             "features cannot be told"
         )
-    return seen[0], logits
+    return captured[0], logits
 
 
 def feature_width(model: nn.Module) -> int:

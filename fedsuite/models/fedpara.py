@@ -258,22 +258,22 @@ def fedpara(
     if not 0 <= gamma <= 1:
         raise ConfigError(f"fedpara-gamma = {gamma}: expected 0 to 1")
     head = head_names(model)
-    made = copy.deepcopy(model)
+    factorised = copy.deepcopy(model)
     count = 0
-    for path, module in list(made.named_modules()):
+    for path, module in list(factorised.named_modules()):
         if f"{path}.weight" in head:
             continue
         factored = _factor(module, gamma, personal)
         if factored is not None:
             factored.draw(torch_stream(seed, f"fedpara/{path}"))
-            _replace(made, path, factored)
+            _replace(factorised, path, factored)
             count += 1
     if count == 0:
         raise ConfigError(
             "fedpara: the model has no layer that factors would make smaller: choose a "
             "larger model, or leave fedpara off"
         )
-    return made
+    return factorised
 
 
 def _factor(
@@ -293,11 +293,11 @@ def _factor(
 
 def defactorise(model: nn.Module) -> nn.Module:
     """Return a copy of a model with dense layers that compute the same."""
-    made = copy.deepcopy(model)
-    for path, module in list(made.named_modules()):
+    dense = copy.deepcopy(model)
+    for path, module in list(dense.named_modules()):
         if isinstance(module, FedParaLinear | FedParaConv2d):
-            _replace(made, path, module.dense())
-    return made
+            _replace(dense, path, module.dense())
+    return dense
 
 
 def second_factors(model: nn.Module) -> frozenset[str]:

@@ -163,8 +163,8 @@ def _normalisation(model: "nn.Module") -> frozenset[str]:
 
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     named = model.named_modules(remove_duplicate=False)
-    found = (names_of(m, name) for name, m in named if isinstance(m, kinds))
-    return frozenset(name for names in found for name in names)
+    layer_names = (names_of(m, name) for name, m in named if isinstance(m, kinds))
+    return frozenset(name for names in layer_names for name in names)
 
 
 def _layers(model: "nn.Module") -> tuple[tuple[str, ...], ...]:

@@ -31,7 +31,7 @@ def head_names(model: "nn.Module", head: str | None = None) -> frozenset[str]:
     names = names_of(module, name)
     known = dict(model.named_parameters(remove_duplicate=False))
     shared = {id(known[each]) for each in names if each in known}
-    return names | {each for each, found in known.items() if id(found) in shared}
+    return names | {each for each, parameter in known.items() if id(parameter) in shared}
 
 
 def find_head(model: "nn.Module", head: str | None = None) -> "tuple[str, nn.Module]":

@@ -76,25 +76,25 @@ def _check_output(
 ) -> None:
     kind = torch.int64 if words else torch.float32
     inputs = torch.zeros(_ROWS, *input_shape, dtype=kind)
-    asked = f"a batch of shape {tuple(inputs.shape)}"
+    batch = f"a batch of shape {tuple(inputs.shape)}"
     try:
         scores = output_of(model, inputs)
     except Exception as error:
         raise ConfigError(
-            f"{user} cannot take {asked} ({type(error).__name__}: {first_line(error)}): "
+            f"{user} cannot take {batch} ({type(error).__name__}: {first_line(error)}): "
             "choose another model or data set, or mend it"
         ) from error
-    wanted: list[tuple[int, ...]] = [(_ROWS, num_classes)]
+    allowed: list[tuple[int, ...]] = [(_ROWS, num_classes)]
     if words:
-        wanted.append((_ROWS, *input_shape, num_classes))
-    made = f"a {type(scores).__name__}"
+        allowed.append((_ROWS, *input_shape, num_classes))
+    output = f"a {type(scores).__name__}"
     if isinstance(scores, torch.Tensor):
-        if tuple(scores.shape) in wanted:
+        if tuple(scores.shape) in allowed:
             return
-        made = f"shape {tuple(scores.shape)}"
+        output = f"shape {tuple(scores.shape)}"
     raise ConfigError(
-        f"{user} makes {made} of {asked}: return a tensor of shape {wanted[-1]}, one score "
-        "per class"
+        f"{user} makes {output} of {batch}: return a tensor of shape {allowed[-1]}, one "
+        "score per class"
     )
 
 

@@ -56,8 +56,8 @@ class _Pooling(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         maps, places = ctx.saved_tensors
-        found = _backward(slope.contiguous(), maps, *ctx.options, places)
-        return found, *[None] * len(ctx.options)
+        gradient = _backward(slope.contiguous(), maps, *ctx.options, places)
+        return gradient, *[None] * len(ctx.options)
 
 
 def _channels_together(maps: Tensor) -> Tensor:

@@ -70,9 +70,9 @@ def _check_hash(path: Path) -> None:
     if named is None:
         return
     with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if not found.startswith(named[1]):
-        raise ValueError(f"{path.name} is damaged, its SHA-256 begins with {found[:8]}")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if not digest.startswith(named[1]):
+        raise ValueError(f"{path.name} is damaged, its SHA-256 begins with {digest[:8]}")
 
 
 def _load(network: nn.Module, state: dict[str, Tensor], own: frozenset[str]) -> None:

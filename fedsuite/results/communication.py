@@ -90,11 +90,11 @@ def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
         for name in ("true", "nominal")
     }
     if not run.column("true_parameters_up")[0].size:
-        sent = {"up": "bytes_up", "down": "bytes_down_train"}
-        ledgers = {"sent": tuple(sent[way] for way in direction.names)}
+        by_way = {"up": "bytes_up", "down": "bytes_down_train"}
+        ledgers = {"sent": tuple(by_way[way] for way in direction.names)}
         if run.column(CODED)[0].size and direction is not Direction.DOWN:
-            ledgers["coded"] = tuple({**sent, "up": CODED}[w] for w in direction.names)
-    found = {}
+            ledgers["coded"] = tuple({**by_way, "up": CODED}[w] for w in direction.names)
+    by_ledger = {}
     for ledger, columns in ledgers.items():
         missing = [name for name in columns if not run.column(name)[0].size]
         if missing:
@@ -106,8 +106,8 @@ def costs(run: Run, direction: Direction) -> dict[str, dict[int, float]]:
         for row in run.rounds:
             total += sum((row[name] or 0) * _PARAMETERS.get(name, 1) for name in columns)
             sums[row["round"]] = total
-        found[ledger] = sums
-    return found
+        by_ledger[ledger] = sums
+    return by_ledger
 
 
 def curves(group: Group, metric: str, direction: Direction) -> list[Curve]:
@@ -146,14 +146,14 @@ def usual_metric(runs: Sequence[Run]) -> str:
     return WHOLE_TEST if whole else "accuracy_mean"
 
 
-def curve_table(found: Sequence[Curve], metric: str, words: str) -> Table:
+def curve_table(cost_curves: Sequence[Curve], metric: str, words: str) -> Table:
     """Return accuracy and cost of every evaluated round."""
     columns = (
         *("experiment", "ledger", "seeds", "round", "parameters (M)", "MB"),
         *("accuracy %", "deviation"),
     )
     cells: list[tuple[Cell, ...]] = []
-    for curve in found:
+    for curve in cost_curves:
         for index, server_round in enumerate(curve.rounds.tolist()):
             run = curve.label, curve.ledger, curve.num_seeds, server_round
             score = 100 * float(curve.accuracies[index])
@@ -169,19 +169,19 @@ def curve_table(found: Sequence[Curve], metric: str, words: str) -> Table:
 
 def _millions(parameters: float) -> tuple[float, float]:
     """Return parameters and their bytes, in millions."""
-    sent = float(parameters)
-    return sent / 1e6, sent * BYTES_PER_PARAMETER / 1e6
+    total = float(parameters)
+    return total / 1e6, total * BYTES_PER_PARAMETER / 1e6
 
 
-def common_targets(found: Sequence[Curve]) -> list[float]:
+def common_targets(cost_curves: Sequence[Curve]) -> list[float]:
     """Return shares of the best accuracy that all curves reach, rounded down to 0.1 %."""
-    best = min(float(curve.accuracies.max()) for curve in found)
+    best = min(float(curve.accuracies.max()) for curve in cost_curves)
     # The epsilon keeps 0.7 from becoming 0.699.
     targets = {np.floor(1000 * share * best + 1e-9) / 1000 for share in SHARES}
     return sorted(float(target) for target in targets if target > 0)
 
 
-def reached(found: Sequence[Curve], targets: Sequence[float]) -> list[Row]:
+def reached(cost_curves: Sequence[Curve], targets: Sequence[float]) -> list[Row]:
     """Return each curve's first evaluated round and cost at each target.
 
     The last number is the first curve's cost over this cost. All curves must reach all
@@ -190,7 +190,7 @@ def reached(found: Sequence[Curve], targets: Sequence[float]) -> list[Row]:
     rows = []
     for target in targets:
         base = None
-        for curve in found:
+        for curve in cost_curves:
             hits = np.flatnonzero(curve.accuracies >= target)
             if not hits.size:
                 raise RunError(
@@ -232,9 +232,9 @@ def write_communication(
     loaded = [load_run(path) for path in runs]
     groups = group_runs(loaded)
     metric = metric or usual_metric(loaded)
-    found = [c for group in groups for c in curves(group, metric, direction)]
-    targets = [each / 100 for each in percent] or common_targets(found)
-    rows = reached(found, targets)
+    cost_curves = [c for group in groups for c in curves(group, metric, direction)]
+    targets = [each / 100 for each in percent] or common_targets(cost_curves)
+    rows = reached(cost_curves, targets)
     files, curve_files = (
         Output.claim(output, name, overwrite=overwrite)
         for name in ("communication", "communication_curves")
@@ -258,25 +258,27 @@ def write_communication(
         "true, what filter decomposition sent; nominal, the paper's account of it."
     )
     table = Table(columns, cells, note)
-    files.write(table, cost_figure(found, metric, words))
-    table = curve_table(found, metric, words)
+    files.write(table, cost_figure(cost_curves, metric, words))
+    table = curve_table(cost_curves, metric, words)
     ends = list({row[:2]: row for row in table.rows}.values())
     printed = Table(table.columns, ends, f"Ends of the curves. {table.note}")
-    curve_files.write(table, bytes_figure(found, metric, words), printed=printed)
+    curve_files.write(table, bytes_figure(cost_curves, metric, words), printed=printed)
 
 
-def cost_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
+def cost_figure(cost_curves: Sequence[Curve], metric: str, words: str) -> Figure:
     """Draw accuracy against parameters, a colour per experiment, a style per ledger."""
-    figure, axes = _curves_figure(found, 1, metric, f"parameters sent {words}, millions")
+    figure, axes = _curves_figure(
+        cost_curves, 1, metric, f"parameters sent {words}, millions"
+    )
     axes.set_xlim(left=0)
     return figure
 
 
-def bytes_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
+def bytes_figure(cost_curves: Sequence[Curve], metric: str, words: str) -> Figure:
     """Draw accuracy, with one deviation over seeds, against bytes on a logarithmic axis."""
     label = f"megabytes sent {words}, all clients together"
-    figure, axes = _curves_figure(found, BYTES_PER_PARAMETER, metric, label)
-    for curve, style in _styles(found):
+    figure, axes = _curves_figure(cost_curves, BYTES_PER_PARAMETER, metric, label)
+    for curve, style in _styles(cost_curves):
         if curve.deviations is not None:
             sent = curve.parameters * BYTES_PER_PARAMETER / 1e6
             low = 100 * (curve.accuracies - curve.deviations)
@@ -287,21 +289,21 @@ def bytes_figure(found: Sequence[Curve], metric: str, words: str) -> Figure:
 
 
 def _curves_figure(
-    found: Sequence[Curve], factor: int, metric: str, label: str
+    cost_curves: Sequence[Curve], factor: int, metric: str, label: str
 ) -> tuple[Figure, Axes]:
     """Draw accuracies against millions of ``factor`` units per parameter."""
     figure, (axes,) = panels(1, 1, 7.6, 4.6)
-    for curve, style in _styles(found):
+    for curve, style in _styles(cost_curves):
         axes.plot(curve.parameters * factor / 1e6, 100 * curve.accuracies, **style)
     dress(axes, "Accuracy against communication", label, f"{metric} (%)")
     figure.legend(loc="outside lower center", ncols=1, frameon=False)
     return figure, axes
 
 
-def _styles(found: Sequence[Curve]) -> Iterator[tuple[Curve, dict[str, Any]]]:
+def _styles(cost_curves: Sequence[Curve]) -> Iterator[tuple[Curve, dict[str, Any]]]:
     """Yield curves with a colour per experiment and a style per ledger."""
-    labels = list(dict.fromkeys(curve.label for curve in found))
-    for curve in found:
+    labels = list(dict.fromkeys(curve.label for curve in cost_curves))
+    for curve in cost_curves:
         style = {
             "color": PALETTE[labels.index(curve.label) % len(PALETTE)],
             "linestyle": LINE_STYLES[LEDGERS.index(curve.ledger)],

@@ -96,9 +96,9 @@ class Row:
 
     @property
     def short(self) -> str:
-        """Of how many clients the numbers are at the least; empty where of all."""
-        found = [one for scores in self.scores.values() for one in scores if one.short]
-        return min(found, key=Scores.share).short if found else ""
+        """The fewest clients that a number is over, in words; empty where it is all."""
+        incomplete = [one for scores in self.scores.values() for one in scores if one.short]
+        return min(incomplete, key=Scores.share).short if incomplete else ""
 
 
 @dataclass(frozen=True)
@@ -207,12 +207,12 @@ def compare(
 def tables(comparison: Comparison) -> list["Table"]:
     """Return the rows, and the keys that differ if any, as tables for a rich console."""
     notes = [comparison.legend, *(f"warning: {line}" for line in comparison.warnings)]
-    found = [console_table(table_lines(comparison), notes)]
+    console_tables = [console_table(table_lines(comparison), notes)]
     if comparison.keys:
         lines = [["key that differs", "values, in the order of the rows above"]]
         lines += [[name, " | ".join(values)] for name, values in comparison.keys.items()]
-        found.append(console_table(lines, left=(0, 1)))
-    return found
+        console_tables.append(console_table(lines, left=(0, 1)))
+    return console_tables
 
 
 def to_markdown(comparison: Comparison) -> str:
@@ -234,8 +234,8 @@ def to_csv(comparison: Comparison) -> str:
     lines: list[Sequence[object]] = [["label", "seeds", "rounds_min", "rounds_max", *names]]
     for row in comparison.rows:
         numbers: list[float | None] = []
-        for found in row.metrics.values():
-            numbers += [None, None] if found is None else [found.mean, found.std]
+        for metric in row.metrics.values():
+            numbers += [None, None] if metric is None else [metric.mean, metric.std]
         lines.append([row.label, row.num_seeds, *row.num_rounds, *numbers])
     return csv_table(lines)
 
@@ -358,7 +358,7 @@ def table_lines(comparison: Comparison) -> list[list[str]]:
     lines = [["experiment", "seeds", "partitions", "rounds", *heads, *COLUMNS.values()]]
     letters = comparison.partitions
     for row in comparison.rows:
-        names = [letters[found] for found in row.partitions.values()]
+        names = [letters[partition] for partition in row.partitions.values()]
         fewest, most = row.num_rounds
         lines.append(
             [

@@ -1,4 +1,4 @@
-"""Clients' contributions as methods measure them, against accuracies alone.
+"""Clients' contributions as methods measure them, against the accuracies reached alone.
 
 Figure 1(b) to (e) of FedAKD's paper. A contribution is a record of the last round: the
 reputation (CFFL, CGSV, FedAVE, FedSAC), or else the weight in the average, or else the
@@ -36,14 +36,14 @@ class Contributions:
     @property
     def correlation(self) -> float | None:
         """Pearson's r; None where undefined, as for equal shares."""
-        found = collaborative_fairness(self.alone, self.shares)
-        return None if found is None else found / 100
+        percent = collaborative_fairness(self.alone, self.shares)
+        return None if percent is None else percent / 100
 
 
 def contributions(label: str, run: Run, alone: Run) -> Contributions:
     """Return a run's contributions and Standalone's accuracies, of at least two clients."""
-    kept = ((kind, run.client_history("train", name)) for name, kind in KINDS.items())
-    kind, history = next((found for found in kept if found[1]), ("", {}))
+    histories = ((kind, run.client_history("train", name)) for name, kind in KINDS.items())
+    kind, history = next((pair for pair in histories if pair[1]), ("", {}))
     values: dict[Client, float] = {}
     # Not all clients need to have trained in the last round.
     for server_round in sorted(history):
@@ -55,8 +55,8 @@ def contributions(label: str, run: Run, alone: Run) -> Contributions:
     )
     if len(clients) < 2:
         raise RunError(f"{run.path} and {alone.path}: fewer than two clients in common")
-    found = np.array([values[k] for k in clients])
-    shares = found / found.sum() if found.any() else found
+    amounts = np.array([values[k] for k in clients])
+    shares = amounts / amounts.sum() if amounts.any() else amounts
     own = tuple(accuracies[k] for k in clients)
     return Contributions(label, run.experiment.get(SEED), kind, own, tuple(shares.tolist()))
 
@@ -66,24 +66,24 @@ def write_contributions(
 ) -> None:
     """Write the contributions of runs; ``alone`` has Standalone by the folder of a run."""
     groups = group_runs(runs)
-    found = [contributions(g.label, run, alone[run.path]) for g in groups for run in g.runs]
+    rows = [contributions(g.label, run, alone[run.path]) for g in groups for run in g.runs]
     columns = ("experiment", "seed", "contribution", "Pearson r", "least", "largest")
     cells = [
         (c.label, str(c.seed), c.kind, c.correlation, min(c.shares), max(c.shares))
-        for c in found
+        for c in rows
     ]
     note = (
         "Contributions in the last round of each client, as shares of 1, against its "
         "accuracy alone on its own test rows; r is left out where it is undefined."
     )
-    files.write(Table(columns, cells, note), contribution_figure(groups, found))
+    files.write(Table(columns, cells, note), contribution_figure(groups, rows))
 
 
-def contribution_figure(groups: Sequence[Group], found: Sequence[Contributions]) -> Figure:
+def contribution_figure(groups: Sequence[Group], rows: Sequence[Contributions]) -> Figure:
     """Draw contribution against accuracy alone, one panel per experiment."""
     figure, grid = panels(len(groups), min(3, len(groups)), 3.9, 3.3)
     for axes, group in zip(grid, groups, strict=True):
-        own = [c for c in found if c.label == group.label]
+        own = [c for c in rows if c.label == group.label]
         for index, one in enumerate(own):
             x, colour = 100 * np.array(one.alone), PALETTE[index % len(PALETTE)]
             axes.plot(x, one.shares, "o", color=colour, markersize=4, alpha=0.8)

@@ -154,13 +154,13 @@ def fairness_rows(
     rows = []
     ends = dict(at_rounds or {})
     for group in group_runs(runs):
-        found = list(_scored(group, alone, evaluations, ends.pop(group.label, None)))
-        if not found:
+        group_rows = list(_scored(group, alone, evaluations, ends.pop(group.label, None)))
+        if not group_rows:
             raise RunError(f"{group.runs[0].path}: no accuracies per client to compare")
-        rows += found
+        rows += group_rows
     if ends:
-        there = "; ".join(group.label for group in group_runs(runs))
-        raise RunError(f"no experiment {next(iter(ends))!r}: there are {there}")
+        labels = "; ".join(group.label for group in group_runs(runs))
+        raise RunError(f"no experiment {next(iter(ends))!r}: there are {labels}")
     return tuple(rows)
 
 

@@ -86,10 +86,10 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """
     try:
         with open(path, "rb") as file:
-            read = 0
+            num_read = 0
             while lines := list(islice(file, _PARSED_TOGETHER)):
-                yield from _parse_objects(lines, path, read)
-                read += len(lines)
+                yield from _parse_objects(lines, path, num_read)
+                num_read += len(lines)
     except FileNotFoundError:
         return
     except OSError as error:

@@ -29,14 +29,14 @@ def partition_warnings(groups: Sequence[Group]) -> list[str]:
     if not groups:
         return []
     first = _draws(groups[0])
-    apart = [group.label for group in groups if not _draws(group) & first]
+    disjoint = [group.label for group in groups if not _draws(group) & first]
     partly = [
         group.label for group in groups if _draws(group) & first and _draws(group) != first
     ]
     lines = []
-    if apart:
+    if disjoint:
         lines.append(
-            f"no seed and partition of {groups[0].label} is one of {'; '.join(apart)}: "
+            f"no seed and partition of {groups[0].label} is one of {'; '.join(disjoint)}: "
             "what differs may be the data"
         )
     if partly:
@@ -51,10 +51,10 @@ def keys_that_differ(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
     """Return the value per group of each key that differs, a dash for no value."""
     settings = [identity(group.runs[0]) for group in groups]
     names = sorted({name for values in settings for name in values})
-    found = {
+    by_key = {
         name: tuple(str(values.get(name, _NONE)) for values in settings) for name in names
     }
-    return {name: values for name, values in found.items() if len(set(values)) > 1}
+    return {name: values for name, values in by_key.items() if len(set(values)) > 1}
 
 
 def seeds_text(seeds: Sequence[object]) -> str:
@@ -77,13 +77,13 @@ def _draws(group: Group) -> frozenset[tuple[object, str]]:
 
 def _other_partitions(groups: Sequence[Group]) -> list[str]:
     """Warn of seeds for which groups did not train on the same partition."""
-    found: dict[object, set[str]] = {}
+    by_seed: dict[object, set[str]] = {}
     for seed, partition in (draw for group in groups for draw in _draws(group)):
-        found.setdefault(seed, set()).add(partition)
+        by_seed.setdefault(seed, set()).add(partition)
     return [
         f"experiments with seed {seed} have different data fingerprints: they did not "
         "train on the same partition"
-        for seed, partitions in sorted(found.items(), key=lambda item: str(item[0]))
+        for seed, partitions in sorted(by_seed.items(), key=lambda item: str(item[0]))
         if len(partitions) > 1
     ]
 

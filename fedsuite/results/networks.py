@@ -44,6 +44,6 @@ def accuracy_by_network(
         if client in network_of:
             by_network.setdefault(network_of[client], []).append(accuracy)
     return tuple(
-        NetworkAccuracy(labels[index], sizes[index], len(found), fmean(found))
-        for index, found in sorted(by_network.items())
+        NetworkAccuracy(labels[index], sizes[index], len(accuracies), fmean(accuracies))
+        for index, accuracies in sorted(by_network.items())
     )

@@ -92,11 +92,11 @@ def paired_differences(comparison: Comparison) -> tuple[Difference, ...]:
 def tables(comparison: Comparison) -> list["Table"]:
     """Return tables of rows, differing keys and differences for a rich console."""
     differences = paired_differences(comparison)
-    found = compare.tables(comparison)
+    console_tables = compare.tables(comparison)
     if any(difference.num_pairs for difference in differences):
         explained = legend(comparison.baseline)
-        found.append(console_table(table_lines(differences), [explained]))
-    return found
+        console_tables.append(console_table(table_lines(differences), [explained]))
+    return console_tables
 
 
 def write(comparison: Comparison, folder: Path) -> None:
@@ -121,7 +121,7 @@ def _difference(row: Row, baseline: Row) -> Difference:
         for seed, partition in row.partitions.items()
         if partition and baseline.partitions.get(seed) == partition
     ]
-    found = {
+    by_column = {
         name: [
             row.by_seed[seed][name] - baseline.by_seed[seed][name]
             for seed in seeds
@@ -134,7 +134,7 @@ def _difference(row: Row, baseline: Row) -> Difference:
         len(seeds),
         {
             name: paired(numbers, row.test_share) if numbers else None
-            for name, numbers in found.items()
+            for name, numbers in by_column.items()
         },
     )
 

@@ -101,7 +101,7 @@ def by_seed(
 
 
 def left_out_words(runs: Iterable[Run]) -> str:
-    """Return of how few clients means are, at the least; empty where all have a score."""
+    """Return in words the fewest clients that a mean is over; empty where it is all."""
     short = [
         (row["accuracy_clients"] / row["accuracy_clients_asked"], row)
         for run in runs

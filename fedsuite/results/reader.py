@@ -52,13 +52,13 @@ class Scores:
 
     @property
     def short(self) -> str:
-        """How many have a score, ``5 of 8 clients``; empty where all have."""
+        """How many clients have a score, ``5 of 8 clients``; empty where all have one."""
         return of_clients(len(self.of), self.num_asked)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, read from its folder; rows per client, of which there are many, when needed.
+    """A run, read from its folder; the many rows per client are read when needed.
 
     Parameters
     ----------
@@ -114,10 +114,10 @@ class Run:
             Round to read; None for the last round with such numbers.
         """
         latest, values = 0, dict[Client, float]()
-        for found, numbers in self.client_rounds(phase, key):
-            if server_round in (None, found) and found >= latest:
-                values = {**values, **numbers} if found == latest else numbers
-                latest = found
+        for row_round, numbers in self.client_rounds(phase, key):
+            if server_round in (None, row_round) and row_round >= latest:
+                values = {**values, **numbers} if row_round == latest else numbers
+                latest = row_round
         return values
 
     def client_history(self, phase: str, key: str) -> dict[int, dict[Client, float]]:
@@ -131,13 +131,13 @@ class Run:
         self, phase: str, key: str
     ) -> Iterator[tuple[int, dict[Client, float]]]:
         """Yield rounds in the order written, with one number per client that has it."""
-        rows = (
+        phase_rows = (
             row
             for row in self._rows(layout.CLIENTS)
             if row["phase"] == phase and has_score(row, key)
         )
-        for server_round, found in groupby(rows, itemgetter("round")):
-            yield server_round, {row["client"]: float(row[key]) for row in found}
+        for server_round, round_rows in groupby(phase_rows, itemgetter("round")):
+            yield server_round, {row["client"]: float(row[key]) for row in round_rows}
 
     def scores(self, column: str = "accuracy", last: int = 1) -> list[Scores]:
         """Return the last evaluations, oldest first; those too at which nobody has a score.
@@ -150,31 +150,31 @@ class Run:
         last
             Number of evaluations, at most.
         """
-        found: dict[int, dict[Client, float]] = {}
-        asked: dict[int, int] = {}
+        by_round: dict[int, dict[Client, float]] = {}
+        num_asked: dict[int, int] = {}
         for row in self._rows(layout.CLIENTS):
             if row["phase"] != "evaluate" or row.get(column) is None:
                 continue
             server_round = row["round"]
-            if server_round not in found:
-                found[server_round], asked[server_round] = {}, 0
+            if server_round not in by_round:
+                by_round[server_round], num_asked[server_round] = {}, 0
                 # Rounds come in their order: earlier ones are no longer wanted.
-                for earlier in list(found)[:-last]:
-                    del found[earlier]
+                for earlier in list(by_round)[:-last]:
+                    del by_round[earlier]
             if row.get(counted_in(column)) != 0:
-                asked[server_round] += 1
+                num_asked[server_round] += 1
                 if is_fraction(row[column]):
-                    found[server_round][row["client"]] = float(row[column])
+                    by_round[server_round][row["client"]] = float(row[column])
         own = column if column.startswith("validation_") else "accuracy"
         for row in self.rounds:
             server_round = row["round"]
             # Of a round without a good reply nobody knows what the clients have.
             nobody = row.get("accuracy_clients") == 0
-            told = row.get(f"{'accuracy' if nobody else own}_clients_asked")
-            if told is not None and (asked or column == "accuracy"):
-                asked[server_round] = max(asked.get(server_round, 0), told)
-                found.setdefault(server_round, {})
-        return [Scores(r, found[r], asked[r]) for r in sorted(found)[-last:]]
+            row_asked = row.get(f"{'accuracy' if nobody else own}_clients_asked")
+            if row_asked is not None and (num_asked or column == "accuracy"):
+                num_asked[server_round] = max(num_asked.get(server_round, 0), row_asked)
+                by_round.setdefault(server_round, {})
+        return [Scores(r, by_round[r], num_asked[r]) for r in sorted(by_round)[-last:]]
 
     def client_means(self, keys: Iterable[str]) -> dict[str, dict[int, float]]:
         """Return means over clients by round, each client counting once.
@@ -185,15 +185,15 @@ class Run:
             Phase and column, such as ``"evaluate_accuracy"``; every key is returned. The
             means of the same names in ``rounds.jsonl`` weight clients by examples.
         """
-        wanted = {key: key.partition("_")[::2] for key in keys}
-        values: dict[str, dict[int, list[float]]] = {key: {} for key in wanted}
+        phase_and_column = {key: key.partition("_")[::2] for key in keys}
+        values: dict[str, dict[int, list[float]]] = {key: {} for key in phase_and_column}
         for row in self._rows(layout.CLIENTS):
-            for key, (phase, column) in wanted.items():
+            for key, (phase, column) in phase_and_column.items():
                 if row["phase"] == phase and has_score(row, column):
                     values[key].setdefault(row["round"], []).append(float(row[column]))
         return {
-            key: {server_round: float(np.mean(v)) for server_round, v in found.items()}
-            for key, found in values.items()
+            key: {server_round: float(np.mean(v)) for server_round, v in by_round.items()}
+            for key, by_round in values.items()
         }
 
     def class_counts(self, part: str) -> NDArray[np.int64] | None:
@@ -211,9 +211,9 @@ class Run:
 
     def shifts(self) -> tuple[ClientShift, ...]:
         """Return each client's measured covariate shift; empty without such a shift."""
-        found = self._partition.get("shift", [])
+        entries = self._partition.get("shift", [])
         try:
-            return tuple(ClientShift(**shift) for shift in found)
+            return tuple(ClientShift(**shift) for shift in entries)
         except TypeError as error:
             path = self.path / layout.PARTITION
             raise RunError(f"{path}: its shifts cannot be read: {error}") from error

@@ -80,14 +80,14 @@ class Timing:
 
 def timing(group: Group) -> Timing:
     """Return the round times of an experiment."""
-    found = [(run, *timed_rounds(run)) for run in group.runs]
+    by_run = [(run, *timed_rounds(run)) for run in group.runs]
     local = all(run.experiment.get("engine") == "local" for run in group.runs)
     seconds = {}
     for clock in Clock if local else (Clock.WALL,):
-        times = np.concatenate([_times(rows, how, clock) for _, how, rows in found])
+        times = np.concatenate([_times(rows, how, clock) for _, how, rows in by_run])
         seconds[clock] = Quartiles(*map(float, np.quantile(times, (0.25, 0.5, 0.75))))
-    how = "; ".join(sorted({how for _, how, _ in found}))
-    count = sum(len(rows) for *_, rows in found)
+    how = "; ".join(sorted({how for _, how, _ in by_run}))
+    count = sum(len(rows) for *_, rows in by_run)
     return Timing(group.label, group.runs, how, count, seconds)
 
 
@@ -112,22 +112,22 @@ def _times(rows: Sequence[dict[str, Any]], how: str, clock: Clock) -> NDArray[np
 
 
 def equal_rounds(num_rounds: int, budget: float, seconds: float) -> int:
-    """Return the rounds of ``seconds`` in ``num_rounds`` of ``budget`` seconds, at least 1.
+    """Return how many rounds of ``seconds`` take as long as ``num_rounds`` of ``budget``.
 
-    Halves are rounded up.
+    Halves are rounded up, and the least is 1.
     """
     return max(1, math.floor(num_rounds * budget / seconds + 0.5))
 
 
-def chosen(timings: Sequence[Timing], asked: str | None, usual: str) -> Timing:
+def chosen(timings: Sequence[Timing], label: str | None, usual: str) -> Timing:
     """Return the experiment of a label, or else of the usual method, or else the first."""
-    if asked is None:
+    if label is None:
         methods = [timing.runs[0].experiment.get("method") for timing in timings]
         return timings[methods.index(usual) if usual in methods else 0]
     by_label = {timing.label: timing for timing in timings}
-    if asked not in by_label:
-        raise RunError(f"no experiment {asked!r}: there are {'; '.join(by_label)}")
-    return by_label[asked]
+    if label not in by_label:
+        raise RunError(f"no experiment {label!r}: there are {'; '.join(by_label)}")
+    return by_label[label]
 
 
 def last_round(run: Run) -> int:
@@ -204,8 +204,8 @@ def instructions(timings: Sequence[Timing], equal: Sequence[int]) -> list[str]:
 def _seconds(timing: Timing) -> list[Cell]:
     cells: list[Cell] = []
     for clock in Clock:
-        found = timing.seconds.get(clock)
-        cells += [found.median, found.low, found.high] if found else [None] * 3
+        times = timing.seconds.get(clock)
+        cells += [times.median, times.low, times.high] if times else [None] * 3
     return cells
 
 
@@ -216,9 +216,9 @@ def time_figure(timings: Sequence[Timing]) -> Figure:
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(1, len(clocks), squeeze=False, sharey=True)[0]
     for axes, clock in zip(grid, clocks, strict=True):
-        for place, found in enumerate(timings):
-            if clock in found.seconds:
-                low, median, high = found.seconds[clock]
+        for place, group_timing in enumerate(timings):
+            if clock in group_timing.seconds:
+                low, median, high = group_timing.seconds[clock]
                 errors = [[median - low], [high - median]]
                 colour = PALETTE[place % len(PALETTE)]
                 axes.barh(place, median, xerr=errors, color=colour, capsize=3)

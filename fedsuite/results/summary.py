@@ -148,18 +148,18 @@ def render_networks(
     networks: Sequence[NetworkAccuracy], whole: Sequence[NetworkAccuracy] = ()
 ) -> str:
     """Return a table of text of accuracies on own test rows and the whole test part."""
-    on_whole = {found.label: f"{100 * found.accuracy:.2f}" for found in whole}
+    on_whole = {network.label: f"{100 * network.accuracy:.2f}" for network in whole}
     table = Table(title="Mean accuracy by network", title_justify="left")
     # A label names the network: it may be broken, never cut off.
     table.add_column("network", overflow="fold")
     headings = ["parameters", "clients", "accuracy in %"]
     for heading in headings + ["whole test in %"] * bool(whole):
         table.add_column(heading, justify="right", no_wrap=True)
-    for found in networks:
-        counts = f"{found.num_parameters:,}", str(found.num_clients)
-        cells = [*counts, f"{100 * found.accuracy:.2f}"]
-        cells += [on_whole.get(found.label, "")] * bool(whole)
-        table.add_row(escape(found.label), *cells)
+    for network in networks:
+        counts = f"{network.num_parameters:,}", str(network.num_clients)
+        cells = [*counts, f"{100 * network.accuracy:.2f}"]
+        cells += [on_whole.get(network.label, "")] * bool(whole)
+        table.add_row(escape(network.label), *cells)
     return _text(table)
 
 

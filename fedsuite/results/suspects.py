@@ -84,7 +84,7 @@ def suspects(run: Run) -> list[Suspect]:
     for row in run.clients():
         if row["phase"] == "train":
             rows[row["client"]].append(row)
-    if not any("update_norm" in row for found in rows.values() for row in found):
+    if not any("update_norm" in row for own in rows.values() for row in own):
         raise RunError(
             f"{run.path}: no client's row has update_norm: its clients sent no models"
         )
@@ -93,41 +93,41 @@ def suspects(run: Run) -> list[Suspect]:
     )
     names = run.experiment.get("sites", "")
     sites = [name.strip() for name in str(names).split(",")] if names else []
-    found = []
+    clients = []
     for client in {**rows, **dict.fromkeys(_named(k, sites) for k in refused)}:
-        own = rows.get(client, [])
+        own_rows = rows.get(client, [])
         key = sites.index(client) if client in sites else client
-        lost = refused.get(key, set()) - {row["round"] for row in own}
-        asked = len(own) + len(lost)
-        found.append(
+        refused_rounds = refused.get(key, set()) - {row["round"] for row in own_rows}
+        num_asked = len(own_rows) + len(refused_rounds)
+        clients.append(
             Suspect(
                 client,
-                asked,
-                len(lost) / asked if asked else 0.0,
-                len(bounded.get(key, set())) / asked if asked else 0.0,
-                _numbers(own, "norm_ratio"),
-                _numbers(own, "weight"),
-                max(_numbers(own, "num_examples"), default=0.0),
-                max(_numbers(own, "claimed_examples"), default=None),
+                num_asked,
+                len(refused_rounds) / num_asked if num_asked else 0.0,
+                len(bounded.get(key, set())) / num_asked if num_asked else 0.0,
+                _numbers(own_rows, "norm_ratio"),
+                _numbers(own_rows, "weight"),
+                max(_numbers(own_rows, "num_examples"), default=0.0),
+                max(_numbers(own_rows, "claimed_examples"), default=None),
             )
         )
-    return sorted(found, key=lambda suspect: suspect.oddness)
+    return sorted(clients, key=lambda suspect: suspect.oddness)
 
 
 def write_suspects(run: Path, output: Path, *, overwrite: bool) -> None:
     """Write which clients' updates were far from the others', and whose were refused."""
-    found = suspects(load_run(run))
+    clients = suspects(load_run(run))
     files = Output.claim(output, "suspects", overwrite=overwrite)
-    table = Table(COLUMNS, [suspect.cells() for suspect in found], NOTE)
-    files.write(table, suspects_figure(found))
+    table = Table(COLUMNS, [suspect.cells() for suspect in clients], NOTE)
+    files.write(table, suspects_figure(clients))
 
 
-def suspects_figure(found: Sequence[Suspect]) -> Figure:
+def suspects_figure(clients: Sequence[Suspect]) -> Figure:
     """Draw the lengths of each client's updates, the oddest client first."""
     figure, (axes,) = panels(1, 1, 5.0, 3.8)
-    for place, suspect in enumerate(found):
+    for place, suspect in enumerate(clients):
         axes.plot([place] * len(suspect.lengths), suspect.lengths, "k.", markersize=4)
-    axes.set_xticks(range(len(found)), [str(suspect.client) for suspect in found])
+    axes.set_xticks(range(len(clients)), [str(suspect.client) for suspect in clients])
     axes.axhline(1, color="0.4", linewidth=0.8)
     dress(axes, "Clients' updates", "client", "length, medians of the round")
     return figure
@@ -138,13 +138,13 @@ def _rounds_of(run: Run, kind: str) -> dict[Any, set[int]]:
 
     A client whose reply did not come is no suspect.
     """
-    found: dict[Any, set[int]] = defaultdict(set)
+    by_client: dict[Any, set[int]] = defaultdict(set)
     for event in run.events():
-        told = event.get("kind"), event.get("phase")
+        phase_of_kind = event.get("kind"), event.get("phase")
         came = event.get("client") is not None and event.get("cause") not in ABSENT
-        if told == (kind, "train") and came:
-            found[event["client"]].add(event["round"])
-    return dict(found)
+        if phase_of_kind == (kind, "train") and came:
+            by_client[event["client"]].add(event["round"])
+    return dict(by_client)
 
 
 def _named(client: Any, sites: Sequence[str]) -> Client:

@@ -89,28 +89,28 @@ class ColludingGrid(PromptGrid):
     def _forged(self, sent: Sequence[Message], replies: list[Message]) -> list[Message]:
         received = _received(sent)
         contents: dict[int, RecordDict] = {}
-        found: dict[int, dict[str, Arrays]] = {}
+        trained: dict[int, dict[str, Arrays]] = {}
         for reply in replies:
             content = reply.content if reply.has_content() else RecordDict()
             for client_id, entry in split_replies(content, received).items():
                 if ERROR not in entry:
                     contents[client_id] = content
                     records = records_of(entry, ArrayRecord)
-                    found[client_id] = {n: to_arrays(r) for n, r in records.items()}
+                    trained[client_id] = {n: to_arrays(r) for n, r in records.items()}
         updates = {
             k: {
                 n: self._update(n, record, received[k])
-                for n, record in found[k].items()
+                for n, record in trained[k].items()
                 # Forged, they would be no shares, and refused at sight.
                 if n != SHARES
             }
-            for k in sorted(found)
+            for k in sorted(trained)
         }
         honest = [updates[k] for k in updates if k not in self._liars]
         deviations = self._plan.deviations(len(updates), len(updates) - len(honest))
         factors = {"ipm": (-self._plan.strength, 0.0), "alie": (1.0, -deviations)}
-        for client_id in sorted(self._liars & set(found)):
-            for name, record in found[client_id].items():
+        for client_id in sorted(self._liars & set(trained)):
+            for name, record in trained[client_id].items():
                 start = received[client_id] if name in self._trained else {}
                 others = [update.get(name, {}) for update in honest]
                 lie = forged(record, start, others, *factors[self._plan.attack])
@@ -147,7 +147,7 @@ def forged(
     of_mean, of_deviation
         Factors of their mean and of their standard deviation, by coordinate.
     """
-    made = dict(record)
+    lies = dict(record)
     for name, array in record.items():
         others = [update[name] for update in updates if name in update]
         others = [other for other in others if other.shape == array.shape]
@@ -156,8 +156,8 @@ def forged(
         mean = sum(others, np.zeros(array.shape)) / len(others)
         squares = sum(((other - mean) ** 2 for other in others), np.zeros(array.shape))
         lie = of_mean * mean + of_deviation * np.sqrt(squares / len(others))
-        made[name] = cast(start.get(name, 0.0) + lie, array)
-    return made
+        lies[name] = cast(start.get(name, 0.0) + lie, array)
+    return lies
 
 
 def _received(sent: Sequence[Message]) -> dict[int, Arrays]:

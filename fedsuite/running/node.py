@@ -1,4 +1,4 @@
-"""What a node makes of an experiment that came with a message.
+"""The experiment that a message brings to a node, and the data of the node.
 
 A message chooses no file, no folder, no column and no code of a node. It names what
 fedsuite and the packages on the node know by name, and the node's operator chose these
@@ -46,10 +46,10 @@ def node_experiment(run_config: Mapping[str, Value], node_config: NodeConfig) ->
     return experiment
 
 
-def tell_passed_over(run_config: Mapping[str, Value], experiment: Experiment) -> None:
-    """Say in the node's log which paths of a message it takes no notice of, if any."""
-    told = {key: run_config.get(key.name, key.default) for key in path_keys()}
-    keys = [key for key, value in told.items() if value != experiment[key.name]]
+def warn_of_ignored_paths(run_config: Mapping[str, Value], experiment: Experiment) -> None:
+    """Warn in the node's log of the paths of a message that it ignores, if any."""
+    paths = {key: run_config.get(key.name, key.default) for key in path_keys()}
+    keys = [key for key, value in paths.items() if value != experiment[key.name]]
     if keys:
         variables = ", ".join(key.path for key in keys if key.path)
         logger.warning(
@@ -72,10 +72,10 @@ def _is_simulated() -> bool:
     return ray.get_runtime_context().get_actor_id() is not None
 
 
-def plug_in_facts(experiment: Experiment) -> dict[str, str]:
+def plug_in_fingerprint(experiment: Experiment) -> dict[str, str]:
     """Return the fingerprint of code that is not fedsuite's, if any."""
-    found = fingerprint(experiment.values)
-    return {"plug-ins": found} if found else {}
+    plug_ins = fingerprint(experiment.values)
+    return {"plug-ins": plug_ins} if plug_ins else {}
 
 
 def node_site(experiment: Experiment, node_config: NodeConfig) -> Site | None:
@@ -104,7 +104,7 @@ def node_site(experiment: Experiment, node_config: NodeConfig) -> Site | None:
 
 
 @contextmanager
-def reasons_stay_here() -> Iterator[None]:
+def data_errors_stay_here() -> Iterator[None]:
     """Keep errors about a site's data, which may quote paths and rows, out of replies."""
     try:
         yield

@@ -13,11 +13,11 @@ from fedsuite.core.logs import configure_logs, json_logs, log_scope
 from fedsuite.core.registry import METHODS
 from fedsuite.data import DataSettings
 from fedsuite.running.node import (
+    data_errors_stay_here,
     node_experiment,
     node_site,
-    plug_in_facts,
-    reasons_stay_here,
-    tell_passed_over,
+    plug_in_fingerprint,
+    warn_of_ignored_paths,
 )
 from fedsuite.running.worker import Worker, experiment_run_name, state_folder
 from fedsuite.training.app import Answering, make_client_app
@@ -34,7 +34,7 @@ def _worker(run_config: Config, run_id: int, node_config: Config) -> Worker:
     folder = state_folder(experiment, experiment_run_name(experiment, run_id))
     if site is None:
         return Worker(experiment, FileStore(folder))
-    with reasons_stay_here():
+    with data_errors_stay_here():
         return Worker(experiment, FileStore(folder), site=site)
 
 
@@ -48,15 +48,15 @@ def read_ahead_from_context(context: Context, client_ids: Sequence[int]) -> None
     _worker_from(context).read_ahead(context, client_ids)
 
 
-def facts_from_context(context: Context) -> Mapping[str, str]:
-    """Return the facts of a node's hello; load data only for facts or checks."""
+def fingerprints_from_context(context: Context) -> Mapping[str, str]:
+    """Return the fingerprints of a node's hello; load data for hashes or checks alone."""
     experiment = node_experiment(context.run_config, context.node_config)
-    tell_passed_over(context.run_config, experiment)
+    warn_of_ignored_paths(context.run_config, experiment)
     data = experiment.group(DataSettings)
     public = data.public_size or data.public_dir
     if node_site(experiment, context.node_config) is None and not public:
-        return plug_in_facts(experiment)
-    return _worker_from(context).facts(context)
+        return plug_in_fingerprint(experiment)
+    return _worker_from(context).fingerprints(context)
 
 
 def _worker_from(context: Context) -> Worker:
@@ -70,10 +70,10 @@ def log_mod(message: Message, context: Context, call_next: ClientAppCallable) ->
     if not json_logs():
         return call_next(message, context)
     experiment = node_experiment(context.run_config, context.node_config)
-    facts = {"run": experiment_run_name(experiment, context.run_id)}
+    names = {"run": experiment_run_name(experiment, context.run_id)}
     if "site" in context.node_config:
-        facts["site"] = str(context.node_config["site"])
-    with log_scope(**facts):
+        names["site"] = str(context.node_config["site"])
+    with log_scope(**names):
         return call_next(message, context)
 
 
@@ -92,7 +92,7 @@ def _app_of(method: str) -> ClientApp:
         client_from_context,
         list(load_client(METHODS[method]).ACTIONS),
         mods=[log_mod, packing_mod],
-        facts=facts_from_context,
+        fingerprints=fingerprints_from_context,
         read_ahead=read_ahead_from_context,
     )
 

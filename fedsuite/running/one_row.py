@@ -1,4 +1,4 @@
-"""What is known before the start of mini-batches of one row, which some networks refuse.
+"""A check before the start for mini-batches of one row, which some networks refuse.
 
 A last mini-batch of one row joins the one before it, in the training itself.
 """
@@ -75,13 +75,13 @@ def refuse_one_row(
 
 def _keys_of_one(experiment: Experiment, data: FederatedData) -> list[str]:
     """Return the keys by which all mini-batches of a kind have one row."""
-    strategy, found = experiment.strategy, []
+    strategy, keys = experiment.strategy, []
     if experiment["batch-size"] == 1 and "batch-size" not in strategy.UNUSED:
-        found.append("batch-size")
+        keys.append("batch-size")
     if strategy.takes("public_rows"):
         rows = len(data.public_set())
         if rows == 1:
-            found.append("public-size")
+            keys.append("public-size")
         elif experiment.values.get("public-batch-size") == 1:
-            found.append("public-batch-size")
-    return found
+            keys.append("public-batch-size")
+    return keys

@@ -22,8 +22,8 @@ from fedsuite.core.files import safetensors_bytes
 from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import configure_logs, harmless, log_scope, write_line
 from fedsuite.data import DataSettings, FederatedData
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.paths import refuse_relative_paths
 from fedsuite.experiment.plug_ins import additions, fingerprint
 from fedsuite.experiment.rules import CHOICES, chosen_metric
@@ -279,11 +279,11 @@ def _refuse_other_public(folder: Path, data: FederatedData) -> None:
 
 def _reopened(experiment: Experiment, folder: Path) -> tuple[RunFolder, Checkpoint | None]:
     """Open the folder of a run that goes on; return it and the run's last checkpoint."""
-    found: list[Checkpoint | None] = []
+    checkpoints: list[Checkpoint | None] = []
 
     def last_round(_locked: RunFolder) -> int:
-        found.append(load_latest(folder / CHECKPOINTS, experiment.fingerprint))
-        last = found[0].server_round if found[0] else 0
+        checkpoints.append(load_latest(folder / CHECKPOINTS, experiment.fingerprint))
+        last = checkpoints[0].server_round if checkpoints[0] else 0
         num_rounds = experiment.group(RunSettings).num_rounds
         if last > num_rounds:
             raise RunError(
@@ -292,7 +292,7 @@ def _reopened(experiment: Experiment, folder: Path) -> tuple[RunFolder, Checkpoi
             )
         return last
 
-    return RunFolder.resume(folder, last_round), found[0]
+    return RunFolder.resume(folder, last_round), checkpoints[0]
 
 
 def _is_retry(folder: Path, flwr_run_id: int | None) -> bool:

@@ -9,8 +9,8 @@ from torch import nn
 from fedsuite.core.errors import ConfigError, Refused
 from fedsuite.data import FederatedData, Split
 from fedsuite.data.public import PublicData
+from fedsuite.experiment.data_and_models import network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import network_model
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import Arrays
 from fedsuite.models import count_parameters

@@ -21,8 +21,8 @@ from fedsuite.core.registry import METHODS
 from fedsuite.data import ClientData, FederatedData, Split
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.site import Site
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.array_records import num_bytes
 from fedsuite.messages.decomposition import clients_take_part
@@ -33,7 +33,7 @@ from fedsuite.models.groups import parameter_groups
 from fedsuite.models.one_row import one_row_failure
 from fedsuite.rounds.round_settings import RoundSettings
 from fedsuite.running.node import (
-    plug_in_facts,
+    plug_in_fingerprint,
 )
 from fedsuite.training.app import Answering, Failures, make_client_app
 from fedsuite.training.attack_plan import AttackPlan, LyingClient, flipped
@@ -198,32 +198,32 @@ class Worker:
         if not self._experiment["sites"]:
             self._data.read_ahead(client_ids)
 
-    def facts(self, context: Context) -> Mapping[str, str]:
+    def fingerprints(self, context: Context) -> Mapping[str, str]:
         """Return fingerprints of public data and plug-ins, if any, for a node's hello."""
-        return self._facts
+        return self._fingerprints
 
     @cached_property
-    def _facts(self) -> Mapping[str, str]:
+    def _fingerprints(self) -> Mapping[str, str]:
         # Very many nodes of one process ask for them.
         public = self._data.public_set()
         of_public = {"public": public.fingerprint} if len(public) else {}
-        of_plug_ins = plug_in_facts(self._experiment)
-        return {**of_plug_ins, **of_public, **self._column_facts()}
+        of_plug_ins = plug_in_fingerprint(self._experiment)
+        return {**of_plug_ins, **of_public, **self._column_fingerprint()}
 
-    def _column_facts(self) -> dict[str, str]:
+    def _column_fingerprint(self) -> dict[str, str]:
         """Return a hash of this site's columns; the names are told to its own log."""
         # A node with a site has the site's rows under any client number.
         columns = self._data.client(0).columns if self._site is not None else ()
         if self._site is None or not columns:
             return {}
-        found = fingerprint(columns)
+        columns_hash = fingerprint(columns)
         # One line, whatever the names hold.
         names = " ".join(", ".join(columns).split())
         write_line(
-            f"site {self._site.name}: columns {found[:12]}, which all sites must have in "
-            f"this order: {names}"
+            f"site {self._site.name}: columns {columns_hash[:12]}, which all sites must "
+            f"have in this order: {names}"
         )
-        return {"columns": found}
+        return {"columns": columns_hash}
 
     def _initialised(self, client_id: int) -> torch.nn.Module:
         """Return the client's model, with the client's initial arrays if it copies them.
@@ -318,7 +318,7 @@ def client_app_for(worker: Worker, failures: Failures | None = None) -> ClientAp
     return make_client_app(
         worker.participant,
         worker.actions,
-        facts=worker.facts,
+        fingerprints=worker.fingerprints,
         failures=failures,
         read_ahead=worker.read_ahead,
     )

@@ -72,17 +72,17 @@ class Record:
 
     def write(self, folder: Path) -> None:
         """Write the record into a sweep's folder."""
-        facts = {"format": FORMAT, "base": dict(self.base), "runs": dict(self.runs)}
-        atomic_write(folder / RECORD, json.dumps(facts, indent=2).encode() + b"\n")
+        content = {"format": FORMAT, "base": dict(self.base), "runs": dict(self.runs)}
+        atomic_write(folder / RECORD, json.dumps(content, indent=2).encode() + b"\n")
 
     @classmethod
     def read(cls, folder: Path) -> "Record":
         """Return the record of a sweep's folder; raise RunError if damaged."""
         path = folder / RECORD
-        facts = read_object(path)
-        base, runs = facts.get("base"), facts.get("runs")
-        if facts.get("format") != FORMAT:
-            raise RunError(f"{path}: format {facts.get('format')!r}, expected {FORMAT}")
+        content = read_object(path)
+        base, runs = content.get("base"), content.get("runs")
+        if content.get("format") != FORMAT:
+            raise RunError(f"{path}: format {content.get('format')!r}, expected {FORMAT}")
         if not isinstance(base, dict) or not isinstance(runs, dict):
             raise RunError(f"{path}: the file is damaged: expected base and runs")
         return cls(base, runs)
@@ -134,9 +134,9 @@ def make_points(
     for combination in itertools.product(*values.values()):
         settings = tuple(zip(values, combination, strict=True))
         for seed in seeds:
-            given = {**base, **dict(settings), "seed": seed}
+            point_values = {**base, **dict(settings), "seed": seed}
             try:
-                experiment = Experiment.from_values(given, tuple(values))
+                experiment = Experiment.from_values(point_values, tuple(values))
             except ConfigError as error:
                 if not error.keys & set(values):
                     raise

@@ -178,10 +178,10 @@ def run_points(
                     _compare(folder, record)
         except (KeyboardInterrupt, SystemExit) as error:
             done = sum(is_finished(folder / point.name) for point in points)
-            told = f"stopped with {done} of {len(points)} runs done: `{command}` goes on"
+            message = f"stopped with {done} of {len(points)} runs done: `{command}` goes on"
             code = error.code if isinstance(error, SystemExit) else None
             raise (
-                Stopped(told, code) if isinstance(code, int) else Stopped(told)
+                Stopped(message, code) if isinstance(code, int) else Stopped(message)
             ) from None
     return failures
 
@@ -200,13 +200,13 @@ def base_values(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
         raise ConfigError(
             f"--set {name}: a sweep sets this key itself; use --seeds and --output"
         )
-    given = {**read_file(file), **overrides}
+    shared_values = {**read_file(file), **overrides}
     try:
-        left_out = Experiment.from_values(given, tuple(overrides)).left_out
+        left_out = Experiment.from_values(shared_values, tuple(overrides)).left_out
     except ConfigError:
         # The grid may complete the experiment, so each point is checked by itself.
         left_out = ()
-    kept = {name: value for name, value in given.items() if name not in left_out}
+    kept = {name: value for name, value in shared_values.items() if name not in left_out}
     return {name: _value(name, value) for name, value in kept.items()}
 
 
@@ -265,13 +265,13 @@ def _action(folder: Path, point: Point) -> Action:
 
 def _leftovers(folder: Path) -> list[Path]:
     """Return the files of a run killed at its start; refuse other files."""
-    found = list(folder.iterdir()) if folder.exists() else []
-    for path in found:
+    files = list(folder.iterdir()) if folder.exists() else []
+    for path in files:
         if path.name not in (EXPERIMENT, LOCK) and not path.match(TEMPORARY_PATTERN):
             raise RunError(
                 f"{path} is in the way of a run: move it, or choose another --output"
             )
-    return found
+    return files
 
 
 def _work(
@@ -297,11 +297,11 @@ def _work(
                 path.unlink()
         tasks.append(_task(folder, point, actions[point], engine))
     failures: list[str] = []
-    these = Work("runs", len(tasks))
+    missing_runs = Work("runs", len(tasks))
     work.leave_out(len(actions) - len(missing))
 
     def on_end(outcome: Outcome) -> None:
-        these.advance()
+        missing_runs.advance()
         work.advance()
         if outcome.error is not None:
             failures.append(f"{outcome.name}: {outcome.error}")
@@ -311,9 +311,9 @@ def _work(
             result = f"finished, {words}" if words else "finished"
         how = "failed: " if outcome.error is not None else ""
         seconds = f"{outcome.seconds:.1f} s"
-        left = these.seconds_left()
+        left = missing_runs.seconds_left()
         wait = f"  about {duration(left)} left" if left else ""
-        place = f"[{these.done:.0f}/{len(tasks)}]"
+        place = f"[{missing_runs.done:.0f}/{len(tasks)}]"
         print_line(f"{place} {outcome.name}  {how}{result}  {seconds}{wait}")
 
     with work:
@@ -335,8 +335,8 @@ def _show(work: Work, running: Sequence[Task]) -> None:
 def _rounds(log: Path) -> tuple[int, int]:
     """Return the last round in a run's log, and the number of rounds; 0 of 1 at first."""
     lines = log.read_text("utf-8", errors="replace").splitlines()
-    found = map(round_in, reversed(lines))
-    return next(filter(None, found), (0, 1))
+    rounds = map(round_in, reversed(lines))
+    return next(filter(None, rounds), (0, 1))
 
 
 def _task(folder: Path, point: Point, action: Action, engine: str) -> Task:

@@ -162,7 +162,7 @@ class Space:
         The contender.
     base
         The problem: values that all contenders share.
-    given
+    constants
         Values that a trial names beside the drawn ones: what is fixed, and the method's own
         defaults, which would give way to a drawn key of their group.
     keys
@@ -177,7 +177,7 @@ class Space:
 
     contender: Contender
     base: Mapping[str, Value]
-    given: Mapping[str, Value]
+    constants: Mapping[str, Value]
     keys: tuple[Key, ...]
     defaults: Mapping[str, Value]
     note: str
@@ -219,8 +219,8 @@ class Space:
         )
 
     def values(self, number: int, drawn: Mapping[str, Value]) -> dict[str, Value]:
-        """Return what a trial names beside the problem."""
-        return {**self.given, **drawn} if number else dict(self.contender.fixed)
+        """Return the values that a trial sets beside those of the problem."""
+        return {**self.constants, **drawn} if number else dict(self.contender.fixed)
 
     def draw(self, number: int, rate: float) -> dict[str, Value]:
         """Return the tuned values of a trial, its learning rate drawn around ``rate``."""
@@ -238,8 +238,8 @@ class Space:
         settings = tuple(sorted(named.items()))
         points = []
         for seed in seeds:
-            given = {**self.base, **named, "seed": seed}
-            experiment = _checked(self.contender, given, tuple(named))
+            trial_values = {**self.base, **named, "seed": seed}
+            experiment = _checked(self.contender, trial_values, tuple(named))
             title = f"{self.contender.name}-trial-{number:02d}"
             title += f"-seed-{seed}" if len(seeds) > 1 else ""
             points.append(Point(settings, seed, experiment.fingerprint, self.note, title))
@@ -302,7 +302,7 @@ def _result_of_run(
 
 
 def score_of(run: Run, objective: Objective) -> float:
-    """Return what a trial is chosen by; NaN for a run without validation accuracies.
+    """Return the score that chooses a trial; NaN for a run without validation accuracies.
 
     A client without a score counts as 0 %: without those whose training diverged the
     others' mean would look better.
@@ -320,7 +320,7 @@ def score_of(run: Run, objective: Objective) -> float:
 
 
 def score_words(run: Run, objective: Objective) -> str:
-    """Return what a trial is chosen by, in words."""
+    """Return the score that a trial is chosen by, in words."""
     short = left_out_of(run)
     words = f"validation score {score_of(run, objective):.2f} ({objective})"
     return f"{words}, {short} have one" if short else words
@@ -355,9 +355,9 @@ def _refuse_noise(contender: Contender, experiment: Experiment) -> None:
 
 
 def _checked(
-    contender: Contender, given: Mapping[str, object], overridden: tuple[str, ...]
+    contender: Contender, values: Mapping[str, object], overridden: tuple[str, ...]
 ) -> Experiment:
     try:
-        return Experiment.from_values(given, overridden)
+        return Experiment.from_values(values, overridden)
     except ConfigError as error:
         raise ConfigError(f"{contender.name}: {error}") from None

@@ -113,15 +113,15 @@ def tune_file(
     results = tune(base, contenders, budget, folder, command, work)
     write_page(folder, file.name, budget.objective, results, command)
     print_line(f"page: {folder / 'README.md'}")
-    for found in results.values():
-        tell_divergence(found)
-    lost = [name for name, found in results.items() if best_of(found).error]
+    for trials in results.values():
+        tell_divergence(trials)
+    lost = [name for name, trials in results.items() if best_of(trials).error]
     if lost:
         raise RunError(
             f"all trials of {', '.join(lost)} failed; the first: "
             f"{results[lost[0]][0].error}; logs: {folder / TRIALS / 'logs'}"
         )
-    return {name: best_of(found) for name, found in results.items()}
+    return {name: best_of(trials) for name, trials in results.items()}
 
 
 def tuning_base(file: Path, overrides: Mapping[str, Value]) -> dict[str, Value]:
@@ -164,15 +164,15 @@ def tune(
     while missing := [s for s in spaces if len(results[s.contender.name]) < budget.trials]:
         trials = []
         for space in missing:
-            known = results[space.contender.name]
-            for number, drawn in proposals.propose(space, known, budget.trials):
+            earlier = results[space.contender.name]
+            for number, drawn in proposals.propose(space, earlier, budget.trials):
                 trials.append(space.trial(number, budget.seeds, drawn))
-        found = run_trials(base, trials, budget, folder, command, work)
-        for result in found:
+        new_results = run_trials(base, trials, budget, folder, command, work)
+        for result in new_results:
             results[result.trial.contender.name].append(result)
-    for name, found in results.items():
-        if not best_of(found).error:
-            _write_best(folder / name, base, budget, found, command)
+    for name, method_results in results.items():
+        if not best_of(method_results).error:
+            _write_best(folder / name, base, budget, method_results, command)
     return results
 
 
@@ -202,7 +202,7 @@ def run_trials(
 
 
 def tell_divergence(results: Sequence[Result]) -> None:
-    """Say so where a method fails, or learns nothing, in most of its space."""
+    """Warn where a method fails, or learns nothing, in most of its space."""
     lost = [result for result in results if not result.learnt]
     if len(lost) > len(results) / 2:
         failed = sum(bool(result.error) for result in lost)

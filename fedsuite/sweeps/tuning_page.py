@@ -27,11 +27,11 @@ def write_page(
     command: str,
 ) -> None:
     """Write ``README.md`` and ``trials.csv`` into a tuning's folder."""
-    rows = [_cells(result) for found in results.values() for result in found]
+    rows = [_cells(result) for trials in results.values() for result in trials]
     atomic_write(folder / "trials.csv", csv_table([_HEADER, *rows]).encode())
-    left_out = any(result.left_out for found in results.values() for result in found)
+    left_out = any(result.left_out for trials in results.values() for result in trials)
     summary = [["method", "best", "with the defaults", "trial", "values", "learnt"]]
-    summary += [_summary(list(found)) for found in results.values()]
+    summary += [_summary(list(trials)) for trials in results.values()]
     text = (
         f"# Tuning on {problem}\n\n"
         f"Score: {MEANINGS[objective]}, of the clients' validation rows, mean of the last "

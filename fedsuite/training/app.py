@@ -37,8 +37,8 @@ ClientFn = Callable[[Context, int], Answering]
 ReadAhead = Callable[[Context, Sequence[int]], None]
 """Reads the rows of a message's clients, before the first of them answers."""
 
-Facts = Callable[[Context], Mapping[str, str]]
-"""What a node tells of itself at the hello, for a context."""
+Fingerprints = Callable[[Context], Mapping[str, str]]
+"""Returns the hashes of data and code that a node adds to its hello."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Failures:
     """Logs errors in clients' code, once per place."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def tell(self, place: str, client_id: int, error: Exception) -> None:
         """Log an error with its traceback, once per place."""
@@ -60,8 +60,8 @@ class Failures:
             logger.error("%s", words)
 
     def _is_new(self, place: str) -> bool:
-        new = place not in self._told
-        self._told.add(place)
+        new = place not in self._logged
+        self._logged.add(place)
         return new
 
 
@@ -69,7 +69,7 @@ def make_client_app(
     client_fn: ClientFn,
     actions: Sequence[str],
     mods: list[Mod] | None = None,
-    facts: Facts | None = None,
+    fingerprints: Fingerprints | None = None,
     failures: Failures | None = None,
     read_ahead: ReadAhead | None = None,
 ) -> ClientApp:
@@ -77,19 +77,19 @@ def make_client_app(
 
     ``client_fn`` makes each client that a message names; a node with one client gives it
     the node's partition id as number. ``actions`` are the ``ACTIONS`` of the client's
-    class, and ``mods`` Flower's, wrapped around each handler. ``facts`` adds to the node's
-    hello, such as ``"public"``, a hash of its public data. ``failures`` logs errors in the
-    clients' code; None logs those of this app. ``read_ahead`` gets the numbers of a
+    class, and ``mods`` Flower's, wrapped around each handler. ``fingerprints`` adds to the
+    node's hello, such as ``"public"``, a hash of its public data. ``failures`` logs errors
+    in the clients' code; None logs those of this app. ``read_ahead`` gets the numbers of a
     message's clients, whose rows are sooner read at once.
     """
     app = ClientApp(mods=mods)
-    told = failures or Failures()
+    node_failures = failures or Failures()
 
     def handle(message: Message, context: Context) -> Message:
-        return answer(message, context, client_fn, told, read_ahead)
+        return answer(message, context, client_fn, node_failures, read_ahead)
 
     def hello(message: Message, context: Context) -> Message:
-        return greet(message, context, facts)
+        return answer_hello(message, context, fingerprints)
 
     for action in actions:
         category, _, name = action.partition(".")
@@ -99,15 +99,17 @@ def make_client_app(
     return app
 
 
-def greet(message: Message, context: Context, facts: Facts | None = None) -> Message:
-    """Answer the hello with the node's partition, the hash of its code, and its facts."""
-    told = ConfigRecord({"source": source_hash()})
-    for key, fact in (facts(context) if facts is not None else {}).items():
-        told[key] = fact
+def answer_hello(
+    message: Message, context: Context, fingerprints: Fingerprints | None = None
+) -> Message:
+    """Answer the hello with the node's partition, code hash and fingerprints."""
+    node_record = ConfigRecord({"source": source_hash()})
+    for key, fingerprint in (fingerprints(context) if fingerprints else {}).items():
+        node_record[key] = fingerprint
     for key in ("partition-id", "num-partitions"):
         if key in context.node_config:
-            told[key] = context.node_config[key]
-    return Message(RecordDict({"hello": told}), reply_to=message)
+            node_record[key] = context.node_config[key]
+    return Message(RecordDict({"hello": node_record}), reply_to=message)
 
 
 def answer(

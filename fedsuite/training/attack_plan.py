@@ -203,12 +203,12 @@ class AttackPlan(Settings):
 
 def scaled(record: Arrays, start: Arrays, factor: float) -> Arrays:
     """Return a record whose distance from ``start``, 0 where missing, is multiplied."""
-    made = dict(record)
+    arrays = dict(record)
     for name, array in record.items():
         if not is_statistic(name, array):
             origin = np.asarray(start.get(name, 0.0), dtype=np.float64)
-            made[name] = cast(origin + factor * (array - origin), array)
-    return made
+            arrays[name] = cast(origin + factor * (array - origin), array)
+    return arrays
 
 
 def cast(values: NDArray[Any], like: NDArray[Any]) -> NDArray[Any]:

@@ -71,20 +71,20 @@ class DenseGradients:
         )
         slope = log_softmax_backward(slope, logs, 1, logs.dtype)
         gradients: list[Tensor] = []
-        for layer, memory, taken in reversed(
+        for layer, memory, layer_inputs in reversed(
             list(zip(self.layers, self._memory, inputs, strict=True))
         ):
-            gradients += slope.sum(0), torch.mm(slope.t(), taken, out=memory)
+            gradients += slope.sum(0), torch.mm(slope.t(), layer_inputs, out=memory)
             if layer is not self.layers[0]:
                 slope = relu_backward(
-                    _slope_of_inputs(slope, layer.weight, taken), taken, 0
+                    _slope_of_inputs(slope, layer.weight, layer_inputs), layer_inputs, 0
                 )
         return float(loss), gradients[::-1]
 
 
-def _slope_of_inputs(slope: Tensor, weight: Tensor, taken: Tensor) -> Tensor:
+def _slope_of_inputs(slope: Tensor, weight: Tensor, layer_inputs: Tensor) -> Tensor:
     # As autograd chooses: a single number lies in memory by columns as well as by rows.
-    if taken.stride(0) == 1 and taken.stride(1) == taken.size(0):
+    if layer_inputs.stride(0) == 1 and layer_inputs.stride(1) == layer_inputs.size(0):
         return torch.mm(weight.t(), slope.t()).t()
     return torch.mm(slope, weight)
 

@@ -56,8 +56,8 @@ def outputs_over(model: nn.Module, data: Split) -> Iterator[tuple[Tensor, Tensor
 def features_over(model: nn.Module, data: Split) -> Tensor:
     """Return what enters the classifier for each row of ``data``, ``[rows, width]``."""
     with evaluation_mode(model):
-        found = [with_features(model, features)[0] for features, _ in _parts(data)]
-    return torch.cat(found) if found else torch.zeros(0, feature_width(model))
+        batches = [with_features(model, features)[0] for features, _ in _parts(data)]
+    return torch.cat(batches) if batches else torch.zeros(0, feature_width(model))
 
 
 def _parts(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
@@ -105,8 +105,8 @@ def mean_loss(
 def correct_predictions(model: nn.Module, data: Split) -> NDArray[np.uint8]:
     """Return 1 for each row whose targets the model gets right, all of them, else 0."""
     right = np.zeros(len(data), np.uint8)
-    found = chosen_rows(model, data, partial(right_rows, never_right=data.never_right))
-    right[found.numpy()] = 1
+    rows = chosen_rows(model, data, partial(right_rows, never_right=data.never_right))
+    right[rows.numpy()] = 1
     return right
 
 
@@ -129,8 +129,8 @@ def probe_model(
             mean, gradients = dense.gradients(features, labels, count)
             return float(np.float32(mean) * np.float32(count)), gradients
         part = loss_function(model, features, labels) * count
-        found = torch.autograd.grad(part, parameters, materialize_grads=True)
-        return float(part.detach()), found
+        part_gradients = torch.autograd.grad(part, parameters, materialize_grads=True)
+        return float(part.detach()), part_gradients
 
     loss = 0.0
     with evaluation_mode(model):

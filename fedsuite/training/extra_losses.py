@@ -79,11 +79,11 @@ def loss_on(options: TrainingOptions, rows: Tensor) -> LossFunction:
         return loss
 
     # Once, and not in each step: the counts stay.
-    taken = cache(partial(calibration, rows, strength=strength))
+    margins = cache(partial(calibration, rows, strength=strength))
 
     def lowered(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         logits = model(features)
-        return loss(nn.Identity(), logits - taken(logits.shape[1]), labels)
+        return loss(nn.Identity(), logits - margins(logits.shape[1]), labels)
 
     return lowered
 
@@ -92,17 +92,17 @@ def decorrelated(loss: LossFunction, weight: float) -> LossFunction:
     """Return a loss with FedDecorr's term on the features of the last forward pass."""
 
     def whole(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        seen: list[Tensor] = []
-        hook = linear_head(model)[1].register_forward_pre_hook(_noting(seen))
+        captured: list[Tensor] = []
+        hook = linear_head(model)[1].register_forward_pre_hook(_noting(captured))
         try:
             total = loss(model, features, labels)
         finally:
             hook.remove()
-        return total + weight * decorrelation(seen[-1])
+        return total + weight * decorrelation(captured[-1])
 
     return whole
 
 
-def _noting(seen: list[Tensor]) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+def _noting(captured: list[Tensor]) -> Callable[[nn.Module, tuple[Any, ...]], None]:
     """Return a hook that keeps the inputs of a layer."""
-    return lambda _, received: seen.append(received[0])
+    return lambda _, received: captured.append(received[0])

@@ -238,14 +238,14 @@ def mini_batches(
     ``local_steps`` takes as many passes as that number of batches needs.
     """
     size = options.batch_size or num_examples
-    left = num_steps(num_examples, options, fewest)
-    while left > 0:
+    steps_left = num_steps(num_examples, options, fewest)
+    while steps_left > 0:
         order = torch.randperm(num_examples, generator=generator)
         starts = _first_rows(num_examples, options, fewest)
         for start in starts:
-            if left == 0:
+            if steps_left == 0:
                 return
-            left -= 1
+            steps_left -= 1
             yield order[start:] if start == starts[-1] else order[start : start + size]
 
 
@@ -274,7 +274,7 @@ def run_steps(
         module.training = False
     gradient = _gradient_function(model, data, loss_function, optimizer)
     total = 0.0
-    seen = steps = 0
+    num_seen = steps = 0
     for batch in batches:
         rows = batch.to(data.labels.device)
         # On a processor several times as fast as data.features[rows].
@@ -290,8 +290,8 @@ def run_steps(
             after_step(model, steps)
         count = count_targets(labels)
         total += loss * count
-        seen += count
-    return TrainingSummary(total / seen if seen else 0.0, steps)
+        num_seen += count
+    return TrainingSummary(total / num_seen if num_seen else 0.0, steps)
 
 
 def _gradient_function(
@@ -305,10 +305,10 @@ def _gradient_function(
     layers = plain_layers(model) if plain else []
     if layers:
         # Memory for gradients that is the last client's too is in the cache.
-        known = _GRADIENTS.get(model)
-        if known is None or known.layers != layers:
-            known = _GRADIENTS[model] = DenseGradients(layers)
-        return known
+        dense = _GRADIENTS.get(model)
+        if dense is None or dense.layers != layers:
+            dense = _GRADIENTS[model] = DenseGradients(layers)
+        return dense
 
     def gradient(features: Tensor, labels: Tensor) -> float:
         optimizer.zero_grad(set_to_none=True)
@@ -328,7 +328,7 @@ def frozen_arrays(model: nn.Module, names: Collection[str]) -> Iterator[list[nn.
     if not names:
         yield []
         return
-    held = [
+    gradients = [
         module
         for prefix, module in model.named_modules()
         if any(name in names for name in _own_names(module, prefix))
@@ -338,7 +338,7 @@ def frozen_arrays(model: nn.Module, names: Collection[str]) -> Iterator[list[nn.
         parameter.requires_grad_(False)
         parameter.grad = None
     try:
-        yield held
+        yield gradients
     finally:
         for parameter in taken:
             parameter.requires_grad_(True)

@@ -45,13 +45,13 @@ class WholeTest:
     def scores(self, model: nn.Module) -> dict[str, MetricValue]:
         """Return loss, accuracy and number of samples, by metric."""
         digest = _digest(model)
-        found = self._scores.pop(digest, None) or evaluate_model(model, self.data)
-        self._scores[digest] = found
+        evaluation = self._scores.pop(digest, None) or evaluate_model(model, self.data)
+        self._scores[digest] = evaluation
         while len(self._scores) > _REMEMBERED:
             self._scores.popitem(last=False)
         return {
-            "whole-test-loss": found[0],
-            "whole-test-accuracy": found[1],
+            "whole-test-loss": evaluation[0],
+            "whole-test-accuracy": evaluation[1],
             "whole-test-examples": len(self.data),
         }
 

@@ -89,13 +89,13 @@ class SpillingMemory:
 
 def _read(path: Path, names: list[str]) -> Arrays:
     try:
-        found, _ = safetensors_arrays(path.read_bytes())
+        stored, _ = safetensors_arrays(path.read_bytes())
     except (OSError, ValueError) as error:
         raise RunError(
             f"clients' state cannot be read from {path} ({error}): leave state-dir alone "
             "during a run, or raise client-memory"
         ) from error
-    arrays = {name: found[name] for name in names}
+    arrays = {name: stored[name] for name in names}
     for array in arrays.values():
         array.flags.writeable = False
     return arrays

@@ -118,17 +118,17 @@ class PromptGrid(Grid):
     ) -> Iterator[Message]:
         while waiting:
             # The last look is after the deadline, so that all timely replies are taken.
-            began, found = time.monotonic(), False
+            began, any_reply = time.monotonic(), False
             late = timeout is not None and began - sent >= timeout
             for reply in pull(self, waiting):
-                found = True
+                any_reply = True
                 waiting.pop(reply.metadata.reply_to_message_id, None)
                 yield reply
             if late or not waiting:
                 return
             now = time.monotonic()
             # This time includes the caller's work on the replies.
-            look = 0.0 if found else now - began
+            look = 0.0 if any_reply else now - began
             pause = max(_SHARE_OF_WAIT * (now - sent), _LOOKS_IN_A_PAUSE * look)
             pause = min(max(pause, self.shortest_pause), _LONGEST_PAUSE_S)
             if timeout is not None:

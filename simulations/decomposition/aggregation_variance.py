@@ -276,8 +276,8 @@ def command(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Measure how much the aggregated filters vary when a round is repeated."""
-    given = overrides(settings)
-    loaded = {n: Experiment.load(experiment, variant(n, given)) for n in models.names}
+    set_values = overrides(settings)
+    loaded = {n: Experiment.load(experiment, variant(n, set_values)) for n in models.names}
     files = Output.claim(output, "aggregation_variance", overwrite=overwrite)
     rows = [
         row
@@ -312,8 +312,8 @@ def variance_figure(rows: Sequence[Row]) -> Figure:
         for model in models:
             for clients in choices:
                 own = [row for row in rows if (row.model, row.clients) == (model, clients)]
-                found = [(row.server_round, getattr(row, panel)) for row in own]
-                points = [point for point in found if point[1] is not None]
+                measured = [(row.server_round, getattr(row, panel)) for row in own]
+                points = [point for point in measured if point[1] is not None]
                 if points:
                     axes.plot(
                         *zip(*points, strict=True),

@@ -7,8 +7,8 @@ from flwr.app import Context
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.logs import log_scope
 from fedsuite.engines.local import LocalGrid
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.array_records import to_record
 from fedsuite.messages.records import (
@@ -58,7 +58,7 @@ class Federation:
             answering = worker.client(context, client_id)
             return answering if watch is None else _Watched(answering, watch)
 
-        app = make_client_app(client, worker.actions, facts=worker.facts)
+        app = make_client_app(client, worker.actions, fingerprints=worker.fingerprints)
         return LocalGrid(
             app,
             self.experiment.num_clients,

@@ -33,12 +33,12 @@ Seeds = dict[int, dict[str, float]]
 
 def by_seed(name: str) -> dict[str, Seeds]:
     """Return the rows of results/NAME.csv by label, then by seed."""
-    found: dict[str, Seeds] = {}
+    by_label: dict[str, Seeds] = {}
     with (HERE / "results" / f"{name}.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             label, seed = row.pop("label"), int(row.pop("seed"))
-            found.setdefault(label, {})[seed] = {k: float(v) for k, v in row.items()}
-    return found
+            by_label.setdefault(label, {})[seed] = {k: float(v) for k, v in row.items()}
+    return by_label
 
 
 def paired(first: Seeds, second: Seeds, column: str = "mean") -> list[float]:
@@ -55,13 +55,13 @@ def at_best_rates() -> dict[str, tuple[Seeds, Seeds, Seeds]]:
             if int(row["seed"]) < FIRST_TUNING_SEED:
                 scores = {name: float(row[name]) for name in ("mean", "worst_10")}
                 arms.setdefault(row["arm"], {})[int(row["seed"])] = scores
-    found = {
+    by_problem = {
         "Fashion-MNIST, 6,000 rows": (arms["dense"], arms["factored"], arms["placebo"])
     }
     for problem, title in BOARD.items():
         columns = [board(problem, name) for name in ("fedavg", "decomposition", "placebo")]
-        found[title] = (columns[0], columns[1], columns[2])
-    return found
+        by_problem[title] = (columns[0], columns[1], columns[2])
+    return by_problem
 
 
 def board(problem: str, method: str) -> Seeds:

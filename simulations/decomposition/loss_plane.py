@@ -73,8 +73,8 @@ class Plane:
 
     def coordinates(self, points: Vector) -> Vector:
         """Return (n, 2) coordinates of the projections of points (n, P)."""
-        found: Vector = (points - self.centre) @ self.directions.T
-        return found
+        projected: Vector = (points - self.centre) @ self.directions.T
+        return projected
 
     def point(self, x: float, y: float) -> Vector:
         """Return the point (P,) at coordinates (x, y)."""
@@ -194,9 +194,9 @@ def command(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Run an experiment dense and factored, and draw both paths over the loss surface."""
-    given = overrides(settings)
+    set_values = overrides(settings)
     names = ("dense", "factored")
-    loaded = {n: Experiment.load(experiment, variant(n, given)) for n in names}
+    loaded = {n: Experiment.load(experiment, variant(n, set_values)) for n in names}
     files = Output.claim(output, "loss_plane", overwrite=overwrite)
     federations = {name: Federation(each) for name, each in loaded.items()}
     surface = make_surface(federations["dense"], samples)

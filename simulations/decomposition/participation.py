@@ -79,15 +79,17 @@ def summarise(scores: Scores) -> list[Row]:
     rows = []
     for clients in sorted({c for by_clients in scores.values() for c in by_clients}):
         for model, by_clients in scores.items():
-            found = by_clients[clients]
-            overall = spread(list(found.values()))
+            seed_scores = by_clients[clients]
+            overall = spread(list(seed_scores.values()))
             assert overall is not None
             dense = scores.get("dense", {}).get(clients, {})
-            paired = [found[seed] - dense[seed] for seed in found if seed in dense]
+            paired = [
+                seed_scores[seed] - dense[seed] for seed in seed_scores if seed in dense
+            ]
             factored = model == "factored"
             gain = spread(paired) if factored else None
             latent = clients**2 - clients if factored else None
-            own = (clients, latent, model, len(found), overall.mean, overall.std)
+            own = (clients, latent, model, len(seed_scores), overall.mean, overall.std)
             rows.append(Row(*own, *((gain.mean, gain.std) if gain else (None, None))))
     return rows
 
@@ -108,7 +110,7 @@ def command(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Sweep the clients per round, dense and factored, and compare the last accuracies."""
-    given = overrides(settings)
+    set_values = overrides(settings)
     files = Output.claim(output, "participation", overwrite=overwrite)
     folders = {
         name: run_sweep(
@@ -117,7 +119,7 @@ def command(
             seeds=seeds,
             workers=workers,
             output=output / f"sweep_{name}",
-            overrides=variant(name, given),
+            overrides=variant(name, set_values),
         )
         for name in models.names
     }

@@ -41,9 +41,9 @@ def scores_of(run: Run, evaluations: int) -> list[str]:
 
 def collect(table: Path, evaluations: int, folders: list[Path]) -> None:
     """Write a table of the finished runs below the folders."""
-    found = [load_run(path.parent) for f in folders for path in f.rglob("summary.json")]
+    runs = [load_run(path.parent) for f in folders for path in f.rglob("summary.json")]
     lines = []
-    for run in found:
+    for run in runs:
         rate, seed = run.experiment["learning-rate"], run.experiment["seed"]
         lines.append((arm_of(run), rate, seed, *scores_of(run, evaluations)))
     with table.open("w", newline="") as file:

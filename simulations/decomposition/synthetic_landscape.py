@@ -126,17 +126,17 @@ def landscape_figure(paths: dict[int, Array]) -> Figure:
     figure, (*maps, right) = panels(3, 3, 4.0, 4.0)
     everywhere = np.concatenate([p[:SHOWN].reshape(-1, 2) for p in paths.values()])
     low, high = everywhere.min(axis=0) - 0.08, everywhere.max(axis=0) + 0.08
-    for index, (count, found) in enumerate(paths.items()):
+    for index, (count, draws) in enumerate(paths.items()):
         _draw_contours(maps[index], low, high)
-        for path in found[:SHOWN]:
+        for path in draws[:SHOWN]:
             maps[index].plot(*path.T, ".-", color=PALETTE[index], linewidth=1, alpha=0.8)
         maps[index].plot(*START, "o", color="black", markersize=6)
         maps[index].plot(*OPTIMUM, "*", color="black", markersize=12)
-        title = f"Average of {count} models, {min(SHOWN, len(found))} draws"
+        title = f"Average of {count} models, {min(SHOWN, len(draws))} draws"
         dress(maps[index], title, "first weight", "second weight")
-        rounds = np.arange(1, found.shape[1])
+        rounds = np.arange(1, draws.shape[1])
         label = f"{count} models"
-        right.plot(rounds, variance_of(found)[1:], color=PALETTE[index], label=label)
+        right.plot(rounds, variance_of(draws)[1:], color=PALETTE[index], label=label)
     right.set_ylim(bottom=0)
     whole_rounds(right)
     dress(right, "Variance of the averaged weights", "round", "variance")

@@ -28,11 +28,15 @@ ModelsOption = Annotated[
 ]
 
 
-def variant(name: str, given: Mapping[str, Value]) -> dict[str, Value]:
+def variant(name: str, set_values: Mapping[str, Value]) -> dict[str, Value]:
     """Return a user's overrides, made ``dense`` or ``factored`` by name."""
     if name == "factored":
-        return {**given, "decomposition": True}
+        return {**set_values, "decomposition": True}
     # The file's keys of the decomposition do not apply to a dense network.
     owner = "decomposition true"
     idle = [key for key, known in known_keys().items() if known.owners == (owner,)]
-    return {**given, "decomposition": False, **{key: table_default(key) for key in idle}}
+    return {
+        **set_values,
+        "decomposition": False,
+        **{key: table_default(key) for key in idle},
+    }

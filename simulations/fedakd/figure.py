@@ -29,7 +29,7 @@ class Accuracies:
     """Accuracies in per cent by experiment, model, kind of test rows, seed and client."""
 
     def __init__(self, name: str) -> None:
-        self.found: dict[tuple[str, str, str], dict[int, dict[int, float]]] = {}
+        self.by_experiment: dict[tuple[str, str, str], dict[int, dict[int, float]]] = {}
         with (HERE / "results" / f"{name}.csv").open(newline="") as file:
             for line in csv.DictReader(file):
                 model, rows = line["score"].split(", ")
@@ -38,13 +38,15 @@ class Accuracies:
                     ((line["label"].split(" at ")[0], model), "federated"),
                     (("standalone", "client's model"), "standalone"),
                 ):
-                    of_seed = self.found.setdefault((*key, rows), {}).setdefault(seed, {})
+                    of_seed = self.by_experiment.setdefault((*key, rows), {}).setdefault(
+                        seed, {}
+                    )
                     of_seed[client] = 100 * float(line[column])
 
     def of(self, experiment: tuple[str, str], rows: str) -> list[list[float]]:
         """Return the clients' accuracies of each seed."""
-        found = self.found[(*experiment, rows)]
-        return [[found[s][c] for c in sorted(found[s])] for s in sorted(found)]
+        seeds = self.by_experiment[(*experiment, rows)]
+        return [[seeds[s][c] for c in sorted(seeds[s])] for s in sorted(seeds)]
 
     def means(self, experiment: tuple[str, str], rows: str) -> list[float]:
         """Return the plain mean over clients of each seed."""

@@ -77,12 +77,12 @@ def finished(folder: Path) -> list[Path]:
 
 def read(problem: str) -> dict[str, dict[int, tuple[float, float]]]:
     """Return mean and fairness by arm and seed."""
-    found: dict[str, dict[int, tuple[float, float]]] = {}
+    by_arm: dict[str, dict[int, tuple[float, float]]] = {}
     with table_of(problem).open(newline="") as file:
         for line in csv.DictReader(file):
             point = float(line["mean"]), float(line["cf"])
-            found.setdefault(line["arm"], {})[int(line["seed"])] = point
-    return found
+            by_arm.setdefault(line["arm"], {})[int(line["seed"])] = point
+    return by_arm
 
 
 def means(problem: str) -> dict[str, tuple[float, float]]:
@@ -102,8 +102,8 @@ def baseline_of(arm: str) -> str:
 
 def minus_baseline(problem: str, arm: str) -> tuple[list[float], list[float]]:
     """Return the arm's mean and fairness minus its baseline's, seed by seed."""
-    found = read(problem)
-    pairs = [(found[arm][seed], other) for seed, other in found[baseline_of(arm)].items()]
+    by_arm = read(problem)
+    pairs = [(by_arm[arm][seed], other) for seed, other in by_arm[baseline_of(arm)].items()]
     return [a[0] - b[0] for a, b in pairs], [a[1] - b[1] for a, b in pairs]
 
 

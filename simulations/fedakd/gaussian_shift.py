@@ -158,14 +158,14 @@ def simulated_fit_kl(
     """
     stream = numpy_stream(seed, "gaussian-fit", samples, dimensions)
     origin, identity = np.zeros(dimensions), np.eye(dimensions)
-    found = []
+    divergences = []
     for _ in range(draws):
         drawn = stream.standard_normal((samples, dimensions))
         mean = drawn.mean(axis=0)
         covariance = (drawn - mean).T @ (drawn - mean) / samples
         to_truth = gaussian_kl(mean, covariance, origin, identity)
-        found.append((to_truth, gaussian_kl(origin, identity, mean, covariance)))
-    forward, backward = np.mean(found, axis=0)
+        divergences.append((to_truth, gaussian_kl(origin, identity, mean, covariance)))
+    forward, backward = np.mean(divergences, axis=0)
     return float(forward), float(backward)
 
 

@@ -97,14 +97,14 @@ def command(
     """Show what clients' final models take test samples of each class for."""
     groups = group_runs([load_run(path) for path in runs])
     files = Output.claim(output, "class_probabilities", overwrite=overwrite)
-    found = [run_probabilities(g.label, run) for g in groups for run in g.runs]
+    matrices = [run_probabilities(g.label, run) for g in groups for run in g.runs]
     columns = (
         *("experiment", "seed", "round", "true class", "class", "probability"),
         "of the true class",
     )
     cells = [
         (*p.names, true, k, float(p.matrix[true, k]), float(right))
-        for p in found
+        for p in matrices
         for true, right in enumerate(np.diag(p.matrix))
         if np.isfinite(right)
         for k in range(len(p.matrix))
@@ -115,16 +115,16 @@ def command(
     )
     summary = Table(
         ("experiment", "seed", "round", "mean probability of the true class"),
-        [(*p.names, p.right) for p in found],
+        [(*p.names, p.right) for p in matrices],
         "Mean over classes of the matrix' diagonal; the table that is written holds all.",
     )
-    files.write(Table(columns, cells, note), matrix_figure(found), printed=summary)
+    files.write(Table(columns, cells, note), matrix_figure(matrices), printed=summary)
 
 
-def matrix_figure(found: Sequence[Probabilities]) -> Figure:
+def matrix_figure(matrices: Sequence[Probabilities]) -> Figure:
     """Draw the matrices, one line per method."""
     lines: dict[str, list[Probabilities]] = {}
-    for one in found:
+    for one in matrices:
         lines.setdefault(one.method, []).append(one)
     columns = max(map(len, lines.values()))
     figure = Figure(figsize=(3.6 * columns + 0.8, 3.7 * len(lines)), layout="constrained")

@@ -27,21 +27,21 @@ class Runs:
     """Columns of the last round by experiment and seed, at one Dirichlet parameter."""
 
     def __init__(self, name: str, alpha: str) -> None:
-        self.found: dict[str, dict[int, dict[str, str]]] = {}
+        self.by_experiment: dict[str, dict[int, dict[str, str]]] = {}
         with (HERE / "results" / f"{name}.csv").open(newline="") as file:
             for line in csv.DictReader(file):
                 if line["alpha"] == alpha:
-                    by_seed = self.found.setdefault(line["experiment"], {})
+                    by_seed = self.by_experiment.setdefault(line["experiment"], {})
                     by_seed[int(line["seed"])] = line
 
     def column(self, experiment: str, name: str = "whole_test_accuracy") -> list[float]:
         """Return a column of an experiment, seed by seed."""
-        by_seed = self.found[experiment]
+        by_seed = self.by_experiment[experiment]
         return [float(by_seed[seed][name]) for seed in sorted(by_seed)]
 
     def paired(self, first: str, second: str) -> list[float]:
         """Return accuracy of the first minus that of the second, over common seeds."""
-        one, other = self.found.get(first, {}), self.found.get(second, {})
+        one, other = self.by_experiment.get(first, {}), self.by_experiment.get(second, {})
         name = "whole_test_accuracy"
         seeds = sorted(one.keys() & other.keys())
         return [float(one[seed][name]) - float(other[seed][name]) for seed in seeds]

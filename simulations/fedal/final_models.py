@@ -21,8 +21,8 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.files import safetensors_arrays
 from fedsuite.core.keys import AUTO
 from fedsuite.core.registry import METHODS
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.decomposition import clients_take_part
 from fedsuite.messages.records import Arrays
@@ -82,13 +82,13 @@ class FinalModels:
     def checkpoint(self) -> Checkpoint:
         """The run's last checkpoint, or :class:`RunError`."""
         fingerprint = Experiment.load(self.run.path / EXPERIMENT).fingerprint
-        found = load_latest(self.run.path / CHECKPOINTS, fingerprint)
-        if found is None:
+        latest = load_latest(self.run.path / CHECKPOINTS, fingerprint)
+        if latest is None:
             raise RunError(
                 f"{self.run.path}: no checkpoint tells what its clients kept: run it with "
                 "checkpoint-every above 0"
             )
-        return found
+        return latest
 
     @cached_property
     def store(self) -> MemoryStore:
@@ -131,15 +131,15 @@ class FinalModels:
         return network_model(self.experiment, self.data, index, client_id if own else 0)
 
     def _whole(
-        self, wanted: Arrays, found: Mapping[str, NDArray[Any]], client_id: int
+        self, wanted: Arrays, kept: Mapping[str, NDArray[Any]], client_id: int
     ) -> Arrays:
-        missing = [name for name in wanted if name not in found]
+        missing = [name for name in wanted if name not in kept]
         if missing:
             raise RunError(
                 f"{self.run.path}: what is kept of client {client_id} has no array "
                 f"{missing[0]} of its model: give runs of methods that keep whole models"
             )
-        return {name: found[name] for name in wanted}
+        return {name: kept[name] for name in wanted}
 
     def _refuse_personal(self) -> None:
         method = str(self.experiment["method"])

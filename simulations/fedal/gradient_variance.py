@@ -59,8 +59,8 @@ def gradient(term: Term, rows: Tensor) -> Tensor:
     parts = []
     for part in torch.split(rows, EVALUATION_BATCH):
         share = term.loss(part) * (len(part) / len(rows))
-        found = torch.autograd.grad(share, term.parameters, materialize_grads=True)
-        parts.append(torch.cat([each.flatten() for each in found]).double())
+        gradients = torch.autograd.grad(share, term.parameters, materialize_grads=True)
+        parts.append(torch.cat([each.flatten() for each in gradients]).double())
     return torch.stack(parts).sum(dim=0)
 
 
@@ -88,16 +88,16 @@ def run_variances(label: str, run: Run, count: int, seed: int) -> list[Row]:
     ``count`` is the number of mini-batches per client and term.
     """
     phase = NextPhase(FinalModels(run))
-    found: dict[str, list[float]] = {}
+    variances: dict[str, list[float]] = {}
     for client, terms in phase.clients():
         for term in terms:
             batches = drawn_batches(term, count, seed, phase.server_round, client.client_id)
-            found.setdefault(term.name, []).append(gradient_variance(term, batches))
+            variances.setdefault(term.name, []).append(gradient_variance(term, batches))
     own = (label, str(run.experiment.get(SEED)), phase.server_round)
     return [
-        Row(*own, name, len(found[name]), fmean(found[name]), max(found[name]))
+        Row(*own, name, len(variances[name]), fmean(variances[name]), max(variances[name]))
         for name in NAMES
-        if name in found
+        if name in variances
     ]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedsuite.clients.distillation.fedmd import REFERENCE, FedMDClient
 from fedsuite.core.errors import RunError
-from fedsuite.experiment.parts import network_model
+from fedsuite.experiment.data_and_models import network_model
 from fedsuite.messages.records import (
     ADVERSARIAL_GRADIENT,
     LOCAL_PHASE,
@@ -91,8 +91,8 @@ class Answers:
     def adversarial_gradient(self, client_id: int) -> Array:
         """Return (rows, classes) G of a client under the discriminator."""
         assert self.discriminator is not None
-        given, label = self.logits[client_id][None], self.labels[client_id]
-        gradient: Array = self.discriminator.gradient(given, [label])[0]
+        logits, label = self.logits[client_id][None], self.labels[client_id]
+        gradient: Array = self.discriminator.gradient(logits, [label])[0]
         return gradient
 
 
@@ -156,8 +156,8 @@ def _public_terms(
         request = Request(TRANSFER, client.client_id, arrays, config)
         client.memory = {REFERENCE: kept[rows.numpy()][None]}
         client.heard = request.config
-        (found,) = client.transfer_terms(request, step, client.model(public[rows]))
-        return found
+        (loss,) = client.transfer_terms(request, step, client.model(public[rows]))
+        return loss
 
     terms: dict[str, Loss] = {}
     others = len(answers.logits)

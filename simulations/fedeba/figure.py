@@ -74,23 +74,23 @@ Seeds = dict[int, dict[str, float]]
 
 def by_seed(name: str) -> dict[str, Seeds]:
     """Return the rows of results/NAME.csv by label, then by seed."""
-    found: dict[str, Seeds] = {}
+    by_label: dict[str, Seeds] = {}
     with (HERE / "results" / f"{name}.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             label, seed = row.pop("label"), int(row.pop("seed"))
-            found.setdefault(label, {})[seed] = {k: float(v) for k, v in row.items()}
-    return found
+            by_label.setdefault(label, {})[seed] = {k: float(v) for k, v in row.items()}
+    return by_label
 
 
 def curves(label: str) -> list[list[tuple[int, float]]]:
     """Return, seed by seed, rounds and mean accuracies of an arm."""
-    found: dict[int, list[tuple[int, float]]] = {}
+    points: dict[int, list[tuple[int, float]]] = {}
     with (HERE / "results" / "collapse_by_round.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if row["label"] == label:
                 point = int(row["round"]), float(row["accuracy"])
-                found.setdefault(int(row["seed"]), []).append(point)
-    return list(found.values())
+                points.setdefault(int(row["seed"]), []).append(point)
+    return list(points.values())
 
 
 def paired(first: Seeds, second: Seeds, column: str = "mean") -> list[float]:

@@ -127,8 +127,8 @@ def run_problem(
     """Tune the contenders of a problem, and train them on fresh seeds."""
     budget = Budget(problem.trials, suite.objective, problem.tuning_seeds, workers)
     results = tune(problem.base, problem.contenders, budget, folder / TUNING, command, work)
-    for found in results.values():
-        tell_divergence(found)
+    for method_results in results.values():
+        tell_divergence(method_results)
     points = [
         point
         for contender in problem.contenders
@@ -149,7 +149,11 @@ def run_problem(
     finals = finals_of(
         problem.name, problem.contenders, problem.seeds, folder / TEST, problem.baseline
     )
-    tried = [tried_of(problem.name, r) for found in results.values() for r in found]
+    tried = [
+        tried_of(problem.name, r)
+        for method_results in results.values()
+        for r in method_results
+    ]
     return finals, tried
 
 
@@ -163,8 +167,8 @@ def final_points(
     named = best.trial.settings
     points = []
     for seed in problem.seeds:
-        given = {**problem.base, **named, "seed": seed}
-        fingerprint = Experiment.from_values(given, tuple(named)).fingerprint
+        values = {**problem.base, **named, "seed": seed}
+        fingerprint = Experiment.from_values(values, tuple(named)).fingerprint
         title = final_name(contender, seed)
         points.append(
             replace(best.trial.points[0], seed=seed, fingerprint=fingerprint, title=title)

@@ -252,12 +252,12 @@ def curve_of(run: Run) -> Curve:
         row.get("bytes_down", 0) + row.get("bytes_up", 0) for row in run.rounds
     )
     spent = accumulate(row.get("cpu_seconds") or 0.0 for row in run.rounds)
-    found = [
+    points = [
         (100 * row["accuracy_mean"], megabytes / 1e6, seconds)
         for row, megabytes, seconds in zip(run.rounds, sent, spent, strict=True)
         if row.get("accuracy_mean") is not None
     ]
-    return Curve(*zip(*found, strict=True)) if found else Curve((), (), ())
+    return Curve(*zip(*points, strict=True)) if points else Curve((), (), ())
 
 
 def at_equal_spending(final: Final, curve: Curve, baseline: Final) -> Final:

@@ -188,11 +188,11 @@ def _suite(name: str, content: Mapping[str, Any]) -> Suite:
 
 def _contender(title: str, table: Any) -> Contender:
     where = f"methods.{title}"
-    given = dict(table) if isinstance(table, dict) else table
-    tuned = given.pop(TUNE, []) if isinstance(given, dict) else []
+    entry = dict(table) if isinstance(table, dict) else table
+    tuned = entry.pop(TUNE, []) if isinstance(entry, dict) else []
     if not isinstance(tuned, list) or not all(isinstance(name, str) for name in tuned):
         raise ConfigError(f"{where}: {TUNE} = {tuned!r}: expected a list of keys")
-    return Contender(title, {"method": title, **_values(where, given)}, tuple(tuned))
+    return Contender(title, {"method": title, **_values(where, entry)}, tuple(tuned))
 
 
 def _problem(
@@ -261,8 +261,8 @@ def _values(where: str, table: object) -> dict[str, Value]:
     return dict(table)
 
 
-def _seeds(given: Sequence[object]) -> tuple[int, ...]:
-    seeds = tuple(seed for seed in given if isinstance(seed, int) and seed >= 0)
-    if not seeds or len(set(seeds)) != len(given):
-        raise ConfigError(f"seeds = {given}: expected different whole numbers from 0")
+def _seeds(numbers: Sequence[object]) -> tuple[int, ...]:
+    seeds = tuple(seed for seed in numbers if isinstance(seed, int) and seed >= 0)
+    if not seeds or len(set(seeds)) != len(numbers):
+        raise ConfigError(f"seeds = {numbers}: expected different whole numbers from 0")
     return seeds

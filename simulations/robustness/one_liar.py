@@ -90,8 +90,8 @@ def averaging_methods() -> list[str]:
 def other_methods() -> list[str]:
     """Return the methods of distillation and rewards, but those that average as well."""
     families = ("distillation.", "reward.")
-    found = [n for n, m in METHODS.ours.items() if m.strategy.startswith(families)]
-    return [name for name in found if name not in averaging_methods()]
+    names = [n for n, m in METHODS.ours.items() if m.strategy.startswith(families)]
+    return [name for name in names if name not in averaging_methods()]
 
 
 class LyingOnce(PromptGrid):

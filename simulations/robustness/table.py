@@ -99,13 +99,13 @@ def lines(name: str) -> Iterator[str]:
         for aggregator, mix in RULES:
             cells = []
             for attack in ATTACKS:
-                found = [
+                per_cent = [
                     100 * known[method, aggregator, mix, attack, seed]
                     for seed in SEEDS
                     if (method, aggregator, mix, attack, seed) in known
                 ]
-                spread = f" ± {stdev(found):.1f}" if len(found) > 1 else ""
-                cells.append(f"{fmean(found):.1f}{spread}" if found else "-")
+                spread = f" ± {stdev(per_cent):.1f}" if len(per_cent) > 1 else ""
+                cells.append(f"{fmean(per_cent):.1f}{spread}" if per_cent else "-")
             rule = f"`{aggregator}`" + (f", mix `{mix}`" if mix != "none" else "")
             yield f"| {rule} | {' | '.join(cells)} |"
 

@@ -21,8 +21,8 @@ from fedsuite.cli.listings import (
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.registry import METHODS
 from fedsuite.data import DATASETS, PARTITIONERS, ClientShift
+from fedsuite.experiment.data_and_models import federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.models import MODELS
 from fedsuite.strategies import load_strategy

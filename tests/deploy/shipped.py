@@ -78,7 +78,7 @@ def expand(text: str, **values: str) -> str:
     )
 
 
-def door() -> str:
+def nginx_text() -> str:
     text = (DEPLOY / "nginx.conf").read_text()
     text = re.sub(r"#.*", "", text)
     assert text.count("{") == text.count("}")

@@ -14,8 +14,8 @@ from fedsuite.deploy.clocks import clock_trouble, seconds_ahead
 from fedsuite.deploy.folders import NodeFolder, init_federation
 
 
-class Door(BaseHTTPRequestHandler):
-    """Answers as the door does: nothing is here, and it is so late."""
+class Proxy(BaseHTTPRequestHandler):
+    """Answers as the reverse proxy does: nothing is here, and it is so late."""
 
     late = timedelta(0)
     tells = True
@@ -32,7 +32,7 @@ def at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[float], NodeFolder]]:
     """Return what sets the clock of a server, and gives the folder of its node."""
-    server = HTTPServer(("127.0.0.1", 0), Door)
+    server = HTTPServer(("127.0.0.1", 0), Proxy)
     port = server.server_address[1]
     init_federation(tmp_path / "fed", ["127.0.0.1"], ["a"], port=1, fleet_port=port)
     keys = tmp_path / "fed" / "superlink"
@@ -42,7 +42,7 @@ def at(
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def made(ahead: float) -> NodeFolder:
-        monkeypatch.setattr(Door, "late", timedelta(seconds=ahead))
+        monkeypatch.setattr(Proxy, "late", timedelta(seconds=ahead))
         return NodeFolder.load(tmp_path / "fed" / "nodes" / "a")
 
     yield made
@@ -72,7 +72,7 @@ def test_who_tells_no_time_is_not_blamed(
     at: Callable[[float], NodeFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = at(1000)
-    monkeypatch.setattr(Door, "tells", False)
+    monkeypatch.setattr(Proxy, "tells", False)
     assert seconds_ahead(node) is None and clock_trouble(node) == ""
 
 

@@ -1,4 +1,4 @@
-"""The files for containers in deploy/: services, images, and the door in front."""
+"""The files for containers in deploy/: services, images, and the reverse proxy in front."""
 
 import re
 import tomllib
@@ -15,9 +15,9 @@ from tests.deploy.shipped import (
     SERVICES,
     check_command,
     check_secured,
-    door,
     expand,
     flower_program,
+    nginx_text,
 )
 
 # Containers
@@ -69,13 +69,13 @@ def test_every_variable_has_a_default_and_is_explained() -> None:
         assert re.search(rf"\b{name}\b", README), name
 
 
-def test_the_superlink_is_reached_through_the_door_alone() -> None:
+def test_the_superlink_is_reached_through_the_proxy_alone() -> None:
     published = {name for name, service in SERVICES.items() if "ports" in service}
     assert published == {"superlink"}
     assert SERVICES["superlink"]["ports"] == ["${PORT:-8443}:8443"]
     command = SERVICES["superlink"]["command"]
     assert command[command.index("--host") + 1] == "127.0.0.1"
-    assert SERVICES["door"]["network_mode"] == "service:superlink"
+    assert SERVICES["proxy"]["network_mode"] == "service:superlink"
 
 
 def test_apps_see_no_private_key_and_nodes_no_data() -> None:
@@ -129,11 +129,11 @@ def test_flowers_commands_find_the_superlink() -> None:
     assert config["superlink"][name]["root-certificates"] == "/run/secrets/ca.crt"
 
 
-# The door
+# The reverse proxy
 
 
-def test_the_door_opens_to_the_fleet_api_alone() -> None:
-    places = dict(re.findall(r"location (\S+) \{([^}]*)\}", door()))
+def test_the_proxy_opens_to_the_fleet_api_alone() -> None:
+    places = dict(re.findall(r"location (\S+) \{([^}]*)\}", nginx_text()))
     assert set(places) == {"/v1/fleet/", "/"}
     assert "return 404;" in places["/"]
     assert "proxy_pass https://127.0.0.1:8000/v1/fleet/;" in places["/v1/fleet/"]
@@ -150,7 +150,7 @@ def test_supernodes_need_nothing_but_the_fleet_api() -> None:
     assert all(path.startswith("/v1/fleet/") for path in paths)
 
 
-def test_the_doors_keys_are_mounted() -> None:
-    needed = set(re.findall(r"/run/secrets/([\w.-]+)", door()))
+def test_the_proxys_keys_are_mounted() -> None:
+    needed = set(re.findall(r"/run/secrets/([\w.-]+)", nginx_text()))
     assert needed == {"ca.crt", "server.pem", "server.key"}
-    assert needed <= set(SERVICES["door"]["secrets"])
+    assert needed <= set(SERVICES["proxy"]["secrets"])

@@ -14,8 +14,8 @@ from tests.deploy.shipped import (
     check_command,
     check_secured,
     documents,
-    door,
     flower_program,
+    nginx_text,
 )
 
 KINDS = {
@@ -112,7 +112,7 @@ def test_keys_that_containers_read_are_in_their_secrets() -> None:
             items = {item["key"] for item in secret["items"]}
             assert items <= there
             there = items
-        text = " ".join(container["args"]) if container["name"] != "door" else door()
+        text = " ".join(container["args"]) if container["name"] != "proxy" else nginx_text()
         assert set(re.findall(r"/run/secrets/([\w.-]+)", text)) <= there
 
 
@@ -134,11 +134,11 @@ def test_pods_keep_to_the_restricted_standard() -> None:
         assert container["resources"]["limits"]["memory"]
 
 
-def test_only_the_door_is_outside() -> None:
+def test_only_the_proxy_is_outside() -> None:
     (service,) = [d for d in documents(MANIFESTS[0]) if d["kind"] == "Service"]
     ports = {p["name"]: c["name"] for _, c in containers() for p in c.get("ports", [])}
     targets = [ports[port["targetPort"]] for port in service["spec"]["ports"]]
-    assert targets == ["door"]
+    assert targets == ["proxy"]
     for _, container in containers():
         if container["name"] == "superlink":
             assert "--host=127.0.0.1" in container["args"]

@@ -9,8 +9,12 @@ from safetensors.numpy import load_file
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.engines.local import run_local
+from fedsuite.experiment.data_and_models import (
+    experiment_model,
+    federated_data,
+    network_model,
+)
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import experiment_model, federated_data, network_model
 from fedsuite.messages.records import EVALUATE, Request
 from fedsuite.models.arrays import model_arrays
 from fedsuite.results.networks import accuracy_by_network

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import AUTO
 from fedsuite.core.registry import METHODS
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.key_catalog import known_keys, table_default
 from fedsuite.experiment.own_defaults import LOCAL_WORK, OPTIMISER
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.running import server as server_app
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts

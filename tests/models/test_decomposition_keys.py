@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.experiment.parts import experiment_model, federated_data
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.models import build_model, decompose, recompose
 from fedsuite.models.decomposed import DecomposedConv2d
 from tests.helpers import bits, digits_experiment, final_bits, run_digits

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.experiment.parts import experiment_model, federated_data
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.models import build_model, count_parameters
 from fedsuite.models.fedpara import (
     FedParaConv2d,

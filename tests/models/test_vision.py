@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.engines.api import resume, run
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.models import parameter_groups
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.assignment import parse_networks

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from fedsuite.data.public import PublicData
+from fedsuite.experiment.data_and_models import network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import network_model
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.assignment import Network, Networks
 from fedsuite.models.server_networks import ServerNetworks

@@ -13,8 +13,8 @@ from fedsuite.core.errors import RunError
 from fedsuite.data import ClientShift
 from fedsuite.results.reader import load_run
 from fedsuite.results.report import report_html, write_report
-from fedsuite.results.report.facts import reasons_table
 from fedsuite.results.report.figures import Figure, holding_figures, shared_columns
+from fedsuite.results.report.run_tables import reasons_table
 from fedsuite.results.report.sections import TITLES
 from tests.results.made_runs import make_run
 from tests.small_runs import SMALL

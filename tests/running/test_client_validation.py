@@ -15,8 +15,8 @@ from fedsuite.core.keys import Value
 from fedsuite.core.registry import METHODS
 from fedsuite.data import ClientData, FederatedData, Split
 from fedsuite.data.site_federation import SiteFederation
+from fedsuite.experiment.data_and_models import federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data
 from fedsuite.experiment.rules import CHOICES, chosen_metric
 from fedsuite.results.compare import compare
 from fedsuite.results.layout import read_manifest

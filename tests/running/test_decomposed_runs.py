@@ -9,8 +9,8 @@ import pytest
 from fedsuite.clients.decomposition.filter_decomposition import DecomposedClient
 from fedsuite.core.errors import ConfigError
 from fedsuite.engines.api import resume, run
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.models.groups import parameter_groups
 from fedsuite.results.reader import Run
 from fedsuite.running.server import build_strategy

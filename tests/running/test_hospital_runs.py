@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedsuite.core.keys import Value
+from fedsuite.experiment.data_and_models import federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data
 from tests.data import hospital_files
 from tests.data.conftest import own_folders  # noqa: F401
 from tests.helpers import digits_experiment, run_digits

@@ -10,8 +10,8 @@ from torch import nn
 
 import fedsuite
 from fedsuite.core.errors import ConfigError
+from fedsuite.experiment.data_and_models import federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.results.reader import load_run
 from fedsuite.running.one_row import refuse_one_row

@@ -14,8 +14,8 @@ import fedsuite
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.data import DATASETS, loading
 from fedsuite.engines.local import LocalGrid
+from fedsuite.experiment.data_and_models import federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data
 from fedsuite.experiment.paths import refuse_relative_paths
 from fedsuite.results.groups import group_runs
 from fedsuite.rounds.membership import Directory
@@ -75,7 +75,7 @@ def test_clients_have_none_without() -> None:
     context: Any = None
     client = worker.client(context, 0)
     assert isinstance(client, FederatedClient) and client.public is None
-    assert worker.facts(context) == {}
+    assert worker.fingerprints(context) == {}
 
 
 # The hello
@@ -158,7 +158,7 @@ def test_a_run_records_its_public_data() -> None:
 def test_the_server_tells_its_strategy_what_to_expect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Worker, "facts", lambda self, context: {"public": "f00d"})
+    monkeypatch.setattr(Worker, "fingerprints", lambda self, context: {"public": "f00d"})
     ours = fingerprint(PUBLIC)[:12]
     with pytest.raises(RunError, match=rf"other public data .*\(f00d and {ours}\)"):
         fedsuite.run({**PUBLIC, "run-name": "one"})

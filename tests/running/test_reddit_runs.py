@@ -10,8 +10,8 @@ import torch
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.data import reddit
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.running.worker import Worker
 from fedsuite.training.store import MemoryStore
 from tests.data import reddit_files

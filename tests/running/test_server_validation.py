@@ -9,7 +9,7 @@ from torch import nn
 
 from fedsuite.core.errors import ConfigError
 from fedsuite.data import Split
-from fedsuite.experiment.parts import experiment_model, federated_data
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.evaluation_mode import EVALUATION_BATCH
 from fedsuite.running.server import build_strategy

@@ -13,11 +13,11 @@ from fedsuite.core.errors import ConfigError, DataError, FedsuiteError
 from fedsuite.core.keys import Value
 from fedsuite.data.columns import fingerprint
 from fedsuite.data.site_federation import rehearsal_sites
+from fedsuite.experiment.data_and_models import federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data
 from fedsuite.results.layout import PARTITION
 from fedsuite.running.node import node_site
-from fedsuite.running.node_app import client_from_context, facts_from_context
+from fedsuite.running.node_app import client_from_context, fingerprints_from_context
 from fedsuite.running.server import build_strategy
 from fedsuite.running.server_parts import server_parts
 from fedsuite.running.worker import Worker
@@ -105,7 +105,7 @@ def test_the_server_needs_no_rows() -> None:
 
 
 def test_the_strategy_knows_nodes_by_their_registered_names(folder: Path) -> None:
-    from fedsuite.experiment.parts import network_model
+    from fedsuite.experiment.data_and_models import network_model
 
     def directory(given: Experiment) -> Any:
         data = federated_data(given)
@@ -212,7 +212,7 @@ def test_a_node_has_its_own_rows_whatever_its_number(
 ) -> None:
     context = a_node(tmp_path, monkeypatch, folder / "south")
     # A hash of the columns' names, and nothing else.
-    assert facts_from_context(context) == {"columns": fingerprint(PIXELS)}
+    assert fingerprints_from_context(context) == {"columns": fingerprint(PIXELS)}
     own = federated_data(experiment(site_dirs=str(folder))).client(2)
     for number in (0, 1, 2):
         client: Any = client_from_context(context, number)
@@ -225,7 +225,7 @@ def test_the_hello_of_a_site_with_bad_data_tells_nothing_of_it(
     secret = write(tmp_path / "smith" / "rows.parquet", {"label": [1, 77]})
     context = a_node(tmp_path, monkeypatch, secret.parent)
     with caplog.at_level(logging.ERROR), pytest.raises(FedsuiteError) as caught:
-        facts_from_context(context)
+        fingerprints_from_context(context)
     assert str(caught.value) == "the site's data cannot be used: its own log says why"
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__

@@ -71,7 +71,7 @@ import sys
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from fedsuite.running import node_app as client_app
-from fedsuite.experiment import parts as experiment_parts
+from fedsuite.experiment import data_and_models
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.models.arrays import model_arrays
 from fedsuite.messages.array_records import to_record
@@ -82,8 +82,8 @@ values |= {"num-clients": 2, "device": "cpu"}
 experiment = Experiment.from_values(values)
 node = {"partition-id": 0, "num-partitions": 2}
 context = Context(1, 5, node, RecordDict(), dict(experiment.values))
-data = experiment_parts.federated_data(experiment)
-arrays = to_record(model_arrays(experiment_parts.network_model(experiment, data)))
+data = data_and_models.federated_data(experiment)
+arrays = to_record(model_arrays(data_and_models.network_model(experiment, data)))
 config = ConfigRecord({"server-round": 1, "client-ids": [0], "proximal-mu": 0.1})
 content = RecordDict({"arrays": arrays, "config": config})
 reply = client_app.app(Message(content, 5, "train"), context)

@@ -10,8 +10,8 @@ from torch import nn
 from fedsuite.core.errors import ConfigError
 from fedsuite.core.keys import Value
 from fedsuite.data import Split
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.rounds.report import PhaseReport

@@ -23,8 +23,8 @@ def label_discrepancy(counts: NDArray[np.int64], measure: str) -> float:
     uniform = 1.0 / len(counts)
     if measure == "l2":
         return float(np.sqrt(((shares - uniform) ** 2).sum()))
-    held = shares[shares > 0]
-    return max(float((held * np.log(held / uniform)).sum()), 0.0)
+    positive = shares[shares > 0]
+    return max(float((positive * np.log(positive / uniform)).sum()), 0.0)
 
 
 class FedDISCOClient(FederatedClient):

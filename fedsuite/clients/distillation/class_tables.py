@@ -65,8 +65,8 @@ class ClassTableClient(PrivateModelClient):
     def after_training(self, request: Request) -> None:
         """Act on the trained model, such as gathering."""
 
-    def told_counts(self, request: Request) -> Tensor:
-        """Return what is sent beside the rows: 1 for each class that has one, else 0."""
+    def reported_counts(self, request: Request) -> Tensor:
+        """Return the counts sent beside the rows: 1 for each class with a row, else 0."""
         return self.gathered.counts > 0
 
     @override
@@ -80,7 +80,7 @@ class ClassTableClient(PrivateModelClient):
         self.after_training(request)
         table: Arrays = {
             ROWS: self.gathered.means().float().numpy(),
-            COUNTS: self.told_counts(request).numpy().astype("uint32"),
+            COUNTS: self.reported_counts(request).numpy().astype("uint32"),
         }
         metrics = {**self.train_metrics(summary), **self._save(request)}
         return Reply({CLASS_TABLE: table}, metrics)

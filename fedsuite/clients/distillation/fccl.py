@@ -71,10 +71,10 @@ def correlation_loss(
 
     See :func:`cross_correlation` and :func:`standardise`.
     """
-    found = cross_correlation(logits, target, unbiased=unbiased)
-    different = ~torch.eye(len(found), dtype=torch.bool, device=found.device)
-    same = (found.diagonal() - 1).square().sum()
-    return same + off_diagonal * (found + 1)[different].square().sum()
+    correlations = cross_correlation(logits, target, unbiased=unbiased)
+    different = ~torch.eye(len(correlations), dtype=torch.bool, device=correlations.device)
+    same = (correlations.diagonal() - 1).square().sum()
+    return same + off_diagonal * (correlations + 1)[different].square().sum()
 
 
 def with_previous(mean: Tensor, own: Tensor, previous: Tensor, num_clients: int) -> Tensor:
@@ -100,8 +100,8 @@ class FCCLClient(PublicExchangeClient):
             self._pretrain_steps = 0
             if not self._kept(PRETRAINED):
                 longer = replace(self.training, local_epochs=epochs, local_steps=0)
-                done = self.train_locally(request, "pretraining", training=longer)
-                self._pretrain_steps = done.num_steps
+                summary = self.train_locally(request, "pretraining", training=longer)
+                self._pretrain_steps = summary.num_steps
                 self._keep(PRETRAINED)
         if not self._kept(PREVIOUS):
             self._keep(PREVIOUS)

@@ -63,9 +63,9 @@ def regulariser(
     if kind == "mse":
         terms = (outputs(logits, space) - targets).square().mean(dim=1)
     else:
-        wanted = targets if space == "prob" else functional.softmax(targets, dim=1)
+        probabilities = targets if space == "prob" else functional.softmax(targets, dim=1)
         log_p = functional.log_softmax(logits, dim=1)
-        terms = -(wanted * log_p).sum(dim=1)
+        terms = -(probabilities * log_p).sum(dim=1)
         if kind == "kl":
-            terms = terms + torch.special.xlogy(wanted, wanted).sum(dim=1)
+            terms = terms + torch.special.xlogy(probabilities, probabilities).sum(dim=1)
     return torch.where(present, terms, 0.0).sum() / len(logits)

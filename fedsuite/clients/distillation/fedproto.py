@@ -58,20 +58,20 @@ class FedProtoClient(ClassTableClient):
 
     @override
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-        found, logits = with_features(model, features)
+        embeddings, logits = with_features(model, features)
         loss = self.loss_of_logits(logits, labels)
         if self._steps_taken >= self._gathers_after:
-            self.gathered.add(found, labels)
+            self.gathered.add(embeddings, labels)
         if self.targets is None or self.proto_weight == 0:
             return loss
         rows, present = self.targets
         return loss + self.proto_weight * prototype_loss(
-            found, rows[labels], present[labels]
+            embeddings, rows[labels], present[labels]
         )
 
     @override
-    def told_counts(self, request: Request) -> Tensor:
-        present = super().told_counts(request)
+    def reported_counts(self, request: Request) -> Tensor:
+        present = super().reported_counts(request)
         if self.proto_aggregation != "count":
             return present
         return self._examples(len(present)) * present
@@ -91,13 +91,13 @@ class FedProtoClient(ClassTableClient):
         if not candidates.any():
             return {}
         nearest = NearestPrototype(self.model, rows, candidates)
-        found: dict[str, MetricValue] = {}
+        scores: dict[str, MetricValue] = {}
         parts = (("", self.test_data), ("validation-", self.validation_data))
         for prefix, data in parts:
             if data is not None and len(data):
                 right = correct_predictions(nearest, data)
-                found[f"{prefix}prototype-accuracy"] = float(right.mean())
-        return found
+                scores[f"{prefix}prototype-accuracy"] = float(right.mean())
+        return scores
 
     def _examples(self, num_classes: int) -> Tensor:
         return torch.bincount(self.train_data.labels.cpu(), minlength=num_classes)
@@ -130,11 +130,11 @@ class FedProtoPublicClient(PublicExchangeClient):
         num_clients, weight = self.num_responders, self.proto_weight
         if num_clients < 2 or weight == 0:
             return None
-        found = outputs[FEATURES]
+        own = outputs[FEATURES]
         mean = self.received(request, MEAN_OUTPUTS, FEATURES)
         if self.proto_target == "others":
-            mean = leave_one_out(mean, found.detach(), num_clients)
-        return weight * functional.mse_loss(found, mean.to(found))
+            mean = leave_one_out(mean, own.detach(), num_clients)
+        return weight * functional.mse_loss(own, mean.to(own))
 
 
 class NearestPrototype(nn.Module):
@@ -152,8 +152,8 @@ class NearestPrototype(nn.Module):
 
     @override
     def forward(self, inputs: Tensor) -> Tensor:
-        found, _ = with_features(self.model, inputs)
-        gaps = found.unsqueeze(1) - self._prototypes.to(found)
+        embeddings, _ = with_features(self.model, inputs)
+        gaps = embeddings.unsqueeze(1) - self._prototypes.to(embeddings)
         scores = -gaps.square().mean(dim=2)
         return scores.masked_fill(~self._candidates, -torch.inf)
 

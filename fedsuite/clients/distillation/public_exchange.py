@@ -135,8 +135,10 @@ class PublicExchangeClient(PrivateModelClient):
         arrays: dict[str, Arrays] = {}
         if step < self.transfer_steps:
             # A model may give a parameter itself, which needs a gradient even now.
-            found = self.outputs_without_trace(request, step)
-            arrays[OUTPUTS] = {n: t.detach().cpu().numpy().copy() for n, t in found.items()}
+            outputs = self.outputs_without_trace(request, step)
+            arrays[OUTPUTS] = {
+                n: t.detach().cpu().numpy().copy() for n, t in outputs.items()
+            }
         return Reply(arrays, {**metrics, **self._save(request)})
 
     def _layers(self, request: Request, step: int) -> Any:

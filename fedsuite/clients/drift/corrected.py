@@ -65,14 +65,14 @@ class CorrectedClient(FederatedClient):
         load_arrays(self.model, request.arrays[PLAIN_MEAN])
         plain = self.evaluation().metrics
         load_arrays(self.model, request.arrays[ARRAYS])
-        wanted = ("loss", "accuracy", *VALIDATION)
-        more = {f"plain-mean-{name}": plain[name] for name in wanted if name in plain}
+        scores = ("loss", "accuracy", *VALIDATION)
+        more = {f"plain-mean-{name}": plain[name] for name in scores if name in plain}
         return Reply(reply.arrays, {**reply.metrics, **more})
 
     def trainable(self, names: Iterable[str]) -> list[str]:
         """Return those of the names that are parameters requiring a gradient."""
-        known = {n for n, p in self.model.named_parameters() if p.requires_grad}
-        return [name for name in names if name in known]
+        trainable = {n for n, p in self.model.named_parameters() if p.requires_grad}
+        return [name for name in names if name in trainable]
 
     def train_corrected(
         self, request: Request, offsets: Arrays, pull: float = 0.0

@@ -1,4 +1,4 @@
-"""Client of FOCUS: trains all models, and keeps what share of it each describes."""
+"""Client of FOCUS: trains all models, and keeps how much of its data each describes."""
 
 from collections.abc import Mapping
 
@@ -8,8 +8,8 @@ from typing_extensions import override
 from fedsuite.client import SHARES, Arrays, Reply, Request, Told, Vector
 from fedsuite.clients.personal.several_models import (
     MixtureClient,
+    e_step,
     received_models,
-    updated,
 )
 
 
@@ -21,8 +21,8 @@ class FOCUSClient(MixtureClient):
 
     @override
     def on_train(self, request: Request) -> Reply:
-        known = self.load_state(request) if self.focus_memory else None
-        shares = self.shares_of(received_models(request), known)
+        last_state = self.load_state(request) if self.focus_memory else None
+        shares = self.shares_of(received_models(request), last_state)
         trained, summary = self.train_all(request, shares)
         stored = self.save_state(request, {SHARES: shares})
         return Reply(
@@ -32,7 +32,7 @@ class FOCUSClient(MixtureClient):
 
     @override
     def updated_shares(self, models: Mapping[str, Arrays], log_shares: Vector) -> Vector:
-        return updated(log_shares, self.losses_under(models))
+        return e_step(log_shares, self.losses_under(models))
 
     @override
     def served(self, request: Request) -> tuple[list[Arrays], Vector]:

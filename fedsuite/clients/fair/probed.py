@@ -14,7 +14,7 @@ from fedsuite.client import (
 
 
 class ProbedClient(FederatedClient):
-    """Trains as FedAvg's client, bit for bit, and reports two facts more.
+    """Trains as FedAvg's client, bit for bit, and reports the loss before it and its rate.
 
     ``loss-before`` is the received model's mean loss over the training data, in evaluation
     mode; ``learning-rate`` is the rate of this round.

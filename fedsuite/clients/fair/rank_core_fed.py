@@ -28,8 +28,8 @@ class RankCoreFedClient(ProbedClient):
 
     def on_rank(self, request: Request) -> Reply:
         """Return the numbers of the models, the one of least loss first."""
-        held = self.validation_data
-        rows = held if held is not None and len(held) else self.train_data
+        validation = self.validation_data
+        rows = validation if validation is not None and len(validation) else self.train_data
         losses = []
         with self.layer_stream("rank", request.server_round):
             for number in range(len(request.arrays)):

@@ -61,15 +61,15 @@ class FedASClient(OwnModelClient):
     def _align(self, request: Request) -> TrainingSummary:
         """Complete the received body with the own head, and draw it to the own features."""
         self.load_own(request)
-        found = features_over(self.model, self.train_data)
+        own_features = features_over(self.model, self.train_data)
         load_arrays(self.model, request.arrays[ARRAYS])
-        if self.alignment_epochs == 0 or len(found) == 0:
+        if self.alignment_epochs == 0 or len(own_features) == 0:
             return TrainingSummary(0.0, 0)
         labels = self.train_data.labels.cpu().numpy()
         means = class_means(
-            found.cpu().numpy().astype(np.float64), labels, int(labels.max()) + 1
+            own_features.cpu().numpy().astype(np.float64), labels, int(labels.max()) + 1
         )
-        self._prototypes = torch.tensor(means).to(found)
+        self._prototypes = torch.tensor(means).to(own_features)
         options = replace(
             self.training,
             local_epochs=self.alignment_epochs,

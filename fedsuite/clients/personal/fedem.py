@@ -22,14 +22,14 @@ from fedsuite.client import (
 )
 from fedsuite.clients.personal.several_models import (
     MixtureClient,
+    e_step,
     received_models,
     shares_before,
-    updated,
 )
 
 
 def mean_shares(log_responsibilities: Vector, log_shares: Vector) -> Vector:
-    """Return the logarithms of the columns' means; of no rows, those of before.
+    """Return the logarithms of the mean responsibilities; without rows, those of before.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ def mean_shares(log_responsibilities: Vector, log_shares: Vector) -> Vector:
     count = len(log_responsibilities)
     if count == 0:
         return log_shares
-    found: Vector = np.logaddexp.reduce(log_responsibilities, axis=0) - np.log(count)
-    return found
+    log_means: Vector = np.logaddexp.reduce(log_responsibilities, axis=0) - np.log(count)
+    return log_means
 
 
 class FedEMClient(MixtureClient):
@@ -60,11 +60,13 @@ class FedEMClient(MixtureClient):
     def on_train(self, request: Request) -> Reply:
         models = received_models(request)
         before = shares_before(models, self.load_state(request))
-        found = updated(before, self._row_losses(models))
-        shares = mean_shares(found, before)
+        log_responsibilities = e_step(before, self._row_losses(models))
+        shares = mean_shares(log_responsibilities, before)
         if len(models) > 1:
             device = self.train_data.labels.device
-            self._weights = torch.tensor(np.exp(found), dtype=torch.float32, device=device)
+            self._weights = torch.tensor(
+                np.exp(log_responsibilities), dtype=torch.float32, device=device
+            )
         try:
             trained, summary = self.train_all(request, shares)
         finally:
@@ -74,7 +76,7 @@ class FedEMClient(MixtureClient):
 
     @override
     def updated_shares(self, models: Mapping[str, Arrays], log_shares: Vector) -> Vector:
-        return mean_shares(updated(log_shares, self._row_losses(models)), log_shares)
+        return mean_shares(e_step(log_shares, self._row_losses(models)), log_shares)
 
     @override
     def mini_batches(
@@ -93,7 +95,7 @@ class FedEMClient(MixtureClient):
 
     def _row_losses(self, models: Mapping[str, Arrays]) -> Vector:
         """Return the cross-entropy of each row under each model, ``[rows, models]``."""
-        found = np.zeros((len(self.train_data), len(models)))
+        losses = np.zeros((len(self.train_data), len(models)))
         for number, model in enumerate(models.values()):
             load_arrays(self.model, model)
             parts = [
@@ -101,5 +103,5 @@ class FedEMClient(MixtureClient):
                 for outputs, labels in outputs_over(self.model, self.train_data)
             ]
             if parts:
-                found[:, number] = torch.cat(parts).cpu().numpy()
-        return found
+                losses[:, number] = torch.cat(parts).cpu().numpy()
+        return losses

@@ -125,8 +125,8 @@ class FedPACClient(OwnModelClient):
 
     def features(self) -> Floats:
         """Return what enters the head for each training sample, ``[n, features]``."""
-        found = features_over(self.model, self.train_data)
-        return found.cpu().numpy().astype(np.float64)
+        inputs = features_over(self.model, self.train_data)
+        return inputs.cpu().numpy().astype(np.float64)
 
     def _train_in_turns(self, request: Request) -> TrainingSummary:
         options = replace(

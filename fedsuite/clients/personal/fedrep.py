@@ -1,4 +1,4 @@
-"""Client of FedRep."""
+"""Client of FedRep: trains its own head first, then the received body."""
 
 from dataclasses import replace
 

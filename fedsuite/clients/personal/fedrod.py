@@ -50,10 +50,10 @@ class FedRoDClient(FederatedClient):
     def loss(self, model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         if self._head is None:
             return super().loss(model, features, labels)
-        found, logits = with_features(model, features)
+        embeddings, logits = with_features(model, features)
         shift = log_counts(self.train_data.labels, logits.shape[-1])
         loss = self.loss_of_logits(logits + shift, labels)
-        own = self.loss_of_logits(logits.detach() + self._head(found.detach()), labels)
+        own = self.loss_of_logits(logits.detach() + self._head(embeddings.detach()), labels)
         return loss + (own - own.detach())
 
     @override

@@ -9,7 +9,7 @@ from fedsuite.models.distillation import kl_divergence
 
 
 class FMLClient(TwoModelsClient):
-    """Weighs for each model the labels against the other one's predictions."""
+    """Trains each model on the labels and on the other one's predictions."""
 
     fml_alpha = Told(float)
     fml_beta = Told(float)

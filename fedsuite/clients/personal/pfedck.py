@@ -21,14 +21,14 @@ class PFedCKClient(TwoModelsClient):
     def losses(
         self, received: nn.Module, own: nn.Module, features: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
-        here, there = with_features(received, features), with_features(own, features)
-        return self._taught(here, there, labels), self._taught(there, here, labels)
+        pair = with_features(received, features), with_features(own, features)
+        return self._taught(*pair, labels), self._taught(*pair[::-1], labels)
 
     def _taught(
         self, student: tuple[Tensor, Tensor], teacher: tuple[Tensor, Tensor], labels: Tensor
     ) -> Tensor:
         """Return the labels' loss plus the distance to features and logits of a teacher."""
-        (found, logits), (target, target_logits) = student, teacher
+        (embeddings, logits), (target, target_logits) = student, teacher
         loss = self.loss_of_logits(logits, labels)
         if self.pfedck_logit_weight > 0:
             # Of sequences each position is a row.
@@ -38,6 +38,6 @@ class PFedCKClient(TwoModelsClient):
                 self.pfedck_temperature,
             )
         if self.pfedck_feature_weight > 0:
-            distance = functional.mse_loss(found, target.detach())
+            distance = functional.mse_loss(embeddings, target.detach())
             loss = loss + self.pfedck_feature_weight * distance
         return loss

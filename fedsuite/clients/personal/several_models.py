@@ -26,16 +26,16 @@ from fedsuite.client import (
 )
 
 
-def updated(log_shares: Vector, losses: Vector) -> Vector:
-    """Return the logarithms of the shares after a step E, ``[.., models]``."""
+def e_step(log_shares: Vector, losses: Vector) -> Vector:
+    """Return the logarithms of the shares after an E-step, ``[.., models]``."""
     unscaled = log_shares - losses
-    found: Vector = unscaled - np.logaddexp.reduce(unscaled, axis=-1, keepdims=True)
-    return found
+    normaliser: Vector = np.logaddexp.reduce(unscaled, axis=-1, keepdims=True)
+    return unscaled - normaliser
 
 
-def shares_before(models: Mapping[str, Arrays], known: Arrays | None) -> Vector:
+def shares_before(models: Mapping[str, Arrays], state: Arrays | None) -> Vector:
     """Return the logarithms of the shares that a client kept, or equal ones."""
-    return known[SHARES] if known else np.full(len(models), -np.log(len(models)))
+    return state[SHARES] if state else np.full(len(models), -np.log(len(models)))
 
 
 class Mixture(nn.Module):
@@ -82,11 +82,11 @@ class MixtureClient(SeveralModelsClient):
 
     @abstractmethod
     def updated_shares(self, models: Mapping[str, Arrays], log_shares: Vector) -> Vector:
-        """Return the logarithms of the shares after a step E from others, ``[models]``."""
+        """Return the logarithms of the shares after an E-step from others, ``[models]``."""
 
-    def shares_of(self, models: Mapping[str, Arrays], known: Arrays | None) -> Vector:
-        """Return the logarithms of the shares after a step E from known or equal ones."""
-        return self.updated_shares(models, shares_before(models, known))
+    def shares_of(self, models: Mapping[str, Arrays], state: Arrays | None) -> Vector:
+        """Return the logarithms of the shares after an E-step from known or equal ones."""
+        return self.updated_shares(models, shares_before(models, state))
 
     def train_all(
         self, request: Request, shares: Vector
@@ -121,6 +121,6 @@ class MixtureClient(SeveralModelsClient):
     def served(self, request: Request) -> tuple[list[Arrays], Vector]:
         """Return what is mixed, and the logarithms of its shares."""
         models = received_models(request)
-        known = self.load_state(request)
-        shares = known[SHARES] if known else self.shares_of(models, None)
+        state = self.load_state(request)
+        shares = state[SHARES] if state else self.shares_of(models, None)
         return list(models.values()), shares

@@ -18,7 +18,7 @@ from fedsuite.clients.personal.own_model import PersonalModelClient
 
 
 class TwoModelsClient(PersonalModelClient):
-    """Trains both on the same mini-batches; a method says in :meth:`losses` on what."""
+    """Trains both models on the same mini-batches; :meth:`losses` is the method's own."""
 
     _own: nn.Module | None = None
 

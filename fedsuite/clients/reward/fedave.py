@@ -32,21 +32,21 @@ class FedAVEClient(FederatedClient):
         load_arrays(self.model, request.arrays[ARRAYS])
         losses = np.zeros(self.num_batches)
         with self.layer_stream("loss-batches", request.server_round):
-            found = self.batch_losses(self.loss_batch, losses.size)
-        losses[: found.size] = found
+            batch_losses = self.batch_losses(self.loss_batch, losses.size)
+        losses[: batch_losses.size] = batch_losses
         reply = super().on_train(request)
         return Reply(
             {**reply.arrays, LOSSES: {"losses": losses}},
-            {**reply.metrics, NUM_BATCHES: found.size},
+            {**reply.metrics, NUM_BATCHES: batch_losses.size},
         )
 
     @torch.no_grad()
     def batch_losses(self, size: int, most: int) -> NDArray[np.float64]:
         """Return the loss of each of the first mini-batches, at most ``most``."""
-        data, found = self.train_data, []
+        data, losses = self.train_data, []
         with evaluation_mode(self.model):
             for start in range(0, len(data), size)[:most]:
                 part = slice(start, start + size)
                 loss = self.loss(self.model, data.features[part], data.labels[part])
-                found.append(float(loss))
-        return np.array(found, dtype=np.float64)
+                losses.append(float(loss))
+        return np.array(losses, dtype=np.float64)

@@ -120,17 +120,17 @@ def preload() -> None:
 def hear(line: socket.socket) -> list[str] | None:
     """Return a received command line, None for an invalid one."""
     line.settimeout(_PATIENCE_S)
-    told = b""
+    received = b""
     try:
         if _peer_user(line) != os.getuid():
             return None
         while part := line.recv(_MOST_BYTES):
-            told += part
-            if len(told) > _MOST_BYTES:
+            received += part
+            if len(received) > _MOST_BYTES:
                 return None
     except OSError:
         return None
-    return [os.fsdecode(word) for word in told.split(b"\0")] if told else None
+    return [os.fsdecode(word) for word in received.split(b"\0")] if received else None
 
 
 def bury() -> None:
@@ -182,8 +182,8 @@ def _handed_over(words: list[str], name: str) -> bool:
 
 def _peer_user(line: socket.socket) -> int:
     """Return the number of the user at the other end of a Unix socket."""
-    found = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    user: int = struct.unpack("3i", found)[1]
+    peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    user: int = struct.unpack("3i", peer)[1]
     return user
 
 

@@ -58,24 +58,24 @@ def report_html(runs: Sequence[Run], comparison: Comparison | None = None) -> st
     if not runs:
         raise RunError("nothing to report: give the folders of one or more runs")
     try:
-        found = page(runs, comparison)
+        content = page(runs, comparison)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         where = ", ".join(str(run.path) for run in runs[:3])
         raise RunError(
             f"{where}: a file does not hold what fedsuite writes "
             f"({type(error).__name__}: {one_line(error)}): is it damaged?"
         ) from error
-    return _html(found)
+    return _html(content)
 
 
 def write_partition(data: FederatedData, title: str, output: Path) -> None:
-    """Write the page of who holds what, which needs no run, into an HTML file."""
+    """Write the page of the rows that each client holds, which needs no run, as HTML."""
     text = _html(partition_page(data, title))
     make_folder(output.parent)
     atomic_write(output, text.encode())
 
 
-def _html(shown: Page) -> str:
+def _html(content: Page) -> str:
     library, digest = _library()
     script = (_HERE / "page.js").read_text("utf-8")
     environment = Environment(
@@ -86,8 +86,8 @@ def _html(shown: Page) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("page.html").render(
-        page=shown,
-        figures=htmlsafe_json_dumps([figure.as_dict() for figure in shown.figures]),
+        page=content,
+        figures=htmlsafe_json_dumps([figure.as_dict() for figure in content.figures]),
         style=(_HERE / "page.css").read_text("utf-8"),
         script=script,
         library=library,

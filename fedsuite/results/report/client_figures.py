@@ -1,4 +1,4 @@
-"""Figures of who is served how well."""
+"""Figures of the clients' accuracies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 from fedsuite.results.groups import Group
 from fedsuite.results.report.clients import ClientRows
 from fedsuite.results.report.figures import Data, Figure, band, colour, line
-from fedsuite.results.report.thinning import kept, told
+from fedsuite.results.report.thinning import drawn_positions, thinning_note
 from fedsuite.results.report.values import label, number, rounded
 
 ACCURACY: Mapping[str, Any] = {
@@ -51,13 +51,13 @@ def client_figures(
     most = max(MOST_MARKS // max(len(groups), 1), 60)
     left_out = False
     for index, group in enumerate(groups):
-        found = _served(group, rows)
-        if not found:
+        served = _served(group, rows)
+        if not served:
             continue
-        drawn = _evenly(found, most)
-        left_out |= len(drawn) < len(found)
-        ranked.append(_ranked(group, found, index, most))
-        shares.append(_shares(group, found, index))
+        drawn = _evenly(served, most)
+        left_out |= len(drawn) < len(served)
+        ranked.append(_ranked(group, served, index, most))
+        shares.append(_shares(group, served, index))
         if known := [one for one in drawn if one.rows is not None]:
             sizes.append(_sizes(group, known, index))
     some = "Of many clients some are drawn, evenly from the worst to the best."
@@ -92,61 +92,63 @@ def client_figures(
 
 def _served(group: Group, rows: Mapping[int, ClientRows]) -> list[Served]:
     """Return the clients of all runs of an experiment, the worst served first."""
-    found = []
+    clients = []
     for run in group.runs:
         seed = f", seed {run.experiment.get('seed')}" if len(group.runs) > 1 else ""
         trained = rows[id(run)].last.get("train", {})
         for client, accuracy in rows[id(run)].accuracies().items():
             size = number(trained.get(client, {}).get("num_examples"))
-            found.append(Served(label(f"{client}{seed}"), 100 * accuracy, size))
-    return sorted(found, key=lambda one: (one.accuracy, one.name))
+            clients.append(Served(label(f"{client}{seed}"), 100 * accuracy, size))
+    return sorted(clients, key=lambda one: (one.accuracy, one.name))
 
 
-def _evenly(found: Sequence[Served], most: int) -> list[Served]:
+def _evenly(served: Sequence[Served], most: int) -> list[Served]:
     """Return at most so many of sorted clients, the first and the last among them."""
-    if len(found) <= most:
-        return list(found)
-    return [found[i] for i in np.linspace(0, len(found) - 1, most).astype(int)]
+    if len(served) <= most:
+        return list(served)
+    return [served[i] for i in np.linspace(0, len(served) - 1, most).astype(int)]
 
 
-def _ranked(group: Group, found: Sequence[Served], index: int, most: int) -> dict[str, Any]:
-    places = kept([one.accuracy for one in found], most)
+def _ranked(
+    group: Group, served: Sequence[Served], index: int, most: int
+) -> dict[str, Any]:
+    places = drawn_positions([one.accuracy for one in served], most)
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "name": label(group.label),
         "marker": {"size": 5, "color": colour(index)},
         "line": {"color": colour(index), "shape": "vh", "width": 1.5},
-        "x": [rounded(100 * (i + 1) / len(found)) for i in places],
-        "y": [rounded(found[i].accuracy) for i in places],
-        "text": [found[i].name for i in places],
+        "x": [rounded(100 * (i + 1) / len(served)) for i in places],
+        "y": [rounded(served[i].accuracy) for i in places],
+        "text": [served[i].name for i in places],
         "hovertemplate": f"client %{{text}}: {_VALUE}",
     }
 
 
-def _shares(group: Group, found: Sequence[Served], index: int) -> dict[str, Any]:
+def _shares(group: Group, served: Sequence[Served], index: int) -> dict[str, Any]:
     """Return the share of the clients in each range; the last one holds 100 % too."""
     edges = np.arange(0, 100 + _BIN, _BIN)
-    counts, _ = np.histogram([one.accuracy for one in found], edges)
+    counts, _ = np.histogram([one.accuracy for one in served], edges)
     return {
         "type": "bar",
         "name": label(group.label),
         "x": [float(edge) + _BIN / 2 for edge in edges[:-1]],
-        "y": [rounded(100 * count / len(found)) for count in counts],
+        "y": [rounded(100 * count / len(served)) for count in counts],
         "customdata": [f"{edge} to {edge + _BIN} %" for edge in edges[:-1].tolist()],
         "marker": {"color": colour(index)},
         "hovertemplate": "accuracy %{customdata}: %{y:.3~g} % of the clients",
     }
 
 
-def _sizes(group: Group, found: Sequence[Served], index: int) -> dict[str, Any]:
+def _sizes(group: Group, served: Sequence[Served], index: int) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
         "name": label(group.label),
-        "x": [one.rows for one in found],
-        "y": [rounded(one.accuracy) for one in found],
-        "text": [one.name for one in found],
+        "x": [one.rows for one in served],
+        "y": [rounded(one.accuracy) for one in served],
+        "text": [one.name for one in served],
         "marker": {"color": colour(index), "size": 7, "opacity": 0.7},
         "hovertemplate": f"client %{{text}}: %{{x}} rows, {_VALUE}",
     }
@@ -166,6 +168,6 @@ def spread_figure(rows: ClientRows) -> list[Figure]:
     for name, values, width in curves:
         trace = line(name, rounds, values, 0)
         data.append({**trace, "line": {**trace["line"], "width": width}})
-    note = f"Bands: all clients, and the middle 80 %. {told(len(rounds))}".strip()
+    note = f"Bands: all clients, and the middle 80 %. {thinning_note(len(rounds))}".strip()
     title = "Spread over clients"
     return [Figure("clients", title, data, "round", "accuracy (%)", note, ACCURACY)]

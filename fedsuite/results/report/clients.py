@@ -1,4 +1,4 @@
-"""What the rows of a run's clients say, gathered in one pass."""
+"""Numbers of the rows of a run's clients, gathered in one pass."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -92,12 +92,12 @@ class ClientRows:
 
     def accuracies(self) -> dict[Client, float]:
         """Return the last accuracies (fractions) of the clients whose accuracy counts."""
-        found = {}
+        by_client = {}
         for client, row in self.last.get("evaluate", {}).items():
             value = _accuracy(row, self.score)
             if value is not None:
-                found[client] = value
-        return found
+                by_client[client] = value
+        return by_client
 
     def num_earlier(self) -> int:
         """Return how many clients' last accuracy is from before the last evaluation."""
@@ -116,34 +116,34 @@ def _accuracy(row: dict[str, Any], score: str) -> float | None:
 
 
 def client_rows(run: Run, score: str = "accuracy") -> ClientRows:
-    """Return what the rows of the clients say, read once; ``score`` names the accuracy."""
-    found = ClientRows(score=score)
+    """Return the numbers of the clients' rows, read once; ``score`` names the accuracy."""
+    rows = ClientRows(score=score)
     rounds = max((int(number(row.get("round")) or 0) for row in run.rounds), default=0)
     clients = int(number(run.experiment.get("num-clients")) or 1)
-    found.clients_each = -(-max(clients, 1) // MOST_ROWS)
-    found.rounds_each = -(-max(rounds, 1) // MOST_ROUNDS)
+    rows.clients_each = -(-max(clients, 1) // MOST_ROWS)
+    rows.rounds_each = -(-max(rounds, 1) // MOST_ROUNDS)
     shape = (
-        -(-max(clients, 1) // found.clients_each),
-        -(-max(rounds, 1) // found.rounds_each),
+        -(-max(clients, 1) // rows.clients_each),
+        -(-max(rounds, 1) // rows.rounds_each),
     )
     index: dict[Client, int] = {}
     pending: dict[int, list[float]] = {}
     for server_round, phase, client, row in _rows(run):
         if client not in index:
             index[client] = client if isinstance(client, int) else len(index)
-        found.last.setdefault(phase, {})[client] = row
+        rows.last.setdefault(phase, {})[client] = row
         accuracy = _accuracy(row, score) if phase == "evaluate" else None
         if accuracy is not None:
             if server_round not in pending:
-                _close(found, pending)
+                _close(rows, pending)
             pending.setdefault(server_round, []).append(100 * accuracy)
-        place = index[client] // found.clients_each, (server_round - 1) // found.rounds_each
+        place = index[client] // rows.clients_each, (server_round - 1) // rows.rounds_each
         if 0 <= place[0] < shape[0] and 0 <= place[1] < shape[1]:
-            _count(found.maps, shape, place, phase, row)
-    _close(found, pending)
-    found.names = sorted(index, key=lambda c: (isinstance(c, str), c))
-    found.maps = dict(sorted(found.maps.items(), key=lambda item: _rank(item[0])))
-    return found
+            _count(rows.maps, shape, place, phase, row)
+    _close(rows, pending)
+    rows.names = sorted(index, key=lambda c: (isinstance(c, str), c))
+    rows.maps = dict(sorted(rows.maps.items(), key=lambda item: _rank(item[0])))
+    return rows
 
 
 def _rows(run: Run) -> Iterator[tuple[int, str, Client, dict[str, Any]]]:
@@ -162,10 +162,10 @@ def _counting(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _close(found: ClientRows, pending: dict[int, list[float]]) -> None:
+def _close(rows: ClientRows, pending: dict[int, list[float]]) -> None:
     """Take the percentiles of finished rounds."""
     for server_round, values in pending.items():
-        found.spreads[server_round] = np.percentile(values, SPREAD).tolist()
+        rows.spreads[server_round] = np.percentile(values, SPREAD).tolist()
     pending.clear()
 
 
@@ -177,14 +177,14 @@ def _count(
     row: dict[str, Any],
 ) -> None:
     for name, value in row.items():
-        if name in _NOT_SHOWN or (told := number(value)) is None:
+        if name in _NOT_SHOWN or (finite := number(value)) is None:
             continue
         column = f"{phase} {name}"
         if column not in maps:
             if len(maps) >= MOST_COLUMNS:
                 continue
             maps[column] = Map(shape)
-        maps[column].sums[place] += told
+        maps[column].sums[place] += finite
         maps[column].counts[place] += 1
 
 

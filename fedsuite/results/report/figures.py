@@ -20,7 +20,12 @@ from fedsuite.results.panels import (
 )
 from fedsuite.results.plots import PALETTE
 from fedsuite.results.report.clients import ClientRows, is_weight
-from fedsuite.results.report.thinning import MOST_POINTS, kept, most_points, told
+from fedsuite.results.report.thinning import (
+    MOST_POINTS,
+    drawn_positions,
+    most_points,
+    thinning_note,
+)
 from fedsuite.results.report.values import label, rounded, words
 
 Data = list[dict[str, Any]]
@@ -121,12 +126,12 @@ def curve_figures(groups: Sequence[Group]) -> list[Figure]:
         for panel in panels:
             data: Data = []
             longest = 0
-            for index, (group, found) in enumerate(zip(groups, curves, strict=True)):
-                count = _add_curve(data, group, found, panel, index, most)
+            for index, (group, group_curves) in enumerate(zip(groups, curves, strict=True)):
+                count = _add_curve(data, group, group_curves, panel, index, most)
                 longest = max(longest, count)
             if data:
                 scored = f"{left_out}." if left_out and "accuracy" in panel.key else ""
-                parts = weights, _spread(groups), told(longest, most), scored
+                parts = weights, _spread(groups), thinning_note(longest, most), scored
                 note = " ".join(filter(None, parts))
                 title = panel.title.partition(";")[0]
                 figures.append(Figure("curves", title, data, "round", panel.label, note))
@@ -143,10 +148,10 @@ def _spread(groups: Sequence[Group]) -> str:
 
 
 def _add_curve(
-    data: Data, group: Group, found: Sequence[Any], panel: Panel, index: int, most: int
+    data: Data, group: Group, curves: Sequence[Any], panel: Panel, index: int, most: int
 ) -> int:
     """Add an experiment's traces, and return the number of its rounds."""
-    rounds, values = by_seed(found, panel.key)
+    rounds, values = by_seed(curves, panel.key)
     if not rounds:
         return 0
     name = label(group.label)
@@ -156,7 +161,7 @@ def _add_curve(
         std = panel.scale * values.std(axis=0, ddof=1)
         data.extend(band(name, rounds, mean - std, mean + std, index, most))
         low, high = values.min(axis=0), values.max(axis=0)
-        places = kept(mean, most)
+        places = drawn_positions(mean, most)
         data[-3]["customdata"] = [
             [rounded(std[i]), rounded(panel.scale * low[i]), rounded(panel.scale * high[i])]
             for i in places
@@ -166,7 +171,7 @@ def _add_curve(
             "%{customdata[2]:.4~g})"
         )
     if panel.beside:
-        beside, others = by_seed(found, panel.beside)
+        beside, others = by_seed(curves, panel.beside)
         if beside:
             trace = line(
                 f"{name}: {panel.beside.replace('_', ' ')}",
@@ -182,8 +187,8 @@ def _add_curve(
 
 def colour(index: int) -> str:
     """Return the colour of an experiment."""
-    found = PALETTE[index % len(PALETTE)]
-    return INK if found == "#000000" else found
+    hex_code = PALETTE[index % len(PALETTE)]
+    return INK if hex_code == "#000000" else hex_code
 
 
 def line(
@@ -194,7 +199,7 @@ def line(
     most: int = MOST_POINTS,
 ) -> dict[str, Any]:
     """Return a curve, thinned where it is long."""
-    places = kept(values, most)
+    places = drawn_positions(values, most)
     return {
         "type": "scatter",
         "mode": "lines+markers" if len(rounds) <= 30 else "lines",
@@ -219,7 +224,7 @@ def band(
     most: int = MOST_POINTS,
 ) -> Data:
     """Return the two edges of a band; the lower one has the upper one's points."""
-    places = sorted({*kept(low, most), *kept(high, most)})
+    places = sorted({*drawn_positions(low, most), *drawn_positions(high, most)})
     shared = {
         "type": "scatter",
         "mode": "lines",
@@ -234,17 +239,17 @@ def band(
     return [lower, {**upper, "opacity": 0.2, "fillcolor": _faint(colour(index))}]
 
 
-def _faint(found: str) -> str:
-    if found == INK:
+def _faint(hex_code: str) -> str:
+    if hex_code == INK:
         return "rgba(128,128,128,0.2)"
-    red, green, blue = (int(found[i : i + 2], 16) for i in (1, 3, 5))
+    red, green, blue = (int(hex_code[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.2)"
 
 
 def holding_figures(
     counts: Mapping[str, NDArray[np.int64] | None], shifts: Sequence[ClientShift] = ()
 ) -> list[Figure]:
-    """Return who holds what.
+    """Return the figures of the rows that each client holds.
 
     Parameters
     ----------
@@ -325,9 +330,9 @@ def map_figure(rows: ClientRows) -> list[Figure]:
     if not rows.maps:
         return []
     choices = {}
-    for column, found in rows.maps.items():
-        z = [[None if v is None else rounded(v) for v in line] for line in found.means()]
-        height, width = found.shape
+    for column, grid in rows.maps.items():
+        z = [[None if v is None else rounded(v) for v in line] for line in grid.means()]
+        height, width = grid.shape
         choices[words(column)] = [
             {
                 "type": "heatmap",

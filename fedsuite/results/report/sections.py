@@ -10,7 +10,7 @@ from fedsuite.results import paired
 from fedsuite.results.compare import ACCURACY, Comparison, compare, table_lines
 from fedsuite.results.groups import Group, group_runs
 from fedsuite.results.reader import Client, Run
-from fedsuite.results.report import facts, figures
+from fedsuite.results.report import figures, run_tables
 from fedsuite.results.report.client_figures import client_figures, spread_figure
 from fedsuite.results.report.clients import ClientRows, client_rows
 from fedsuite.results.report.figures import Figure
@@ -107,19 +107,19 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
         comparison = compare([run.path for run in runs])
     score = comparison.score if comparison else ACCURACY
     rows = {id(run): client_rows(run, score) for run in runs}
-    drawn = [
+    all_figures = [
         *figures.curve_figures(groups),
         *client_figures(groups, rows, score),
         *sum_figures(groups),
     ]
     if len(runs) == 1:
-        drawn += _one(runs[0], rows[id(runs[0])], sections)
+        all_figures += _one(runs[0], rows[id(runs[0])], sections)
     elif comparison:
         _several(runs, groups, comparison, sections)
     if comparison:
         sections["compare"].tables += comparison_tables(comparison)
         sections["compare"].notes += [f"Warning: {line}" for line in comparison.warnings]
-    sections["replies"].tables.append(facts.reasons_table(runs))
+    sections["replies"].tables.append(run_tables.reasons_table(runs))
     if not sections["replies"].tables[0].rows:
         sections["replies"].tables.clear()
         sections["replies"].notes.append("All replies were used.")
@@ -127,16 +127,18 @@ def page(runs: Sequence[Run], comparison: Comparison | None = None) -> Page:
     tiles = _tiles(runs[0], comparison) if len(runs) == 1 else {}
     if tiles:
         tiles["clients"] = f"{len(rows[id(runs[0])].names):,}"
-    return _filled(Page(title, subtitle, tiles, tuple(sections.values()), tuple(drawn)))
+    return _filled(
+        Page(title, subtitle, tiles, tuple(sections.values()), tuple(all_figures))
+    )
 
 
 def partition_page(data: FederatedData, title: str) -> Page:
-    """Return the page of who holds what."""
+    """Return the page of the rows that each client holds."""
     counts = {"train": data.class_counts(), "test": data.test_class_counts()}
-    drawn = tuple(figures.holding_figures(counts, data.partition.shifts))
+    holding_figures = tuple(figures.holding_figures(counts, data.partition.shifts))
     fingerprint = f"data fingerprint {data.fingerprint}"
     sections = (Section("data", TITLES["data"]),)
-    return _filled(Page(words(title), fingerprint, {}, sections, drawn))
+    return _filled(Page(words(title), fingerprint, {}, sections, holding_figures))
 
 
 def _filled(empty: Page) -> Page:
@@ -156,7 +158,9 @@ def _headings(runs: Sequence[Run], groups: Sequence[Group]) -> tuple[str, str]:
     method, dataset = (run.experiment.get(name, "?") for name in ("method", "dataset"))
     return (
         words(f"{method} on {dataset}"),
-        words(f"seed {run.experiment.get('seed')}, {facts.status(run)}: {run.path.name}"),
+        words(
+            f"seed {run.experiment.get('seed')}, {run_tables.status(run)}: {run.path.name}"
+        ),
     )
 
 
@@ -176,7 +180,7 @@ def _tiles(run: Run, comparison: Comparison | None) -> dict[str, str]:
         tiles["with an accuracy"] = short[-1]
     cost = totals(run)
     return tiles | {
-        "rounds": f"{facts.last_round(run):,}",
+        "rounds": f"{run_tables.last_round(run):,}",
         "clients": "",
         "traffic": amount(cost["total_bytes_down"] + cost["total_bytes_up"]),
         "time": duration(cost["total_seconds"]),
@@ -186,20 +190,20 @@ def _tiles(run: Run, comparison: Comparison | None) -> dict[str, str]:
 
 def _one(run: Run, rows: ClientRows, sections: Mapping[str, Section]) -> list[Figure]:
     """Fill the sections of a single run, and return its own figures."""
-    keys, usual = facts.key_tables(run)
-    sections["what"].tables += [facts.about_table(run), keys]
-    others = (usual, facts.version_table(run), facts.data_table(run))
-    sections["what"].folded += [found for found in others if found.rows]
+    keys, usual = run_tables.key_tables(run)
+    sections["what"].tables += [run_tables.about_table(run), keys]
+    others = (usual, run_tables.version_table(run), run_tables.data_table(run))
+    sections["what"].folded += [each for each in others if each.rows]
     if rows.names:
         sections["clients"].tables.append(client_table(rows))
-    for name, found in facts.cost_tables(run).items():
-        sections[name].tables.append(found)
-    kept = facts.checkpoint_table(run)
-    if kept.rows:
-        sections["checkpoints"].tables.append(kept)
+    for name, cost_table in run_tables.cost_tables(run).items():
+        sections[name].tables.append(cost_table)
+    checkpoints = run_tables.checkpoint_table(run)
+    if checkpoints.rows:
+        sections["checkpoints"].tables.append(checkpoints)
     else:
         sections["checkpoints"].notes.append("There is no checkpoint and no model yet.")
-    sections["repeat"].commands.update(facts.commands(run))
+    sections["repeat"].commands.update(run_tables.commands(run))
     return [
         *spread_figure(rows),
         *figures.holding_figures(
@@ -218,33 +222,33 @@ def _several(
     """Fill the sections of several runs."""
     labels = {id(run): group.label for group in groups for run in group.runs}
     sections["what"].tables.append(
-        facts.runs_table(runs, [labels[id(run)] for run in runs], comparison)
+        run_tables.runs_table(runs, [labels[id(run)] for run in runs], comparison)
     )
     for group in groups:
-        keys, usual = facts.key_tables(group.runs[0])
-        for found in (keys, usual):
-            caption = f"{words(group.label)}: {found.caption}"
-            sections["what"].folded.append(Table(caption, found.head, found.rows))
+        keys, usual = run_tables.key_tables(group.runs[0])
+        for key_table in (keys, usual):
+            caption = f"{words(group.label)}: {key_table.caption}"
+            sections["what"].folded.append(Table(caption, key_table.head, key_table.rows))
     for group in groups:
         for run in group.runs[:1]:
-            for what, command in facts.commands(run).items():
+            for what, command in run_tables.commands(run).items():
                 sections["repeat"].commands[f"{words(group.label)}: {what}"] = command
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
     """Return the tables of a comparison: numbers, paired differences, differing keys."""
     head, *lines = table_lines(comparison)
-    found = [table("Accuracy over clients", head, lines, comparison.legend)]
+    tables = [table("Accuracy over clients", head, lines, comparison.legend)]
     differences = paired.paired_differences(comparison)
     if any(difference.num_pairs for difference in differences):
         head, *lines = paired.table_lines(differences)
         legend = paired.legend(comparison.baseline)
-        found.append(table("Paired differences", head, lines, legend))
+        tables.append(table("Paired differences", head, lines, legend))
     if comparison.keys:
         labels = [row.label for row in comparison.rows]
         lines = [[name, *values] for name, values in comparison.keys.items()]
-        found.append(table("Keys that differ", ("key", *labels), lines))
-    return found
+        tables.append(table("Keys that differ", ("key", *labels), lines))
+    return tables
 
 
 def client_table(rows: ClientRows) -> Table:
@@ -271,7 +275,7 @@ def _heading(phase: str, name: str) -> str:
 
 
 def _value(rows: ClientRows, client: Client, phase: str, name: str) -> object:
-    found = number(rows.last.get(phase, {}).get(client, {}).get(name))
+    value = number(rows.last.get(phase, {}).get(client, {}).get(name))
     if "accuracy" in name:
-        return cell(per_cent(found), None if found is None else 2)
-    return cell(found)
+        return cell(per_cent(value), None if value is None else 2)
+    return cell(value)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedsuite.results.groups import Group
 from fedsuite.results.panels import by_seed, pooled_curve
 from fedsuite.results.report.figures import DASHES, Data, Figure, line
-from fedsuite.results.report.thinning import most_points, told
+from fedsuite.results.report.thinning import most_points, thinning_note
 from fedsuite.results.report.values import label
 
 SUMS = (
@@ -48,7 +48,7 @@ def sum_figures(groups: Sequence[Group]) -> list[Figure]:
         used = section == "replies" and not any(any(trace["y"]) for trace in data)
         if data and not used:
             layout = {"yaxis": {"title": {"text": unit}, "rangemode": "tozero"}}
-            note = told(longest, most)
+            note = thinning_note(longest, most)
             figures.append(Figure(section, title, data, "round", unit, note, layout))
     return figures
 
@@ -57,14 +57,14 @@ def _traces(
     group: Group, columns: Sequence[tuple[str, str]], scale: float, most: int
 ) -> list[tuple[int, dict[str, object]]]:
     """Return the number of rounds and the curve of each column that the runs have."""
-    found = []
+    traces = []
     for place, (column, what) in enumerate(columns):
         curves = [{column: pooled_curve(run, column)} for run in group.runs]
         rounds, values = by_seed(curves, column)
         if rounds:
             trace = line(what, rounds, scale * values.mean(axis=0), place, most)
-            found.append((len(rounds), trace))
-    return found
+            traces.append((len(rounds), trace))
+    return traces
 
 
 def _styled(

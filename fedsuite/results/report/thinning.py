@@ -18,7 +18,7 @@ def most_points(num_curves: int) -> int:
     return min(MOST_POINTS, max(ALL_CURVES // max(num_curves, 1), 40))
 
 
-def kept(
+def drawn_positions(
     values: Sequence[float] | NDArray[np.float64], most: int = MOST_POINTS
 ) -> list[int]:
     """Return the positions of the points to draw, all for a short curve.
@@ -31,14 +31,14 @@ def kept(
     if count <= most:
         return list(range(count))
     edges = np.linspace(0, count, most // 2 + 1).astype(int)
-    found = {0, count - 1}
+    positions = {0, count - 1}
     for begin, end in pairwise(edges):
         stretch = numbers[begin:end]
-        found |= {int(begin + stretch.argmin()), int(begin + stretch.argmax())}
-    return sorted(found)
+        positions |= {int(begin + stretch.argmin()), int(begin + stretch.argmax())}
+    return sorted(positions)
 
 
-def told(count: int, most: int = MOST_POINTS) -> str:
+def thinning_note(count: int, most: int = MOST_POINTS) -> str:
     """Return what a reader must know of a curve with so many rounds; empty for few."""
     if count <= most:
         return ""

@@ -16,10 +16,10 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        as_float = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return as_float if math.isfinite(as_float) else None
 
 
 def words(value: object) -> str:
@@ -104,13 +104,13 @@ class Table:
 
 def cell(value: object, digits: int | None = None) -> Cell:
     """Return a cell of a number, or of text."""
-    found = number(value)
-    if found is None:
+    finite = number(value)
+    if finite is None:
         return Cell(DASH if value is None else words(value))
     if digits is None:
-        whole = found == round(found) and abs(found) < 1e15
-        return Cell(f"{found:,.0f}" if whole else f"{found:.5g}", found)
-    return Cell(f"{found:.{digits}f}", found)
+        whole = finite == round(finite) and abs(finite) < 1e15
+        return Cell(f"{finite:,.0f}" if whole else f"{finite:.5g}", finite)
+    return Cell(f"{finite:.{digits}f}", finite)
 
 
 def table(

@@ -14,8 +14,8 @@ from fedsuite.callbacks.progress import Progress
 from fedsuite.core.errors import ConfigError, RunError
 from fedsuite.engines.local import LocalGrid, PooledGrid
 from fedsuite.engines.pool.workers import WorkerPool
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import federated_data, network_model
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import (
     HELLO,

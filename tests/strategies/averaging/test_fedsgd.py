@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsuite.experiment.parts import experiment_model, federated_data
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.models.arrays import model_arrays
 from fedsuite.running.worker import Worker
 from fedsuite.strategies.averaging.fedsgd import FedSGD

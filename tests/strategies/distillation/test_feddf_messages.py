@@ -11,7 +11,7 @@ from flwr.app import Message
 from fedsuite.clients.distillation.feddf import FedDFClient
 from fedsuite.core.errors import ConfigError
 from fedsuite.engines.local import run_local
-from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.messages.records import (
     ADVERSARIAL_GRADIENT,
     ARRAYS,

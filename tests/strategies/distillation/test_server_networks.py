@@ -11,7 +11,7 @@ from fedsuite.core.keys import Value
 from fedsuite.core.registry import METHODS, load_class
 from fedsuite.core.settings import part
 from fedsuite.engines.local import run_local
-from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.server_networks import ServerNetworks

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fedsuite
 from fedsuite.clients.fair.focus import FOCUSClient
-from fedsuite.clients.personal.several_models import Mixture, updated
+from fedsuite.clients.personal.several_models import Mixture, e_step
 from fedsuite.messages.records import ARRAYS, SHARES, Arrays, Reply, Request
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.validation import ClientReply
@@ -30,7 +30,7 @@ KEYS: dict[str, Any] = {"model": "mlp", "hidden_width": 16, "partitioner": "diri
 def shares_after(rounds: int) -> np.ndarray:
     shares = np.full((3, 2), -np.log(2))
     for _ in range(rounds):
-        shares = np.array([updated(*pair) for pair in zip(shares, LOSSES, strict=True)])
+        shares = np.array([e_step(*pair) for pair in zip(shares, LOSSES, strict=True)])
     return np.exp(shares)
 
 
@@ -81,9 +81,9 @@ def test_shares_are_of_1_and_a_common_loss_changes_nothing(
     losses: list[float], shift: float
 ) -> None:
     equal = np.zeros(len(losses))
-    shares = np.exp(updated(equal, np.array(losses)))
+    shares = np.exp(e_step(equal, np.array(losses)))
     assert shares.sum() == pytest.approx(1.0)
-    moved = np.exp(updated(equal, np.array(losses) + shift))
+    moved = np.exp(e_step(equal, np.array(losses) + shift))
     np.testing.assert_allclose(moved, shares, atol=1e-9)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedsuite.clients.personal import fedbabu
 from fedsuite.clients.personal.fedbabu import FedBABUClient
 from fedsuite.core.errors import ConfigError
-from fedsuite.experiment.parts import federated_data, network_model
+from fedsuite.experiment.data_and_models import federated_data, network_model
 from fedsuite.messages.records import ARRAYS, Arrays, Request
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.models.groups import ParameterGroups

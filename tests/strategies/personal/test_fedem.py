@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import fedsuite
 from fedsuite.clients.personal.fedem import FedEMClient, mean_shares
-from fedsuite.clients.personal.several_models import updated
+from fedsuite.clients.personal.several_models import e_step
 from fedsuite.data import Split
 from fedsuite.messages.records import ARRAYS, SHARES, Arrays, Reply, Request
 from fedsuite.rounds.report import PhaseReport
@@ -31,11 +31,11 @@ KEYS: dict[str, Any] = {"model": "mlp", "hidden_width": 16, "partitioner": "diri
 
 def test_golden_responsibilities() -> None:
     """By hand: rows (3/4, 1/4) and (1/2, 1/2), mean (5/8, 3/8); then (5/6, 1/6), .."""
-    found = updated(HALF, LOSSES)
+    found = e_step(HALF, LOSSES)
     np.testing.assert_allclose(np.exp(found), [[0.75, 0.25], [0.5, 0.5]])
     shares = mean_shares(found, HALF)
     np.testing.assert_allclose(np.exp(shares), [0.625, 0.375])
-    again = updated(shares, LOSSES)
+    again = e_step(shares, LOSSES)
     np.testing.assert_allclose(np.exp(again), [[5 / 6, 1 / 6], [5 / 8, 3 / 8]])
     np.testing.assert_allclose(np.exp(mean_shares(again, shares)), [35 / 48, 13 / 48])
 
@@ -52,9 +52,9 @@ def test_shares_are_of_1_and_a_common_loss_of_a_row_changes_nothing(
     losses: np.ndarray, shift: np.ndarray
 ) -> None:
     equal = np.full(3, -np.log(3))
-    shares = np.exp(mean_shares(updated(equal, losses), equal))
+    shares = np.exp(mean_shares(e_step(equal, losses), equal))
     assert shares.sum() == pytest.approx(1.0)
-    moved = np.exp(mean_shares(updated(equal, losses + shift), equal))
+    moved = np.exp(mean_shares(e_step(equal, losses + shift), equal))
     np.testing.assert_allclose(moved, shares, atol=1e-9)
 
 

@@ -11,8 +11,8 @@ from flwr.app import Message
 
 import fedsuite
 from fedsuite.core.errors import ConfigError
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.messages.records import (
     ARRAYS,

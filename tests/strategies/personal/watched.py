@@ -5,8 +5,8 @@ from typing import Any
 
 from flwr.app import Message
 
+from fedsuite.experiment.data_and_models import experiment_model, federated_data
 from fedsuite.experiment.experiment import Experiment
-from fedsuite.experiment.parts import experiment_model, federated_data
 from fedsuite.messages.array_records import to_arrays, to_record
 from fedsuite.models.arrays import model_arrays
 from fedsuite.models.groups import parameter_groups

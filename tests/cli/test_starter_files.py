@@ -12,7 +12,7 @@ from flwr.app import Context, RecordDict
 
 from fedsuite import __version__
 from fedsuite.cli import main
-from fedsuite.cli.beginnings import (
+from fedsuite.cli.starter_files import (
     app_methods,
     app_texts,
     experiment_text,

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from fedsuite.core.errors import ConfigError, RunError
-from fedsuite.deploy import door, programs
-from fedsuite.deploy.door import check_listening, door_command, nginx_config
+from fedsuite.deploy import programs, reverse_proxy
 from fedsuite.deploy.folders import SuperLinkFolder, init_federation
 from fedsuite.deploy.programs import ask, superlink_command, write_connection
 from fedsuite.deploy.rehearsal import LocalFederation
+from fedsuite.deploy.reverse_proxy import check_listening, nginx_config, proxy_command
 from fedsuite.engines.flower import (
     CONNECTION,
     fleet_is_grpc,
@@ -39,7 +39,7 @@ HTTP = pytest.mark.skipif(fleet_is_grpc(), reason="SuperNodes have a port to the
 @pytest.fixture(params=[False, True], ids=["http", "grpc"])
 def grpc(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether Flower has a port for SuperNodes alone, as 1.39 has; both are tried."""
-    for module in (door, programs):
+    for module in (reverse_proxy, programs):
         monkeypatch.setattr(module, "fleet_is_grpc", lambda: request.param)
     return bool(request.param)
 
@@ -101,14 +101,14 @@ def test_what_cannot_be_listened_on(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(door, "fleet_is_grpc", lambda: False)
+    monkeypatch.setattr(reverse_proxy, "fleet_is_grpc", lambda: False)
     with pytest.raises(ConfigError, match=words) as caught:
         check_listening(*ports, bind, opens=opens)
     assert "\n" not in str(caught.value)
 
 
 def test_two_apis_of_flower_1_39_need_two_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "fleet_is_grpc", lambda: True)
+    monkeypatch.setattr(reverse_proxy, "fleet_is_grpc", lambda: True)
     with pytest.raises(ConfigError, match="port 8443 is both"):
         check_listening(8443, 8443, "127.0.0.1", opens=False)
 
@@ -117,7 +117,7 @@ def test_each_start_warns_of_an_open_control_api(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything runs: here nothing does."""
-    monkeypatch.setattr(door, "fleet_is_grpc", lambda: False)
+    monkeypatch.setattr(reverse_proxy, "fleet_is_grpc", lambda: False)
     folder = made(tmp_path, port=8443, fleet_port=None)
     told: list[str] = []
 
@@ -153,7 +153,7 @@ def test_init_writes_it_where_sites_have_a_port_of_their_own(tmp_path: Path) -> 
 
 
 def test_the_readmes_say_how_to_start_it() -> None:
-    command = shlex.join(door_command(Path("FOLDER")))
+    command = shlex.join(proxy_command(Path("FOLDER")))
     command = command.replace("FOLDER", "$PWD/federation/superlink")
     assert command in README
     assert command in (DEPLOY.parent / "README.md").read_text()
@@ -190,7 +190,7 @@ def status_of(folder: SuperLinkFolder, path: str) -> str:
 
 @HTTP
 @pytest.mark.slow
-@pytest.mark.skipif(NGINX is None, reason="NO NGINX HERE: install it to test the door")
+@pytest.mark.skipif(NGINX is None, reason="NO NGINX HERE: install it to test the proxy")
 def test_sites_come_in_and_the_control_api_stays_closed(tmp_path: Path) -> None:
     """As init writes it, and started as the README says, from another folder."""
     assert NGINX is not None
@@ -201,7 +201,7 @@ def test_sites_come_in_and_the_control_api_stays_closed(tmp_path: Path) -> None:
         outside = replace(inside, port=world.reserve_port())
         config = inside.path / "nginx.conf"
         config.write_text(nginx_config(inside.port, outside.port))
-        command = [NGINX, *door_command(inside.path)[1:]]
+        command = [NGINX, *proxy_command(inside.path)[1:]]
         with subprocess.Popen(command, cwd=tmp_path) as nginx:
             try:
                 address = f"{LOOPBACK}:{outside.port}"

@@ -1,4 +1,4 @@
-"""Says which nodes a run waits for, while it waits."""
+"""The nodes that a run waits for, named while it waits."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ AGAIN_S = 30.0
 """Seconds between looks."""
 
 
-class Lacking:
-    """A look at the nodes that a run needs: at once, and now and then until it begins.
+class MissingNodes:
+    """Names the nodes that a run waits for: at once, and now and then until it begins.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ class Lacking:
             self._next = time.monotonic() + AGAIN_S
         needed = self._sites or list(states)
         away = {name: states.get(name, "not registered") for name in needed}
-        told = [f"{name} ({state})" for name, state in away.items() if state != ONLINE]
-        if told:
+        named = [f"{name} ({state})" for name, state in away.items() if state != ONLINE]
+        if named:
             self._write(
-                f"not connected: {', '.join(told)}; {len(needed) - len(told)} of "
+                f"not connected: {', '.join(named)}; {len(needed) - len(named)} of "
                 f"{len(needed)} nodes are: the run waits for the others"
             )

@@ -1,4 +1,4 @@
-"""What was run: keys, versions, fingerprints, machine, files, and how to repeat it."""
+"""Tables of a run: keys, versions, fingerprints, machine, files, and how to repeat it."""
 
 import shlex
 from collections import Counter
@@ -56,7 +56,7 @@ def declared_keys(values: Mapping[str, Any]) -> dict[str, tuple[Key, Value]]:
 
 
 def key_tables(run: Run) -> list[Table]:
-    """Return the keys that differ from the defaults, and the others."""
+    """Return the tables of the keys that differ from the defaults, and of the others."""
     declared = declared_keys(run.experiment)
     differing: list[tuple[object, ...]] = []
     others: list[tuple[object, ...]] = []
@@ -69,10 +69,10 @@ def key_tables(run: Run) -> list[Table]:
         row = (name, toml_text(value), usual, meaning)
         (others if value == default else differing).append(row)
     head = ("key", "value", "default", "meaning")
-    found = [table("Keys that differ from the method's defaults", head, differing)]
+    tables = [table("Keys that differ from the method's defaults", head, differing)]
     if not declared:
-        found[0] = table("Keys; this fedsuite knows no defaults of them", head, differing)
-    return [*found, table("Keys at their defaults", head, others)]
+        tables[0] = table("Keys; this fedsuite knows no defaults of them", head, differing)
+    return [*tables, table("Keys at their defaults", head, others)]
 
 
 def _known(name: str) -> Key | None:
@@ -82,10 +82,10 @@ def _known(name: str) -> Key | None:
 
 
 def about_table(run: Run) -> Table:
-    """Return how the run stands, when and where it ran, and on what data."""
+    """Return the table of the run's status, times, machine and data."""
     manifest = run.manifest
     machine = manifest.get("machine")
-    facts = {
+    rows = {
         "status": status(run),
         "error": manifest.get("error"),
         "rounds": f"{last_round(run)} of {run.experiment.get('num-rounds', '?')}",
@@ -98,30 +98,30 @@ def about_table(run: Run) -> Table:
         "experiment fingerprint": manifest.get("experiment_fingerprint"),
         "Flower's run": manifest.get("flwr_run_id"),
     }
-    return pairs("The run", {name: v for name, v in facts.items() if v is not None})
+    return pairs("The run", {name: v for name, v in rows.items() if v is not None})
 
 
 def version_table(run: Run) -> Table:
-    """Return the versions that the run used."""
+    """Return the table of the versions that the run used."""
     versions = run.manifest.get("versions")
-    found = {"fedsuite": run.manifest.get("fedsuite")}
+    own_version = {"fedsuite": run.manifest.get("fedsuite")}
     return pairs(
         "Versions",
-        found | (versions if isinstance(versions, dict) else {}),
+        own_version | (versions if isinstance(versions, dict) else {}),
         ("package", ""),
     )
 
 
 def data_table(run: Run) -> Table:
-    """Return the manifest's description of the data."""
+    """Return the table of the manifest's description of the data."""
     data = run.manifest.get("data")
     return pairs("Data", data if isinstance(data, dict) else {})
 
 
 def status(run: Run) -> str:
     """Return the run's status; a process that was killed has left it at ``running``."""
-    found = str(run.manifest.get("status"))
-    return "running, or killed" if found == "running" else found
+    stored = str(run.manifest.get("status"))
+    return "running, or killed" if stored == "running" else stored
 
 
 def last_round(run: Run) -> int:
@@ -130,7 +130,7 @@ def last_round(run: Run) -> int:
 
 
 def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Comparison) -> Table:
-    """Return one line per run, with its numbers of the comparison and what it cost."""
+    """Return the table of the runs: their numbers of the comparison, and what they cost."""
     compared = {
         run.path: row.by_seed[run.experiment.get(SEED)]
         for group, row in zip(comparison.groups, comparison.rows, strict=True)
@@ -161,7 +161,7 @@ def runs_table(runs: Sequence[Run], labels: Sequence[str], comparison: Compariso
 
 
 def cost_tables(run: Run) -> dict[str, Table]:
-    """Return the sums of traffic and of time, by section."""
+    """Return the tables of the sums of traffic and of time, by section."""
     cost = totals(run)
     down, up = cost["total_bytes_down"], cost["total_bytes_up"]
     rounds = max(len(run.rounds), 1)
@@ -183,7 +183,7 @@ def cost_tables(run: Run) -> dict[str, Table]:
 
 
 def reasons_table(runs: Sequence[Run]) -> Table:
-    """Return why replies were not used: each reason with its number, clients and rounds.
+    """Return the table of the reasons why replies were not used, with clients and rounds.
 
     A cause with very many different reasons is one line, shown by its first.
     """
@@ -203,16 +203,16 @@ def reasons_table(runs: Sequence[Run]) -> Table:
             more = len(clients) - 5
             whom = most + (f" and {more} more" if more > 0 else "")
             rounds = [number(event.get("round")) or 0 for event in same]
-            what = _KINDS.get(kind, kind)
+            kind_words = _KINDS.get(kind, kind)
             ends = min(rounds), max(rounds)
-            lines.append((len(same), what, phase, cause, reason, whom, *ends))
+            lines.append((len(same), kind_words, phase, cause, reason, whom, *ends))
     lines.sort(key=lambda line: -line[0])
     head = ("times", "reply", "phase", "cause", "reason", "clients (times)")
     return table("Reasons", (*head, "first round", "last round"), lines)
 
 
 def checkpoint_table(run: Run) -> Table:
-    """Return the models and checkpoints in the run's folder, with their sizes."""
+    """Return the table of the models and checkpoints in the run's folder."""
     files = [run.path / layout.MODEL, run.path / layout.BEST_MODEL]
     files += sorted((run.path / "checkpoints").glob("*.safetensors"))
     lines = []
@@ -229,8 +229,8 @@ def commands(run: Run) -> dict[str, str]:
     """Return the shell command that repeats a run, and the one that goes on with it."""
     file = str(run.path.absolute() / layout.EXPERIMENT)
     again = ["fedsuite", "run", file, "--set", "run-name=auto"]
-    found = {"Repeat it, in a new folder": shlex.join(again)}
+    by_purpose = {"Repeat it, in a new folder": shlex.join(again)}
     if run.manifest.get("status") != "finished":
         goes_on = ["fedsuite", "resume", str(run.path.absolute())]
-        found["Go on from its last checkpoint"] = shlex.join(goes_on)
-    return found
+        by_purpose["Go on from its last checkpoint"] = shlex.join(goes_on)
+    return by_purpose

@@ -1,4 +1,4 @@
-"""First experiment or Flower app of a user (``fedsuite init``)."""
+"""Files to begin with: an experiment, or a Flower app (``fedsuite init``)."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -77,16 +77,18 @@ def write_experiment(method: str, folder: Path) -> Path:
 def experiment_text(method: str) -> str:
     """Return an experiment with a method on digits; comments explain the method's keys."""
     strategy = load_strategy(find_method(method))
-    given = read_file(simulations() / "quickstart.toml") | {"method": method}
+    file_values = read_file(simulations() / "quickstart.toml") | {"method": method}
     if strategy.DEFAULTS:
         # The method's own workload, instead of FedAvg's.
-        given = {k: v for k, v in given.items() if k not in (*LOCAL_WORK, *OPTIMISER)}
-    values = Experiment.from_values(given).values
+        file_values = {
+            k: v for k, v in file_values.items() if k not in (*LOCAL_WORK, *OPTIMISER)
+        }
+    values = Experiment.from_values(file_values).values
     idle = "local-epochs" if values["local-steps"] else "local-steps"
     work = [name for name in (*LOCAL_WORK, *OPTIMISER) if name != idle]
     changed = [name for name in strategy.DEFAULTS if name not in (*work, idle)]
     own = {key.name for key in strategy.method_keys()}
-    first = [name for name in given if name not in (*work, idle, *own)]
+    first = [name for name in file_values if name not in (*work, idle, *own)]
     shared = shared_keys()
     parts = [
         f"# {method} on scikit-learn's handwritten digits. Run it:\n",

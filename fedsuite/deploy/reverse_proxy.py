@@ -1,9 +1,9 @@
-"""The door before the SuperLink, which lets sites reach only what SuperNodes need.
+"""The reverse proxy before the SuperLink, which lets sites reach only what SuperNodes need.
 
 A SuperLink of Flower 1.40 and later serves three APIs on one port. The Fleet API asks each
 node for its registered key. The Control API starts runs and registers keys, and asks for no
 key. So the SuperLink listens on its own machine alone, and nginx passes on the Fleet API's
-paths. In Flower 1.39 the Fleet API has its own port and needs no door.
+paths. In Flower 1.39 the Fleet API has its own port and needs no proxy.
 """
 
 import ipaddress
@@ -70,7 +70,7 @@ def check_listening(port: int, fleet_port: int, bind: str, opens: bool) -> str:
     )
 
 
-def door_command(folder: Path) -> list[str]:
+def proxy_command(folder: Path) -> list[str]:
     """Return nginx's command for the ``nginx.conf`` in the SuperLink's folder.
 
     nginx runs as the folder's owner: the port is above 1023, and only the owner may read
@@ -81,7 +81,7 @@ def door_command(folder: Path) -> list[str]:
 
 
 def nginx_config(port: int, fleet_port: int, keys: str = "", temporary: str = "") -> str:
-    """Return nginx's configuration of the door.
+    """Return nginx's configuration of the reverse proxy.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def nginx_config(port: int, fleet_port: int, keys: str = "", temporary: str = ""
         Path prefix of the files that nginx makes.
     """
     return f"""\
-# The door: sites may reach what SuperNodes need, and nothing else.
+# The reverse proxy: sites may reach what SuperNodes need, and nothing else.
 #
 # A SuperLink (flwr 1.40 and later) serves three APIs on one port. The Fleet API asks each
 # node for its registered key; the Control API, which starts runs and registers keys, asks
