@@ -27,8 +27,10 @@ PRELOADED = ["fedsuite.cli", "fedsuite.engines.local"]
 """Modules that import nearly all that it needs, which takes longer than a short run."""
 
 # Forks of a process that has used Apple's libraries crash.
-_CONTEXT = multiprocessing.get_context(
-    "spawn" if sys.platform == "darwin" else "forkserver"
+_CONTEXT = (
+    multiprocessing.get_context("spawn")
+    if sys.platform == "darwin"
+    else multiprocessing.get_context("forkserver")
 )
 
 _POLL_S = 0.05
@@ -64,11 +66,12 @@ class _Run:
         self.task = task
         self.started = time.monotonic()
         kept = [Connection(os.dup(descriptor)) for descriptor in keep_open]
-        values = environment() | {"PYTHONSAFEPATH": "1"}
+        values = environment()
         self.process = _CONTEXT.Process(target=_become, args=(task, MODULE, values, kept))
         before = dict(os.environ)
-        # The process that forks starts with the first task, and loads modules by these.
-        os.environ.update(values)
+        # With the first task starts the process that forks, which loads modules by these.
+        # Python files in the current folder are not to shadow them.
+        os.environ.update(values, PYTHONSAFEPATH="1")
         # A Ctrl-C waits until the task can hear it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:

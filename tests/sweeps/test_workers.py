@@ -61,12 +61,17 @@ def test_so_many_at_a_time(programs, tmp_path):
 
 def test_workers_have_one_thread_and_this_fedsuite(programs, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    program = "import os, fedsuite; print(os.environ['OMP_NUM_THREADS'], fedsuite.__file__)"
+    program = (
+        "import os, sys, fedsuite\n"
+        "print(os.environ['OMP_NUM_THREADS'], fedsuite.__file__, sys.flags.safe_path)\n"
+        "print('PYTHONSAFEPATH' in os.environ)"
+    )
     import fedsuite
 
     task = programs("t", program)
     run_all([task], 1)
-    assert task.log.read_text().split() == ["1", fedsuite.__file__]
+    # No file in the current folder shadows a module; what a run starts is as it was.
+    assert task.log.read_text().split() == ["1", fedsuite.__file__, "True", "False"]
 
 
 def test_where_the_process_that_forks_is_killed_another_one_goes_on(programs):
