@@ -16,8 +16,7 @@ import ssl
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from fedsuite.core.errors import RunError
@@ -43,15 +42,18 @@ from fedsuite.deploy.validity import check_node, check_superlink
 from fedsuite.engines.deployment import node_config_text
 from fedsuite.engines.flower import CONNECTION, answers, fleet_is_grpc
 from fedsuite.engines.ports import LOOPBACK, chosen_port
-from fedsuite.engines.processes import executable, flower_environment, stop_signals_raise
-from fedsuite.engines.watchdog import Watchdog, mark
+from fedsuite.engines.processes import (
+    Programs,
+    executable,
+    flower_environment,
+    stop_signals_raise,
+)
 from fedsuite.results.layout import FEDERATION_VARIABLE
 from fedsuite.workarounds import dead_threads
 
 REGISTERED = "registered.json"
 
 _LOOK_EVERY_S = 0.2
-_START_PATIENCE_S = 120.0
 _END_PATIENCE_S = 20.0
 _RESTART_PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0)
 """A SuperLink takes a dead node for alive, and refuses its return, for up to a minute."""
@@ -249,8 +251,8 @@ def run_superlink(
     environment = superlink_environment(folder)
     host = control_host(bind, opens=opens)
     with _supervised(folder.path, environment) as programs:
-        programs.start("SuperLink", superlink_command(folder, bind, opens=opens))
-        programs.wait_until(lambda: is_healthy(folder), "SuperLink")
+        link = programs.start("SuperLink", superlink_command(folder, bind, opens=opens))
+        link.wait_until(lambda: is_healthy(folder))
         fresh = register_nodes(folder)
         programs.start("SuperExec", superlink_helper_command(folder))
         write(
@@ -297,49 +299,15 @@ def neutral_folder(path: Path) -> Path:
     return folder
 
 
-class _Programs:
-    """Programs that end together; each leads a process group.
-
-    ``why`` tells why one ended.
-    """
+class _Restarted(Programs):
+    """Programs with this process's output that are started again; ``why`` tells why."""
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str], why: Callable[[], str]
     ) -> None:
-        identity = uuid.uuid4().hex
-        self._folder = neutral_folder(folder)
-        self._environment = {**environment, **mark(identity)}
+        super().__init__(neutral_folder(folder), environment)
         self._why = why
-        # A program that goes on after its watcher would keep the port from the next one.
-        self._watchdog = Watchdog(identity)
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._commands: dict[str, Sequence[str]] = {}
         self._restarts: dict[str, int] = {}
-        self._started: dict[str, float] = {}
-
-    def start(self, name: str, command: Sequence[str]) -> None:
-        """Start a program with this process's output."""
-        process = subprocess.Popen(
-            [executable(command[0]), *command[1:]],
-            cwd=self._folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._running[name] = process
-        self._commands[name] = command
-        self._started[name] = time.monotonic()
-        self._watchdog.tell(running.pid for running in self._running.values())
-
-    def wait_until(self, ready: Callable[[], bool], name: str) -> None:
-        """Wait until ``ready()``; raise if a program ends before, or after a long wait."""
-        deadline = time.monotonic() + _START_PATIENCE_S
-        while not ready():
-            for ended in self._ended():
-                raise RunError(self._epitaph(ended))
-            if time.monotonic() > deadline:
-                raise RunError(f"{name} was not ready after {_START_PATIENCE_S:g} s")
-            time.sleep(_LOOK_EVERY_S)
 
     def watch(self, write: Callable[[str], None]) -> None:
         """Restart programs that have ended, each a limited number of times in a row.
@@ -348,15 +316,17 @@ class _Programs:
         a full disk nothing is started, which would only end again.
         """
         while True:
-            for name in self._ended():
-                words = self._epitaph(name)
-                if is_full(self._folder):
-                    write(f"{words}; the disk of {self._folder.parent} is full: free some")
+            for program in [p for p in self._programs if p.process.poll() is not None]:
+                name, code = program.name, program.process.wait()
+                how = signal.Signals(-code).name if code < 0 else f"code {code}"
+                words = f"{name} ended ({how}): {self._why()}"
+                if is_full(self.neutral):
+                    write(f"{words}; the disk of {self.neutral.parent} is full: free some")
                     self._restarts[name] = 0
-                    while is_full(self._folder):
+                    while is_full(self.neutral):
                         time.sleep(_LOOK_EVERY_S)
                 # A line breaks more often per year than there are restarts.
-                if time.monotonic() - self._started[name] > _FORGIVEN_AFTER_S:
+                if time.monotonic() - program.started > _FORGIVEN_AFTER_S:
                     self._restarts[name] = 0
                 count = self._restarts.get(name, 0)
                 if count == len(_RESTART_PAUSES_S):
@@ -364,28 +334,9 @@ class _Programs:
                 self._restarts[name] = count + 1
                 write(f"{words}; started again")
                 time.sleep(_RESTART_PAUSES_S[count])
-                self.start(name, self._commands[name])
+                self._programs.remove(program)
+                self.start(name, program.command)
             time.sleep(_LOOK_EVERY_S)
-
-    def end(self) -> None:
-        """Stop all programs and their children."""
-        for number, patience in ((signal.SIGTERM, _END_PATIENCE_S), (signal.SIGKILL, 5.0)):
-            for process in self._running.values():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, number)
-            deadline = time.monotonic() + patience
-            for process in self._running.values():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
-        self._watchdog.dismiss()
-
-    def _ended(self) -> list[str]:
-        return [n for n, process in self._running.items() if process.poll() is not None]
-
-    def _epitaph(self, name: str) -> str:
-        code = self._running[name].wait()
-        how = signal.Signals(-code).name if code < 0 else f"code {code}"
-        return f"{name} ended ({how}): {self._why()}"
 
 
 @contextlib.contextmanager
@@ -393,8 +344,8 @@ def _supervised(
     folder: Path,
     environment: Mapping[str, str],
     why: Callable[[], str] = lambda: "its last lines say why",
-) -> Iterator[_Programs]:
-    programs = _Programs(folder, environment, why)
+) -> Iterator[_Restarted]:
+    programs = _Restarted(folder, environment, why)
     with stop_signals_raise():
         try:
             yield programs
@@ -402,4 +353,4 @@ def _supervised(
             # A stop by a signal is no failure.
             pass
         finally:
-            programs.end()
+            programs.close(_END_PATIENCE_S)

@@ -10,7 +10,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -21,6 +21,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.keys import AUTO, Value
 from fedsuite.core.own_process import cores
 from fedsuite.core.progress import counted
+from fedsuite.engines.nodes import FIRST_NODE, answered, node_context
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.records import failures_in
@@ -47,8 +48,6 @@ _REPLY_BYTES = 4 << 20
 
 _MESSAGES_PER_PROCESS = 8
 """Least messages of an exchange to each process, for they may take unlike times."""
-
-_FIRST_NODE = 1000
 
 
 class LocalGrid(Grid):
@@ -86,7 +85,7 @@ class LocalGrid(Grid):
         self._store = store
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
-        self._node_ids = range(_FIRST_NODE, _FIRST_NODE + num_nodes)
+        self._node_ids = range(FIRST_NODE, FIRST_NODE + num_nodes)
         self._run_config = dict(run_config or {})
         self._states: dict[int, RecordDict] = {}
 
@@ -220,16 +219,6 @@ class PooledGrid(LocalGrid):
         yield from self._pool.answers(known, self._answer_here)
 
 
-def answered(app: ClientApp, message: Message, context: Context) -> Message:
-    """Return an app's reply to a message, an error if it fails."""
-    try:
-        return app(message, context)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
-        return Message(failure, reply_to=message)
-
-
 def _unless_alike(replies: Iterator[Message]) -> Iterator[Message]:
     """Yield replies as they come; raise if all report one error in clients' code."""
     held = _until_one_differs(replies)
@@ -258,23 +247,6 @@ def _until_one_differs(replies: Iterator[Message]) -> list[Message]:
             f"{reason} ({place}); the traceback above says how"
         )
     return held
-
-
-def node_context(
-    node_id: int,
-    num_nodes: int,
-    run_config: dict[str, Value],
-    state: RecordDict | None = None,
-) -> Context:
-    """Return a ClientApp's context on a node of :class:`LocalGrid`."""
-    partition = node_id - _FIRST_NODE
-    return Context(
-        run_id=1,
-        node_id=node_id,
-        node_config={"partition-id": partition, "num-partitions": num_nodes},
-        state=state if state is not None else RecordDict(),
-        run_config=run_config,
-    )
 
 
 def run_local(

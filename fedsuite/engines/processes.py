@@ -1,9 +1,9 @@
-"""A private world for other programs: folder, environment, ports, sure end.
+"""Other programs: their start, environment, signals and sure end.
 
 Flower's runtimes start processes that start more processes. Some of these processes leave
-their process group (SuperExec, Ray's daemons). A :class:`World` marks its processes by an
-inherited environment variable and an inherited working folder, so that no process outlives
-the world. A watchdog ends the world if this process is killed.
+their process group (SuperExec, Ray's daemons). :class:`Programs` marks its processes by an
+inherited environment variable, so that no process outlives it. A :class:`World` has a
+folder of its own besides.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -29,7 +30,7 @@ from fedsuite.core.errors import RunError
 from fedsuite.core.own_process import anywhere
 from fedsuite.core.progress import redraw
 from fedsuite.engines.ports import reserved_port
-from fedsuite.engines.watchdog import Watchdog, mark, marked
+from fedsuite.engines.watchdog import Watchdog, end, mark, marked
 
 POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 """Environment variable of the seconds between a SuperExec's looks for work."""
@@ -120,16 +121,19 @@ def stop_signals_wait() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Program:
-    """A process of a world, with the file of its output."""
+    """A process of :class:`Programs`; ``log`` is the file of its output, if it has one."""
 
     name: str
+    command: Sequence[str]
     process: subprocess.Popen[bytes]
-    log: Path
+    log: Path | None
+    started: float
 
     @property
     def text(self) -> str:
         """The program's output so far, without colours."""
-        return _ANSI.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
+        text = self.log.read_text("utf-8", errors="replace") if self.log else ""
+        return _ANSI.sub("", text)
 
     def check_alive(self) -> None:
         """Raise :class:`RunError` if the program has ended."""
@@ -141,8 +145,9 @@ class Program:
         code = self.process.wait()
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
-        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
-        return f"ended with code {code}: {lines[-1] if lines else 'it printed nothing'}"
+        last = "it printed nothing" if self.log else "its last lines say why"
+        lines = [last, *(line.strip() for line in self.text.splitlines() if line.strip())]
+        return f"ended with code {code}: {lines[-1]}"
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
         """Wait until ``ready()``, asked about twenty times per second.
@@ -165,8 +170,86 @@ class Program:
             time.sleep(_POLL_S)
 
 
-class World:
-    """A private folder and its processes; leaving the world ends and deletes all.
+class Programs:
+    """Programs that end together, with all that they have started.
+
+    They carry a mark, by which none outlives this object, not even one that has left its
+    process group. A watchdog ends them if this process is killed.
+
+    Parameters
+    ----------
+    neutral
+        Their working folder, which is empty: files there would shadow an app.
+    environment
+        Their environment.
+    folder
+        Folder of their output, which is deleted at the end; None shows their output.
+    """
+
+    def __init__(
+        self, neutral: Path, environment: Mapping[str, str], folder: Path | None = None
+    ) -> None:
+        self._id = uuid.uuid4().hex
+        self._folder = folder
+        self.neutral = neutral
+        self.environment = {**environment, **mark(self._id)}
+        self._programs: list[Program] = []
+        self._watchdog = Watchdog(self._id, folder)
+
+    def start(self, name: str, command: Sequence[str]) -> Program:
+        """Start a command in the background."""
+        log = self._folder / f"{name}.log" if self._folder else None
+        # A stop in between would leave the program behind.
+        with stop_signals_wait(), log.open("wb") if log else nullcontext() as output:
+            process = subprocess.Popen(
+                [executable(command[0]), *command[1:]],
+                cwd=self.neutral,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT if log else None,
+                start_new_session=True,
+            )
+            program = Program(name, command, process, log, time.monotonic())
+            self._programs.append(program)
+        self._watchdog.tell(p.process.pid for p in self._programs)
+        return program
+
+    def members(self) -> set[int]:
+        """Ids of all living processes of these programs.
+
+        Outside Linux the set holds only processes that were started here.
+        """
+        own = {p.process.pid for p in self._programs if p.process.poll() is None}
+        return own | marked(self._id, self._folder)
+
+    def close(self, grace_s: float) -> None:
+        """End every process, then delete the folder.
+
+        Ctrl-C and stop signals wait meanwhile, so that nothing is left behind.
+
+        Parameters
+        ----------
+        grace_s
+            Seconds between SIGTERM and SIGKILL; 0 kills at once.
+        """
+        with _handled(_STOP_SIGNALS, signal.SIG_IGN):
+            if grace_s > 0:
+                end(self.members, self._signal, signal.SIGTERM, grace_s)
+            end(self.members, self._signal, signal.SIGKILL, _KILL_PATIENCE_S)
+            if self._folder:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            self._watchdog.dismiss()
+
+    def _signal(self, pid: int, number: int) -> None:
+        if any(pid == program.process.pid for program in self._programs):
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+class World(Programs):
+    """Programs in a private folder, with ports; leaving the world ends and deletes all.
 
     Parameters
     ----------
@@ -177,18 +260,14 @@ class World:
 
     def __init__(self, package: str = "fedsuite") -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fed-", dir=_short_base())).resolve()
-        self.neutral = self.folder / "empty"
-        """Empty working folder of every process; files there would shadow the app."""
-        self.neutral.mkdir()
-        self._id = uuid.uuid4().hex
-        self.environment = flower_environment(anywhere(os.environ), package) | {
-            **mark(self._id),
+        neutral = self.folder / "empty"
+        neutral.mkdir()
+        environment = flower_environment(anywhere(os.environ), package) | {
             "FLWR_HOME": str(self.folder / "flwr"),
             "RAY_TMPDIR": str(self.folder),
         }
-        self._programs: list[Program] = []
+        super().__init__(neutral, environment, self.folder)
         self._reserved: list[socket.socket] = []
-        self._watchdog = Watchdog(self._id, self.folder)
 
     def __enter__(self) -> Self:
         return self
@@ -201,75 +280,14 @@ class World:
     ) -> None:
         # After a good end no process has work left to finish.
         self.close(grace_s=0.0 if kind is None else 1.0)
+        for reserved in self._reserved:
+            reserved.close()
 
     def reserve_port(self) -> int:
         """Return a free port of 127.0.0.1, reserved while the world is open."""
         port, reserved = reserved_port()
         self._reserved.append(reserved)
         return port
-
-    def start(self, name: str, command: Sequence[str]) -> Program:
-        """Start ``command`` in the background, with its output in a file."""
-        log = self.folder / f"{name}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [executable(command[0]), *command[1:]],
-                cwd=self.neutral,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        program = Program(name, process, log)
-        self._programs.append(program)
-        self._watchdog.tell(p.process.pid for p in self._programs)
-        return program
-
-    def members(self) -> set[int]:
-        """Ids of all living processes of this world.
-
-        Outside Linux the set holds only processes that this world started itself.
-        """
-        own = {p.process.pid for p in self._programs if p.process.poll() is None}
-        return own | marked(self._id, self.folder)
-
-    def close(self, grace_s: float) -> None:
-        """End every process of this world, then delete its folder.
-
-        Ctrl-C and stop signals wait meanwhile, so that nothing is left behind.
-
-        Parameters
-        ----------
-        grace_s
-            Seconds between SIGTERM and SIGKILL; 0 kills at once.
-        """
-        with _handled(_STOP_SIGNALS, signal.SIG_IGN):
-            if grace_s > 0:
-                self._end(signal.SIGTERM, grace_s)
-            self._end(signal.SIGKILL, _KILL_PATIENCE_S)
-            for reserved in self._reserved:
-                reserved.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self._watchdog.dismiss()
-
-    def _end(self, number: signal.Signals, patience_s: float) -> None:
-        """Signal all members, also new ones, until none is left."""
-        deadline = time.monotonic() + patience_s
-        signalled: set[int] = set()
-        while (members := self.members()) and time.monotonic() < deadline:
-            for pid in members - signalled:
-                self._signal(pid, number)
-            signalled |= members
-            time.sleep(_POLL_S)
-
-    def _signal(self, pid: int, number: signal.Signals) -> None:
-        leads_group = any(pid == program.process.pid for program in self._programs)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if leads_group:
-                os.killpg(pid, number)
-            else:
-                os.kill(pid, number)
 
 
 def follow(program: Program, while_waiting: Callable[[], None]) -> Iterator[str]:
@@ -287,6 +305,7 @@ def follow(program: Program, while_waiting: Callable[[], None]) -> Iterator[str]
     str
         One line without its end, until the program ends.
     """
+    assert program.log is not None
     with program.log.open(encoding="utf-8", errors="replace", newline="\n") as output:
         unfinished = ""
         while True:

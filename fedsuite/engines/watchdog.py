@@ -95,24 +95,29 @@ def main(identity: str, folder: str) -> None:
     for line in sys.stdin:
         leaders = [int(word) for word in line.split()]
     place = Path(folder) if folder else None
-    if Path("/proc/self").exists():
-        _end(lambda: marked(identity, place), os.kill)
-    else:
-        _end(lambda: {pid for pid in leaders if _is_group(pid)}, os.killpg)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if Path("/proc/self").exists():
+            end(lambda: marked(identity, place), os.kill, number, _PATIENCE_S)
+        else:
+            end(lambda: set(filter(_is_group, leaders)), os.killpg, number, _PATIENCE_S)
     if place:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _end(living: Callable[[], set[int]], kill: Callable[[int, int], None]) -> None:
-    """Signal what lives, also what is new, until nothing is left."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline, signalled = time.monotonic() + _PATIENCE_S, set[int]()
-        while (found := living()) and time.monotonic() < deadline:
-            for pid in found - signalled:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    kill(pid, number)
-            signalled |= found
-            time.sleep(_LOOK_EVERY_S)
+def end(
+    living: Callable[[], set[int]],
+    kill: Callable[[int, int], None],
+    number: int,
+    patience_s: float,
+) -> None:
+    """Signal what lives, also what is new, until nothing is left or patience ends."""
+    deadline, signalled = time.monotonic() + patience_s, set[int]()
+    while (there := living()) and time.monotonic() < deadline:
+        for pid in there - signalled:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(pid, number)
+        signalled |= there
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _is_group(pid: int) -> bool:

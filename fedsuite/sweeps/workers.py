@@ -1,15 +1,16 @@
-"""Worker processes of a sweep."""
+"""Runs of a sweep, each in a process of its own, some at a time."""
 
-import json
+import multiprocessing
 import os
-import select
+import runpy
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedsuite.core.files import write_error
@@ -21,6 +22,16 @@ PREFIX = "fedsuite: error: "
 
 MODULE = "fedsuite"
 """Module that a task runs as its program."""
+
+PRELOADED = ["fedsuite.cli", "fedsuite.engines.local"]
+"""Modules that import nearly all that it needs, which takes longer than a short run."""
+
+# Forks of a process that has used Apple's libraries crash.
+_CONTEXT = (
+    multiprocessing.get_context("spawn")
+    if sys.platform == "darwin"
+    else multiprocessing.get_context("forkserver")
+)
 
 _POLL_S = 0.05
 _STOP_PATIENCE_S = 30.0
@@ -44,51 +55,55 @@ class Outcome:
     seconds: float
 
 
-class _Worker:
-    """A process that runs tasks in turn."""
+class _Run:
+    """A task at work in a process of its own."""
 
-    def __init__(self, keep_open: Sequence[int]) -> None:
-        # -P keeps Python files in the current folder from shadowing modules.
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fedsuite.sweeps.warm"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(),
-            # Ctrl-C must reach the sweep only, which then stops its workers.
-            start_new_session=True,
-            pass_fds=tuple(keep_open),
-        )
-
-    def begin(self, task: Task) -> None:
-        """Begin a task; its log exists from here on."""
-        self.task = task
-        self._started = time.monotonic()
+    def __init__(self, task: Task, keep_open: Sequence[int]) -> None:
         try:
             task.log.write_bytes(b"")
         except OSError as error:
             raise write_error(task.log, error) from error
-        line = json.dumps([MODULE, list(task.arguments), str(task.log)])
-        assert self.process.stdin is not None
-        # A worker that was killed meanwhile is seen by its missing answer.
-        with suppress(BrokenPipeError):
-            self.process.stdin.write(f"{line}\n".encode())
-            self.process.stdin.flush()
+        self.task = task
+        self.started = time.monotonic()
+        kept = [Connection(os.dup(descriptor)) for descriptor in keep_open]
+        values = environment()
+        self.process = _CONTEXT.Process(target=_become, args=(task, MODULE, values, kept))
+        before = dict(os.environ)
+        # With the first task starts the process that forks, which loads modules by these.
+        # Python files in the current folder are not to shadow them.
+        os.environ.update(values, PYTHONSAFEPATH="1")
+        # A Ctrl-C waits until the task can hear it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            _CONTEXT.set_forkserver_preload(PRELOADED)
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.environ.clear()
+            os.environ.update(before)
 
     def outcome(self) -> Outcome | None:
         """Return the end of the task; None while it runs."""
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], 0)[0]:
+        code = self.process.exitcode
+        if code is None:
             return None
-        answer = self.process.stdout.readline()
-        code = int(answer) if answer else self.process.wait()
-        # A worker that ends without an answer has not run its task.
-        error = _why(code, self.task.log) if code or not answer else None
-        return Outcome(self.task.name, error, time.monotonic() - self._started)
+        error = _why(code, self.task.log) if code else None
+        return Outcome(self.task.name, error, time.monotonic() - self.started)
 
-    @property
-    def alive(self) -> bool:
-        """Whether the worker can take another task."""
-        return self.process.poll() is None
+
+def _become(
+    task: Task, module: str, values: Mapping[str, str], _kept: Sequence[Connection]
+) -> None:
+    """Run a task's module as the main program of this process."""
+    os.setsid()
+    output = os.open(task.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    os.environ.clear()
+    os.environ.update(values)
+    sys.argv = [module, *task.arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def run_tasks(
@@ -100,49 +115,50 @@ def run_tasks(
 ) -> None:
     """Run tasks in their order, ``workers`` at a time, also after a failure.
 
-    No worker outlives this call, even at Ctrl-C or SIGTERM. Workers inherit the file
+    No process outlives this call, even at Ctrl-C or SIGTERM. Processes inherit the file
     descriptors ``keep_open``, such as a lock's. ``while_waiting`` is called with the tasks
     that run, about twenty times a second.
     """
     waiting = list(reversed(tasks))
-    idle: list[_Worker] = []
-    running: list[_Worker] = []
+    running: list[_Run] = []
     with stop_signals_raise():
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     with stop_signals_wait():
-                        running.append(idle.pop() if idle else _Worker(keep_open))
-                    running[-1].begin(waiting.pop())
-                ended = [(worker, end) for worker in running if (end := worker.outcome())]
-                for worker, end in ended:
-                    running.remove(worker)
-                    if worker.alive:
-                        idle.append(worker)
+                        running.append(_Run(waiting.pop(), keep_open))
+                ended = [(run, end) for run in running if (end := run.outcome())]
+                for run, end in ended:
+                    running.remove(run)
                     on_end(end)
-                while_waiting([worker.task for worker in running])
+                while_waiting([run.task for run in running])
                 if not ended:
                     time.sleep(_POLL_S)
         finally:
-            _stop([worker.process for worker in (*running, *idle)])
+            _stop([run.process for run in running])
 
 
-def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _stop(processes: Sequence[BaseProcess]) -> None:
     """Interrupt processes as Ctrl-C does, and kill those that do not end."""
     try:
         for process in processes:
-            process.send_signal(signal.SIGINT)
+            _signal(os.kill, process, signal.SIGINT)
         deadline = time.monotonic() + _STOP_PATIENCE_S
         for process in processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
+            process.join(max(0.0, deadline - time.monotonic()))
     finally:
         # Also on a second Ctrl-C.
         for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            # Reaps the process and closes its pipes.
-            process.communicate()
+            _signal(os.killpg, process, signal.SIGKILL)
+            process.join()
+
+
+def _signal(
+    kill: Callable[[int, int], None], process: BaseProcess, number: signal.Signals
+) -> None:
+    if process.is_alive() and process.pid is not None:
+        with suppress(ProcessLookupError):
+            kill(process.pid, number)
 
 
 def _why(code: int, log: Path) -> str:

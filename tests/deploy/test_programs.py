@@ -1,5 +1,6 @@
 """Who watches the programs: what has died is started again, but not for ever."""
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -26,13 +27,13 @@ def test_what_ends_again_and_again_is_given_up(tmp_path: Path) -> None:
         pytest.raises(RunError, match=r"Short ended \(code 3\).*6th time"),
         programs._supervised(tmp_path, {}) as running,
     ):
-        running.start("Long", LONG)
+        other = running.start("Long", LONG)
         running.start("Short", SHORT)
         running.watch(lines.append)
     assert len(lines) == 5
     assert all("Short ended (code 3)" in line for line in lines)
     # The other was left alone until the end, and ends then.
-    assert running._running["Long"].poll() is not None
+    assert other.process.poll() == -signal.SIGTERM
 
 
 def test_restarts_outlast_the_minute_in_which_a_dead_node_is_taken_for_alive() -> None:
@@ -79,18 +80,17 @@ def test_on_a_full_disk_nothing_is_started_and_nothing_given_up(
 @pytest.mark.usefixtures("quick")
 def test_what_dies_before_it_is_ready_is_an_error(tmp_path: Path) -> None:
     with (
-        pytest.raises(RunError, match=r"Short ended \(code 3\)"),
+        pytest.raises(RunError, match="Short ended with code 3: its last lines say why"),
         programs._supervised(tmp_path, {}) as running,
     ):
-        running.start("Short", SHORT)
-        running.wait_until(lambda: False, "Short")
+        running.start("Short", SHORT).wait_until(lambda: False)
 
 
 @pytest.mark.usefixtures("quick")
 def test_stopping_is_no_failure_and_leaves_nothing(tmp_path: Path) -> None:
     with programs._supervised(tmp_path, {}) as running:
-        running.start("Long", LONG)
+        program = running.start("Long", LONG)
         started = time.monotonic()
         raise KeyboardInterrupt
-    assert running._running["Long"].poll() is not None
+    assert program.process.poll() == -signal.SIGTERM
     assert time.monotonic() - started < 20

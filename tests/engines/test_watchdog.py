@@ -86,14 +86,14 @@ def test_a_world_inside_another_has_the_marks_of_both(
     assert mark("alone") == {MARKER: "alone"}
 
 
-def test_without_proc_groups_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "_PATIENCE_S", 0.3)
+def test_without_proc_groups_are_ended() -> None:
     deaf = subprocess.Popen([sys.executable, "-c", DEAF], start_new_session=True)
     time.sleep(0.5)
-    # A child of this process stays a zombie, and its group with it, until it is waited for.
-    watchdog._end(
-        lambda: {deaf.pid} if deaf.poll() is None else set(),
-        os.killpg,
-    )
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        # A child of this process stays a zombie, and its group with it, until it is
+        # waited for.
+        watchdog.end(
+            lambda: {deaf.pid} if deaf.poll() is None else set(), os.killpg, number, 0.3
+        )
     assert deaf.wait() == -signal.SIGKILL
     assert not watchdog._is_group(deaf.pid)

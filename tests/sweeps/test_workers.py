@@ -1,8 +1,9 @@
 """Sweeps: the workers; Python stands in for fedsuite, nothing is computed."""
 
+import fcntl
 import signal
-import subprocess
 import time
+from multiprocessing.process import BaseProcess
 
 import pytest
 
@@ -17,6 +18,7 @@ def programs(monkeypatch, tmp_path):
         return Task(name, (program,), tmp_path / f"{name}.log")
 
     monkeypatch.setattr("fedsuite.sweeps.workers.MODULE", "tests.sweeps.stand_in")
+    monkeypatch.setattr("fedsuite.sweeps.workers.PRELOADED", [])
     return task
 
 
@@ -59,19 +61,46 @@ def test_so_many_at_a_time(programs, tmp_path):
 
 def test_workers_have_one_thread_and_this_fedsuite(programs, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    program = "import os, fedsuite; print(os.environ['OMP_NUM_THREADS'], fedsuite.__file__)"
+    program = (
+        "import os, sys, fedsuite\n"
+        "print(os.environ['OMP_NUM_THREADS'], fedsuite.__file__, sys.flags.safe_path)\n"
+        "print('PYTHONSAFEPATH' in os.environ)"
+    )
     import fedsuite
 
     task = programs("t", program)
     run_all([task], 1)
-    assert task.log.read_text().split() == ["1", fedsuite.__file__]
+    # No file in the current folder shadows a module; what a run starts is as it was.
+    assert task.log.read_text().split() == ["1", fedsuite.__file__, "True", "False"]
 
 
-def test_a_killed_worker_fails_its_task_alone(programs):
-    """As the kernel does where memory ends."""
+def test_where_the_process_that_forks_is_killed_another_one_goes_on(programs):
+    """As the kernel may do where memory ends."""
     kill = "import os, time; os.kill(os.getppid(), 9); time.sleep(0.1)"
     outcomes = run_all([programs("first", kill), programs("second", "print(2)")], 1)
-    assert outcomes == {"first": "killed by SIGKILL", "second": None}
+    assert outcomes == {"first": "exit code 255", "second": None}
+
+
+def test_what_is_kept_open_is_open_in_each_task(programs, tmp_path):
+    """Such as a sweep's lock, which is held as long as a task runs."""
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        task = programs(
+            "t", f"import time; open({str(tmp_path / 't')!r}, 'w'); time.sleep(1)"
+        )
+
+        def look(_running):
+            if (tmp_path / "t").exists() and not seen:
+                lock.close()
+                with open(tmp_path / "lock") as again, pytest.raises(BlockingIOError):
+                    fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                seen.append(True)
+
+        seen = []
+        run_tasks([task], 1, lambda outcome: None, (lock.fileno(),), look)
+    assert seen
+    with open(tmp_path / "lock") as again:
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 STUBBORN = "import signal, time; signal.signal(2, signal.SIG_IGN); print(1, flush=True)\n"
@@ -98,15 +127,14 @@ def test_interruption_stops_all_workers(programs, monkeypatch):
 
     real_sleep = time.sleep
     interrupted, started = [], []
-    start = subprocess.Popen
+    start = BaseProcess.start
     monkeypatch.setattr(
-        "fedsuite.sweeps.workers.subprocess.Popen",
-        lambda *a, **o: started.append(start(*a, **o)) or started[-1],
+        BaseProcess, "start", lambda self: started.append(self) or start(self)
     )
     monkeypatch.setattr("fedsuite.sweeps.workers.time.sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_tasks([polite, stubborn, waiting], 2, lambda outcome: None)
-    assert [process.poll() for process in started] == [0, -signal.SIGKILL]
+    assert [process.exitcode for process in started] == [0, -signal.SIGKILL]
     assert polite.log.read_text() == "1\nbye\n"
     assert not waiting.log.exists()
 
@@ -128,18 +156,16 @@ def test_workers_heed_ctrl_c_where_the_sweep_ignores_it(programs):
 )
 def test_a_signal_while_a_worker_starts_stops_it_too(programs, monkeypatch, number, error):
     started = []
-    start = subprocess.Popen
+    start = BaseProcess.start
 
-    def signalled(*arguments, **options):
-        started.append(start(*arguments, **options))
+    def signalled(self):
+        start(self)
+        started.append(self)
         signal.raise_signal(number)
-        return started[-1]
 
-    monkeypatch.setattr("fedsuite.sweeps.workers.subprocess.Popen", signalled)
+    monkeypatch.setattr(BaseProcess, "start", signalled)
     with pytest.raises(error):
         run_tasks([programs("t", "import time; time.sleep(60)")], 1, lambda outcome: None)
     (process,) = started
-    try:
-        assert process.poll() is not None
-    finally:
-        process.kill()
+    # It heard the signal, however early that came, and was not killed in the end.
+    assert process.exitcode == 1

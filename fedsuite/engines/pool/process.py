@@ -6,7 +6,6 @@ several threads.
 """
 
 import io
-import multiprocessing
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from contextvars import Context
+from multiprocessing.context import ForkProcess
 from typing import Protocol
 
 from fedsuite.core.own_process import environment
@@ -49,7 +49,14 @@ def start_child(
     """
     try:
         if _can_fork(threads):
-            return _Fork(ours, theirs, descriptors)
+            # Nothing of this process's run holds there, such as its progress on a terminal.
+            arguments = (_answer_messages, ours, theirs.fileno(), descriptors)
+            fork = _Fork(target=Context().run, args=arguments, daemon=True)
+            with warnings.catch_warnings():
+                # Libraries have threads that no worker uses.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                fork.start()
+            return fork
         numbers = (theirs.fileno(), *descriptors)
         return subprocess.Popen(
             [sys.executable, "-P", "-m", _CHILD, *map(str, numbers)],
@@ -70,27 +77,12 @@ def _can_fork(threads: int) -> bool:
     return alone and sys.platform == "linux" and not torch.cuda.is_available()
 
 
-class _Fork:
-    """A fork of this process that answers messages."""
-
-    def __init__(
-        self, ours: socket.socket, theirs: socket.socket, descriptors: Sequence[int]
-    ) -> None:
-        # Nothing of this process's run holds there, such as its progress on a terminal.
-        arguments = (_answer_messages, ours, theirs.fileno(), descriptors)
-        fork = multiprocessing.get_context("fork").Process
-        self._process = fork(target=Context().run, args=arguments, daemon=True)
-        with warnings.catch_warnings():
-            # Libraries have threads that no worker uses.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._process.start()
-
-    def kill(self) -> None:
-        self._process.kill()
+class _Fork(ForkProcess):
+    """A fork of this process."""
 
     def wait(self) -> int:
-        self._process.join()
-        code = self._process.exitcode
+        self.join()
+        code = self.exitcode
         assert code is not None
         return code
 

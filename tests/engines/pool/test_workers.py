@@ -59,6 +59,20 @@ def start(request, monkeypatch):
     monkeypatch.setattr("fedsuite.engines.pool.process._can_fork", lambda threads: forks)
 
 
+@pytest.fixture
+def busy_here(monkeypatch):
+    """Make this process answer messages, however fast the others are.
+
+    It looks for replies when it has to wait.
+    """
+    take_in = WorkerPool._take_in
+
+    def late(self, exchange, timeout):
+        return timeout is None and take_in(self, exchange, timeout)
+
+    monkeypatch.setattr(WorkerPool, "_take_in", late)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -131,6 +145,7 @@ def test_a_worker_that_is_killed_ends_the_run_and_it_can_go_on(
     assert held(folder) == whole
 
 
+@pytest.mark.usefixtures("busy_here")
 def test_a_worker_that_dies_while_this_process_trains_ends_the_run(tmp_path, monkeypatch):
     before, answer, here = children(), PooledGrid._answer_here, []
 
@@ -231,14 +246,8 @@ def test_a_node_that_there_is_not_is_an_error_reply(grid):
     assert len(replies) == 2
 
 
+@pytest.mark.usefixtures("busy_here")
 def test_a_message_type_that_no_client_answers_is_an_error_reply(grid, monkeypatch):
-    take_in = WorkerPool._take_in
-
-    # However fast the others are: this process looks for replies when it has to wait.
-    def late(self, exchange, timeout):
-        return timeout is None and take_in(self, exchange, timeout)
-
-    monkeypatch.setattr(WorkerPool, "_take_in", late)
     here = noted(monkeypatch)
     asked = [grid.create_message(RecordDict(), "query.no", 1000, "") for _ in range(9)]
     replies = list(grid.send_and_receive(asked))
