@@ -67,7 +67,7 @@ def gained(found, first, second, rows):
 
 def floor(found, rows):
     """Whether the file has runs of the placebo."""
-    return (*PLACEBO, rows) in found.found
+    return (*PLACEBO, rows) in found.by_experiment
 
 
 def in_means(found, other, rows):

@@ -56,10 +56,10 @@ def accuracies(name):
     for alpha in ("1.0", "0.1"):
         runs = FIGURE.Runs(name, alpha)
         for label, experiment in EXPERIMENTS.items():
-            if experiment not in runs.found:
+            if experiment not in runs.by_experiment:
                 continue
             cells = [spread(runs.column(experiment)), "", "", "", ""]
-            measured = runs.found[experiment][0]
+            measured = runs.by_experiment[experiment][0]
             if measured["output_divergence"]:
                 cells[1] = spread(runs.column(experiment, "output_divergence"), 4)
             if measured["discriminator_loss"]:
@@ -67,7 +67,7 @@ def accuracies(name):
             if experiment != "alone":
                 cells[3] = megabytes(runs, experiment, "bytes_up")
                 cells[4] = megabytes(runs, experiment, "bytes_down_train")
-            seeds = str(len(runs.found[experiment]))
+            seeds = str(len(runs.by_experiment[experiment]))
             yield row(alpha.removesuffix(".0"), label, seeds, *cells)
 
 
