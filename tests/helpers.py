@@ -230,6 +230,7 @@ def take_all(
     strategy: FederatedStrategy, arrays: Arrays, replies: Iterable[ClientReply]
 ) -> None:
     """Have a strategy take the replies of a round."""
+    strategy._average = strategy.averaging.begin()
     strategy.begin_aggregation(arrays)
     for reply in replies:
         strategy.take(reply)

@@ -325,14 +325,15 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
         return {}
 
     def begin_aggregation(self, arrays: Arrays) -> None:
-        """Forget what was taken in before: the replies of a round come now.
+        """Begin sums of the method's own: the replies of a round come now.
+
+        What an earlier round has left is to be forgotten: it may have failed.
 
         Parameters
         ----------
         arrays
             Global arrays that were sent, read-only.
         """
-        self._average = self.averaging.begin()
 
     def take(self, reply: ClientReply) -> None:
         """Take in one good reply; they come in client order, each gone before the next.

@@ -86,6 +86,8 @@ _CALLED: Mapping[str, int] = {
     "aggregate_train": 2,
     "configure_evaluate": 4,
     "aggregate_evaluate": 2,
+    "take": 1,
+    "aggregate": 1,
 }
 """Number of arguments that the rounds give an overridden method."""
 
@@ -119,6 +121,9 @@ def check_keywords(
     for name in given:
         if name in known:
             continue
+        if KEYWORDS.get(name, "").startswith(f"{name} of "):
+            owner = KEYWORDS[name].removeprefix(f"{name} of ")
+            raise KeywordError(f"{strategy} has no keyword {name}: {owner} has it")
         if name in KEYWORDS:
             raise KeywordError(
                 f"{strategy} has no keyword {name}, which is of Flower's legacy "
@@ -165,6 +170,8 @@ _SIGNATURES: Mapping[str, str] = {
     "aggregate_train": METHODS["aggregate_fit"],
     "configure_evaluate": METHODS["configure_evaluate"],
     "aggregate_evaluate": METHODS["aggregate_evaluate"],
+    "take": "take(reply), which is given one reply at a time",
+    "aggregate": "aggregate(arrays), which is called when all replies were taken",
 }
 
 

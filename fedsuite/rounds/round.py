@@ -357,6 +357,7 @@ class RoundStrategy(MethodContract):
             stage.open(reader.exchange)
         if self.privacy is not None:
             take = self.privacy.take
+        self._average = self.averaging.begin()
         self.begin_aggregation(self._arrays)
         try:
             for delivered in self.delivered(reader, messages):

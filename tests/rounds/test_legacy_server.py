@@ -60,7 +60,10 @@ def test_a_legacy_keyword_says_what_to_write(name: str) -> None:
         return
     with pytest.raises(FedsuiteError) as caught:
         FedEBA(**{name: None})
-    line = str(caught.value)
+    line, owner = str(caught.value), KEYWORDS[name].removeprefix(f"{name} of ")
+    if owner != KEYWORDS[name]:
+        assert line == f"FedEBA has no keyword {name}: {owner} has it"
+        return
     assert line.startswith(f"FedEBA has no keyword {name}, which is of Flower's legacy")
     assert line.endswith(KEYWORDS[name]) and "\n" not in line
 
@@ -105,6 +108,7 @@ def test_every_method_says_so(name: str) -> None:
             "FedAvg has no keyword fractoin_train: did you mean fraction_train?",
         ),
         ({"zzz": 1.0}, "FedAvg has no keyword zzz: help(FedAvg) lists them"),
+        ({"proximal_mu": 1.0}, "FedAvg has no keyword proximal_mu: FedProx has it"),
     ],
 )
 def test_a_keyword_that_is_none(given: dict[str, Any], line: str) -> None:
@@ -113,6 +117,16 @@ def test_a_keyword_that_is_none(given: dict[str, Any], line: str) -> None:
     assert str(caught.value) == line
     # Who catches Python's own error catches this one.
     assert isinstance(caught.value, TypeError)
+
+
+def test_an_aggregate_that_wants_the_replies_is_refused() -> None:
+    with pytest.raises(
+        FedsuiteError, match=r"\(arrays, replies\) .* write aggregate\(arrays"
+    ):
+
+        class Mine(FedAvg):
+            def aggregate(self, arrays: Any, replies: Any) -> Any:  # type: ignore[override]
+                return None
 
 
 def test_keywords_have_names() -> None:

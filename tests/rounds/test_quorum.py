@@ -4,6 +4,8 @@ import pytest
 from flwr.app import Message
 
 from fedsuite.core.errors import RunError
+from fedsuite.messages.records import Arrays
+from fedsuite.strategies.averaging.fedavg import FedAvg
 from tests.helpers import (
     MEAN_OF_ALL,
     Tamper,
@@ -61,6 +63,19 @@ def test_run_ends_with_the_last_reason_after_too_many_failed_rounds() -> None:
 def test_a_good_round_in_between_starts_the_count_anew() -> None:
     trace = run_bad_rounds([1, 3, 5], 6, 2)
     assert trace.weights == [0.0] + [MEAN_OF_ALL] * 5
+
+
+class Summing(FedAvg):
+    """Has sums of its own, and says nothing of the average's."""
+
+    def begin_aggregation(self, arrays: Arrays) -> None:
+        self.count = 0
+
+
+def test_replies_of_a_failed_round_are_in_no_later_average() -> None:
+    strategy = Summing(min_available_nodes=3, quorum=3, fraction_evaluate=0.0)
+    trace = run(strategy, TamperingGrid(matrix_app(), 3, keep(2), [1]), 2)
+    assert trace.weights == [0.0, MEAN_OF_ALL]
 
 
 def test_callbacks_hear_of_the_end_and_see_the_kept_model() -> None:

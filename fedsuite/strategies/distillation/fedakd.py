@@ -126,7 +126,6 @@ class FedAKD(FedAvg):
 
     @override
     def begin_aggregation(self, arrays: Arrays) -> None:
-        super().begin_aggregation(arrays)
         self._examples = self._selected = 0.0
 
     @override

@@ -104,7 +104,6 @@ class FedAS(FedPer):
 
     @override
     def begin_aggregation(self, arrays: Arrays) -> None:
-        super().begin_aggregation(arrays)
         self._held = []
 
     @override

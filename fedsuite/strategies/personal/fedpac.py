@@ -194,7 +194,6 @@ class FedPAC(FedPer):
 
     @override
     def begin_aggregation(self, arrays: Arrays) -> None:
-        super().begin_aggregation(arrays)
         self._uploads = []
 
     @override
