@@ -226,6 +226,17 @@ def test_public_groups_take_turns_and_everyone_comes_once():
     assert max(map(len, drawn)) <= 3
 
 
+def test_a_checkpoint_holds_what_the_noise_rests_on():
+    """The clients of the first round, and a norm that was adapted since."""
+    keys = {"dp_noise_multiplier": 1.0, "dp_adaptive_clipping": True, "dp_count_noise": 5.0}
+    strategy, other = noised(**keys), noised(**keys)
+    strategy.privacy.open_account(range(4), 2, 5)
+    strategy.privacy.clip = 0.25
+    other.restore_states(strategy.states())
+    assert other.privacy.clip == 0.25
+    assert other.privacy.state() == strategy.privacy.state()
+
+
 def test_secret_samples_differ_between_equal_runs():
     pytest.importorskip("dp_accounting")
     for sampling in ("poisson", "fixed"):

@@ -191,6 +191,8 @@ def test_a_round_whose_probe_fails_keeps_the_model() -> None:
     final = run(strategy, Failing, num_rounds=2)
     assert_same(final, model_arrays(linear()))
     assert strategy.judge.failed_rounds == 2
+    reasons = {r.reason.partition(": ")[0] for r in strategy.reports["train"].rejections}
+    assert reasons == {"query.probe"}
 
 
 # ---- FedAL: tau exchanges, no model, different networks

@@ -97,6 +97,14 @@ def test_a_late_learner_is_no_liar() -> None:
     assert named == []
 
 
+def test_a_claim_is_compared_with_its_own_exchange() -> None:
+    """Clients of the last round had 1,000 examples each, those of this one have 10."""
+    guard = Guard()
+    passed(guard, [reply(k, 1000.0) for k in range(4)])
+    found, named = passed(guard, [*(reply(k) for k in range(3)), reply(3, 5000.0)])
+    assert named == [3] and found[3].num_examples == 10.0
+
+
 def test_few_replies_are_not_judged() -> None:
     assert median_of([1.0, 1e9]) == math.inf
     assert passed(Guard(), [reply(0), reply(1, 1e9)])[1] == []
