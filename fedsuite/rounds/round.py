@@ -87,6 +87,7 @@ class RoundStrategy(MethodContract):
             weighted = self.released().kind == "weighted"
             weights = self.log_weights if weighted else None
             self.privacy = CentralPrivacy(self, self.seed, weights)
+        self._noise = () if self.privacy is None else (self.privacy,)
         self.first = FirstExchanges(type(self).__name__, self.NEEDS_OF_CLIENT)
         self.pending: dict[str, ReplyReader] = {}
         self.chosen_by: Collection[str] = ()
@@ -181,9 +182,12 @@ class RoundStrategy(MethodContract):
 
     def keepers(self) -> tuple[Stage, ...]:
         """Return the stages that remember something from round to round."""
-        of_run = (self.recovery, self.judge, self.layer)
-        noise = () if self.privacy is None else (self.privacy,)
-        return (self.optimizer, *self.corrections, self.guard, *of_run, *noise)
+        of_run = (self.recovery, self.judge, self.layer, *self._noise)
+        return (*self._undone_with_the_model(), *of_run)
+
+    def _undone_with_the_model(self) -> tuple[Stage, ...]:
+        """Return the stages whose memory goes back with the model that comes back."""
+        return (self.optimizer, *self.corrections, self.guard)
 
     def passed(
         self, reader: ReplyReader, messages: Iterable[Message], phase: str
@@ -238,8 +242,7 @@ class RoundStrategy(MethodContract):
         reader, report = self.pending.pop(TRAIN), self.reports[TRAIN]
         try:
             self._collect(reader, replies)
-            new = self._reduced(reader, report)
-            new = self._stepped(new, report)
+            new = self._stepped(self._reduced(report), report)
         except QuorumMissed as missed:
             self._miss(missed)
             return self._old_model(), None
@@ -303,8 +306,7 @@ class RoundStrategy(MethodContract):
         report.num_asked = len(client_ids)
         if phase == TRAIN:
             exchange = self.train_exchange(self._arrays, client_ids)
-            noise = () if self.privacy is None else (self.privacy,)
-            for stage in (self.optimizer, *self.corrections, *noise):
+            for stage in (self.optimizer, *self.corrections, *self._noise):
                 exchange = stage.ask(exchange)
         else:
             exchange = self.evaluate_exchange(self._arrays, client_ids)
@@ -352,11 +354,9 @@ class RoundStrategy(MethodContract):
     def _collect(self, reader: ReplyReader, messages: Iterable[Message]) -> None:
         """Take the replies one at a time: on the local engine each client trains now."""
         report, counting = self.reports[TRAIN], self.counting(TRAIN)
-        take, noise = self.take, () if self.privacy is None else (self.privacy,)
-        for stage in (*counting, *noise):
+        take = self.take if self.privacy is None else self.privacy.take
+        for stage in (*counting, *self._noise):
             stage.open(reader.exchange)
-        if self.privacy is not None:
-            take = self.privacy.take
         self._average = self.averaging.begin()
         self.begin_aggregation(self._arrays)
         try:
@@ -369,7 +369,7 @@ class RoundStrategy(MethodContract):
             report.bytes_up += reader.bytes_up
         tell_replies("aggregate_train", len(report.rows), report.num_asked)
 
-    def _reduced(self, reader: ReplyReader, report: PhaseReport) -> Arrays | None:
+    def _reduced(self, report: PhaseReport) -> Arrays | None:
         """Return the arrays that the method, or the noised mean, makes of the replies."""
         if self.privacy is not None:
             rate = float(getattr(self, "server_learning_rate", 1.0))
@@ -454,9 +454,8 @@ class RoundStrategy(MethodContract):
 
     def _kept(self, server_round: int, arrays: ArrayRecord) -> Kept:
         """Return what the server has before a round, to go back to."""
-        of_run = (self.recovery, self.judge, self.layer)
-        keepers = [stage for stage in self.keepers() if stage not in of_run]
-        return Kept(server_round - 1, arrays, self._states(keepers), {})
+        states = self._states(self._undone_with_the_model())
+        return Kept(server_round - 1, arrays, states, {})
 
     # ------------------------------------------------------------------------- checkpoints
 
