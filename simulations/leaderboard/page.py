@@ -241,7 +241,7 @@ def _choice(suite: Suite, references: list[Row], rows: list[Row]) -> list[str]:
         if verdict.seen and verdict.difference.mean > 0
     }
     best = max(seen, key=lambda name: seen[name].mean, default=strongest.name)
-    others = len(rows) - len(references)
+    others = sum(row.name not in suite.placebos for row in rows) - len(references)
     said = f"none of {others} others is seen above it"
     if best in seen:
         said = f"{seen[best].intervals} over `{strongest.name}`"

@@ -163,6 +163,10 @@ def test_a_choice_is_set_against_the_strongest_reference() -> None:
         "| one for all | `fedeba` | 72.0 | +2.04 [+1.90, +2.18] over `fedavg` |" in shared
     )
     assert "| one each | `standalone` | 74.0 | none of 1 others is seen above it |" in own
+    # A placebo is no method: it is neither counted nor named, whatever it gains.
+    placebo = row("placebo", [mean + 9 for mean in base])
+    named = replace(suite, placebos={"placebo": "fedavg"})
+    assert choices(named, [(problem, [*rows, placebo])]).splitlines()[4] == own
     rows[1] = replace(row("standalone", base), own_model=True)
     rows[2] = replace(row("fedavg-ft", [mean + 1 for mean in base]), own_model=True)
     (_, own) = choices(suite, [(problem, rows)]).splitlines()[3:]
