@@ -76,6 +76,7 @@ from fedsuite.rounds.all_replies import (
     examples_of,
     metric_of,
 )
+from fedsuite.rounds.average_keys import ShareRatio
 from fedsuite.rounds.declaration import (
     NO_COMMON_STEP,
     NO_MODEL_BACK,
@@ -87,9 +88,8 @@ from fedsuite.rounds.declaration import (
     ScoredModel,
 )
 from fedsuite.rounds.exchange import NO_REPLY, Exchange, Rejection, ReplyReader
-from fedsuite.rounds.guard import BELIEVED_COUNT, Limit, within_ratio
 from fedsuite.rounds.privacy_rules import UNARGUED, Release
-from fedsuite.rounds.round_settings import LossRatio, ServerRate
+from fedsuite.rounds.round_settings import ServerRate
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.updates import (
     client_updates,
@@ -114,7 +114,6 @@ __all__ = [
     "ADVERSARIAL_GRADIENT",
     "ALONE",
     "ARRAYS",
-    "BELIEVED_COUNT",
     "CLASSES",
     "CLASS_TABLE",
     "CLUSTER",
@@ -174,8 +173,6 @@ __all__ = [
     "Expected",
     "FederatedStrategy",
     "GatheredStrategy",
-    "Limit",
-    "LossRatio",
     "LossStrategy",
     "MethodDeclaration",
     "NeededMetric",
@@ -188,6 +185,7 @@ __all__ = [
     "ScoredModel",
     "ServerLogger",
     "ServerRate",
+    "ShareRatio",
     "Unless",
     "Value",
     "Vector",
@@ -225,5 +223,4 @@ __all__ = [
     "weighted_sum",
     "with_advice",
     "with_statistics",
-    "within_ratio",
 ]

@@ -4,7 +4,7 @@ import re
 from typing import Literal
 
 from fedsuite.core.errors import Refused
-from fedsuite.core.keys import AUTO
+from fedsuite.core.keys import AUTO, Unless
 from fedsuite.core.settings import Settings, key
 from fedsuite.data.catalog import DATASETS, PARTITIONERS
 
@@ -38,6 +38,13 @@ class DataSettings(Settings):
         help="names of the registered SuperNodes that bring data of their own, "
         "comma-separated, one client each; empty divides the data set, which else gives "
         "shape and scaling",
+    )
+    site_rows: str = key(
+        default="",
+        help="training rows of each site, comma-separated, in the order of sites, as their "
+        "operators told yours: a site counts for no more; empty takes what each says at "
+        "its first hello",
+        needs=(Unless("sites", ""),),
     )
     site_dirs: str = key(
         local=True,
@@ -134,3 +141,23 @@ class DataSettings(Settings):
             if names.count(name) > 1:
                 raise Refused({"sites": self.sites}, f"it names {name!r} twice")
         return names
+
+    @property
+    def rows_of_sites(self) -> dict[int, int]:
+        """Site to its number of training rows; empty where nobody wrote them.
+
+        Raises
+        ------
+        ConfigError
+            If it is not one number for each site.
+        """
+        if not self.site_rows:
+            return {}
+        rows = [text.strip() for text in self.site_rows.split(",")]
+        if len(rows) != len(self.site_names) or not all(map(str.isdecimal, rows)):
+            raise Refused(
+                {"site-rows": self.site_rows, "sites": self.sites},
+                f"expected {len(self.site_names)} whole numbers with commas between them",
+                "write one for each site, in the order of {sites}",
+            )
+        return dict(enumerate(map(int, rows)))

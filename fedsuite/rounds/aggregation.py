@@ -52,6 +52,12 @@ class WeightedMean:
             _add_multiple(self._sums[name], array, weight)
         self.total_weight += weight
 
+    def take_back(self, arrays: Mapping[str, NDArray[Any]], weight: float) -> None:
+        """Lower the weight of arrays that were added, by at most what it was."""
+        for name, array in arrays.items():
+            _add_multiple(self._sums[name], array, -weight)
+        self.total_weight -= weight
+
     def result(self) -> Arrays | None:
         """Return the mean, or None if no weight was added."""
         if self.total_weight == 0:

@@ -6,7 +6,7 @@ examples are left out.
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -18,7 +18,6 @@ from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import LOSS_BEFORE, Arrays
 from fedsuite.rounds.declaration import ClientNeeds, NeededMetric
 from fedsuite.rounds.exchange import Exchange
-from fedsuite.rounds.guard import BELIEVED_LOSS, Limit
 from fedsuite.rounds.privacy_rules import Release
 from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.rounds.validation import ClientReply
@@ -100,14 +99,9 @@ class LossStrategy(GatheredStrategy):
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         return {self.loss_before_key: (0.0, math.inf)}
 
-    @property
-    def loss_limit(self) -> Limit:
-        """What the guard believes of a loss."""
-        return BELIEVED_LOSS
-
     @override
-    def claims(self) -> Mapping[str, Limit]:
-        return {self.loss_before_key: self.loss_limit}
+    def claims(self) -> Collection[str]:
+        return (self.loss_before_key,)
 
     def losses_of(self, replies: Sequence[ClientReply]) -> Vector:
         """Return the losses before training, in the order of the replies."""

@@ -1,15 +1,19 @@
 """The average of clients' models: one primitive for every method that takes one.
 
-The mean takes the models one at a time. A cap on one client's weight needs all weights
-before the first model, and a robust rule all models: these hold the models of the round.
+No client counts for more than a share of the average, whatever made its weight. The mean
+takes the models one at a time, and can take back a part of the heaviest. Limits on what
+claims do to shares need all weights before the first model, and a robust rule all models:
+these hold the models of the round.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedsuite.core.keys import AUTO
+from fedsuite.core.logs import ServerLogger
 from fedsuite.core.vectors import Vector
 from fedsuite.messages.records import ARRAYS, Arrays
 from fedsuite.rounds.aggregation import WeightedMean, cast_like, weighted_mean
@@ -29,6 +33,16 @@ from fedsuite.rounds.updates import flatten, parameter_names, unflatten
 from fedsuite.rounds.validation import ClientReply
 
 _NOTHING_TO_TRIM = ("trimmed-mean", "multi-krum")
+
+HALF = 0.5
+"""Largest share of one client, of at least so many:"""
+
+FEWEST_OF_HALF = 4
+
+_ROUNDING = 1e-9
+"""Share by which a weight may be above its limit."""
+
+logger = ServerLogger(__name__)
 
 
 @dataclass
@@ -61,6 +75,8 @@ class Averaging:
         self._share = keys.liars
         self._mix = keys.mix
         self._cap = keys.max_client_weight
+        self._ratio = keys.share_ratio
+        self._told = False
 
     @property
     def is_robust(self) -> bool:
@@ -70,7 +86,7 @@ class Averaging:
     @property
     def streams(self) -> bool:
         """Whether models are taken one at a time, each with its own weight."""
-        return not self.is_robust and self._largest(1) >= 1
+        return not self.is_robust and self._cap in (AUTO, 1.0) and self._ratio == math.inf
 
     def check(self, num_clients: int) -> None:
         """Raise QuorumMissed if a rule cannot work with so many replies; none is for all.
@@ -84,40 +100,66 @@ class Averaging:
             least = f"the {needed} that the aggregator needs"
             raise QuorumMissed(Kind.TOO_FEW, num_clients, reason, least)
 
-    def capped(self, weights: Vector) -> Vector:
-        """Return weights of which none is above the largest share; as they are without.
+    def shares(self, weights: Vector, neutral: Vector | None = None) -> Vector:
+        """Return weights within the limits of one client's share; as they are if they are.
 
         Parameters
         ----------
         weights
             One >= 0 a client.
+        neutral
+            The weights, above 0, where nobody claims anything but its size; None for
+            weights that rest on no other claim.
         """
-        largest = self._largest(int(np.count_nonzero(weights)))
-        if largest >= 1 or not weights.any():
+        if not weights.any():
             return weights
-        return capped_shares(weights, largest)
+        usual = weights if neutral is None else neutral
+        largest = self._largest(int(np.count_nonzero(usual)))
+        limits: Vector = np.full(len(weights), largest)
+        if neutral is not None:
+            limits = np.minimum(limits, self._ratio * capped_shares(usual, largest))
+        if (weights / weights.sum() <= limits * (1 + _ROUNDING)).all():
+            return weights
+        self._tell_cut()
+        # What may go to nobody who has weight goes to the others.
+        little = _ROUNDING * weights.sum() * usual / usual.sum()
+        return capped_shares(weights + little, limits)
+
+    def _tell_cut(self) -> None:
+        if self._told:
+            return
+        self._told = True
+        ratio = f", max-share-ratio = {self._ratio:g}" if self._ratio < math.inf else ""
+        logger.warning(
+            "a client's share of the average is cut (max-client-weight = %s%s): later "
+            "ones are too, without a word",
+            self._cap,
+            ratio,
+        )
 
     def begin(self) -> "RunningAverage":
         """Return an average that takes models one at a time."""
         return RunningAverage(self)
 
-    def of_all(self, pairs: Sequence[tuple[ClientReply, float]]) -> Averaged:
-        """Return the average of replies that are all there, each with its weight."""
-        average = Averaged(weights={reply.client_id: 0.0 for reply, _ in pairs})
-        used = [(reply, weight) for reply, weight in pairs if weight > 0]
-        if not used:
+    def of_all(self, counted: "Sequence[Counted]") -> Averaged:
+        """Return the average of replies that are all there."""
+        average = Averaged(weights={one.reply.client_id: 0.0 for one in counted})
+        weights = np.array([one.weight for one in counted])
+        neutral = np.array([one.neutral for one in counted])
+        weights = self.shares(weights, None if self._ratio == math.inf else neutral)
+        replies = [one.reply for one, w in zip(counted, weights, strict=True) if w > 0]
+        weights = weights[weights > 0]
+        if not replies:
             return average
-        self.check(len(used))
-        replies = [reply for reply, _ in used]
+        self.check(len(replies))
         models = [reply.arrays[ARRAYS] for reply in replies]
-        weights = self.capped(np.array([weight for _, weight in used]))
-        liars = liars_of(self._share, len(used)) if self.is_robust else 0
+        liars = liars_of(self._share, len(replies)) if self.is_robust else 0
         if self._is_mean(liars):
             average.arrays = weighted_mean(models, weights.tolist())
         else:
             average.arrays, weights = self._robust(models, weights, liars)
-        counted = zip(replies, weights.tolist(), strict=True)
-        average.weights |= {reply.client_id: weight for reply, weight in counted}
+        shares = zip(replies, weights.tolist(), strict=True)
+        average.weights |= {reply.client_id: weight for reply, weight in shares}
         return average
 
     def _is_mean(self, liars: int) -> bool:
@@ -158,12 +200,31 @@ class Averaging:
         return geometric_median(points, weights), weights
 
     def _largest(self, num_clients: int) -> float:
-        """Return the largest share that a client may have."""
+        """Return the largest share that one of so many clients may have."""
         if self._cap != AUTO:
             return float(self._cap)
         if not self.is_robust:
-            return 1.0
+            return HALF if num_clients >= FEWEST_OF_HALF else 1.0
         return 1.0 / (2 * liars_of(self._share, num_clients) + 1)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A reply as it counts in an average.
+
+    Parameters
+    ----------
+    reply
+        The reply.
+    weight
+        Its weight >= 0.
+    neutral
+        Its weight where no client claims anything but its size.
+    """
+
+    reply: ClientReply
+    weight: float
+    neutral: float
 
 
 class RunningAverage:
@@ -181,21 +242,41 @@ class RunningAverage:
         self._averaging = averaging
         self._mean = WeightedMean()
         self._weights: dict[int, float] = {}
-        self._pairs: list[tuple[ClientReply, float]] = []
+        self._counted: list[Counted] = []
+        self._heaviest: Counted | None = None
 
-    def add(self, reply: ClientReply, weight: float) -> None:
-        """Take in one client's model, with a weight >= 0."""
+    def add(self, reply: ClientReply, weight: float, neutral: float) -> None:
+        """Take in one client's model, with a weight >= 0; see :class:`Counted`."""
+        counted = Counted(reply, weight, neutral)
         if not self._averaging.streams:
-            self._pairs.append((reply, weight))
+            self._counted.append(counted)
             return
         self._weights[reply.client_id] = weight
         self._mean.add(reply.arrays[ARRAYS], weight)
+        if self._heaviest is None or weight > self._heaviest.weight:
+            self._heaviest = counted
 
     def result(self) -> Averaged:
         """Return the average; raise QuorumMissed of too few models for the rule."""
         if not self._averaging.streams:
-            return self._averaging.of_all(self._pairs)
+            return self._averaging.of_all(self._counted)
+        self._cut_heaviest()
         return Averaged(self._mean.result(), self._weights)
+
+    def _cut_heaviest(self) -> None:
+        """Leave the heaviest client its limit: no other can be above half."""
+        if self._heaviest is None:
+            return
+        client_id = self._heaviest.reply.client_id
+        shares = self._averaging.shares(np.array(list(self._weights.values())))
+        place = list(self._weights).index(client_id)
+        if shares[place] == self._weights[client_id]:
+            return
+        others = self._mean.total_weight - self._heaviest.weight
+        largest = float(shares[place])
+        self._weights[client_id] = others * largest / (1.0 - largest)
+        excess = self._heaviest.weight - self._weights[client_id]
+        self._mean.take_back(self._heaviest.reply.arrays[ARRAYS], excess)
 
 
 def _median_like(arrays: Sequence[np.ndarray], weights: Vector) -> np.ndarray:

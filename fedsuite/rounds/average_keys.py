@@ -1,9 +1,12 @@
 """Keys of the average that a method takes of its clients' models."""
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
-from fedsuite.core.keys import Unless
+from typing_extensions import override
+
+from fedsuite.core.keys import Unless, Value
 from fedsuite.core.settings import Declared, key
 
 Aggregator = Literal["mean", "median", "trimmed-mean", "geometric-median", "multi-krum"]
@@ -38,11 +41,39 @@ class AverageKeys(Declared):
     max_client_weight: float | Literal["auto"] = key(
         default="auto",
         help="largest share of one client in the average, whatever made the weights; 1 is "
-        "no limit; auto is that for the mean, else so much that the liars have less than "
-        "half",
+        "no limit; auto is half for the mean of four clients or more, and for other rules "
+        "so much that the liars have less than half",
         above=0.0,
         maximum=1.0,
     )
+
+    @property
+    def share_ratio(self) -> float:
+        """How many times the share of its size a client may have, whatever it claims."""
+        return math.inf
+
+
+class ShareRatio(AverageKeys):
+    """What claims can do to a share, for methods that weigh clients by them."""
+
+    PAPER: ClassVar[Mapping[str, Value]] = {
+        "max-share-ratio": "off",
+        "max-client-weight": 1.0,
+    }
+
+    max_share_ratio: float | str = key(
+        default=2.0,
+        help="largest share of one client, whatever it claims beside its size, such as a "
+        "loss: in shares that it has where claims count for nothing",
+        minimum=1.0,
+        words=("off",),
+    )
+
+    @property
+    @override
+    def share_ratio(self) -> float:
+        ratio = self.max_share_ratio
+        return math.inf if isinstance(ratio, str) else ratio
 
 
 def liars_of(liars: float, num_clients: int) -> int:

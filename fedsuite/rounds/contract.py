@@ -4,7 +4,7 @@ What runs its rounds is in :mod:`fedsuite.rounds.strategy`.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -36,7 +36,6 @@ from fedsuite.rounds.exchange import (
     Wire,
 )
 from fedsuite.rounds.exchange_layer import ExchangeLayer
-from fedsuite.rounds.guard import Limit
 from fedsuite.rounds.legacy_server import check_keywords, check_methods, missing
 from fedsuite.rounds.membership import Identity, Sampling
 from fedsuite.rounds.metric_means import MetricsFn
@@ -117,6 +116,11 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
     exchange_timeout: float = given(
         default=3600.0,
         help="seconds to wait for replies in exchanges that a method makes in a round",
+    )
+    training_rows: Mapping[int, int] = given(
+        default_factory=dict,
+        help="client to its number of training rows, where the server knows it: a client "
+        "counts for no more examples",
     )
     source_hash: str | None = given(
         default=None,
@@ -249,7 +253,9 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
     # ------------------------------------------------------------------- for methods to use
 
     def average(
-        self, replies: Iterable[ClientReply], weights: Iterable[float] | None = None
+        self,
+        replies: Sequence[ClientReply],
+        weights: Sequence[float] | Vector | None = None,
     ) -> Arrays | None:
         """Return the average of the models in replies that were gathered.
 
@@ -263,11 +269,10 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
             One >= 0 a reply, of any sum; None takes the numbers of examples.
         """
         self._average = self.averaging.begin()
-        gathered = list(replies)
         if weights is None:
-            weights = [reply.num_examples for reply in gathered]
-        for reply, weight in zip(gathered, weights, strict=True):
-            self._average.add(reply, weight)
+            weights = [reply.num_examples for reply in replies]
+        for reply, weight in zip(replies, weights, strict=True):
+            self._average.add(reply, float(weight), self.neutral_weight_of(reply))
         return self.average_taken()
 
     def average_taken(self) -> Arrays | None:
@@ -320,9 +325,13 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
             expected=Expected({ARRAYS: spec_of(arrays)}),
         )
 
-    def claims(self) -> Mapping[str, Limit]:
-        """Return the metrics that clients are weighed by, with what the guard believes."""
-        return {}
+    def claims(self) -> Collection[str]:
+        """Return the metrics of a reply that steer the model, beside its size.
+
+        Nothing else in the metrics may: what a client says of itself moves its share within
+        :class:`~fedsuite.rounds.average_keys.ShareRatio`, and is finite or not used.
+        """
+        return ()
 
     def begin_aggregation(self, arrays: Arrays) -> None:
         """Begin sums of the method's own: the replies of a round come now.
@@ -340,10 +349,19 @@ class MethodContract(RoundSettings, MethodDeclaration, Strategy):
 
         By default the reply's model is added to the average, by :meth:`weight_of`.
         """
-        self._average.add(reply, self.weight_of(reply))
+        neutral = self.neutral_weight_of(reply)
+        self._average.add(reply, self.weight_of(reply), neutral)
 
     def weight_of(self, reply: ClientReply) -> float:
         """Return the weight >= 0 of a reply in the average; its number of examples."""
+        return reply.num_examples
+
+    def neutral_weight_of(self, reply: ClientReply) -> float:
+        """Return a reply's weight if no client claimed anything but its size.
+
+        A method whose class has :class:`~fedsuite.rounds.average_keys.ShareRatio` grants no
+        client more than so many times the share that these weights give.
+        """
         return reply.num_examples
 
     @abstractmethod

@@ -1,16 +1,18 @@
 """The guard: bounds on what one reply can say, before anything else sees it.
 
 A guard maps replies to replies. It knows no method: FedVARP, layers and methods see what it
-lets through. It looks at
+lets through. It looks at the number of examples, and at the length of each record: of the
+update where the record is a model that was sent, with statistics of normalisation layers
+apart, and of the arrays themselves in all others.
 
-- the number of examples, and other counts and losses that a method weighs clients by;
-- the length of the update, of the statistics of normalisation layers, and of the other
-  vectors that are shaped like the model: changes of control variates, gradients.
-
-Each amount is compared with the median of the round. An amount that no honest client says
-is *not believed*: it counts as the median. What is not believed is FACTOR times the largest
-median of a round so far, for numbers of examples of this round: updates and losses shrink
-as the model learns, and where most clients have learnt, one that has not is no liar.
+- **Examples.** Where the server knows a client's size, the client counts for no more. Of
+  four clients or more, none counts for more than the others together.
+- **Lengths.** They are compared with the median of the round, and with the median of the
+  last rounds' medians, of which each may be at most GROWTH times the one before. A client
+  with more rows than the median one takes more steps, and may move as many times farther.
+  A length of more than BELIEVED of these is *not believed*: it counts as the median. Fewer
+  than FEWEST replies are compared with what is remembered alone, and in a first round with
+  the model's own length.
 
 The guard holds the first replies of an exchange, and judges each by all that came before it
 and by those that are held. So the memory does not grow with the number of clients. A bound
@@ -28,36 +30,39 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from fedsuite.core.vectors import Vector
-from fedsuite.messages.records import (
-    ARRAYS,
-    CONTROL_CHANGE,
-    GRADIENT,
-    UPDATE,
-    Arrays,
-    is_model_record,
-)
+from fedsuite.core.logs import ServerLogger
+from fedsuite.messages.records import ARRAYS, EVALUATE, Arrays, is_model_record
 from fedsuite.rounds.changes import Changes, length, statistics, trained
 from fedsuite.rounds.exchange import Exchange
 from fedsuite.rounds.stage import Stage, State
 from fedsuite.rounds.validation import ClientReply
 
+logger = ServerLogger(__name__)
+
 HELD = 8
 """Replies that are held before the first is judged."""
 
 FEWEST = 3
-"""With fewer replies nobody can tell which of them is odd."""
+"""Of fewer replies the median is not remembered, and not needed where one is."""
 
-BELIEVED = 100.0
-"""Medians up to which a count or a length is believed."""
+FEWEST_OF_HALF = 4
+"""With fewer clients one may be more than all others together."""
 
-_BELIEVED_LOSS = 4.0
-"""Medians up to which a loss is believed."""
+BELIEVED_COUNT = 100.0
+"""Medians up to which a number of examples is believed that the server does not know."""
 
-EXAMPLES, NORM, STATISTICS = "num-examples", "update", "statistics"
+BELIEVED = 10.0
+"""Medians up to which a length is believed."""
+
+GROWTH = 2.0
+"""Largest ratio of a round's median to the one that is remembered."""
+
+REMEMBERED = 10
+"""Rounds whose medians are remembered."""
+
+EXAMPLES, STATISTICS = "num-examples", "statistics"
 
 _MODELS = (ARRAYS, "first-step")
-_VECTORS = (CONTROL_CHANGE, GRADIENT, UPDATE, "head")
 
 Amounts = dict[str, float]
 """What a reply says, by kind of amount."""
@@ -88,7 +93,7 @@ class Limit:
     believed: float = math.inf
 
     @classmethod
-    def parse(cls, name: str, text: float | str) -> "Limit":
+    def parse(cls, name: str, text: float | str, believed: float) -> "Limit":
         """Return the limit that a key's value says: a number, or "median x 3", ...
 
         Raises
@@ -99,7 +104,7 @@ class Limit:
         if isinstance(text, float | int):
             return cls(at=float(text))
         if text == "auto":
-            return cls(believed=BELIEVED)
+            return cls(believed=believed)
         if text == "off":
             return cls()
         medians = float(text.rpartition("x")[2])
@@ -107,36 +112,43 @@ class Limit:
             raise ValueError(f"{name} = {text!r}: expected more than 0 medians")
         return cls(medians=medians)
 
-    def of(self, amount: float, median: float, largest: float = 0.0) -> float:
-        """Return what counts of an amount; ``largest`` is the largest median before."""
-        if amount > self.believed * max(median, largest):
-            return median
+    def of(self, amount: float, median: float, usual: float) -> float:
+        """Return what counts of an amount.
+
+        Parameters
+        ----------
+        amount, median
+            That of a client, and the round's.
+        usual
+            What a believed amount is compared with.
+        """
+        if amount > self.believed * usual:
+            return min(usual, median)
         return min(amount, self.at, self.medians * median)
 
 
 NO_LIMIT = Limit()
-BELIEVED_COUNT = Limit(believed=BELIEVED)
-BELIEVED_LOSS = Limit(believed=_BELIEVED_LOSS)
 
 
-def within_ratio(losses: Vector, slope: float, ratio: float) -> Vector:
-    """Return losses that weigh no client more than ``ratio`` >= 1 times the median one.
-
-    The weights are exp(slope * loss): the slope is an inverse temperature, a tilt, or the
-    power of losses whose logarithms are given. The lower of two medians counts, so that of
-    two clients neither can raise it alone. An infinite ratio changes nothing.
-    """
-    if ratio == math.inf or slope == 0:
-        return losses
-    signed = losses if slope > 0 else -losses
-    median = np.sort(signed)[(len(signed) - 1) // 2]
-    limited: Vector = np.minimum(signed, median + math.log(ratio) / abs(slope))
-    return limited if slope > 0 else -limited
+def lower_median(rising: Sequence[float]) -> float:
+    """Return the lower median of values that rise; infinity of none."""
+    return rising[(len(rising) - 1) // 2] if rising else math.inf
 
 
-def median_of(positive: Sequence[float]) -> float:
-    """Return the lower median of sorted values above 0; infinity if they are too few."""
-    return positive[(len(positive) - 1) // 2] if len(positive) >= FEWEST else math.inf
+class Remembered:
+    """Medians of the last rounds, by kind of amount; what one round adds is bounded."""
+
+    def __init__(self, medians: Mapping[str, Sequence[float]] | None = None) -> None:
+        self.medians = {kind: list(values) for kind, values in (medians or {}).items()}
+
+    def usual(self, kind: str) -> float:
+        """Return the median of the last medians; infinity of none."""
+        return lower_median(sorted(self.medians.get(kind, ())))
+
+    def add(self, kind: str, median: float) -> None:
+        """Take in a round's median."""
+        counted = min(median, GROWTH * self.usual(kind))
+        self.medians[kind] = [*self.medians.get(kind, ()), counted][-REMEMBERED:]
 
 
 @dataclass
@@ -147,23 +159,31 @@ class Guard(Stage):
     ----------
     max_examples, max_update_norm
         The limits of these keys.
-    steered_by
-        Metric that a method weighs clients by to its limit.
     tell
         Hears of each change.
+    sizes
+        Client to its number of training rows, where the server knows it.
+    largest_share
+        1 lets one client have more examples than all others together.
     """
 
     name: ClassVar[str] = "guard"
 
-    max_examples: Limit = BELIEVED_COUNT
-    max_update_norm: Limit = BELIEVED_COUNT
-    steered_by: Mapping[str, Limit] = field(default_factory=dict)
+    max_examples: Limit = Limit(believed=BELIEVED_COUNT)
+    max_update_norm: Limit = Limit(believed=BELIEVED)
     tell: Tell = field(default=lambda client_id, change: None, repr=False)
-    largest_median: dict[str, float] = field(default_factory=dict)
+    sizes: Mapping[int, int] = field(default_factory=dict, repr=False)
+    remembered: Remembered = field(default_factory=Remembered)
+    largest_share: float = 0.5
+    _sizes: dict[int, float] = field(default_factory=dict, repr=False)
+    _largest_sizes: dict[int, float] = field(default_factory=dict, repr=False)
+    _told_majority: bool = field(default=False, repr=False)
+    _usual_size: float = field(default=math.inf, repr=False)
     _models: dict[int, Arrays] = field(default_factory=dict, repr=False)
     _changes: Changes = field(default_factory=Changes, repr=False)
     _shared: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
     _said: dict[str, list[float]] = field(default_factory=dict, repr=False)
+    _new_medians: dict[str, float] = field(default_factory=dict, repr=False)
     _held: deque[tuple[ClientReply, Amounts, Origins]] = field(
         default_factory=deque, repr=False
     )
@@ -176,10 +196,18 @@ class Guard(Stage):
         self._shared = exchange.shared
         self._said = {}
         self._held.clear()
+        # Rows of training say nothing of those of an evaluation.
+        asked = () if exchange.message_type == EVALUATE else exchange.client_ids
+        self._sizes = {k: float(self.sizes[k]) for k in asked if k in self.sizes}
+        all_known = len(self._sizes) == len(asked) and self.largest_share < 1
+        self._largest_sizes = (without_majority if all_known else dict)(self._sizes)
+        positive = sorted(size for size in self._sizes.values() if size > 0)
+        self._usual_size = lower_median(positive)
 
     @override
     def reply(self, reply: ClientReply) -> Iterator[ClientReply]:
-        limits = [self.max_examples, self.max_update_norm, *self.steered_by.values()]
+        reply = self._of_known_size(reply)
+        limits = (self.max_examples, self.max_update_norm)
         if all(limit == NO_LIMIT for limit in limits):
             yield reply
             return
@@ -201,34 +229,60 @@ class Guard(Stage):
         while self._held:
             yield self._bounded(*self._held.popleft())
         for kind, values in self._said.items():
-            median = median_of(values)
-            if kind != EXAMPLES and median < math.inf:
-                largest = max(median, self.largest_median.get(kind, 0.0))
-                self.largest_median[kind] = largest
+            if kind != EXAMPLES and len(values) >= FEWEST:
+                self._new_medians[kind] = lower_median(values)
+
+    @override
+    def counted(self) -> None:
+        for kind, median in self._new_medians.items():
+            self.remembered.add(kind, median)
+        self._new_medians = {}
 
     @override
     def state(self) -> State:
-        return dict(self.largest_median)
+        return {kind: list(values) for kind, values in self.remembered.medians.items()}
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.largest_median = dict(state)
+        self.remembered = Remembered(state)
+        self._new_medians = {}
+
+    def _of_known_size(self, reply: ClientReply) -> ClientReply:
+        """Return a reply that claims no more examples than the server knows of."""
+        client_id, said = reply.client_id, reply.num_examples
+        if client_id not in self._sizes or self.max_examples == NO_LIMIT:
+            return reply
+        counts = min(said, self._sizes[client_id])
+        if counts < said:
+            self.tell(client_id, f"{EXAMPLES} {said:g} counts as {counts:g}, its rows")
+        largest = self._largest_sizes[client_id]
+        if largest < counts:
+            counts = largest
+            self._tell_majority(client_id)
+        if counts == said:
+            return reply
+        return replace(reply, num_examples=counts, claimed_examples=said)
+
+    def _tell_majority(self, client_id: int) -> None:
+        if not self._told_majority:
+            self._told_majority = True
+            logger.warning(
+                "client %s has more rows than all others together, and counts for as many "
+                "as they do (max-client-weight = 1 lets it count whole), here and later",
+                client_id,
+            )
 
     def _measured(self, reply: ClientReply, origins: Origins) -> Amounts:
         amounts = {EXAMPLES: reply.num_examples}
-        amounts |= {n: reply.metrics[n] for n in self.steered_by if n in reply.metrics}
         if self.max_update_norm == NO_LIMIT:
             return amounts
         for record, arrays in reply.arrays.items():
-            if record in origins:
-                origin = origins[record]
-                known = reply.lengths.pop((record, id(origin)), None)
-                if known is None:
-                    known = length(trained(arrays), origin, self._changes)
-                measured = length(statistics(arrays), origin, self._changes)
-                amounts |= {record: known, f"{record} {STATISTICS}": measured}
-            elif record in _VECTORS:
-                amounts[record] = length(arrays, {}, self._changes)
+            origin = origins.get(record, {})
+            known = reply.lengths.pop((record, id(origin)), None)
+            if known is None:
+                known = length(trained(arrays), origin, self._changes)
+            measured = length(statistics(arrays), origin, self._changes)
+            amounts |= {record: known, f"{record} {STATISTICS}": measured}
         return amounts
 
     def _bounded(
@@ -236,9 +290,15 @@ class Guard(Stage):
     ) -> ClientReply:
         """Return a reply with what counts of it."""
         for kind, amount in amounts.items():
-            median = median_of(self._said.get(kind, ()))
-            largest = self.largest_median.get(kind, 0.0)
-            counts = self._limit_of(kind).of(amount, median, largest)
+            said = self._said.get(kind, ())
+            if kind == EXAMPLES:
+                limit = self.max_examples
+                median = usual = lower_median(said) if len(said) >= FEWEST else math.inf
+            else:
+                limit = self.max_update_norm
+                median, usual = self._usual(kind, said, origins)
+                usual *= self._work_of(reply.client_id)
+            counts = limit.of(amount, median, usual)
             if counts >= amount:
                 continue
             reply = self._with(reply, kind, counts, amount, origins)
@@ -249,10 +309,23 @@ class Guard(Stage):
             )
         return reply
 
-    def _limit_of(self, kind: str) -> Limit:
-        if kind == EXAMPLES:
-            return self.max_examples
-        return self.steered_by.get(kind, self.max_update_norm)
+    def _usual(
+        self, kind: str, said: Sequence[float], origins: Origins
+    ) -> tuple[float, float]:
+        """Return the round's median as it counts, and what lengths are compared with."""
+        median, remembered = lower_median(said), self.remembered.usual(kind)
+        if len(said) < FEWEST:
+            if remembered == math.inf and origins.get(kind):
+                remembered = max(length(origins[kind], {}, self._changes), 1.0)
+            return remembered, remembered
+        if remembered == math.inf:
+            return median, median
+        median = min(median, GROWTH * remembered)
+        return median, max(median, remembered)
+
+    def _work_of(self, client_id: int) -> float:
+        """Return how many times farther than others a client of its size may move."""
+        return max(self._sizes.get(client_id, 0.0) / self._usual_size, 1.0)
 
     def _with(
         self, reply: ClientReply, kind: str, counts: float, said: float, origins: Origins
@@ -260,14 +333,20 @@ class Guard(Stage):
         """Return a reply in which one kind of amount is lowered."""
         if kind == EXAMPLES:
             return replace(reply, num_examples=counts, claimed_examples=said)
-        if kind in self.steered_by:
-            return replace(reply, metrics={**reply.metrics, kind: counts})
         record, _, part = kind.partition(" ")
         origin = origins.get(record, {})
         arrays = reply.arrays[record]
         chosen = statistics(arrays) if part else trained(arrays)
         scaled = {n: shortened(a, origin.get(n), counts / said) for n, a in chosen.items()}
         return replace(reply, arrays={**reply.arrays, record: {**arrays, **scaled}})
+
+
+def without_majority(sizes: Mapping[int, float]) -> dict[int, float]:
+    """Return sizes of which, of four or more, none is above the sum of the others."""
+    total = sum(sizes.values())
+    if len(sizes) < FEWEST_OF_HALF:
+        return dict(sizes)
+    return {client_id: min(size, total - size) for client_id, size in sizes.items()}
 
 
 def shortened(
@@ -288,5 +367,4 @@ def _named(kind: str) -> str:
     if part:
         return "length of its statistics"
     names = {ARRAYS: "length of its update", EXAMPLES: EXAMPLES}
-    is_vector = record in (*_MODELS, *_VECTORS) or is_model_record(record)
-    return names.get(kind, f"length of its {record}" if is_vector else kind)
+    return names.get(kind, f"length of its {record}")

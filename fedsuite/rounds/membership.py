@@ -1,6 +1,7 @@
 """Who takes part: clients, the nodes that they live on, and seeded sampling."""
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,8 +13,9 @@ from flwr.serverapp import Grid
 from fedsuite.core.errors import RunError, one_line
 from fedsuite.core.logs import ServerLogger
 from fedsuite.core.rng import numpy_stream
-from fedsuite.messages.records import HELLO
+from fedsuite.messages.records import HELLO, TRAINING_ROWS, ConfigValue
 from fedsuite.rounds.greeting import OwnSide, SiteColumns, facts_of, names_of
+from fedsuite.rounds.validation import LARGEST_COUNT
 from fedsuite.rounds.waiting import Waiting
 from fedsuite.workarounds.sending import REFUSED
 
@@ -186,6 +188,7 @@ class Directory:
         self._ours = OwnSide(source_hash, plug_ins, public_fingerprint)
         self._columns = SiteColumns()
         self._names = dict(enumerate(site_names))
+        self.training_rows: dict[int, int] = {}
         self._greeted: set[int] | None = None
         self._partitions: dict[int, int] = {}
         self._num_partitions = 0
@@ -308,7 +311,19 @@ class Directory:
                 logger.warning("%s", error)
                 continue
             greeted.add(reply.metadata.src_node_id)
+            self._pin_rows(client_id, facts_of(reply))
         self._greeted = greeted
+
+    def _pin_rows(self, client_id: int, facts: Mapping[str, ConfigValue]) -> None:
+        """Show how many rows a site says that it has; what it says first holds."""
+        rows = facts.get(TRAINING_ROWS)
+        if not isinstance(rows, int) or not 0 <= rows <= LARGEST_COUNT:
+            return
+        known = self.training_rows.setdefault(client_id, rows)
+        more = f", and counts for {known}, which it said first" if rows > known else ""
+        logging.getLogger(__name__).info(
+            "site %s has %d training rows%s", self._names[client_id], rows, more
+        )
 
     def _judge_site(self, name: str, reply: Message) -> None:
         if reply.has_error():

@@ -13,8 +13,6 @@ from fedsuite.rounds.stage import Stage, State
 
 logger = ServerLogger(__name__)
 
-STAYS = "the model stays as it was"
-
 
 class QuorumMissed(Exception):
     """An exchange with too few good replies.
@@ -89,8 +87,8 @@ class Quorum(Stage):
                 f"reply; last reason: {reason}"
             )
 
-    def miss(self, server_round: int, missed: QuorumMissed, then: str = STAYS) -> None:
-        """Count a round that missed the quorum; ``then`` says what becomes of the model.
+    def miss(self, server_round: int, missed: QuorumMissed) -> None:
+        """Count a round that missed the quorum.
 
         Raises
         ------
@@ -101,7 +99,10 @@ class Quorum(Stage):
         self.failed_rounds += 1
         needed = missed.reason if missed.least else f"quorum {self.needed}"
         logger.warning(
-            "round %d: %d good replies, %s: %s", server_round, missed.good, needed, then
+            "round %d: %d good replies, %s: the model stays as it was",
+            server_round,
+            missed.good,
+            needed,
         )
         if self.failed_rounds >= self.max_failed_rounds:
             least = missed.least or f"the quorum of {self.needed}"

@@ -1,17 +1,18 @@
 """The way back from a poisoned round, to the last model that clients could train from.
 
-One reply may move the model so far that nobody can train from it: all losses of the next
-round are infinite, and the clients who say so are the honest ones. A step of the server is
-*doubtful* where it is much longer than any before. Behind a doubtful step the server keeps
-what it had, until the next round shows that clients can train from the new model. If most
-cannot, the old model takes the new one's place, with what the method, momentum, FedVARP and
-the guard remembered then.
+Lies may move the model so far that nobody can train from it: all losses are infinite, or
+far above those of the first model, and the clients who say so are the honest ones. Where a
+client's update was much longer than the others', the server keeps what it had before that
+step. It goes on keeping it while the clients' losses are above those of the first round.
+If most clients cannot train any more, the old model takes the new one's place, with what
+the method, momentum, FedVARP and the guard remembered then. The clients whose updates were
+the longest sit out for a while. Nobody else is to blame, and no round is counted as failed.
 
 What clients keep stays as they have it, because an older version may be gone. A control
-variate's mean on the server is then a round behind the clients' own.
+variate's mean on the server is then a few rounds behind the clients' own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -20,23 +21,17 @@ from flwr.app import ArrayRecord
 from typing_extensions import override
 
 from fedsuite.messages.array_records import to_arrays, to_record
-from fedsuite.messages.records import Arrays
-from fedsuite.rounds.changes import length
 from fedsuite.rounds.exchange import Rejection
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.quorum import QuorumMissed
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.stage import Stage, State
 
-FAR = 10.0
-"""Longest steps so far beyond which a step is doubtful, and medians beyond which an update
-is suspected."""
+FAR = 3.0
+"""Medians beyond which an update is suspected, if it is half as long as the longest."""
 
-EXPLODED = 100.0
-"""Largest median losses so far, of at least 1, beyond which a client cannot train.
-
-A loss that was tiny grows a hundredfold in honest runs too.
-"""
+EXPLODED = 3.0
+"""First losses, of at least 1, beyond which a client cannot train."""
 
 _NO_TRAINING = (
     "most clients cannot train from the model that they got",
@@ -60,7 +55,7 @@ class Kept:
     states
         What the method, momentum, FedVARP and the guard remembered, by name.
     suspects
-        Client to why its reply of the doubtful round is suspected.
+        Client to why its reply to the step that followed is suspected.
     """
 
     server_round: int
@@ -77,7 +72,7 @@ class Kept:
 
 
 class Recovery(Stage):
-    """Judges the server's steps, and keeps what it had before a doubtful one.
+    """Keeps what the server had before a step that a far longer update was in.
 
     Attributes
     ----------
@@ -91,7 +86,8 @@ class Recovery(Stage):
         self.kept: Kept | None = None
         self.model: ArrayRecord | None = None
         self._now: Kept | None = None
-        self._longest = self._doubtful = self._loss = 0.0
+        self._first_loss = 0.0
+        self._resting: dict[int, int] = {}
 
     def begin(self, now: Kept | None) -> None:
         """Hear that a round begins.
@@ -110,74 +106,83 @@ class Recovery(Stage):
         not_finite = (r for r in report.rejections if r.kind is Kind.NOT_FINITE)
         failed = {r.client_id for r in not_finite} - {None}
         failed = failed.union(*(report.left_out.get(name, ()) for name in _LOSSES))
-        losses = _losses(report)
-        limit = EXPLODED * max(self._loss, 1.0)
-        exploded = [loss for loss in losses if self._loss and loss > limit]
+        limit = EXPLODED * max(self._first_loss, 1.0)
+        exploded = [loss for loss in _losses(report) if self._first_loss and loss > limit]
         return len(failed) + len(exploded)
 
     def must_go_back(self, report: PhaseReport) -> bool:
-        """Return whether most clients cannot train from the model of a doubtful step."""
+        """Return whether most clients cannot train, and an older model is kept."""
         return self.kept is not None and 2 * self.who_cannot_train(report) > max(
             report.num_asked, 1
         )
 
     def check(self, report: PhaseReport) -> None:
-        """Raise QuorumMissed if most clients cannot train from a doubtful step's model."""
+        """Raise QuorumMissed if most clients cannot train, and the run must go back."""
         if self.must_go_back(report):
             raise QuorumMissed(Kind.NO_TRAINING, 0, *_NO_TRAINING)
 
-    def is_doubtful(self, old: Arrays, new: Arrays, report: PhaseReport) -> bool:
-        """Take note of a step that the model takes; return whether it is doubtful."""
+    def note(self, report: PhaseReport) -> None:
+        """Take note of the replies of a round whose step counts."""
         if self._now is None:
-            return False
+            return
         losses = _losses(report)
-        if losses:
-            self._loss = max(self._loss, float(np.median(losses)))
-        # Clients trained from where the last step led.
-        self._longest = max(self._longest, self._doubtful)
-        self.kept, self._doubtful = None, 0.0
-        step = length(new, old)
-        if step <= FAR * (self._longest or max(length(old, {}), 1.0)):
-            self._longest = max(self._longest, step)
-            return False
-        self._doubtful = step
-        self.kept = replace(self._now, suspects=_suspects(report))
-        return True
+        loss = float(np.median(losses)) if losses else 0.0
+        self._first_loss = self._first_loss or loss
+        suspects = _suspects(report)
+        if self.kept is None or loss <= max(self._first_loss, 1.0):
+            self.kept = replace(self._now, suspects=suspects) if suspects else None
 
-    def go_back(self, server_round: int, report: PhaseReport) -> tuple[Kept, str]:
-        """Return what the server had before the doubtful step, and the story in a line."""
+    def go_back(
+        self, server_round: int, report: PhaseReport, rest: int
+    ) -> tuple[Kept, str]:
+        """Return what the server had before a suspected step, and the story in a line.
+
+        Parameters
+        ----------
+        server_round, report
+            The round in which clients cannot train.
+        rest
+            Number of rounds that suspects sit out.
+        """
         assert self.kept is not None
-        kept, self.kept, self._doubtful = self.kept, None, 0.0
+        kept, self.kept = self.kept, None
         self.model = kept.model
-        names = {k: report.names.get(k, k) for k in kept.suspects}
-        suspects = "; ".join(
-            f"client {names[k]}: {why}" for k, why in kept.suspects.items()
-        )
         for client_id, why in kept.suspects.items():
             report.suspected.append(Rejection(server_round, client_id, Kind.SUSPECTED, why))
+            self._resting[client_id] = server_round + rest
+        suspects = "; ".join(
+            f"client {report.names.get(k, k)}: {why}" for k, why in kept.suspects.items()
+        )
+        until = f", who sit out until round {server_round + rest}" if rest else ""
         return kept, (
             f"{self.who_cannot_train(report)} of {report.num_asked} clients cannot train "
-            f"from the model of round {kept.server_round + 1}: {kept.name} takes its "
-            "place. They are not to blame. Suspected: "
-            f"{suspects or 'nobody, all updates were alike'}"
+            f"from the model that they got: {kept.name} takes its place. They are not to "
+            f"blame. Suspected{until}: {suspects}"
         )
+
+    def awake(self, client_ids: Sequence[int], server_round: int) -> list[int]:
+        """Return the clients that do not sit out; all, if most of them would."""
+        awake = [k for k in client_ids if self._resting.get(k, 0) < server_round]
+        return awake if 2 * len(awake) > len(client_ids) else list(client_ids)
 
     @override
     def state(self) -> State:
-        numbers = [self._longest, self._doubtful, self._loss]
+        resting = {str(k): last for k, last in self._resting.items()}
+        remembered = {"first-loss": self._first_loss, "resting": resting}
         if self.kept is None:
-            return {"numbers": numbers}
+            return remembered
         kept = {
             "round": self.kept.server_round,
             "model": to_arrays(self.kept.model),
             "states": self.kept.states,
             "suspects": {str(k): why for k, why in self.kept.suspects.items()},
         }
-        return {"numbers": numbers, "kept": kept}
+        return {**remembered, "kept": kept}
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._longest, self._doubtful, self._loss = state["numbers"]
+        self._first_loss = float(state["first-loss"])
+        self._resting = {int(k): int(last) for k, last in state["resting"].items()}
         self.kept = None
         if kept := state.get("kept"):
             suspects = {int(k): why for k, why in kept["suspects"].items()}
@@ -191,10 +196,8 @@ def _losses(report: PhaseReport) -> list[float]:
 
 
 def _suspects(report: PhaseReport) -> dict[int, str]:
-    """Return the clients whose updates were far longer than the others', or the longest."""
+    """Return the clients whose updates were far longer than the others'."""
     ratios = report.of_clients("norm_ratio")
-    far = {k: ratio for k, ratio in ratios.items() if ratio > FAR}
-    if not far and ratios and max(ratios.values()) > min(ratios.values()):
-        longest = max(ratios, key=ratios.__getitem__)
-        far = {longest: ratios[longest]}
+    least = max(FAR, max(ratios.values(), default=0.0) / 2)
+    far = {k: ratio for k, ratio in ratios.items() if ratio > least}
     return {k: f"its update was {ratio:.3g} medians long" for k, ratio in far.items()}

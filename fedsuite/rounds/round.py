@@ -4,6 +4,7 @@
 is in :meth:`RoundStrategy.stages` and :meth:`RoundStrategy.counting`.
 """
 
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,12 @@ from flwr.serverapp import Grid
 from typing_extensions import override
 
 from fedsuite.core.errors import RunError
+from fedsuite.core.keys import AUTO
 from fedsuite.core.logs import ServerLogger
 from fedsuite.messages.array_records import own_record, to_arrays, to_record
 from fedsuite.messages.records import ARRAYS, EVALUATE, TRAIN, Arrays
 from fedsuite.messages.versions import version_name
+from fedsuite.rounds.average import HALF
 from fedsuite.rounds.central_privacy import CentralPrivacy
 from fedsuite.rounds.contract import MethodContract
 from fedsuite.rounds.exchange import (
@@ -29,7 +32,7 @@ from fedsuite.rounds.fedvarp import UpdateMemory
 from fedsuite.rounds.first_exchange import FirstExchanges
 from fedsuite.rounds.flower_clipping import CLIPPING_NORM, check_exchange, check_hello
 from fedsuite.rounds.gathering import gathered
-from fedsuite.rounds.guard import Guard, Limit
+from fedsuite.rounds.guard import BELIEVED, BELIEVED_COUNT, Guard, Limit
 from fedsuite.rounds.infinite_entries import InfiniteEntries, all_finite
 from fedsuite.rounds.kinds import Kind
 from fedsuite.rounds.membership import Directory, Members
@@ -67,10 +70,11 @@ class RoundStrategy(MethodContract):
         self.remarks = Remarks()
         self.update_norms = UpdateNorms()
         self.guard = Guard(
-            Limit.parse("max_examples", self.max_examples),
-            Limit.parse("max_update_norm", self.max_update_norm),
-            self.claims(),
+            Limit.parse("max_examples", self.max_examples, BELIEVED_COUNT),
+            Limit.parse("max_update_norm", self.max_update_norm, BELIEVED),
             self.remarks.bounded,
+            ChainMap(dict(self.training_rows), self.directory.training_rows),
+            largest_share=HALF if self.max_client_weight == AUTO else 1.0,
         )
         train, evaluate = self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn
         self.metric_means = {
@@ -144,6 +148,8 @@ class RoundStrategy(MethodContract):
         """Return the clients that take part in a phase, sorted."""
         members, sampling = self.members(), self.sampling[phase]
         if phase != TRAIN or self.privacy is None:
+            if phase == TRAIN:
+                members = self.recovery.awake(members, self.server_round)
             return sampling.draw(members, self.server_round)
         self.privacy.open_account(members, sampling.count(len(members)), self.num_rounds)
         return self.privacy.draw(members, self.server_round)
@@ -399,13 +405,12 @@ class RoundStrategy(MethodContract):
 
     def _stepped(self, new: Arrays | None, report: PhaseReport) -> Arrays | None:
         """Return the model after the server's step, None if it stays as it was."""
-        doubtful = False
         if new is not None:
             new = self.optimizer.step(self._arrays, new)
             if all(map(all_finite, new.values())):
-                for stage in (self.optimizer, *self.corrections):
+                for stage in (self.optimizer, *self.corrections, self.guard):
                     stage.counted()
-                doubtful = self.recovery.is_doubtful(self._arrays, new, report)
+                self.recovery.note(report)
             else:
                 reason = "the new model holds NaN or infinity: the old one stays"
                 logger.warning("round %d: %s", self.server_round, reason)
@@ -417,7 +422,7 @@ class RoundStrategy(MethodContract):
             if report.num_asked and not report.rows:
                 self.round_metrics[FAILED] = 1.0
             self.judge.heard(self.server_round, report)
-        elif not doubtful:
+        else:
             self.judge.failed_rounds = 0
         if new is None:
             self.discarded()
@@ -446,11 +451,11 @@ class RoundStrategy(MethodContract):
         if not self.recovery.must_go_back(report):
             self.judge.miss(self.server_round, missed)
             return
-        kept, story = self.recovery.go_back(self.server_round, report)
+        rest = self.suspect_rounds
+        kept, story = self.recovery.go_back(self.server_round, report, rest)
         logger.warning("round %d: %s", self.server_round, story)
         self.restore_states(kept.states)
         self.round_metrics["went_back_to"] = float(kept.server_round)
-        self.judge.miss(self.server_round, missed, "the last good model comes back")
 
     def _kept(self, server_round: int, arrays: ArrayRecord) -> Kept:
         """Return what the server has before a round, to go back to."""

@@ -1,10 +1,7 @@
 """The keys of every round on the server, and those that many methods share."""
 
-import math
-
 from fedsuite.core.settings import Declared, key
 from fedsuite.rounds.average_keys import AverageKeys
-from fedsuite.rounds.guard import BELIEVED_LOSS, NO_LIMIT, Limit
 from fedsuite.rounds.privacy_rules import PrivacyKeys
 from fedsuite.rounds.server_optimizer import WITH_MOMENTUM, ServerOptimizerKeys
 
@@ -24,6 +21,12 @@ class RoundSettings(AverageKeys, ServerOptimizerKeys, PrivacyKeys):
         help="rounds in a row below the quorum before the run ends with an error",
         minimum=1,
     )
+    suspect_rounds: int = key(
+        default=10,
+        help="rounds that a client sits out after the model had to go back to the one "
+        "before its far longer update; 0 asks it on",
+        minimum=0,
+    )
     connect_timeout: float = key(
         local=True, default=600.0, help="seconds to wait for SuperNodes", above=0.0
     )
@@ -36,15 +39,16 @@ class RoundSettings(AverageKeys, ServerOptimizerKeys, PrivacyKeys):
     max_examples: float | str = key(
         default="auto",
         help="most examples that a client counts with: a number, or medians of the round; "
-        "auto counts a client that claims more than 100 medians as the median",
+        "auto counts a client that claims more than 100 medians as the median; no client "
+        "counts with more than the server knows that it has, unless this is off",
         above=0.0,
         words=("median x 3", "off"),
     )
     max_update_norm: float | str = key(
         default="auto",
-        help="longest update, change of a control variate or gradient of a client; longer "
-        "ones are scaled down: a number, or medians of the round, which is then held in "
-        "memory; auto scales one of more than 100 medians to the median",
+        help="longest update of a client, and longest other arrays; longer ones are scaled "
+        "down: a number, or medians of the round, which is then held in memory; auto "
+        "scales one of more than 10 medians to the median",
         above=0.0,
         words=("median x 3", "off"),
     )
@@ -59,27 +63,3 @@ class ServerRate(Declared):
         above=0.0,
         needs=WITH_MOMENTUM,
     )
-
-
-class LossRatio(Declared):
-    """What a loss can do, for methods that weigh clients by their losses."""
-
-    max_loss_ratio: float | str = key(
-        default="auto",
-        help="largest weight that a loss can give a client, in weights of the client of "
-        "median loss; auto counts a loss of more than 4 medians of any round so far as the "
-        "median",
-        minimum=1.0,
-        words=("off",),
-    )
-
-    @property
-    def loss_ratio(self) -> float:
-        """The largest ratio of weights; infinite where no number is given."""
-        ratio = self.max_loss_ratio
-        return math.inf if isinstance(ratio, str) else ratio
-
-    @property
-    def loss_limit(self) -> Limit:
-        """What the guard believes of a loss."""
-        return NO_LIMIT if self.max_loss_ratio == "off" else BELIEVED_LOSS

@@ -109,32 +109,30 @@ def least_form_on_simplex(matrix: Vector) -> Vector:
     return point / float(point.sum())
 
 
-def capped_shares(weights: Vector, largest: float) -> Vector:
-    """Return weights as shares of 1 of which none is above ``largest``.
+def capped_shares(weights: Vector, largest: float | Vector) -> Vector:
+    """Return weights as shares of 1 of which none is above its ``largest``.
 
-    What is cut off goes to the others in proportion, so that the order stays. With fewer
-    than 1 / largest weights above 0 these get equal shares.
+    What is cut off goes to the others in proportion, so that the order stays. Where all
+    limits of weights above 0 come to less than 1, these get shares in proportion to their
+    limits.
 
     Parameters
     ----------
     weights
         At least one, >= 0, not all 0.
     largest
-        Above 0; 1 or more only divides by the sum.
+        Above 0: one limit for all, or one for each. 1 or more is no limit.
     """
     shares: Vector = weights / weights.sum()
-    if largest >= 1:
-        return shares
+    limits = np.broadcast_to(np.asarray(largest, np.float64), shares.shape)
     positive = shares > 0
-    if largest * positive.sum() <= 1:
-        equal: Vector = positive / positive.sum()
-        return equal
+    whole = limits[positive].sum()
+    if whole <= 1:
+        return np.where(positive, limits / whole, 0.0)
     fixed = np.zeros(len(shares), dtype=bool)
-    while True:
-        rest = 1.0 - largest * fixed.sum()
-        scaled = np.where(fixed, largest, shares * (rest / shares[~fixed].sum()))
-        over = (scaled > largest) & ~fixed
-        if not over.any():
-            capped: Vector = scaled
-            return capped
+    scaled = shares
+    while (over := (scaled > limits) & ~fixed).any():
         fixed |= over
+        rest = 1.0 - limits[fixed].sum()
+        scaled = np.where(fixed, limits, shares * (rest / shares[~fixed].sum()))
+    return scaled

@@ -48,7 +48,7 @@ def read_ahead_from_context(context: Context, client_ids: Sequence[int]) -> None
     _worker_from(context).read_ahead(context, client_ids)
 
 
-def fingerprints_from_context(context: Context) -> Mapping[str, str]:
+def fingerprints_from_context(context: Context) -> Mapping[str, str | int]:
     """Return the fingerprints of a node's hello; load data for hashes or checks alone."""
     experiment = node_experiment(context.run_config, context.node_config)
     warn_of_ignored_paths(context.run_config, experiment)

@@ -228,6 +228,7 @@ def build_strategy(experiment: Experiment, parts: ServerParts) -> FederatedStrat
             min_available_nodes=1,
             identity="registered" if own_nodes else "partition",
             site_names=data.site_names,
+            training_rows=data.rows_of_sites or parts.training_rows,
             source_hash=source_hash(),
             plug_ins=fingerprint(experiment.values),
             public_fingerprint=parts.public.fingerprint if parts.public else None,

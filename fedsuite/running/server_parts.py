@@ -1,7 +1,8 @@
 """Parts of a run that strategies may take as keywords beside their keys."""
 
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 from fedsuite.core.errors import ConfigError, Refused
 from fedsuite.data import FederatedData, Split
 from fedsuite.data.public import PublicData
+from fedsuite.data.rows import Rows
 from fedsuite.experiment.data_and_models import network_model
 from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
@@ -43,6 +45,8 @@ class ServerParts:
         Number of classes.
     buffers
         Names of the arrays that are buffers of the networks.
+    training_rows
+        Client to its number of training rows, where the server divides the data.
     """
 
     groups: ParameterGroups | None = None
@@ -51,6 +55,7 @@ class ServerParts:
     public: PublicData | None = None
     num_classes: int = 0
     buffers: frozenset[str] = frozenset()
+    training_rows: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def public_rows(self) -> int:
@@ -90,7 +95,13 @@ def server_parts(
         public_data(experiment, data),
         data.num_classes,
         networks.buffers if networks else buffer_names(model),
+        {} if experiment["sites"] else dict(enumerate(_sizes(data))),
     )
+
+
+def _sizes(data: FederatedData) -> list[int]:
+    sizes: list[int] = Rows.of(data.partition.train).sizes.tolist()
+    return sizes
 
 
 def _check_feature_term(

@@ -26,7 +26,7 @@ from fedsuite.experiment.experiment import Experiment
 from fedsuite.experiment.run_settings import RunSettings
 from fedsuite.messages.array_records import num_bytes
 from fedsuite.messages.decomposition import clients_take_part
-from fedsuite.messages.records import Arrays
+from fedsuite.messages.records import TRAINING_ROWS, Arrays
 from fedsuite.models.arrays import buffer_names, load_arrays, model_arrays
 from fedsuite.models.assignment import experiment_networks
 from fedsuite.models.groups import parameter_groups
@@ -198,21 +198,24 @@ class Worker:
         if not self._experiment["sites"]:
             self._data.read_ahead(client_ids)
 
-    def fingerprints(self, context: Context) -> Mapping[str, str]:
-        """Return fingerprints of public data and plug-ins, if any, for a node's hello."""
+    def fingerprints(self, context: Context) -> Mapping[str, str | int]:
+        """Return the node's part of its hello: hashes of code and data, a site's rows."""
         return self._fingerprints
 
     @cached_property
-    def _fingerprints(self) -> Mapping[str, str]:
+    def _fingerprints(self) -> Mapping[str, str | int]:
         # Very many nodes of one process ask for them.
         public = self._data.public_set()
         of_public = {"public": public.fingerprint} if len(public) else {}
         of_plug_ins = plug_in_fingerprint(self._experiment)
-        return {**of_plug_ins, **of_public, **self._column_fingerprint()}
+        of_site: dict[str, str | int] = {}
+        if self._site is not None:
+            # A node with a site has the site's rows under any client number.
+            of_site[TRAINING_ROWS] = len(self._data.client(0).train)
+        return {**of_plug_ins, **of_public, **of_site, **self._column_fingerprint()}
 
     def _column_fingerprint(self) -> dict[str, str]:
         """Return a hash of this site's columns; the names are told to its own log."""
-        # A node with a site has the site's rows under any client number.
         columns = self._data.client(0).columns if self._site is not None else ()
         if self._site is None or not columns:
             return {}

@@ -37,8 +37,8 @@ ClientFn = Callable[[Context, int], Answering]
 ReadAhead = Callable[[Context, Sequence[int]], None]
 """Reads the rows of a message's clients, before the first of them answers."""
 
-Fingerprints = Callable[[Context], Mapping[str, str]]
-"""Returns the hashes of data and code that a node adds to its hello."""
+Fingerprints = Callable[[Context], Mapping[str, str | int]]
+"""Returns the hashes of data and code, and the rows, that a node adds to its hello."""
 
 logger = logging.getLogger(__name__)
 

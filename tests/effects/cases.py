@@ -82,7 +82,7 @@ OTHERS: Mapping[str, tuple[Value, ...]] = {
     "lp-proj-inner-steps": (2,),
     "max-examples": (1.0,),
     "max-failed-rounds": (1,),
-    "max-loss-ratio": (1.0,),
+    "max-share-ratio": (1.0,),
     "max-update-norm": (0.001,),
     "model": ("linear",),
     "num-clients": (4,),

@@ -27,7 +27,7 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "max-client-weight": (0.5,),
     "discriminator-widths": ("8",),
     "max-update-norm": (7.0,),
-    "max-loss-ratio": (7.0,),
+    "max-share-ratio": (7.0,),
     "public-dir": ("/srv",),
     "sites": ("a, b",),
     "site-dirs": ("/srv",),

@@ -16,8 +16,10 @@ from fedsuite.messages.records import (
     ARRAYS,
     Arrays,
 )
+from fedsuite.rounds.average import Counted
 from fedsuite.rounds.average_keys import AVERAGE_KEYS, liars_of
 from fedsuite.rounds.quorum import QuorumMissed
+from fedsuite.rounds.simplex import capped_shares
 from fedsuite.rounds.validation import ClientReply
 from fedsuite.strategies import load_strategy
 from fedsuite.strategies.averaging.fedavg import FedAvg
@@ -51,7 +53,7 @@ def model(value: Any) -> Arrays:
 
 
 def averaged(strategy: FedAvg, given: list[ClientReply]) -> Arrays:
-    found = strategy.average(iter(given))
+    found = strategy.average(given)
     assert found is not None
     return found
 
@@ -98,18 +100,70 @@ def test_a_rule_withstands_a_liar_that_the_mean_follows(aggregator: Any, mix: An
 def test_auto_leaves_liars_less_than_half() -> None:
     """A claim of 1,000 buys one liar of five a third: 1 / (2 x 1 + 1)."""
     strategy = FedAvg(aggregator="median", liars=1)
-    capped = strategy.averaging.capped(np.array([1.0, 1, 1, 1, 1000]))
+    capped = strategy.averaging.shares(np.array([1.0, 1, 1, 1, 1000]))
     np.testing.assert_allclose(capped, [1 / 6] * 4 + [1 / 3])
     weights = np.array([5.0, 3.0, 1.0, 1.0])
     np.testing.assert_allclose(
-        FedAvg(max_client_weight=0.4).averaging.capped(weights), [0.4, 0.36, 0.12, 0.12]
+        FedAvg(max_client_weight=0.4).averaging.shares(weights), [0.4, 0.36, 0.12, 0.12]
     )
-    assert FedAvg().averaging.capped(weights) is weights
+    assert FedAvg().averaging.shares(weights) is weights
+
+
+@pytest.mark.parametrize("heavy", range(5))
+def test_no_client_of_four_or_more_outweighs_the_others(heavy: int) -> None:
+    """1,990 examples beside 20 each: half of the mean, whoever comes when."""
+    values, counts = [(1.0, 0.0)] * 5, [20.0] * 5
+    values[heavy], counts[heavy] = (3.0, 0.0), 1990.0
+    given = replies(values, counts)
+    assert averaged(FedAvg(), given)["weight"][0] == pytest.approx(2.0)
+    free = averaged(FedAvg(max_client_weight=1.0), given)["weight"][0]
+    assert free == pytest.approx((80 + 3 * 1990) / 2070)
+    few = averaged(FedAvg(), replies(values[:3], [20.0, 20.0, 1990.0]))["weight"][0]
+    assert few == pytest.approx(
+        (np.array([20, 20, 1990]) @ [v[0] for v in values[:3]]) / 2030
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "binds"), [((99, 33, 33, 34), 0), ((101, 33, 33, 34), 1)]
+)
+def test_half_binds_just_beyond_half(counts: Any, binds: int) -> None:
+    given = replies([(1.0, 0.0)] * 4, counts)
+    strategy = FedAvg()
+    assert averaged(strategy, given)["weight"][0] == pytest.approx(1.0)
+    assert strategy.averaging._told == bool(binds)
+
+
+@pytest.mark.parametrize("others", [1.98, 2.02])
+def test_claims_move_a_share_to_twice_that_of_the_size(others: float) -> None:
+    """Sizes 10, 20, 30, 40 give the first a tenth: what it claims gives it two tenths."""
+    sizes = np.array([10.0, 20, 30, 40])
+    lie = others * 10 / (1 - others / 10)  # So that its share is others / 10.
+    weights = sizes * (lie * 0.9 / 10 / 1, 1, 1, 1)
+    shares = TERM().averaging.shares(weights, sizes)
+    first = weights[0] / weights.sum()
+    assert first == pytest.approx(others / 10)
+    if others < 2:
+        assert shares is weights
+    else:
+        np.testing.assert_allclose(shares, [0.2, *(0.8 * sizes[1:] / 90)], rtol=1e-6)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e300), st.floats(1, 1e6)), min_size=4, max_size=9))
+def test_the_bounds_hold_whatever_is_claimed(pairs: list[tuple[float, float]]) -> None:
+    weights, sizes = map(np.array, zip(*pairs, strict=True))
+    shares = TERM().averaging.shares(weights, sizes)
+    if not weights.any():
+        return
+    with np.errstate(over="ignore"):
+        shares = shares / shares.sum()
+    usual = capped_shares(sizes, 0.5)
+    assert (shares <= np.minimum(2 * usual, 0.5) * (1 + 1e-6)).all()
 
 
 def test_who_has_no_weight_counts_nowhere() -> None:
     """Not even among the clients of whom a share may lie."""
-    capped = FedAvg(aggregator="median").averaging.capped
+    capped = FedAvg(aggregator="median").averaging.shares
     found = capped(np.array([9.0, 1, 1, 1, 1, 0, 0, 0, 0, 0]))
     np.testing.assert_allclose(found, [1 / 3] + [1 / 6] * 4 + [0] * 5)
     given = replies([*SEVEN[:3], *[(1e38, -1e38)] * 4], [1, 1, 1, 0, 0, 0, 0])
@@ -129,33 +183,34 @@ def test_mixing_comes_before_the_rule() -> None:
 def test_multi_krum_keeps_weights() -> None:
     averaging = FedAvg(aggregator="multi-krum", liars=1, max_client_weight=1.0).averaging
     given = replies([(1.0, 0), (2.0, 0), (3.0, 0), (4.0, 0), (99.0, 0)], [1, 2, 1, 1, 1])
-    average = averaging.of_all([(reply, reply.num_examples) for reply in given])
+    counted = [Counted(r, r.num_examples, r.num_examples) for r in given]
+    average = averaging.of_all(counted)
     assert average.weights == {0: 1, 1: 2, 2: 1, 3: 1, 4: 0}
 
 
 def test_the_cap_holds_whatever_made_the_weights() -> None:
     """A loss of 10 beside ones of 1 buys all of FedEBA at temperature 0.1."""
     losses, sizes = [1.0, 1, 1, 1, 10], [10.0] * 5
-    free = FedEBA(effective_clients=0.0, max_loss_ratio="off")
+    free = FedEBA.of_paper()
     free.server_round = 1
     assert free.weights_of(losses, sizes)[-1] == pytest.approx(1)
-    bound = FedEBA(effective_clients=0.0, max_loss_ratio="off", max_client_weight=0.4)
+    bound = FedEBA(effective_clients=0.0, max_share_ratio="off", max_client_weight=0.4)
     bound.server_round = 1
     np.testing.assert_allclose(bound.weights_of(losses, sizes), [0.15] * 4 + [0.4])
+    usual = FedEBA(effective_clients=0.0)
+    usual.server_round = 1
+    np.testing.assert_allclose(usual.weights_of(losses, sizes), [0.15] * 4 + [0.4])
 
 
 def test_the_mean_takes_one_model_at_a_time() -> None:
-    strategy, alive = FedAvg(), []
-
-    def stream():
-        for reply in replies(SEVEN):
-            alive.append(reply.client_id)
-            yield reply
-            assert len(strategy.averaging.streams and alive) == reply.client_id + 1
-
-    strategy.average(stream())
-    assert strategy.averaging.streams
+    """It holds the heaviest beside the sum, and no other."""
+    average = FedAvg().averaging.begin()
+    for reply in replies(SEVEN, [1, 5, 2, 1, 1, 1, 1]):
+        average.add(reply, reply.num_examples, reply.num_examples)
+        assert not average._counted
+    assert average._heaviest.reply.client_id == 1
     assert not FedAvg(max_client_weight=0.5).averaging.streams
+    assert not TERM().averaging.streams and TERM.of_paper().averaging.streams
 
 
 def test_shares_of_liars_are_rounded_up() -> None:
@@ -188,8 +243,8 @@ def test_what_cannot_work_is_refused_in_one_line(keys: dict[str, Any], reason: s
 def test_a_constructor_refuses_too() -> None:
     with pytest.raises(ValueError, match="needs 7 clients in a round where 2 may lie"):
         FedAvg(aggregator="multi-krum", liars=2, clients_per_round=6)
-    with pytest.raises(ValueError, match=r"max_client_weight = .* has no effect with QFFL"):
-        QFFL(max_client_weight=0.5)
+    with pytest.raises(ValueError, match=r"aggregator = .* has no effect with QFFL"):
+        QFFL(aggregator="median")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +286,7 @@ def test_methods_of_another_rule_refuse_every_key() -> None:
     }
     for name in METHODS:
         strategy = load_strategy(METHODS[name])
-        others = {"fedeba-plus", "prac-fedeba-plus"}
+        others = {"fedeba-plus", "prac-fedeba-plus", "qffl", "fednova"}
         given = {"aggregator": "trimmed-mean", "liars": 0.1, "mix": "nearest"}
         given |= {"max-client-weight": 0.5, "fedbuff-size-weights": True}
         given |= {"method": name, "clients-per-round": 0}
@@ -266,9 +321,11 @@ def test_rows_have_the_weight_that_counted() -> None:
     trace = run(FedAvg(fraction_evaluate=0.0), TamperingGrid(app, 4), 1)
     rows = trace.reports[0].train.rows
     assert [row["weight"] for row in rows] == [0.2, 0.4, 0.2, 0.2]
-    assert [row["clipped"] for row in rows] == [0, 0, 0, 0]
+    # 100 is 50 of the lower medians, 2: it counts as one.
+    assert [row["clipped"] for row in rows] == [0, 0, 0, 1]
     app = matrix_app(values=(1.0, 2.0, 4.0, 3.0, 100.0), counts=(1, 1, 1, 1, 1))
-    strategy = FedAvg(fraction_evaluate=0.0, aggregator="multi-krum", liars=1)
+    keys = {"aggregator": "multi-krum", "liars": 1, "max_update_norm": "off"}
+    strategy = FedAvg(fraction_evaluate=0.0, **keys)
     trace = run(strategy, TamperingGrid(app, 5), 1)
     assert [row["weight"] for row in trace.reports[0].train.rows] == [0.25] * 4 + [0.0]
     assert trace.weights == [2.5]

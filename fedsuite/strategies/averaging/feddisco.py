@@ -15,7 +15,7 @@ they are FedAvg's; the authors' code fails there.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ from fedsuite.method import (
     ClientReply,
     GatheredStrategy,
     OneOf,
+    ShareRatio,
     Vector,
     examples_of,
     key,
@@ -62,7 +63,7 @@ def discrepancy_weights(
     return weights if weights.any() else examples
 
 
-class FedDISCO(GatheredStrategy):
+class FedDISCO(ShareRatio, GatheredStrategy):
     """FedAvg with weights lowered by how far a client's labels are from uniform."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -90,6 +91,10 @@ class FedDISCO(GatheredStrategy):
     @override
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         return {DISCREPANCY: (0.0, math.inf)}
+
+    @override
+    def claims(self) -> Collection[str]:
+        return (DISCREPANCY,)
 
     @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:

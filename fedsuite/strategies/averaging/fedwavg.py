@@ -17,7 +17,7 @@ FedAvg's.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -30,6 +30,7 @@ from fedsuite.method import (
     ClientNeeds,
     ClientReply,
     GatheredStrategy,
+    ShareRatio,
     Vector,
     examples_of,
     key,
@@ -52,7 +53,7 @@ def forgetting_weights(examples: Vector, forgotten: Vector, alpha: float) -> Vec
     return weights
 
 
-class FedwAvg(GatheredStrategy):
+class FedwAvg(ShareRatio, GatheredStrategy):
     """FedAvg with a part of the weights given by forgetting events."""
 
     READING: ClassVar[str] = "our reading of the abstract"
@@ -76,6 +77,10 @@ class FedwAvg(GatheredStrategy):
     @override
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         return {FORGOTTEN: (0.0, math.inf)}
+
+    @override
+    def claims(self) -> Collection[str]:
+        return (FORGOTTEN,)
 
     @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:

@@ -36,12 +36,14 @@ threshold is ours; 0 is the paper's. An absent client, which the paper does not 
 keeps its w_k, and the mean is over those that answered.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 from typing_extensions import override
 
+from fedsuite.core.rules import Rule
 from fedsuite.method import (
     LARGEST_COUNT,
     SELECTED,
@@ -53,6 +55,8 @@ from fedsuite.method import (
     Exchange,
     Release,
     ScoredModel,
+    ShareRatio,
+    Unless,
     Value,
     key,
     state,
@@ -66,7 +70,7 @@ Order = Literal["paper", "code"]
 Ablation = Literal["none", "all-data", "single-dist", "correct-agg"]
 
 
-class FedAKD(FedAvg):
+class FedAKD(ShareRatio, FedAvg):
     """FedAvg of copies of the global model, each taught by a client's private model."""
 
     PRIVACY: ClassVar[Release] = Release(
@@ -115,6 +119,17 @@ class FedAKD(FedAvg):
         default="none", help="selection, local training or weights left out", told=TRAIN
     )
 
+    PAPER: ClassVar[dict[str, Value]] = {}
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("max-share-ratio", "fedakd-ablation"),
+            (Unless("fedakd-ablation", "correct-agg"),),
+            "its clients count by their examples",
+            "leave it out",
+            idle=True,
+        ),
+    )
+
     _examples: float = state(default_factory=float)
     _selected: float = state(default_factory=float)
 
@@ -123,6 +138,16 @@ class FedAKD(FedAvg):
         exchange = super().train_exchange(arrays, client_ids)
         bounds = {SELECTED: (0.0, LARGEST_COUNT)}
         return replace(exchange, expected=replace(exchange.expected, bounds=bounds))
+
+    @override
+    def claims(self) -> Collection[str]:
+        return (SELECTED,)
+
+    @property
+    @override
+    def share_ratio(self) -> float:
+        by_selected = self.fedakd_ablation == "correct-agg"
+        return super().share_ratio if by_selected else math.inf
 
     @override
     def begin_aggregation(self, arrays: Arrays) -> None:

@@ -11,23 +11,22 @@ Deviation: plain SGD alone, whose step weights are 1 each; momentum and Adam are
 Statistics of normalisation layers are averaged as in FedAvg.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
 
 from fedsuite.method import (
-    BELIEVED_COUNT,
     LARGEST_COUNT,
     NUM_STEPS,
     Arrays,
     ClientNeeds,
     ClientReply,
     GatheredStrategy,
-    Limit,
     NeededMetric,
     ServerRate,
+    ShareRatio,
     Value,
     Vector,
     by_client,
@@ -49,7 +48,22 @@ def normalised_step(updates: Vector, shares: Vector, steps: Vector) -> Vector:
     return float((shares * steps).sum()) * direction
 
 
-class FedNova(ServerRate, GatheredStrategy):
+def believed_steps(steps: Vector, sizes: Vector, ratio: float) -> Vector:
+    """Return claimed numbers of steps within what clients of these sizes may take.
+
+    Clients take as many steps as the median one, or so many more or fewer as they have
+    examples. A claim counts up to ``ratio`` >= 1 times the more of the two, and down to the
+    less of them over ``ratio``. A longer claim would lengthen all clients' steps, a shorter
+    one the client's own.
+    """
+    middle = (len(steps) - 1) // 2
+    median, size = np.sort(steps)[middle], np.sort(sizes)[middle]
+    least = np.minimum(sizes / size, 1.0) * median / ratio
+    most = np.maximum(sizes / size, 1.0) * median * ratio
+    return np.clip(steps, least, most)
+
+
+class FedNova(ShareRatio, ServerRate, GatheredStrategy):
     """FedAvg in which no client counts for more because it took more steps."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -57,6 +71,10 @@ class FedNova(ServerRate, GatheredStrategy):
     )
     FIXED: ClassVar[Mapping[str, Value]] = {"optimizer": "sgd", "momentum": 0.0}
     FIXED_REASON: ClassVar[str] = "its division by steps is that of plain SGD"
+
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("aggregator", "liars", "mix"), "its aggregation is a rule of its own"
+    )
 
     local_steps: int | None = given(
         default=None, help="local steps of each client; None takes the replies' num-steps"
@@ -67,16 +85,20 @@ class FedNova(ServerRate, GatheredStrategy):
         return {} if self.local_steps else {NUM_STEPS: (1.0, LARGEST_COUNT)}
 
     @override
-    def claims(self) -> Mapping[str, Limit]:
-        return {NUM_STEPS: BELIEVED_COUNT}
+    def claims(self) -> Collection[str]:
+        return () if self.local_steps else (NUM_STEPS,)
 
     @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
-        shares = examples_of(replies) / examples_of(replies).sum()
+        sizes = examples_of(replies)
+        weights = self.averaging.shares(sizes)
+        shares = weights / weights.sum()
         self.record_weights(by_client(replies, shares))
         known = self.local_steps
         steps = (
-            np.full(len(replies), float(known)) if known else metric_of(replies, NUM_STEPS)
+            np.full(len(replies), float(known))
+            if known
+            else believed_steps(metric_of(replies, NUM_STEPS), sizes, self.share_ratio)
         )
         step = normalised_step(client_updates(arrays, replies), shares, steps)
         return take_step(arrays, self.server_learning_rate * step, replies)

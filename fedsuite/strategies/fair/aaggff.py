@@ -38,13 +38,13 @@ from fedsuite.method import (
     Arrays,
     ClientReply,
     ConfigValue,
-    LossRatio,
     LossStrategy,
+    ShareRatio,
     Vector,
     key,
     state,
 )
-from fedsuite.rounds.simplex import capped_shares, minimize_on_simplex
+from fedsuite.rounds.simplex import minimize_on_simplex
 
 Setting = Literal["cross-device", "cross-silo"]
 
@@ -111,7 +111,7 @@ def silo_decision(
     )
 
 
-class AAggFF(LossRatio, LossStrategy):
+class AAggFF(ShareRatio, LossStrategy):
     """Mean of the models with weights that the server learns online."""
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
@@ -139,10 +139,12 @@ class AAggFF(LossRatio, LossStrategy):
         self.round_metrics["largest_to_least_weight"] = _ratio(decision)
         # Equal weights are exactly 1; where all are 0, clients count alike.
         weights = decision[answered]
-        if self.loss_ratio < math.inf and weights.any():
-            weights = capped_shares(weights, self.loss_ratio / len(weights))
         largest = weights.max()
         return self.average(replies, weights / largest if largest else weights + 1.0)
+
+    @override
+    def neutral_weight_of(self, reply: ClientReply) -> float:
+        return 1.0
 
     def _decide_device(self, responses: Vector, answered: Sequence[int]) -> None:
         memory = self._memory

@@ -17,7 +17,6 @@ their sum s: lambda <- s Pi(lambda / s + gamma F). With all clients this is the 
 step, and gamma means the same at any share of clients.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -29,13 +28,13 @@ from fedsuite.method import (
     Between,
     ClientReply,
     ConfigValue,
-    LossRatio,
     LossStrategy,
+    ShareRatio,
     Vector,
     key,
     state,
 )
-from fedsuite.rounds.simplex import capped_shares, project_to_simplex
+from fedsuite.rounds.simplex import project_to_simplex
 
 
 def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
@@ -52,7 +51,7 @@ def ascend(weights: Vector, losses: Vector, step: float) -> Vector:
     return total * project_to_simplex(weights / total + raised)
 
 
-class AFL(LossRatio, LossStrategy):
+class AFL(ShareRatio, LossStrategy):
     """Mean of the models with weights that chase the worst client."""
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
@@ -71,14 +70,19 @@ class AFL(LossRatio, LossStrategy):
         answered = [reply.client_id for reply in replies]
         old = np.array([self._lambda[client_id] for client_id in answered])
         new = ascend(old, self.losses_of(replies), self.afl_step)
-        if self.loss_ratio < math.inf and new.any():
-            # The median lambda may be 0: an equal share takes its place.
-            new = new.sum() * capped_shares(new, self.loss_ratio / len(new))
+        shares = self.averaging.shares(new, np.ones(len(new)))
+        if shares is not new:
+            # Nor does what clients claim add up from round to round.
+            new = new.sum() * shares
         self._lambda.update(zip(answered, new.tolist(), strict=True))
         self.round_metrics["largest_lambda"] = max(self._lambda.values())
         # Clients that all lost their weight count alike; equal weights are exactly 1.
         largest = new.max()
         return self.average(replies, new / largest if largest else np.ones(len(new)))
+
+    @override
+    def neutral_weight_of(self, reply: ClientReply) -> float:
+        return 1.0
 
     def _admit(self, client_ids: Sequence[int]) -> None:
         """Give new clients 1 / M each, taken from the others in proportion."""

@@ -49,7 +49,7 @@ Deviations and readings, each where the paper is silent or contradicts itself:
 - Running statistics of batch normalisation are averaged with the parameters' weights.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -66,12 +66,11 @@ from fedsuite.method import (
     ClientNeeds,
     ClientReply,
     Exchange,
-    Limit,
-    LossRatio,
     NeededMetric,
     OneOf,
     Release,
     ServerLogger,
+    ShareRatio,
     Unless,
     Value,
     Vector,
@@ -84,14 +83,12 @@ from fedsuite.method import (
     update_of,
     weighted_sum,
     with_statistics,
-    within_ratio,
 )
 from fedsuite.strategies.averaging.fedavg import FedAvg
 from fedsuite.strategies.fair.fedeba_equations import (
     Schedule,
     effective_clients,
     entropy_weights,
-    limit_to_median,
     temperature_at,
     temperature_for_clients,
 )
@@ -102,7 +99,7 @@ FLOWERS_LOSS = "train_loss"
 logger = ServerLogger(__name__)
 
 
-class FedEBA(LossRatio, FedAvg):
+class FedEBA(ShareRatio, FedAvg):
     """Entropy-based aggregation alone: FedEBA+ with alpha 0.
 
     A client's reply needs the model, its number of examples and its loss after training.
@@ -126,7 +123,10 @@ class FedEBA(LossRatio, FedAvg):
         "learning-rate-decay": 0.999,
     }
 
-    PAPER: ClassVar[Mapping[str, Value]] = {"effective-clients": 0.0}
+    PAPER: ClassVar[Mapping[str, Value]] = {
+        **ShareRatio.PAPER,
+        "effective-clients": 0.0,
+    }
 
     temperature: float = key(
         default=0.1,
@@ -239,8 +239,12 @@ class FedEBA(LossRatio, FedAvg):
         return weighted_sum(client_updates(arrays, replies), weights)
 
     @override
-    def claims(self) -> Mapping[str, Limit]:
-        return dict.fromkeys((self.loss_key, self.loss_before_key), self.loss_limit)
+    def claims(self) -> Collection[str]:
+        return (self.loss_key, self.loss_before_key)
+
+    @override
+    def neutral_weight_of(self, reply: ClientReply) -> float:
+        return reply.num_examples if self.size_prior else 1.0
 
     def losses_before(self, replies: Sequence[ClientReply]) -> list[float]:
         """Return the clients' losses before training."""
@@ -256,13 +260,13 @@ class FedEBA(LossRatio, FedAvg):
             else self._temperature_now()
         )
         self.round_metrics["temperature"] = temperature
-        bounded = within_ratio(counted, 1.0 / temperature, self.loss_ratio)
-        return self.averaging.capped(entropy_weights(bounded, temperature, prior))
+        weights = entropy_weights(counted, temperature, prior)
+        neutral = np.ones(len(counted)) if prior is None else np.asarray(prior, np.float64)
+        return self.averaging.shares(weights, neutral)
 
     def bounded(self, losses: Sequence[float]) -> Vector:
         """Return losses as they count: >= 0 and within the limits."""
-        counted = np.clip(np.asarray(losses, np.float64), 0.0, self.loss_clip or np.inf)
-        return limit_to_median(counted, self.loss_ratio)
+        return np.clip(np.asarray(losses, np.float64), 0.0, self.loss_clip or np.inf)
 
     def _tell_stand_ins(self, replies: Sequence[ClientReply]) -> None:
         """Say once that train_loss stands for the loss after training."""

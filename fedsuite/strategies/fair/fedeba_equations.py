@@ -59,24 +59,6 @@ def entropy_weights(
     return normalised
 
 
-def limit_to_median(losses: ArrayLike, ratio: float) -> Vector:
-    """Return losses >= 0, at most ``ratio`` >= 1 times their median.
-
-    No part of the paper: a bound on the influence of a client that reports a false loss.
-    The median of an even number is the lower of the middle two, so that of two clients
-    neither can raise it alone. An infinite ratio changes nothing.
-    """
-    values = _vector("losses", losses)
-    if not ratio >= 1:
-        raise ValueError(f"ratio = {ratio}: expected a number >= 1")
-    if ratio == math.inf:
-        return values
-    median = np.sort(values)[(len(values) - 1) // 2]
-    with np.errstate(over="ignore"):
-        limited: Vector = np.minimum(values, ratio * median)
-    return limited
-
-
 def effective_clients(weights: ArrayLike) -> float:
     r"""Return :math:`1 / \sum_i p_i^2`: n for uniform weights, 1 if one client has all."""
     values = _vector("weights", weights)

@@ -24,7 +24,6 @@ the clients' with weights a_k, and take no part in ||w_t - w_k||. With momentum 
 L = 1 / eta is a convention, not a bound.
 """
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -39,9 +38,9 @@ from fedsuite.method import (
     Between,
     ClientNeeds,
     ClientReply,
-    LossRatio,
     LossStrategy,
     NeededMetric,
+    ShareRatio,
     Vector,
     by_client,
     client_updates,
@@ -51,7 +50,6 @@ from fedsuite.method import (
     metric_of,
     weighted_mean,
     with_statistics,
-    within_ratio,
 )
 
 LOSS_FLOOR = 1e-10
@@ -76,7 +74,7 @@ def q_fedavg_weights(
     return clients, float(sent.sum())
 
 
-class QFFL(LossRatio, LossStrategy):
+class QFFL(ShareRatio, LossStrategy):
     """q-FedAvg."""
 
     NEEDS_OF_CLIENT: ClassVar[ClientNeeds] = ClientNeeds(
@@ -86,6 +84,10 @@ class QFFL(LossRatio, LossStrategy):
                 LEARNING_RATE, "learning_rate", "the step size of local training", "it"
             ),
         )
+    )
+
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("aggregator", "liars", "mix"), "its aggregation is a rule of its own"
     )
 
     qffl_q: float = key(
@@ -117,13 +119,11 @@ class QFFL(LossRatio, LossStrategy):
         if rate is None:
             rate = float(np.median(metric_of(replies, LEARNING_RATE)))
         lengths = np.array([inner(g, g) for g in client_updates(arrays, replies)])
-        logs = np.log(self.losses_of(replies) + LOSS_FLOOR)
-        losses = (
-            np.exp(within_ratio(logs, self.qffl_q, self.loss_ratio)) - LOSS_FLOOR
-            if self.loss_ratio < math.inf
-            else self.losses_of(replies)
-        )
+        losses = self.losses_of(replies)
         weights, sent = q_fedavg_weights(losses, lengths, self.qffl_q, rate)
+        shares = self.averaging.shares(weights, np.ones(len(weights)))
+        if shares is not weights:
+            weights = weights.sum() * shares
         self.record_weights(by_client(replies, weights))
         self.round_metrics["weight_of_old_model"] = sent / (sent + float(weights.sum()))
         models = [reply.arrays[ARRAYS] for reply in replies]

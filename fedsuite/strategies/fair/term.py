@@ -28,13 +28,12 @@ from fedsuite.method import (
     Arrays,
     Between,
     ClientReply,
-    LossRatio,
     LossStrategy,
     Release,
+    ShareRatio,
     Vector,
     examples_of,
     key,
-    within_ratio,
 )
 
 
@@ -49,7 +48,7 @@ def tilted_weights(losses: Vector, tilt: float, prior: Vector) -> Vector:
     return weights
 
 
-class TERM(LossRatio, LossStrategy):
+class TERM(ShareRatio, LossStrategy):
     """FedAvg whose weights grow exponentially with the clients' losses."""
 
     PRIVACY: ClassVar[Release] = Release(
@@ -74,5 +73,4 @@ class TERM(LossRatio, LossStrategy):
     @override
     def combine(self, arrays: Arrays, replies: Sequence[ClientReply]) -> Arrays | None:
         losses, prior = self.losses_of(replies), examples_of(replies)
-        bounded = within_ratio(losses, self.term_tilt, self.loss_ratio)
-        return self.average(replies, tilted_weights(bounded, self.term_tilt, prior))
+        return self.average(replies, tilted_weights(losses, self.term_tilt, prior))

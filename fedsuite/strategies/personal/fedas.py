@@ -25,14 +25,15 @@ is 0 the weights are by examples. As in the code, a client's first alignment is 
 features of the initial model. Tau is large where a client fits its rows badly.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 from typing_extensions import override
 
+from fedsuite.core.rules import Rule
 from fedsuite.method import (
-    BELIEVED_COUNT,
     EVALUATE,
     LARGEST_COUNT,
     TRAIN,
@@ -41,10 +42,11 @@ from fedsuite.method import (
     ClientNeeds,
     ClientReply,
     Exchange,
-    Limit,
     OneOf,
     Release,
     ScoredModel,
+    ShareRatio,
+    With,
     key,
     state,
 )
@@ -53,7 +55,7 @@ from fedsuite.strategies.personal.fedper import FedPer
 FISHER = "fisher"
 
 
-class FedAS(FedPer):
+class FedAS(ShareRatio, FedPer):
     """FedPer with aligned bodies, weighted by the squared gradients of the clients."""
 
     PRIVACY: ClassVar[Release] = Release(
@@ -85,8 +87,18 @@ class FedAS(FedPer):
         "its number of examples",
         told=TRAIN,
     )
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("max-share-ratio", "fedas-weights"),
+            (With("fedas-weights", "examples"),),
+            "its clients count by their examples",
+            "leave it out",
+            idle=True,
+        ),
+    )
 
     _held: list[ClientReply] = state(default_factory=list)
+    _by_fisher: bool = state(default_factory=bool)
 
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
@@ -99,8 +111,13 @@ class FedAS(FedPer):
         return Exchange(EVALUATE, client_ids)
 
     @override
-    def claims(self) -> Mapping[str, Limit]:
-        return {} if self.fedas_weights == "examples" else {FISHER: BELIEVED_COUNT}
+    def claims(self) -> Collection[str]:
+        return () if self.fedas_weights == "examples" else (FISHER,)
+
+    @property
+    @override
+    def share_ratio(self) -> float:
+        return math.inf if self.fedas_weights == "examples" else super().share_ratio
 
     @override
     def begin_aggregation(self, arrays: Arrays) -> None:
@@ -116,10 +133,13 @@ class FedAS(FedPer):
     @override
     def aggregate(self, arrays: Arrays) -> Arrays | None:
         held, self._held = self._held, []
-        weights = [r.metrics[FISHER] if r.num_examples > 0 else 0.0 for r in held]
-        if any(weights):
-            pairs = zip(held, weights, strict=True)
-            held = [replace(reply, num_examples=weight) for reply, weight in pairs]
+        self._by_fisher = any(r.metrics[FISHER] for r in held if r.num_examples > 0)
         for reply in held:
             super().take(reply)
         return super().aggregate(arrays)
+
+    @override
+    def weight_of(self, reply: ClientReply) -> float:
+        has_some = reply.num_examples > 0
+        by_fisher = self._by_fisher and has_some
+        return reply.metrics[FISHER] if by_fisher else super().weight_of(reply)

@@ -177,7 +177,7 @@ def test_one_client(setting: str) -> None:
 
 def test_silo_client_that_did_not_answer_counts_with_the_mean() -> None:
     strategy, _ = device_round(
-        {0: 1.0, 1: 2.0, 3: 9.0}, aaggff_setting="cross-silo", max_loss_ratio="off"
+        {0: 1.0, 1: 2.0, 3: 9.0}, aaggff_setting="cross-silo", max_share_ratio="off"
     )
     told = normal_responses(np.array([1.0, 2.0, 9.0]))
     assert abs(told.mean() - 0.5) > 0.01

@@ -157,7 +157,7 @@ def test_experiment_of_the_paper_loads(method: str) -> None:
     numbers = [
         key
         for key in load_strategy(METHODS[method]).method_keys()
-        if not key.choices and key.name != "max-loss-ratio"
+        if not key.choices and key.name != "max-share-ratio"
     ]
     assert any(key.name in text for key in numbers) or not numbers
 

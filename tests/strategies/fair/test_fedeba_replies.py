@@ -89,7 +89,7 @@ class Bragging(FedEBAPlusClient):
 def test_false_losses_are_survived(strategy_class: Any, false: float) -> None:
     client_class = type("BraggingHere", (Bragging,), {"FALSE": false})
     changes = {} if strategy_class is FedEBA else {"theta": 20.0}
-    off = {"effective_clients": 0.0, "max_loss_ratio": "off"}
+    off = {"effective_clients": 0.0, "max_share_ratio": "off"}
     strategy = made(strategy_class, **off, **changes)
     final, _ = run(strategy, client_class, 1)
     assert all(np.isfinite(array).all() for array in final.values())
@@ -112,11 +112,11 @@ def test_a_ratio_bounds_what_a_false_loss_can_get(strategy_class: Any) -> None:
     honest = made(strategy_class, effective_clients=0.0, temperature=1.0)
     run(honest, FedEBAPlusClient, 1)
     taken = made(
-        strategy_class, effective_clients=0.0, temperature=1.0, max_loss_ratio="off"
+        strategy_class, effective_clients=0.0, temperature=1.0, max_share_ratio="off"
     )
     run(taken, client_class, 1)
     bounded = made(
-        strategy_class, effective_clients=0.0, temperature=1.0, max_loss_ratio=1.5
+        strategy_class, effective_clients=0.0, temperature=1.0, max_share_ratio=1.5
     )
     run(bounded, client_class, 1)
     weights = [s.reports["train"].column("weight")[0] for s in (honest, taken, bounded)]
@@ -126,7 +126,9 @@ def test_a_ratio_bounds_what_a_false_loss_can_get(strategy_class: Any) -> None:
     most = np.exp(1.5 * max(losses))
     assert weights[2] <= most / (most + sum(map(np.exp, losses))) < 0.7
     # Large enough a ratio leaves honest rounds as they are, bit for bit.
-    loose = made(strategy_class, effective_clients=0.0, temperature=1.0, max_loss_ratio=1e6)
+    loose = made(
+        strategy_class, effective_clients=0.0, temperature=1.0, max_share_ratio=1e6
+    )
     final, _ = run(loose, FedEBAPlusClient, 1)
     reference, _ = run(
         made(strategy_class, effective_clients=0.0, temperature=1.0), FedEBAPlusClient, 1

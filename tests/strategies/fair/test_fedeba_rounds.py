@@ -295,12 +295,12 @@ def test_size_prior_clip_and_schedule_change_the_weights_as_they_say() -> None:
     assert level.round_metrics["angle"] == level.round_metrics["branch"] == 0.0
 
     # The lower of two losses is their median: 7.3728 counts as 1.5 times 3.66527813.
-    bounded = FedEBA.of_paper(**options(max_loss_ratio=1.5))
+    bounded = FedEBA.of_paper(**options(max_share_ratio=1.5))
     start(bounded, -1.0)
     gap = np.exp(0.5 * 3.66527813 / 5.0)
     close(column(bounded, "weight"), (gap / (1 + gap), 1 / (1 + gap)))
     close(column(bounded, "loss_after"), (7.3728, 3.66527813))
-    level = FedEBAPlus.of_paper(**options(alpha=0.5, theta=0.0, max_loss_ratio=1.0))
+    level = FedEBAPlus.of_paper(**options(alpha=0.5, theta=0.0, max_share_ratio=1.0))
     start(level, -1.0)
     assert level.round_metrics["angle"] == level.round_metrics["branch"] == 0.0
 
@@ -333,8 +333,8 @@ def test_impossible_server_learning_rates_are_refused(rate: float) -> None:
         {"temperature_decay": -1.0},
         {"aggregation_losses": "later"},
         {"loss_clip": -1.0},
-        {"max_loss_ratio": 0.5},
-        {"max_loss_ratio": float("nan")},
+        {"max_share_ratio": 0.5},
+        {"max_share_ratio": float("nan")},
     ],
 )
 @pytest.mark.parametrize("strategy_class", [FedEBAPlus, PracFedEBAPlus])
