@@ -74,7 +74,7 @@ _NOT_UNDER_NOISE: tuple[tuple[tuple[str, ...], tuple[Value, ...], str], ...] = (
         "it chooses by the clients' own scores, which get no noise",
     ),
     (
-        ("max-examples", "max-update-norm", "max-loss-ratio"),
+        ("max-examples", "max-update-norm"),
         (AUTO, "off"),
         "it compares clients, while {dp-clipping-norm} bounds each alone",
     ),
@@ -86,6 +86,11 @@ _NOT_UNDER_NOISE: tuple[tuple[tuple[str, ...], tuple[Value, ...], str], ...] = (
     (
         ("max-client-weight",),
         (AUTO, 1.0),
+        "it divides by what others claim, while {dp-max-weight} bounds each alone",
+    ),
+    (
+        ("max-share-ratio",),
+        (2.0, "off"),
         "it divides by what others claim, while {dp-max-weight} bounds each alone",
     ),
     (("decomposition",), (False,), "nobody has argued what a round with it releases"),

@@ -338,7 +338,8 @@ def test_fingerprint_changes_with_decisive_keys_alone():
         given = {"clients-per-round": 5, "optimizer": "sgd", "learning-rate": 0.1}
         given |= DIFFERENT if name in networks else {}
         # A preset decides by the values that it brings alone.
-        own = {"method": "fedeba", "effective-clients": 0.5}
+        own = {"method": "fedeba", "effective-clients": 0.5, "max-share-ratio": 3.0}
+        own |= {"max-client-weight": 0.9}
         given |= own if name == "preset" else {}
         noise = name.startswith("dp-") and name != "dp-noise-multiplier"
         given |= {"dp-noise-multiplier": 1.0} if noise else {}

@@ -25,6 +25,7 @@ def test_named_values_win_over_the_paper():
 
 def test_the_values_identify_an_experiment_not_the_preset():
     same = {"alpha": 0.9, "effective-clients": 0.0, "fair-gradient-scale": "printed"}
+    same |= {"max-share-ratio": "off", "max-client-weight": 1.0}
     named = Experiment.from_values({"method": "fedeba-plus", **same})
     assert named.fingerprint == Experiment.from_values(PAPER).fingerprint
 

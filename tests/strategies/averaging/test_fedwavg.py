@@ -44,7 +44,8 @@ def test_nothing_forgotten_is_fedavg() -> None:
 
 def test_alpha_1_is_forgetting_alone() -> None:
     trace = fair_round(
-        FedwAvg(fedwavg_alpha=1.0, **three()), extra=lambda client: {"forgotten": client}
+        FedwAvg.of_paper(fedwavg_alpha=1.0, **three()),
+        extra=lambda client: {"forgotten": client},
     )
     assert shares(trace) == pytest.approx([0, 1 / 3, 2 / 3])
 

@@ -262,7 +262,8 @@ def test_hosted_on_one_node_it_gives_the_same_bits() -> None:
 
 def test_members_that_come_later_join_with_zero_and_leavers_keep_their_share() -> None:
     """By node: 2 clients, then 4, then 3; c is the mean over all four that ever were."""
-    strategy = Scaffold(fraction_evaluate=0.0, seed=0)
+    # The newcomers' first updates are far longer than those of the two before.
+    strategy = Scaffold(fraction_evaluate=0.0, seed=0, max_update_norm="off")
 
     found = run_curves(
         strategy,

@@ -40,7 +40,7 @@ def test_golden_round() -> None:
 
 
 def test_golden_round_at_the_edge() -> None:
-    strategy = AFL(afl_step=0.7, **three())
+    strategy = AFL.of_paper(afl_step=0.7, **three())
     fair_round(strategy)
     np.testing.assert_allclose(lambdas(strategy), [0, 0.85, 0.15], atol=1e-12)
 
@@ -54,7 +54,9 @@ def test_step_0_is_the_plain_mean_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("step", [1e3, 1e300])
 def test_huge_step_is_the_worst_client(step: float) -> None:
-    trace = fair_round(AFL(afl_step=step, **three()))
+    bounded = fair_round(AFL(afl_step=step, **three()))
+    assert shares(bounded) == pytest.approx([1 / 6, 2 / 3, 1 / 6])
+    trace = fair_round(AFL.of_paper(afl_step=step, **three()))
     assert shares(trace) == [0.0, 1.0, 0.0]
     np.testing.assert_allclose(final(trace), MODELS[1])
 

@@ -290,7 +290,7 @@ def test_client_that_does_not_probe_is_named(method: str) -> None:
 def test_other_loss_key() -> None:
     """A stranger's name for the loss; the usual one is then not needed, nor used."""
     trace = fair_round(
-        TERM(term_tilt=1e6, loss_before_key="initial_loss", **three()),
+        TERM.of_paper(term_tilt=1e6, loss_before_key="initial_loss", **three()),
         extra=lambda client: {"initial_loss": 5.0 - client},
     )
     np.testing.assert_allclose(final(trace), [0.2, 0.0])

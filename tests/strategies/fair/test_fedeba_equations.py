@@ -15,7 +15,6 @@ from fedsuite.strategies.fair.fedeba_equations import (
     entropy_weights,
     fair_gradient,
     fairness_angle,
-    limit_to_median,
     model_alignment,
     practical_alignment,
     temperature_at,
@@ -344,51 +343,3 @@ def test_temperature_schedules() -> None:
 def test_impossible_arguments_are_refused(call: object) -> None:
     with pytest.raises(ValueError, match=r"expected|shorter|longer"):
         call()  # type: ignore[operator]
-
-
-# ---- bounded influence
-
-
-@pytest.mark.parametrize(
-    ("losses", "ratio", "expected"),
-    [
-        # The median of three is 2, of four the lower of 2 and 3.
-        ([1.0, 2.0, 9.0], 3.0, [1.0, 2.0, 6.0]),
-        ([9.0, 1.0, 3.0, 2.0], 2.0, [4.0, 1.0, 3.0, 2.0]),
-        ([1.0, 2.0, 9.0], 1.0, [1.0, 2.0, 2.0]),
-        # Of two clients neither can raise the median alone.
-        ([0.5, 1e308], 2.0, [0.5, 1.0]),
-        ([0.0, 0.0, 5.0], 10.0, [0.0, 0.0, 0.0]),
-        ([1e308, 1.5e308, 1.7e308], 4.0, [1e308, 1.5e308, 1.7e308]),
-        ([7.0], 1.0, [7.0]),
-    ],
-)
-def test_limit_to_median_by_hand(
-    losses: list[float], ratio: float, expected: list[float]
-) -> None:
-    assert limit_to_median(losses, ratio).tolist() == expected
-
-
-@given(st.lists(st.floats(0, 1e300), min_size=1, max_size=9))
-def test_no_limit_to_the_median_changes_no_bit(losses: list[float]) -> None:
-    assert limit_to_median(losses, math.inf).tolist() == losses
-
-
-@given(
-    st.lists(st.floats(0, 100), min_size=3, max_size=9),
-    st.lists(st.floats(0, 1e308), min_size=1, max_size=2),
-    st.floats(1, 10),
-)
-def test_fewer_liars_than_half_get_no_more_than_an_honest_client_could(
-    honest: list[float], false: list[float], ratio: float
-) -> None:
-    assume(len(false) < len(honest))
-    limited = limit_to_median([*honest, *false], ratio)
-    assert limited.max() <= ratio * max(honest)
-    assert (limited[: len(honest)] <= honest).all()
-
-
-@pytest.mark.parametrize("ratio", [0.99, 0.0, -1.0, math.nan])
-def test_limits_below_the_median_are_refused(ratio: float) -> None:
-    with pytest.raises(ValueError, match="expected a number >= 1"):
-        limit_to_median([1.0], ratio)

@@ -46,7 +46,7 @@ def test_small_tilt_is_near_fedavg() -> None:
 
 @pytest.mark.parametrize(("tilt", "client"), [(1e5, 1), (1e308, 1), (-1e5, 0), (-1e308, 0)])
 def test_huge_tilt_is_one_client(tilt: float, client: int) -> None:
-    trace = fair_round(TERM(term_tilt=tilt, **three()))
+    trace = fair_round(TERM.of_paper(term_tilt=tilt, **three()))
     assert shares(trace) == [float(k == client) for k in range(3)]
     assert trace.reports[0].metrics["effective_clients"] == 1.0
 

@@ -121,7 +121,9 @@ def mean(*replies: tuple[list[float], float, float], **keys: Any) -> list[float]
 
 def test_golden_mean() -> None:
     one, two = ([1.0, 0.0], 4.0, 10.0), ([0.0, 2.0], 1.0, 30.0)
-    assert mean(one, two) == pytest.approx([0.8, 0.4])
+    assert mean(one, two, max_share_ratio="off") == pytest.approx([0.8, 0.4])
+    # By its rows the first has a quarter: whatever its tau, it gets half.
+    assert mean(one, two) == pytest.approx([0.5, 1.0])
     assert mean(one, two, fedas_weights="examples") == pytest.approx([0.25, 1.5])
     # Where all taus are 0, by examples; who has no example never counts.
     assert mean((one[0], 0.0, 10.0), (two[0], 0.0, 30.0)) == pytest.approx([0.25, 1.5])
