@@ -178,6 +178,7 @@ class Guard(Stage):
     _sizes: dict[int, float] = field(default_factory=dict, repr=False)
     _largest_sizes: dict[int, float] = field(default_factory=dict, repr=False)
     _told_majority: bool = field(default=False, repr=False)
+    _one_of: bool = field(default=False, repr=False)
     _usual_size: float = field(default=math.inf, repr=False)
     _models: dict[int, Arrays] = field(default_factory=dict, repr=False)
     _changes: Changes = field(default_factory=Changes, repr=False)
@@ -196,6 +197,7 @@ class Guard(Stage):
         self._shared = exchange.shared
         self._said = {}
         self._held.clear()
+        self._one_of = exchange.expected.one_of
         # Rows of training say nothing of those of an evaluation.
         asked = () if exchange.message_type == EVALUATE else exchange.client_ids
         self._sizes = {k: float(self.sizes[k]) for k in asked if k in self.sizes}
@@ -218,7 +220,7 @@ class Guard(Stage):
         for kind, amount in amounts.items():
             if amount > 0:
                 # Sorted anew for each reply, very many replies take very long.
-                insort(self._said.setdefault(kind, []), amount)
+                insort(self._said.setdefault(self._pool(kind), []), amount)
         self._held.append((reply, amounts, origins))
         whole = any(limit.medians < math.inf for limit in limits)
         if len(self._held) > HELD and not whole:
@@ -290,7 +292,7 @@ class Guard(Stage):
     ) -> ClientReply:
         """Return a reply with what counts of it."""
         for kind, amount in amounts.items():
-            said = self._said.get(kind, ())
+            said = self._said.get(self._pool(kind), ())
             if kind == EXAMPLES:
                 limit = self.max_examples
                 median = usual = lower_median(said) if len(said) >= FEWEST else math.inf
@@ -309,11 +311,19 @@ class Guard(Stage):
             )
         return reply
 
+    def _pool(self, kind: str) -> str:
+        """Return the kind with which an amount is compared.
+
+        Where each client chooses one of several models, few may choose the same.
+        """
+        record, space, part = kind.partition(" ")
+        return ARRAYS + space + part if self._one_of and is_model_record(record) else kind
+
     def _usual(
         self, kind: str, said: Sequence[float], origins: Origins
     ) -> tuple[float, float]:
         """Return the round's median as it counts, and what lengths are compared with."""
-        median, remembered = lower_median(said), self.remembered.usual(kind)
+        median, remembered = lower_median(said), self.remembered.usual(self._pool(kind))
         if len(said) < FEWEST:
             if remembered == math.inf and origins.get(kind):
                 remembered = max(length(origins[kind], {}, self._changes), 1.0)

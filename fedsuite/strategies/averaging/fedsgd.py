@@ -8,7 +8,7 @@ update, since the step is linear in the gradient, and it gives layers with runni
 statistics (batch normalisation) a defined meaning.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -46,6 +46,10 @@ class FedSGD(FedAvg):
 
     DEFAULTS: ClassVar[Mapping[str, Value]] = {"local-steps": 1, "batch-size": 0}
     UNUSED: ClassVar[Sequence[str]] = ("local-epochs", "local-steps", "batch-size")
+
+    @override
+    def claims(self) -> Collection[str]:
+        return (NUM_STEPS,)
 
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

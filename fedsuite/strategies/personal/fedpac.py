@@ -27,7 +27,7 @@ counts are scaled down to its granted number of examples. Clients without exampl
 head. A client whose weights of heads cannot be found keeps its own head.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -163,6 +163,10 @@ class FedPAC(FedPer):
     heads: dict[int, Arrays] = state(default_factory=dict)
     prototypes: Arrays = state(default_factory=dict)
     _uploads: list[_Upload] = state(default_factory=list)
+
+    @override
+    def claims(self) -> Collection[str]:
+        return (VARIANCE,)
 
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

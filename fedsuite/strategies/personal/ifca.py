@@ -18,7 +18,7 @@ losses are so far apart that shares are 0 and 1. Deviation: how models differ at
 :mod:`fedsuite.strategies.personal.several_models`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -62,6 +62,10 @@ class IFCA(SeveralModels):
     @override
     def needed_metrics(self) -> Mapping[str, tuple[float, float]]:
         return {CLUSTER: (0.0, self.ifca_models - 1.0)}
+
+    @override
+    def claims(self) -> Collection[str]:
+        return (CLUSTER,)
 
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:

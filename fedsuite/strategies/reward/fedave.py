@@ -26,7 +26,7 @@ clients. FedAKD's own version (upload and download shares, no D) is another meth
 losses are the client's word: one that knows the server's data could claim any D.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -109,6 +109,10 @@ class FedAVE(CommonUpdateKeys, RewardStrategy):
     )
     validation: Validation = part(help="scores models on the server")
     _server_losses: dict[int, Vector] = state(default_factory=dict)
+
+    @override
+    def claims(self) -> Collection[str]:
+        return (NUM_BATCHES,)
 
     @override
     def train_exchange(self, arrays: Arrays, client_ids: Sequence[int]) -> Exchange:
