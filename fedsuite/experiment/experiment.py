@@ -283,8 +283,9 @@ def site_names(values: Mapping[str, Value]) -> tuple[str, ...]:
 
 
 def _number_of_sites(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the key num-clients of sites; refuse another number."""
-    names = site_names(values)
+    """Return the key num-clients of sites; refuse another number, here and of rows."""
+    settings = DataSettings.of(values)
+    names, _ = settings.site_names, settings.rows_of_sites
     usual = shared_keys()["num-clients"].default
     if names and values["num-clients"] not in (len(names), usual):
         raise Refused(

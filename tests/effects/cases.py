@@ -18,6 +18,8 @@ LISTED: Mapping[str, str] = {
     "scaling": "digits are 0..1, as unit asks for: tests/data shows it on other images",
     "sites": "needs data of sites: tests/running/test_site_runs.py",
     "site-dirs": "needs data of sites: tests/running/test_site_runs.py",
+    "site-rows": "needs data of sites: tests/running/test_site_runs.py",
+    "suspect-rounds": "acts after a poisoned round: tests/rounds/test_recovery.py",
     "public-dir": "needs a folder of images: tests/running/test_public_runs.py",
     "engine": "says where it runs: to the same bits by tests/engines",
     "ray-address": "says where it runs: to the same bits by tests/engines",

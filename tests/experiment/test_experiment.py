@@ -322,6 +322,8 @@ def other_value(name, value):
     key = known_keys()[name].declarations[0]
     if name in OTHER_VALUES:
         return OTHER_VALUES[name]
+    if name == "site-rows":
+        return "1, 2, 3, 4, 5"
     if key.choices:
         return next(choice for choice in key.choices if choice != value)
     if isinstance(value, bool):

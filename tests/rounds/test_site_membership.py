@@ -1,6 +1,7 @@
 """Who takes part where sites are named: by registered name, whatever comes first."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from flwr.app import Error, Message
@@ -9,7 +10,7 @@ from flwr.common.constant import ErrorCode
 from fedsuite.core.errors import RunError
 from fedsuite.core.logs import log_scope
 from fedsuite.engines.local import LocalGrid
-from fedsuite.messages.records import HELLO
+from fedsuite.messages.records import HELLO, TRAINING_ROWS
 from fedsuite.rounds import waiting
 from fedsuite.rounds.membership import Directory
 from fedsuite.strategies.averaging.fedavg import FedAvg
@@ -170,16 +171,18 @@ def test_rounds_of_sites_report_their_names() -> None:
     assert trace.weights == [pytest.approx(5 / 3)]
 
 
-def greeted_with(columns: dict[int, str], keys: dict[int, tuple[str, bytes]]) -> Greeted:
-    """Return a grid whose nodes say a hash of their columns; others say none."""
+def greeted_with(
+    facts: dict[int, Any], keys: dict[int, tuple[str, bytes]], name: str = "columns"
+) -> Greeted:
+    """Return a grid whose nodes say a fact, a hash of their columns; others say none."""
 
     class Told(Greeted):
         def _answer(self, message: Message) -> Message:
             reply = super()._answer(message)
             if message.metadata.message_type == HELLO:
-                told = columns.get(message.metadata.dst_node_id)
-                if told is not None:
-                    reply.content.config_records["hello"]["columns"] = told
+                fact = facts.get(message.metadata.dst_node_id)
+                if fact is not None:
+                    reply.content.config_records["hello"][name] = fact
             return reply
 
     return Told(matrix_app(), keys)
@@ -215,3 +218,43 @@ def test_a_site_that_comes_later_with_other_columns_takes_no_part() -> None:
         directory.wait(grid, 1)
         grid.keys, columns[1001] = SITE_NODES, "b"
         assert directory.wait(grid, 1).nodes == {1: 1000}
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [(20, {1: 20}), (0, {1: 0}), (-1, {}), (2**60, {}), ("many", {}), (None, {})],
+)
+def test_a_sites_rows_are_what_it_says_first(
+    said: Any, known: dict[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = {1000: said}
+    grid = greeted_with(rows, SITE_NODES, TRAINING_ROWS)
+    directory = site_directory()
+    with flower_identity(), caplog.at_level("INFO"):
+        directory.wait(grid, 1)
+        assert directory.training_rows == known
+        grid.keys = {1001: ("north", b"n")}
+        directory.wait(grid, 1)
+        rows[1000] = 5000
+        grid.keys = SITE_NODES
+        directory.wait(grid, 1)
+    if known.get(1):
+        assert directory.training_rows == known
+        assert "site south has 20 training rows" in caplog.text
+        assert "5000 training rows, and counts for 20, which it said first" in caplog.text
+
+
+def test_a_site_counts_for_no_more_rows_than_it_has() -> None:
+    """South has 3 rows by its hello, or 1 by what the operators wrote; it claims 2."""
+    for given, examples in (({}, 2.0), ({1: 1}, 1.0)):
+        strategy = FedAvg(
+            identity="registered",
+            num_clients=2,
+            site_names=("north", "south"),
+            min_available_nodes=1,
+            connect_timeout=5.0,
+            training_rows=given,
+        )
+        grid = greeted_with({1000: 3, 1001: 1}, SITE_NODES, TRAINING_ROWS)
+        rows = run(strategy, grid).reports[0].train.rows
+        assert [row["num_examples"] for row in rows] == [1.0, examples]

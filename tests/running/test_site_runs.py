@@ -117,12 +117,30 @@ def test_the_strategy_knows_nodes_by_their_registered_names(folder: Path) -> Non
     assert list(real._names.values()) == list(rehearsal._names.values()) == list(NAMES)
 
 
+def test_what_a_server_knows_of_its_clients_sizes(folder: Path) -> None:
+    """Of sites what the operators wrote, else nothing; of a partition all."""
+    from fedsuite.experiment.data_and_models import network_model
+
+    def known(given: Experiment) -> dict[int, int]:
+        data = federated_data(given)
+        parts = server_parts(given, data, network_model(given, data))
+        return dict(build_strategy(given, parts).training_rows)
+
+    assert known(experiment()) == known(experiment(site_dirs=str(folder))) == {}
+    assert known(experiment(site_rows="20, 3,5")) == {0: 20, 1: 3, 2: 5}
+    parted = Experiment.from_values({"num-clients": 3})
+    assert sorted(known(parted).values()) == [479, 479, 480]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"sites": "north, no/rth"}, "name 'no/rth': expected letters"),
         ({"sites": "north,,south"}, "name ''"),
         ({"sites": "north, north"}, "names 'north' twice"),
+        ({"site_rows": "20, 30"}, "expected 3 whole numbers with commas between them"),
+        ({"site_rows": "20, 30, many"}, "expected 3 whole numbers"),
+        ({"sites": "", "site_rows": "3"}, "key site-rows = '3' has no effect"),
         ({"num_clients": 7}, "key num-clients = 7 cannot go with sites = '"),
         ({"sites": "", "site_dirs": "/srv"}, "the sites in it need names"),
         ({"partitioner": "shards"}, "key partitioner = 'shards' cannot go with sites"),
@@ -212,7 +230,10 @@ def test_a_node_has_its_own_rows_whatever_its_number(
 ) -> None:
     context = a_node(tmp_path, monkeypatch, folder / "south")
     # A hash of the columns' names, and nothing else.
-    assert fingerprints_from_context(context) == {"columns": fingerprint(PIXELS)}
+    assert fingerprints_from_context(context) == {
+        "columns": fingerprint(PIXELS),
+        "training-rows": 479,
+    }
     own = federated_data(experiment(site_dirs=str(folder))).client(2)
     for number in (0, 1, 2):
         client: Any = client_from_context(context, number)

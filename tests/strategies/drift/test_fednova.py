@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsuite.core.errors import ConfigError
-from fedsuite.strategies.drift.fednova import FedNova, normalised_step
+from fedsuite.strategies.drift.fednova import FedNova, believed_steps, normalised_step
 from fedsuite.training.loop import TrainingOptions
 from tests.helpers import (
     MatrixClient,
@@ -37,6 +37,24 @@ def test_golden_round() -> None:
     app = matrix_app(MatrixClient, values=[1.0, 2.0], counts=[1, 2], training=work)
     [weight] = run(FedNova(), TamperingGrid(app, 2)).weights
     assert weight == pytest.approx(10 / 9)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "counts"),
+    [(19.9, 19.9), (20.1, 20.0), (1e6, 20.0), (5.1, 5.1), (4.9, 5.0), (1.0, 5.0)],
+)
+def test_steps_are_believed_within_twice_the_median(claimed: float, counts: float) -> None:
+    """Four clients take ten steps each; a fifth of the same size says what it likes."""
+    steps = np.array([10.0, 10, 10, 10, claimed])
+    believed = believed_steps(steps, np.full(5, 30.0), 2.0)
+    assert believed.tolist() == [10, 10, 10, 10, counts]
+    assert believed_steps(steps, np.full(5, 30.0), np.inf).tolist() == steps.tolist()
+
+
+def test_steps_by_epochs_and_steps_of_one_number_are_both_believed() -> None:
+    sizes = np.array([10.0, 20, 30, 40, 300])
+    for honest in (sizes / 10, np.full(5, 7.0)):
+        assert believed_steps(honest, sizes, 2.0).tolist() == honest.tolist()
 
 
 @given(st.lists(st.floats(-9, 9), min_size=2, max_size=6), st.integers(1, 50))
