@@ -43,7 +43,7 @@ HELD = 8
 """Replies that are held before the first is judged."""
 
 FEWEST = 3
-"""Of fewer replies the median is not remembered, and not needed where one is."""
+"""Fewer replies have no median: they are compared with what is remembered alone."""
 
 FEWEST_OF_HALF = 4
 """With fewer clients one may be more than all others together."""
@@ -136,19 +136,36 @@ def lower_median(rising: Sequence[float]) -> float:
 
 
 class Remembered:
-    """Medians of the last rounds, by kind of amount; what one round adds is bounded."""
+    """Medians of the last rounds, by kind of amount; what one round adds is bounded.
 
-    def __init__(self, medians: Mapping[str, Sequence[float]] | None = None) -> None:
-        self.medians = {kind: list(values) for kind, values in (medians or {}).items()}
+    Parameters
+    ----------
+    state
+        What :meth:`state` returned.
+    """
+
+    def __init__(self, state: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+        self._medians, self._few = (
+            {kind: list(values) for kind, values in state.get(name, {}).items()}
+            for name in ("medians", "few")
+        )
+
+    def state(self) -> State:
+        """Return all that is remembered."""
+        return {"medians": dict(self._medians), "few": dict(self._few)}
 
     def usual(self, kind: str) -> float:
         """Return the median of the last medians; infinity of none."""
-        return lower_median(sorted(self.medians.get(kind, ())))
+        return lower_median(sorted(self._medians.get(kind, ())))
 
-    def add(self, kind: str, median: float) -> None:
-        """Take in a round's median."""
-        counted = min(median, GROWTH * self.usual(kind))
-        self.medians[kind] = [*self.medians.get(kind, ()), counted][-REMEMBERED:]
+    def add(self, kind: str, amounts: Sequence[float]) -> None:
+        """Take in the amounts of an exchange; too few for a median wait for more."""
+        waiting = [*self._few.pop(kind, ()), *amounts]
+        if len(waiting) < FEWEST:
+            self._few[kind] = waiting
+            return
+        counted = min(lower_median(sorted(waiting)), GROWTH * self.usual(kind))
+        self._medians[kind] = [*self._medians.get(kind, ()), counted][-REMEMBERED:]
 
 
 @dataclass
@@ -173,7 +190,7 @@ class Guard(Stage):
     max_update_norm: Limit = Limit(believed=BELIEVED)
     tell: Tell = field(default=lambda client_id, change: None, repr=False)
     sizes: Mapping[int, int] = field(default_factory=dict, repr=False)
-    remembered: Remembered = field(default_factory=Remembered)
+    remembered: Remembered = field(default_factory=lambda: Remembered({}))
     largest_share: float = 0.5
     _sizes: dict[int, float] = field(default_factory=dict, repr=False)
     _largest_sizes: dict[int, float] = field(default_factory=dict, repr=False)
@@ -184,7 +201,7 @@ class Guard(Stage):
     _changes: Changes = field(default_factory=Changes, repr=False)
     _shared: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
     _said: dict[str, list[float]] = field(default_factory=dict, repr=False)
-    _new_medians: dict[str, float] = field(default_factory=dict, repr=False)
+    _new: dict[str, list[float]] = field(default_factory=dict, repr=False)
     _held: deque[tuple[ClientReply, Amounts, Origins]] = field(
         default_factory=deque, repr=False
     )
@@ -230,24 +247,25 @@ class Guard(Stage):
     def rest(self) -> Iterator[ClientReply]:
         while self._held:
             yield self._bounded(*self._held.popleft())
-        for kind, values in self._said.items():
-            if kind != EXAMPLES and len(values) >= FEWEST:
-                self._new_medians[kind] = lower_median(values)
+        lengths = {k: amounts for k, amounts in self._said.items() if k != EXAMPLES}
+        for kind, amounts in lengths.items():
+            self._new.setdefault(kind, []).extend(amounts)
+        self._said = {}
 
     @override
     def counted(self) -> None:
-        for kind, median in self._new_medians.items():
-            self.remembered.add(kind, median)
-        self._new_medians = {}
+        for kind, amounts in self._new.items():
+            self.remembered.add(kind, amounts)
+        self._new = {}
 
     @override
     def state(self) -> State:
-        return {kind: list(values) for kind, values in self.remembered.medians.items()}
+        return self.remembered.state()
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
         self.remembered = Remembered(state)
-        self._new_medians = {}
+        self._new = {}
 
     def _of_known_size(self, reply: ClientReply) -> ClientReply:
         """Return a reply that claims no more examples than the server knows of."""

@@ -90,14 +90,8 @@ def test_control_changes_are_bounded_and_memory_is_restored() -> None:
     guard.counted()
     other = Guard()
     other.restore(guard.state())
-    assert (
-        other.remembered.medians
-        == guard.remembered.medians
-        == {
-            "arrays": [1.0],
-            CONTROL_CHANGE: [1.0],
-        }
-    )
+    medians = {"arrays": [1.0], CONTROL_CHANGE: [1.0]}
+    assert other.state() == guard.state() == {"medians": medians, "few": {}}
 
 
 def test_a_late_learner_is_no_liar() -> None:
@@ -139,19 +133,30 @@ def test_what_is_remembered_is_no_ratchet() -> None:
 
 @given(st.lists(st.floats(1e-3, 1e30), min_size=1, max_size=40))
 def test_a_round_raises_what_is_remembered_at_most_so_much(medians: list[float]) -> None:
-    remembered = Remembered()
+    remembered = Remembered({})
     for median in medians:
         before = remembered.usual("kind")
-        remembered.add("kind", median)
+        remembered.add("kind", [median] * 3)
         assert remembered.usual("kind") <= max(before, median)
-        assert len(remembered.medians["kind"]) <= REMEMBERED
-        assert remembered.medians["kind"][-1] <= GROWTH * before
+        kept = remembered.state()["medians"]["kind"]
+        assert len(kept) <= REMEMBERED and kept[-1] <= GROWTH * before
+
+
+def test_rounds_of_few_replies_are_remembered_together() -> None:
+    """As of clients whose replies come one by one."""
+    guard = Guard()
+    for length in (1.0, 3.0, 2.0):
+        assert guard.remembered.usual("arrays") == np.inf
+        passed(guard, [reply(0, w=(length, 0.0))])
+        guard.counted()
+    assert guard.remembered.usual("arrays") == 2.0
+    assert passed(guard, [reply(1, w=(2.02 * BELIEVED, 0.0))])[1] == [1]
 
 
 def test_a_round_that_does_not_count_is_not_remembered() -> None:
     guard = Guard()
     passed(guard, HONEST)
-    assert guard.remembered.medians == {}
+    assert guard.state() == {"medians": {}, "few": {}}
 
 
 @pytest.mark.parametrize("ratio", [0.99, 1.01])
