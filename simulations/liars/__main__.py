@@ -1,16 +1,16 @@
 """Searches for what one dishonest client can do to each method.
 
-    python -m simulations.liars search                        # all methods, twelve runs each
-    python -m simulations.liars search --methods fedavg,term --runs 24 --into /tmp/new.csv
-    python -m simulations.liars violations                    # what is beyond the bounds
-    python -m simulations.liars table                         # the table of the page
-    python -m simulations.liars again fedavg "10 classes" "train record arrays: length -99 every"
-    python -m simulations.liars coalitions                    # coalitions, sybils, backdoors
+    python -m simulations.liars search                  # all methods, twelve runs each
+    python -m simulations.liars search --methods fedavg,term --runs 24 --into new.csv
+    python -m simulations.liars violations              # what is beyond the bounds
+    python -m simulations.liars page                    # writes the tables of the page
+    python -m simulations.liars coalitions              # coalitions, sybils, backdoors
+    python -m simulations.liars again fedavg "10 classes" "train record arrays: length 99 odd"
 
-From the repository's root. ``search`` adds the rows of the methods that the CSV lacks, so an
-interrupted search goes on; a method's row is repeated by ``search`` with its seed, or by
-``again`` with its lie. ``--name`` chooses the CSV: ``before`` is of the code before its
-defences, ``after`` of the code that stands here. The protocol is on the page
+From the repository's root. ``search`` adds the rows of the methods that the CSV lacks, so
+an interrupted search goes on. A row is repeated by ``search`` with its seed and as many
+runs, or by ``again`` with its lie. ``--name before`` and ``--name after`` are the CSVs of
+the code without and with its defences; after is the default. The protocol is on the page
 docs/how-to/dishonest_clients.md.
 """
 
@@ -27,7 +27,7 @@ def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(prog="python -m simulations.liars")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("search", "violations", "table", "coalitions"):
+    for name in ("search", "violations", "page", "coalitions"):
         command = commands.add_parser(name)
         command.add_argument("--name", default="after", help="before or after")
         command.add_argument("--into", default="", help="another CSV")
@@ -57,8 +57,8 @@ def main() -> None:
         tables.run(path, methods, given.runs, given.seed)
     elif given.command == "violations":
         print("\n".join(tables.violations(tables.read(path))) or "none")
-    elif given.command == "table":
-        print("\n".join(tables.lines(tables.read(path))))
+    elif given.command == "page":
+        tables.rewrite_page()
     else:
         coalitions.run(path.with_name(f"coalitions_{path.name}"))
 

@@ -26,7 +26,17 @@ FIVE = SETTINGS[0]
 TWO_OF_FIVE = replace(FIVE, name="two of five", liars=2)
 BELOW = 0.99 * BELIEVED
 
-COLUMNS = ("case", "aggregator", "share", "size_share", "lost", "backdoor", "failed", "ended", "named")
+COLUMNS = (
+    "case",
+    "aggregator",
+    "share",
+    "size_share",
+    "lost",
+    "backdoor",
+    "failed",
+    "ended",
+    "named",
+)
 
 
 @dataclass(frozen=True)
@@ -77,9 +87,7 @@ def _row(case: Case, aggregator: str) -> dict[str, object]:
             changes["liars"] = float(count)
     lie = Lie.parse(case.lie)
     try:
-        outcome = play(
-            "fedavg", case.setting, lie, changes=changes, together=case.together
-        )
+        outcome = play("fedavg", case.setting, lie, changes=changes, together=case.together)
     except (FedsuiteError, RuntimeError) as error:
         return {"ended": str(error)}
     share = outcome.share
@@ -106,17 +114,3 @@ def run(path: Path) -> None:
         for row in rows():
             writer.writerow(row)
             print(" | ".join(str(row.get(name, "")) for name in COLUMNS), flush=True)
-
-
-def lines(path: Path) -> Iterator[str]:
-    """Yield the table."""
-    yield "| case | rule | share | others lose, points | backdoor |"
-    yield "| --- | --- | ---: | ---: | ---: |"
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if not row["lost"]:
-                continue
-            yield (
-                f"| {row['case']} | `{row['aggregator']}` | {row['share'] or '-'} "
-                f"| {float(row['lost']):+.1f} | {row['backdoor'] or '-'} |"
-            )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -78,9 +78,7 @@ DATA = ("own", "flipped", "one-class", "trigger")
 PROBE_OF_HONEST = 0.1
 """Length of the direction that an honest client's update gets, in the update's lengths."""
 
-_ACT = re.compile(
-    r"(train|evaluate) (record|metric|reply) ?(\S*): (\S+?)(?: (\S+))? (\w+)"
-)
+_ACT = re.compile(r"(train|evaluate) (record|metric|reply) ?(\S*): (\S+?)(?: (\S+))? (\w+)")
 
 
 class Target(NamedTuple):
@@ -342,7 +340,8 @@ class LyingGrid(PromptGrid):
         start = entry.start_of(name, self._trained)
         own = flat(arrays, names) - flat(start, names, arrays)
         others = [
-            flat(e.records[name], names) - flat(e.start_of(name, self._trained), names, arrays)
+            flat(e.records[name], names)
+            - flat(e.start_of(name, self._trained), names, arrays)
             for e in honest
             if _alike(e.records.get(name, {}), arrays, names)
         ]
@@ -407,7 +406,9 @@ class LyingGrid(PromptGrid):
             self.probe.lengths.setdefault(k, amount)
             start = flat(entry.start_of(name, self._trained), names, arrays)
             own = entry.records[name]
-            moved = _moved(own, names, start + kept * change + amount * directions[clients.index(k)])
+            moved = _moved(
+                own, names, start + kept * change + amount * directions[clients.index(k)]
+            )
             entry.message.content[client_record(k, name)] = to_record(moved)
 
 

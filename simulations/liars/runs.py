@@ -246,7 +246,9 @@ def _read(outcome: Outcome, path: Path) -> None:
     partition = json.loads((path / "partition.json").read_text())
     sizes = np.array([sum(row) for row in partition["train"]], dtype=float)
     outcome.sizes = tuple((sizes / sizes.sum()).tolist())
-    rounds, clients, events = (_lines(path / f"{n}.jsonl") for n in ("rounds", "clients", "events"))
+    rounds, clients, events = (
+        _lines(path / f"{n}.jsonl") for n in ("rounds", "clients", "events")
+    )
     outcome.rounds = len(rounds)
     outcome.failed = sum("round_failed" in row or "went_back_to" in row for row in rounds)
     honest = [k for k in range(len(sizes)) if k not in outcome.liars]
@@ -274,7 +276,11 @@ def _read(outcome: Outcome, path: Path) -> None:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )
 
 
 @contextmanager

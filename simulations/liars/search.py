@@ -23,7 +23,7 @@ from simulations.liars.runs import (
 )
 
 AIMS = ("share", "accuracy", "end")
-"""What a climb makes large: the liar's share, the others' loss, the rounds that are lost."""
+"""What a climb makes large: the liar's share, the others' loss, the rounds lost."""
 
 MOST_ACTS = 3
 
@@ -63,9 +63,9 @@ def _numbers(value: object) -> Iterator[float]:
 
 
 def grid_of(limits: Collection[float]) -> list[float]:
-    """Return the numbers c that lies have: common ones, and both sides of each threshold."""
+    """Return the numbers c of lies: common ones, and both sides of each threshold."""
     near = {factor * limit for limit in limits for factor in _DEVIATIONS}
-    return sorted({c for c in _COMMON if c == c} | near) + [math.nan]
+    return [*sorted({c for c in _COMMON if c == c} | near), math.nan]
 
 
 @dataclass(frozen=True)

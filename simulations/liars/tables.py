@@ -1,13 +1,14 @@
 """The search's CSV: written run by run, read, and made into tables and lists."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedsuite.core.registry import METHODS
 from simulations.liars.search import is_averaging, row_of, search, skipped
 
 RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "dishonest_clients.md"
 
 COLUMNS = (
     "method",
@@ -63,7 +64,7 @@ def run(path: Path, methods: Sequence[str], runs: int, seed: int) -> None:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writerows(rows)
         texts = [{name: str(cell) for name, cell in row.items()} for row in rows]
-        print("\n".join(lines(texts, head=False)), flush=True)
+        print(lines(texts)[-1], flush=True)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -111,34 +112,115 @@ def of_row(row: Row) -> Iterator[str]:
 def violations(rows: Sequence[Row]) -> list[str]:
     """Return what is beyond the bounds, one line a run and bound."""
     return [
-        f"{row['method']} (seed {row['seed']}, run {row['run']}, {row['setting']}): {what}: "
-        f"{row['lie']}"
+        f"{row['method']} (seed {row['seed']}, run {row['run']}, {row['setting']}): "
+        f"{what}: {row['lie']}"
         for row in rows
         for what in of_row(row)
     ]
 
 
-def lines(rows: Sequence[Row], head: bool = True) -> Iterator[str]:
-    """Yield the table by method: the worst of its runs."""
-    if head:
-        yield (
-            "| method | share | of its size | others lose, points | run ended | honest named "
-            "| runs, seed |"
+def lines(rows: Sequence[Row]) -> list[str]:
+    """Return the table by method: the worst of its runs."""
+    return [
+        "| method | share | of its size | others lose | ended | honest named | seed: runs |",
+        "| --- | ---: | ---: | ---: | --- | --- | --- |",
+        *(f"| {' | '.join(_cells(m, own))} |" for m, own in by_method(rows).items()),
+    ]
+
+
+def _cells(method: str, rows: Sequence[Row]) -> list[str]:
+    share, loss = worst_share(rows), worst_loss(rows)
+    ended, named = (
+        next((row for row in rows if row[column]), None) for column in ("ended", "named")
+    )
+    numbers = [row["run"] for row in (share, loss, ended, named) if row is not None]
+    return [
+        f"`{method}`",
+        f"{float(share['share']):.2f}" if share else "-",
+        f"{float(share['size_share']):.2f}" if share else "-",
+        f"{float(loss['lost']):+.1f}",
+        "yes" if ended else "no",
+        "yes" if named else "no",
+        f"{rows[0]['seed']}: {', '.join(dict.fromkeys(numbers))}",
+    ]
+
+
+def told(rows: Sequence[Row]) -> list[str]:
+    """Return the sentences of the page that are made of the rows."""
+    methods = by_method(rows)
+    averaging = {m: own for m, own in methods.items() if is_averaging(m)}
+    shares = [row for own in averaging.values() if (row := worst_share(own)) is not None]
+    times = [float(row["share"]) / float(row["size_share"]) for row in shares]
+    beyond = {m: max(map(_points, own)) for m, own in methods.items()}
+    hurt = {m: points for m, points in beyond.items() if points > MOST_POINTS}
+    kinds = ("ended", "named")
+    ended, named = ({r["method"] for r in rows if r[kind]} for kind in kinds)
+    first = [row["first_suspect"] for row in rows if row["first_suspect"]]
+    said = [
+        f"- {len(rows)} runs of {len(methods)} methods.",
+        f"- In the {len(averaging)} methods that average models a liar owns at most "
+        f"{max(float(row['share']) for row in shares):.2f} of the model, and at most "
+        f"{max(times):.1f} times what its size gives.",
+        f"- A lie ends a run of {len(ended)} methods{_names(ended)}.",
+        f"- A lie has an honest client named in {len(named)} methods{_names(named)}.",
+        f"- The others lose more than {MOST_POINTS:.0f} points in {len(hurt)} "
+        f"methods{_names(hurt)}.",
+    ]
+    if first:
+        said.append(
+            f"- `analyse suspects` has the liar first in {first.count('liar')} of "
+            f"{len(first)} runs, an honest client in {first.count('honest')}."
         )
-        yield "| --- | ---: | ---: | ---: | --- | --- | --- |"
-    for method, own in by_method(rows).items():
-        share, loss = worst_share(own), worst_loss(own)
-        ended, named = (
-            next((row for row in own if row[column]), None) for column in ("ended", "named")
-        )
-        places = [row["run"] for row in (share, loss, ended, named) if row is not None]
-        cells = (
-            f"`{method}`",
-            f"{float(share['share']):.2f}" if share else "-",
-            f"{float(share['size_share']):.2f}" if share else "-",
-            f"{float(loss['lost']):+.1f}",
-            "yes" if ended else "no",
-            "yes" if named else "no",
-            f"{', '.join(dict.fromkeys(places))}; {own[0]['seed']}",
-        )
-        yield f"| {' | '.join(cells)} |"
+    return said
+
+
+def _points(row: Row) -> float:
+    return float(row["lost"])
+
+
+def _names(methods: Iterable[str]) -> str:
+    listed = ", ".join(f"`{method}`" for method in sorted(methods))
+    return f": {listed}" if listed else ""
+
+
+def generated() -> Iterator[tuple[str, list[str]]]:
+    """Yield each part of the page that the CSVs make, by its name between the marks."""
+    for name in ("before", "after"):
+        path = csv_of(name)
+        if path.exists():
+            rows = read(path)
+            yield name, ["", *told(rows), "", *lines(rows), ""]
+            together = path.with_name(f"coalitions_{name}.csv")
+            if together.exists():
+                yield f"coalitions {name}", ["", *coalition_lines(read(together)), ""]
+
+
+def coalition_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the table of liars who act together, and of backdoors."""
+    return [
+        "| case | rule | share | others lose | backdoor | ended | honest named |",
+        "| --- | --- | ---: | ---: | ---: | --- | --- |",
+        *(
+            f"| {row['case']} | `{row['aggregator']}` | {row['share'] or '-'} "
+            f"| {float(row['lost']):+.1f} | {row['backdoor'] or '-'} "
+            f"| {'yes' if row['ended'] else 'no'} | {'yes' if row['named'] else 'no'} |"
+            for row in rows
+            if row["lost"]
+        ),
+    ]
+
+
+def written(page: str) -> str:
+    """Return the page with its generated parts between their marks."""
+    for name, made in generated():
+        begin, end = f"<!-- BEGIN {name} -->", f"<!-- END {name} -->"
+        if begin in page:
+            head, _, rest = page.partition(begin)
+            _, _, tail = rest.partition(end)
+            page = f"{head}{begin}\n{chr(10).join(made)}\n{end}{tail}"
+    return page
+
+
+def rewrite_page() -> None:
+    """Write the generated parts of the page anew."""
+    PAGE.write_text(written(PAGE.read_text()))
