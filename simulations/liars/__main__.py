@@ -5,7 +5,7 @@
     python -m simulations.liars violations              # what is beyond the bounds
     python -m simulations.liars page                    # writes the tables of the page
     python -m simulations.liars coalitions              # coalitions, sybils, backdoors
-    python -m simulations.liars again fedavg "10 classes" "train record arrays: length 99 odd"
+    python -m simulations.liars again fedavg "10 classes" "train record *: length 99 odd"
 
 From the repository's root. ``search`` adds the rows of the methods that the CSV lacks, so
 an interrupted search goes on. A row is repeated by ``search`` with its seed and as many

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedsuite.core.registry import METHODS
-from simulations.liars.search import is_averaging, row_of, search, skipped
+from simulations.liars.search import Found, is_averaging, row_of, search, skipped
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "dishonest_clients.md"
@@ -59,12 +59,16 @@ def run(path: Path, methods: Sequence[str], runs: int, seed: int) -> None:
             print(f"{method}: skipped: {reason}")
             continue
         # A method's rows are written together, so that none is in the file by half.
-        rows = [row_of(found) for found in search(method, runs, seed)]
+        rows = [row_text(found) for found in search(method, runs, seed)]
         with path.open("a", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writerows(rows)
-        texts = [{name: str(cell) for name, cell in row.items()} for row in rows]
-        print(lines(texts)[-1], flush=True)
+        print(lines(rows)[-1], flush=True)
+
+
+def row_text(found: Found) -> dict[str, str]:
+    """Return a run as the CSV has it."""
+    return {name: str(cell) for name, cell in row_of(found).items()}
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -122,7 +126,7 @@ def violations(rows: Sequence[Row]) -> list[str]:
 def lines(rows: Sequence[Row]) -> list[str]:
     """Return the table by method: the worst of its runs."""
     return [
-        "| method | share | of its size | others lose | ended | honest named | seed: runs |",
+        "| method | share | of its size | others lose | ended | named | seed: runs |",
         "| --- | ---: | ---: | ---: | --- | --- | --- |",
         *(f"| {' | '.join(_cells(m, own))} |" for m, own in by_method(rows).items()),
     ]
@@ -156,15 +160,19 @@ def told(rows: Sequence[Row]) -> list[str]:
     kinds = ("ended", "named")
     ended, named = ({r["method"] for r in rows if r[kind]} for kind in kinds)
     first = [row["first_suspect"] for row in rows if row["first_suspect"]]
+    most = max((float(row["share"]) for row in shares), default=0.0)
+    owned = (
+        f"- In the {len(averaging)} methods that average models a liar owns at most "
+        f"{most:.2f} of the model, at most {max(times, default=0.0):.1f} times what its "
+        "size gives."
+    )
+    lost = f"- The others lose over {MOST_POINTS:.0f} points in {len(hurt)} methods"
     said = [
         f"- {len(rows)} runs of {len(methods)} methods.",
-        f"- In the {len(averaging)} methods that average models a liar owns at most "
-        f"{max(float(row['share']) for row in shares):.2f} of the model, and at most "
-        f"{max(times):.1f} times what its size gives.",
+        owned,
         f"- A lie ends a run of {len(ended)} methods{_names(ended)}.",
         f"- A lie has an honest client named in {len(named)} methods{_names(named)}.",
-        f"- The others lose more than {MOST_POINTS:.0f} points in {len(hurt)} "
-        f"methods{_names(hurt)}.",
+        f"{lost}{_names(hurt)}.",
     ]
     if first:
         said.append(
