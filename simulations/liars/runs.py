@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -17,7 +18,7 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsuite.clients import load_client
-from fedsuite.core.errors import FedsuiteError
+from fedsuite.core.errors import ConfigError, FedsuiteError
 from fedsuite.core.keys import Value
 from fedsuite.core.registry import METHODS
 from fedsuite.data import Split
@@ -35,6 +36,7 @@ from fedsuite.running import server
 from fedsuite.strategies import load_strategy
 from fedsuite.training.attack_plan import AttackPlan, flipped, num_liars
 from simulations.liars.lies import ABSENT, Lie, LyingGrid, Target
+from simulations.liars.thresholds import thresholds
 
 ROUNDS = 6
 
@@ -48,8 +50,6 @@ BASE: Mapping[str, Value] = {
     "workers": 1,
     "checkpoint-every": 0,
     "report": False,
-    "early-stop-metric": "accuracy_mean",
-    "early-stop-patience": ROUNDS - 1,
     "best-model-metric": "accuracy_mean",
 }
 
@@ -61,16 +61,28 @@ PUBLIC = 60
 
 @dataclass(frozen=True)
 class Setting:
-    """Data, and how many of how many clients lie."""
+    """Data, how many of how many clients lie, and whether runs may stop early."""
 
     name: str
     dataset: str
     clients: int = 5
     liars: int = 1
+    stops: bool = False
+
+    @property
+    def keys(self) -> dict[str, Value]:
+        """The keys that it sets."""
+        if not self.stops:
+            return {"dataset": self.dataset}
+        return {
+            "dataset": self.dataset,
+            "early-stop-metric": "accuracy_mean",
+            "early-stop-patience": ROUNDS - 2,
+        }
 
 
 SETTINGS = (
-    Setting("10 classes", "digits"),
+    Setting("10 classes", "digits", stops=True),
     Setting("2 classes", "simulations.liars.made:two_classes", 7, 2),
     Setting("100 classes", "simulations.liars.made:hundred_classes"),
 )
@@ -101,8 +113,8 @@ class Outcome:
         Honest clients that an event names: client and event.
     targets
         What the liar's replies had.
-    bounds
-        Bounds that the method's exchanges declare.
+    limits
+        Thresholds of the strategy, and the bounds of its messages.
     first_suspect
         ``liar`` or ``honest``: whom ``analyse suspects`` has first; empty of nobody.
     backdoor
@@ -119,7 +131,7 @@ class Outcome:
     ended: str = ""
     named: frozenset[tuple[int, str]] = frozenset()
     targets: frozenset[Target] = frozenset()
-    bounds: frozenset[float] = frozenset()
+    limits: frozenset[float] = frozenset()
     first_suspect: str = ""
     backdoor: float | None = None
 
@@ -143,17 +155,22 @@ class Outcome:
 def values_of(method: str, setting: Setting) -> dict[str, Value]:
     """Return the small experiment with a method, by what its class declares."""
     strategy = load_strategy(METHODS[method])
-    fixed = {**strategy.FIXED, **strategy.DEFAULTS}
     values: dict[str, Value] = {
         **BASE,
-        **{k: v for k, v in WORK.items() if k not in fixed},
-        **(SGD if "optimizer" in strategy.FIXED else ADAM),
-        "dataset": setting.dataset,
+        **setting.keys,
         "num-clients": setting.clients,
         "method": method,
     }
     if strategy.takes("public_rows") or strategy.takes("public"):
         values["public-size"] = PUBLIC
+    own = {*strategy.FIXED, *strategy.UNUSED}
+    for how in ({**WORK, **ADAM}, {**WORK, **SGD}, SGD):
+        tried = {**values, **{k: v for k, v in how.items() if k not in own}}
+        try:
+            Experiment.from_values(tried)
+        except ConfigError:
+            continue
+        return tried
     return values
 
 
@@ -165,7 +182,6 @@ def play(
     seed: int = 0,
     together: bool = False,
     changes: Mapping[str, Value] | None = None,
-    heard: Callable[[FederatedStrategy], None] = lambda strategy: None,
 ) -> Outcome:
     """Run a method with liars, through all that a run does, and return what became of it.
 
@@ -177,8 +193,6 @@ def play(
         Whether all liars send the same.
     changes
         Other keys.
-    heard
-        Is given the strategy, for :func:`simulations.liars.search.thresholds`.
     """
     values = {**values_of(method, setting), **(changes or {})}
     share = setting.liars / setting.clients
@@ -193,7 +207,7 @@ def play(
     outcome = Outcome(liars)
     trained = frozenset(load_client(METHODS[method]).TRAINED)
     grids: list[LyingGrid] = []
-    bounds: set[float] = set()
+    limits: set[float] = set()
 
     def lying(_: Experiment, grid: Grid) -> Grid:
         one_model = load_strategy(METHODS[method]).trains_one_model()
@@ -204,12 +218,12 @@ def play(
 
     def built(*given: Any) -> FederatedStrategy:
         strategy = build(*given)
-        heard(strategy)
+        limits.update(thresholds(strategy))
         return strategy
 
     def checked(client_id: int, content: Any, expected: Any) -> Any:
         for pair in expected.bounds.values():
-            bounds.update(pair)
+            limits.update(abs(bound) for bound in pair if 0 < abs(bound) < math.inf)
         return check(client_id, content, expected)
 
     build, check, final = server.build_strategy, exchanges.check_reply, Arrays()
@@ -231,7 +245,7 @@ def play(
         if not path.exists() or not grids:
             raise RuntimeError(f"{method}: refused before its first round: {outcome.ended}")
         _read(outcome, path)
-    outcome.targets, outcome.bounds = frozenset(grids[0].targets), frozenset(bounds)
+    outcome.targets, outcome.limits = frozenset(grids[0].targets), frozenset(limits)
     if not outcome.ended and outcome.rounds < values["num-rounds"]:
         outcome.ended = "stopped early"
     if lie.probe and final:

@@ -1,8 +1,8 @@
 """The search: a seeded hill climb over lies, for each method of the registry."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,6 @@ import numpy as np
 from fedsuite.core.registry import METHODS
 from fedsuite.core.rng import numpy_stream
 from fedsuite.messages.records import EVALUATE, TRAIN
-from fedsuite.rounds import guard, recovery
-from fedsuite.rounds.strategy import FederatedStrategy
 from fedsuite.strategies import load_strategy
 from simulations.liars.lies import ALL, DATA, FORMS, NUMBERED, WHEN, Act, Lie, Target
 from simulations.liars.runs import (
@@ -29,37 +27,6 @@ MOST_ACTS = 3
 
 _COMMON = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 1e6, 1e30, math.nan)
 _DEVIATIONS = (0.99, 1.01)
-
-
-def thresholds(strategy: FederatedStrategy) -> frozenset[float]:
-    """Return every threshold that the code declares for a method.
-
-    They are the constants of the guard and of recovery, the guard's limits of this
-    strategy, and its claims.
-    """
-    constants = [
-        value
-        for module in (guard, recovery)
-        for name, value in vars(module).items()
-        if name.isupper()
-    ]
-    return frozenset(_numbers([constants, strategy.guard, strategy.claims()]))
-
-
-def _numbers(value: object) -> Iterator[float]:
-    """Yield the finite numbers > 0 in constants, dataclasses, mappings and sequences."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if 0 < value < math.inf:
-            yield float(value)
-    elif is_dataclass(value):
-        for item in fields(value):
-            if not item.name.startswith("_"):
-                yield from _numbers(getattr(value, item.name))
-    elif isinstance(value, Mapping):
-        yield from _numbers(list(value.values()))
-    elif isinstance(value, list | tuple | Set):
-        for item in value:
-            yield from _numbers(item)
 
 
 def grid_of(limits: Collection[float]) -> list[float]:
@@ -130,27 +97,18 @@ def skipped(method: str) -> str:
 
 def search(method: str, runs: int, seed: int = 0) -> Iterator[Found]:
     """Yield the runs of a climb; of a larger number of runs the first ones are the same."""
-    limits: set[float] = set()
-
-    def heard(strategy: FederatedStrategy) -> None:
-        limits.update(thresholds(strategy))
-
     best: dict[str, Found] = {}
     targets: dict[Setting, list[Target]] = {}
     for run in range(runs):
         setting = SETTINGS[run % len(SETTINGS)]
         without = absent(method, setting)
-        if not limits:
-            # The first honest run tells what the code declares.
-            play(method, setting, Lie(), changes={"num-rounds": 1}, heard=heard)
-        limits |= {abs(b) for b in without.bounds if 0 < abs(b) < math.inf}
         targets.setdefault(setting, sorted(without.targets))
         aim = AIMS[run // len(SETTINGS) % len(AIMS)]
         draws = numpy_stream(seed, f"liars-{method}", run)
-        climb = Climb(draws, targets[setting], grid_of(limits))
+        climb = Climb(draws, targets[setting], grid_of(without.limits))
         if run < len(SETTINGS):
             aim = AIMS[run]
-            lie = climb.first(aim, sorted(limits))
+            lie = climb.first(aim, sorted(without.limits))
         elif aim in best and draws.random() < 0.7:
             lie = climb.neighbour(best[aim].lie)
         else:

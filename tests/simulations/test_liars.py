@@ -1,7 +1,6 @@
 """The search for lies: what it measures, what it reads of the code, and a sample of it."""
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -15,24 +14,18 @@ from fedsuite.strategies.fair.term import TERM
 from simulations.liars import tables
 from simulations.liars.lies import ABSENT, ALL, Act, Lie, Target
 from simulations.liars.runs import SETTINGS, Outcome, absent, play
-from simulations.liars.search import AIMS, Climb, grid_of, is_averaging, search, thresholds
+from simulations.liars.search import AIMS, Climb, grid_of, is_averaging, search
+from simulations.liars.thresholds import thresholds
 
 DIGITS = SETTINGS[0]
 SAMPLE = list(METHODS.ours)[::31]
 """Every thirty-first method of the registry."""
 
-OFF: Mapping[str, Value] = {
-    "num-rounds": 2,
-    "early-stop-metric": "",
-    "max-examples": "off",
-    "max-update-norm": "off",
-}
-
 
 def share_of(lie: str, **changes: Value) -> Outcome:
     """Run FedAvg for two rounds with a liar whose share is measured."""
     keys = {name.replace("_", "-"): value for name, value in changes.items()}
-    told = {"num-rounds": 2, "early-stop-patience": 1, **keys}
+    told = {"num-rounds": 2, **keys}
     return play("fedavg", DIGITS, Lie.parse(f"{lie}; probe"), changes=told)
 
 
