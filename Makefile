@@ -12,9 +12,11 @@ RUNS := runs/simulate-$(shell date +%Y%m%d-%H%M%S)
 TRIAL = $(BIN)/fedsuite run simulations/quickstart.toml --set output-dir=$(RUNS) \
 	--set report=false --set seed=9
 
+LIARS := runs/liars-$(shell date +%Y%m%d-%H%M%S).csv
+
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: simulate test test-all check unit smoke slow nightly grpc faults config docs gpu setup clean
+.PHONY: simulate test test-all check unit smoke slow nightly grpc faults liars config docs gpu setup clean
 
 simulate: $(READY)  ## FedAvg and FedAKD in Flower's Ray simulation, training alone beside them
 	$(TRIAL) --engine ray --num-supernodes 10 --set run-name=fedavg
@@ -25,7 +27,7 @@ simulate: $(READY)  ## FedAvg and FedAKD in Flower's Ray simulation, training al
 
 test: check unit smoke  ## what CI runs: minutes
 
-test-all: test slow nightly grpc faults  ## everything there is: hours
+test-all: test slow nightly grpc faults liars  ## everything there is: hours
 
 check: $(READY)  ## lint, format, the declared keys, types
 	$(BIN)/ruff check .
@@ -55,6 +57,11 @@ grpc:  ## the federation of real processes on Flower 1.39, whose SuperNodes spea
 faults: $(READY)  ## every fault, here and in real processes, and 10,000 inputs per decoder
 	FEDSUITE_FAULTS=all $(PYTEST) tests/faults tests/deploy tests/test_fuzz_records.py \
 		tests/workarounds/test_flower_wire.py
+
+liars: $(READY)  ## a search for what one dishonest client can do to each method; under an hour
+	rm -f $(LIARS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m simulations.liars search --into $(LIARS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m simulations.liars violations --into $(LIARS)
 
 config: $(READY)  ## write the declared keys into pyproject.toml
 	$(BIN)/python -m fedsuite.experiment.config_table --write pyproject.toml

@@ -1,0 +1,128 @@
+"""The search for lies: what it measures, what it reads of the code, and a sample of it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedsuite.core.keys import Value
+from fedsuite.core.registry import METHODS
+from fedsuite.messages.records import TRAIN
+from fedsuite.rounds import guard
+from fedsuite.strategies import load_strategy
+from fedsuite.strategies.fair.term import TERM
+from simulations.liars import tables
+from simulations.liars.lies import ABSENT, ALL, Act, Lie, Target
+from simulations.liars.runs import SETTINGS, Outcome, absent, play
+from simulations.liars.search import AIMS, Climb, grid_of, is_averaging, search
+from simulations.liars.thresholds import thresholds
+
+DIGITS = SETTINGS[0]
+SAMPLE = list(METHODS.ours)[::31]
+"""Every thirty-first method of the registry."""
+
+
+def share_of(lie: str, **changes: Value) -> Outcome:
+    """Run FedAvg for two rounds with a liar whose share is measured."""
+    keys = {name.replace("_", "-"): value for name, value in changes.items()}
+    told = {"num-rounds": 2, **keys}
+    return play("fedavg", DIGITS, Lie.parse(f"{lie}; probe"), changes=told)
+
+
+def test_the_probe_measures_each_clients_share() -> None:
+    """FedAvg's shares are those of the examples, to six digits."""
+    outcome = share_of("none")
+    assert not outcome.ended
+    measured = [outcome.shares[k] for k in range(5)]
+    assert np.allclose(measured, outcome.sizes, atol=1e-6)
+
+
+def test_the_search_sees_what_the_guard_is_there_for() -> None:
+    """Without the guard a claim of 1e6 medians owns the model."""
+    lie = "train metric num-examples: times 1e+06 every"
+    assert share_of(lie, max_examples="off").share > 0.99
+    assert share_of(lie).share < 0.5
+
+
+def test_every_threshold_of_the_code_is_tried_from_both_sides() -> None:
+    found = thresholds(TERM(num_clients=5))
+    declared = {
+        value
+        for name, value in vars(guard).items()
+        if name.isupper() and isinstance(value, float)
+    }
+    assert declared and declared <= found
+    grid = grid_of(found)
+    for limit in declared:
+        assert {0.99 * limit, 1.01 * limit} <= set(grid)
+
+
+def test_a_lie_is_what_its_words_say() -> None:
+    draws, targets = np.random.default_rng(0), []
+    for kind, name in (("record", "arrays"), ("metric", "loss"), ("reply", "")):
+        targets.append(Target(TRAIN, kind, name))
+    climb = Climb(draws, targets, grid_of([100.0]))
+    lie = Lie((Act(Target(TRAIN, "metric", ALL), "set", math.nan),), probe=True)
+    assert str(Lie.parse(str(lie))) == str(lie)
+    assert Lie.parse(str(ABSENT)) == ABSENT
+    for _ in range(100):
+        lie = climb.neighbour(lie)
+        assert str(Lie.parse(str(lie))) == str(lie)
+
+
+def test_every_method_of_the_registry_is_searched() -> None:
+    """None is listed by hand, and each is of use: its keys let it run."""
+    rows = [row for name in ("before", "after") for row in known(name)]
+    if rows:
+        assert {row["method"] for row in rows} >= set(METHODS.ours) - {"standalone"}
+    assert any(map(is_averaging, METHODS.ours))
+
+
+def known(name: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV that is there."""
+    path = tables.csv_of(name)
+    return tables.read(path) if path.exists() else []
+
+
+@pytest.mark.parametrize("method", SAMPLE)
+def test_a_sample_of_the_search(method: str) -> None:
+    """Its violations are a list; where one is beyond the bounds the list says which."""
+    rows = [tables.row_text(found) for found in search(method, runs=1)]
+    assert len(rows) == 1
+    assert load_strategy(METHODS[method]).trains_one_model() is not None
+    assert tables.violations(rows) == []
+
+
+def test_the_worst_of_a_methods_rows_is_told() -> None:
+    row = {
+        "method": "fedavg",
+        "seed": "0",
+        "run": "1",
+        "setting": "10 classes",
+        "lie": "none",
+        "share": "0.41",
+        "size_share": "0.20",
+        "lost": "10.1",
+        "ended": "error: x",
+        "named": "suspected-reply",
+        "first_suspect": "liar",
+    }
+    told = tables.violations([row])
+    assert [any(word in line for line in told) for word in ("0.41", "ended", "named")]
+    assert len(told) == 4
+    assert not tables.violations(
+        [{**row, "share": "0.40", "lost": "9.9", "ended": "", "named": ""}]
+    )
+    assert "| 0.41 | 0.20 | +10.1 | yes | yes | 0: 1 |" in tables.lines([row])[-1]
+    assert set(AIMS) == {"share", "accuracy", "end"}
+
+
+def test_the_page_says_what_the_search_found() -> None:
+    page = tables.PAGE.read_text()
+    assert tables.written(page) == page, "python -m simulations.liars page"
+
+
+def test_an_absent_client_is_what_liars_are_compared_with() -> None:
+    assert absent("fedavg", DIGITS).weights.keys() == set(range(5)) - set(
+        absent("fedavg", DIGITS).liars
+    )
