@@ -4,18 +4,18 @@ import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields, is_dataclass
 
-from fedsuite.rounds import guard, recovery
+from fedsuite.rounds import average, guard, recovery
 from fedsuite.rounds.strategy import FederatedStrategy
 
-MODULES = (guard, recovery)
+MODULES = (average, guard, recovery)
 """Modules whose constants are thresholds."""
 
 
 def thresholds(strategy: FederatedStrategy) -> frozenset[float]:
     """Return the thresholds of a strategy.
 
-    They are the constants of the guard and of recovery, the guard's limits of this
-    strategy, and its claims.
+    They are the constants of the average, the guard and recovery, the guard's limits of
+    this strategy, and what its claims may do to a share.
     """
     constants = [
         value
@@ -23,7 +23,7 @@ def thresholds(strategy: FederatedStrategy) -> frozenset[float]:
         for name, value in vars(module).items()
         if name.isupper()
     ]
-    return frozenset(_numbers([constants, strategy.guard, strategy.claims()]))
+    return frozenset(_numbers([constants, strategy.guard, strategy.share_ratio]))
 
 
 def _numbers(value: object) -> Iterator[float]:
