@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedsuite.core.registry import METHODS
+from simulations.liars.runs import RefusedError
 from simulations.liars.search import Found, is_averaging, row_of, search, skipped
 
 RESULTS = Path(__file__).parent / "results"
@@ -55,11 +56,15 @@ def run(path: Path, methods: Sequence[str], runs: int, seed: int) -> None:
     for method in methods or METHODS.ours:
         if method in known:
             continue
-        if reason := skipped(method):
-            print(f"{method}: skipped: {reason}")
+        try:
+            if reason := skipped(method):
+                print(f"{method}: skipped: {reason}", flush=True)
+                continue
+            # A method's rows are written together: none is in the file by half.
+            rows = [row_text(found) for found in search(method, runs, seed)]
+        except RefusedError as error:
+            print(f"{method}: not searched: {error}", flush=True)
             continue
-        # A method's rows are written together, so that none is in the file by half.
-        rows = [row_text(found) for found in search(method, runs, seed)]
         with path.open("a", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writerows(rows)
