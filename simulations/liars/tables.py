@@ -203,9 +203,25 @@ def generated() -> Iterator[tuple[str, list[str]]]:
         if path.exists():
             rows = read(path)
             yield name, ["", *told(rows), "", *lines(rows), ""]
+            rules = path.with_name(f"mends_{name}.csv")
+            if rules.exists():
+                yield f"mends {name}", ["", *mend_lines(read(rules)), ""]
             together = path.with_name(f"coalitions_{name}.csv")
             if together.exists():
                 yield f"coalitions {name}", ["", *coalition_lines(read(together)), ""]
+
+
+def mend_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the table of the worst lies under each rule."""
+    rules = list(dict.fromkeys(row["aggregator"] for row in rows))
+    made = [
+        f"| method | {' | '.join(f'`{rule}`' for rule in rules)} |",
+        "| --- |" + " ---: |" * len(rules),
+    ]
+    for method, own in by_method(rows).items():
+        lost = {row["aggregator"]: f"{float(row['lost']):+.1f}" for row in own}
+        made.append(f"| `{method}` | {' | '.join(lost.get(r, '-') for r in rules)} |")
+    return made
 
 
 def coalition_lines(rows: Sequence[Row]) -> list[str]:
