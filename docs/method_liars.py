@@ -3,10 +3,13 @@
 import csv
 import re
 from functools import cache
+from pathlib import Path
 
 from repository_pages import ROOT
 
 ROWS = ROOT / "simulations" / "robustness" / "results" / "one_liar.csv"
+SEARCH = ROOT / "simulations" / "liars" / "results" / "after.csv"
+MENDS = SEARCH.with_name("mends_after.csv")
 GUIDE = ROOT / "docs" / "how-to" / "dishonest_clients.md"
 
 _SECTION = "## Distillation and rewards\n"
@@ -15,7 +18,7 @@ _NAME = re.compile(r"`([\w-]+)`")
 
 def one_liar(method: str) -> str:
     """Return what one liar of five can do to a method; empty if nobody has looked."""
-    parts = [*_in_words(method), *_measured(method)]
+    parts = [*_in_words(method), *_measured(method), *_searched(method)]
     if not parts:
         return ""
     return "\n\n".join([*parts, _MORE.strip(), ""])
@@ -50,6 +53,40 @@ def _measured(method: str) -> list[str]:
             f"honest share is 0.20. {said}"
         )
     return [said]
+
+
+def _searched(method: str) -> list[str]:
+    """Return the worst that the search found in the method, in a sentence or three."""
+    rows = [row for row in _rows_of(SEARCH) if row["method"] == method]
+    if not rows:
+        return []
+    shares = [float(row["share"]) for row in rows if row["share"]]
+    worst = max(rows, key=lambda row: float(row["lost"]))
+    lost = float(worst["lost"])
+    said = f"A search of {len(rows)} lies found none worse than these."
+    if shares:
+        said += f" A liar owned at most {max(shares):.2f} of the model."
+    said += (
+        f" The others lost at most {lost:.1f} points of accuracy against a liar that is "
+        f"absent, by `{worst['lie']}` ({worst['setting']})."
+    )
+    rules = [row for row in _rows_of(MENDS) if row["method"] == method]
+    best = min(rules, key=lambda row: float(row["lost"]), default=None)
+    if best is not None and best["aggregator"] != "mean":
+        said += (
+            f' With `aggregator = "{best["aggregator"]}"` they lost '
+            f"{float(best['lost']):.1f}."
+        )
+    return [said]
+
+
+@cache
+def _rows_of(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV; none of one that is not there."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _in_words(method: str) -> list[str]:

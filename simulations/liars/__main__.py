@@ -5,6 +5,7 @@
     python -m simulations.liars violations              # what is beyond the bounds
     python -m simulations.liars page                    # writes the tables of the page
     python -m simulations.liars coalitions              # coalitions, sybils, backdoors
+    python -m simulations.liars mends                   # the worst lies, under each rule
     python -m simulations.liars again fedavg "10 classes" "train record *: length 99 odd"
 
 From the repository's root. ``search`` adds the rows of the methods that the CSV lacks, so
@@ -17,7 +18,7 @@ docs/how-to/dishonest_clients.md.
 import argparse
 import logging
 
-from simulations.liars import coalitions, tables
+from simulations.liars import coalitions, mends, tables
 from simulations.liars.lies import Lie
 from simulations.liars.runs import SETTINGS, absent, play
 from simulations.liars.search import Found, row_of
@@ -27,7 +28,7 @@ def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(prog="python -m simulations.liars")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("search", "violations", "page", "coalitions"):
+    for name in ("search", "violations", "page", "coalitions", "mends"):
         command = commands.add_parser(name)
         command.add_argument("--name", default="after", help="before or after")
         command.add_argument("--into", default="", help="another CSV")
@@ -59,6 +60,8 @@ def main() -> None:
         print("\n".join(tables.violations(tables.read(path))) or "none")
     elif given.command == "page":
         tables.rewrite_page()
+    elif given.command == "mends":
+        mends.run(path, path.with_name(f"mends_{path.name}"))
     else:
         coalitions.run(path.with_name(f"coalitions_{path.name}"))
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from fedsuite.core.errors import FedsuiteError
 from fedsuite.core.keys import Value
 from fedsuite.rounds.average_keys import Aggregator
 from fedsuite.rounds.guard import BELIEVED
 from simulations.liars.lies import Lie
-from simulations.liars.runs import SETTINGS, Setting, absent, play
+from simulations.liars.runs import SETTINGS, RefusedError, Setting, absent, play
 
 FIVE = SETTINGS[0]
 TWO_OF_FIVE = replace(FIVE, name="two of five", liars=2)
@@ -88,7 +87,7 @@ def _row(case: Case, aggregator: str) -> dict[str, object]:
     lie = Lie.parse(case.lie)
     try:
         outcome = play("fedavg", case.setting, lie, changes=changes, together=case.together)
-    except (FedsuiteError, RuntimeError) as error:
+    except RefusedError as error:
         return {"ended": str(error)}
     share = outcome.share
     if case.together:

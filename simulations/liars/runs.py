@@ -59,6 +59,10 @@ SGD: Mapping[str, Value] = {"learning-rate": 0.3}
 PUBLIC = 60
 
 
+class RefusedError(Exception):
+    """An experiment that is refused before its first round."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """Data, how many of how many clients lie, and whether runs may stop early."""
@@ -198,7 +202,10 @@ def play(
     share = setting.liars / setting.clients
     if lie.data != "own":
         values |= {"attack": "label-flip", "attackers": share}
-    experiment = Experiment.from_values(values)
+    try:
+        experiment = Experiment.from_values(values)
+    except ConfigError as error:
+        raise RefusedError(f"{method}: {error}") from error
     plan = AttackPlan(
         attack="scale", attackers=share, seed=experiment.seed, num_clients=setting.clients
     )
@@ -243,7 +250,7 @@ def play(
                 # What ends a run with a traceback is worse than what ends it in a line.
                 outcome.ended = f"traceback: {type(error).__name__}: {error}"
         if not path.exists() or not grids:
-            raise RuntimeError(f"{method}: refused before its first round: {outcome.ended}")
+            raise RefusedError(f"{method}: refused before its first round: {outcome.ended}")
         _read(outcome, path)
     outcome.targets, outcome.limits = frozenset(grids[0].targets), frozenset(limits)
     if not outcome.ended and outcome.rounds < values["num-rounds"]:

@@ -100,14 +100,14 @@ def search(method: str, runs: int, seed: int = 0) -> Iterator[Found]:
     best: dict[str, Found] = {}
     targets: dict[Setting, list[Target]] = {}
     for run in range(runs):
-        setting = SETTINGS[run % len(SETTINGS)]
+        # Each aim meets each setting.
+        setting = SETTINGS[(run + run // len(AIMS)) % len(SETTINGS)]
         without = absent(method, setting)
         targets.setdefault(setting, sorted(without.targets))
-        aim = AIMS[run // len(SETTINGS) % len(AIMS)]
+        aim = AIMS[run % len(AIMS)]
         draws = numpy_stream(seed, f"liars-{method}", run)
         climb = Climb(draws, targets[setting], grid_of(without.limits))
-        if run < len(SETTINGS):
-            aim = AIMS[run]
+        if run < len(AIMS):
             lie = climb.first(aim, sorted(without.limits))
         elif aim in best and draws.random() < 0.7:
             lie = climb.neighbour(best[aim].lie)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedsuite.core.registry import METHODS
+from simulations.liars.runs import RefusedError
 from simulations.liars.search import Found, is_averaging, row_of, search, skipped
 
 RESULTS = Path(__file__).parent / "results"
@@ -55,11 +56,15 @@ def run(path: Path, methods: Sequence[str], runs: int, seed: int) -> None:
     for method in methods or METHODS.ours:
         if method in known:
             continue
-        if reason := skipped(method):
-            print(f"{method}: skipped: {reason}")
+        try:
+            if reason := skipped(method):
+                print(f"{method}: skipped: {reason}", flush=True)
+                continue
+            # A method's rows are written together: none is in the file by half.
+            rows = [row_text(found) for found in search(method, runs, seed)]
+        except RefusedError as error:
+            print(f"{method}: not searched: {error}", flush=True)
             continue
-        # A method's rows are written together, so that none is in the file by half.
-        rows = [row_text(found) for found in search(method, runs, seed)]
         with path.open("a", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writerows(rows)
@@ -198,9 +203,25 @@ def generated() -> Iterator[tuple[str, list[str]]]:
         if path.exists():
             rows = read(path)
             yield name, ["", *told(rows), "", *lines(rows), ""]
+            rules = path.with_name(f"mends_{name}.csv")
+            if rules.exists():
+                yield f"mends {name}", ["", *mend_lines(read(rules)), ""]
             together = path.with_name(f"coalitions_{name}.csv")
             if together.exists():
                 yield f"coalitions {name}", ["", *coalition_lines(read(together)), ""]
+
+
+def mend_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the table of the worst lies under each rule."""
+    rules = list(dict.fromkeys(row["aggregator"] for row in rows))
+    made = [
+        f"| method | {' | '.join(f'`{rule}`' for rule in rules)} |",
+        "| --- |" + " ---: |" * len(rules),
+    ]
+    for method, own in by_method(rows).items():
+        lost = {row["aggregator"]: f"{float(row['lost']):+.1f}" for row in own}
+        made.append(f"| `{method}` | {' | '.join(lost.get(r, '-') for r in rules)} |")
+    return made
 
 
 def coalition_lines(rows: Sequence[Row]) -> list[str]:
