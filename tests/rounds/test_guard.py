@@ -147,6 +147,9 @@ def test_rounds_of_few_replies_are_remembered_together() -> None:
     guard = Guard()
     for length in (1.0, 3.0, 2.0):
         assert guard.remembered.usual("arrays") == np.inf
+        # A restart forgets none of them.
+        state, guard = guard.state(), Guard()
+        guard.restore(state)
         passed(guard, [reply(0, w=(length, 0.0))])
         guard.counted()
     assert guard.remembered.usual("arrays") == 2.0
