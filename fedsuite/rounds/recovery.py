@@ -1,12 +1,13 @@
 """The way back from a poisoned round, to the last model that clients could train from.
 
-Lies may move the model so far that nobody can train from it: all losses are infinite, or
-far above those of the first model, and the clients who say so are the honest ones. Where a
-client's update was much longer than the others', the server keeps what it had before that
-step. It goes on keeping it while the clients' losses are above those of the first round.
-If most clients cannot train any more, the old model takes the new one's place, with what
-the method, momentum, FedVARP and the guard remembered then. The clients whose updates were
-the longest sit out for a while. Nobody else is to blame, and no round is counted as failed.
+Lies may move the model so far that nobody can train from it: all losses are infinite, far
+above those of the first round, or above them for some rounds. The clients who say so are
+the honest ones. Where a client's update was much longer than the others', the server keeps
+what it had before that step. It goes on keeping it while the clients' losses are above
+those of the first round. If most clients cannot train any more, the old model takes the new
+one's place, with what the method, momentum, FedVARP and the guard remembered then. The
+clients whose updates were the longest sit out for a while, each time for twice as long.
+Nobody else is to blame, and no round is counted as failed.
 
 What clients keep stays as they have it, because an older version may be gone. A control
 variate's mean on the server is then a few rounds behind the clients' own.
@@ -32,6 +33,9 @@ FAR = 3.0
 
 EXPLODED = 3.0
 """First losses, of at least 1, beyond which a client cannot train."""
+
+PATIENCE = 5
+"""Rounds in a row with losses above the first, after which no client can train."""
 
 _NO_TRAINING = (
     "most clients cannot train from the model that they got",
@@ -87,7 +91,9 @@ class Recovery(Stage):
         self.model: ArrayRecord | None = None
         self._now: Kept | None = None
         self._first_loss = 0.0
+        self._rounds_above = 0
         self._resting: dict[int, int] = {}
+        self._times: dict[int, int] = {}
 
     def begin(self, now: Kept | None) -> None:
         """Hear that a round begins.
@@ -106,7 +112,8 @@ class Recovery(Stage):
         not_finite = (r for r in report.rejections if r.kind is Kind.NOT_FINITE)
         failed = {r.client_id for r in not_finite} - {None}
         failed = failed.union(*(report.left_out.get(name, ()) for name in _LOSSES))
-        limit = EXPLODED * max(self._first_loss, 1.0)
+        times = EXPLODED if self._rounds_above < PATIENCE else 1.0
+        limit = times * max(self._first_loss, 1.0)
         exploded = [loss for loss in _losses(report) if self._first_loss and loss > limit]
         return len(failed) + len(exploded)
 
@@ -129,7 +136,9 @@ class Recovery(Stage):
         loss = float(np.median(losses)) if losses else 0.0
         self._first_loss = self._first_loss or loss
         suspects = _suspects(report)
-        if self.kept is None or loss <= max(self._first_loss, 1.0):
+        fine = loss <= max(self._first_loss, 1.0)
+        self._rounds_above = 0 if fine else self._rounds_above + 1
+        if self.kept is None or fine:
             self.kept = replace(self._now, suspects=suspects) if suspects else None
 
     def go_back(
@@ -142,22 +151,24 @@ class Recovery(Stage):
         server_round, report
             The round in which clients cannot train.
         rest
-            Number of rounds that suspects sit out.
+            Number of rounds that suspects sit out at the first time.
         """
         assert self.kept is not None
-        kept, self.kept = self.kept, None
+        kept, self.kept, self._rounds_above = self.kept, None, 0
         self.model = kept.model
+        stories = []
         for client_id, why in kept.suspects.items():
             report.suspected.append(Rejection(server_round, client_id, Kind.SUSPECTED, why))
-            self._resting[client_id] = server_round + rest
-        suspects = "; ".join(
-            f"client {report.names.get(k, k)}: {why}" for k, why in kept.suspects.items()
-        )
-        until = f", who sit out until round {server_round + rest}" if rest else ""
+            until = server_round + rest * 2 ** self._times.get(client_id, 0)
+            self._times[client_id] = self._times.get(client_id, 0) + 1
+            self._resting[client_id] = until
+            name = report.names.get(client_id, client_id)
+            sits_out = f", and it sits out until round {until}" if rest else ""
+            stories.append(f"client {name}: {why}{sits_out}")
         return kept, (
             f"{self.who_cannot_train(report)} of {report.num_asked} clients cannot train "
             f"from the model that they got: {kept.name} takes its place. They are not to "
-            f"blame. Suspected{until}: {suspects}"
+            f"blame. Suspected: {'; '.join(stories)}"
         )
 
     def awake(self, client_ids: Sequence[int], server_round: int) -> list[int]:
@@ -167,8 +178,9 @@ class Recovery(Stage):
 
     @override
     def state(self) -> State:
-        resting = {str(k): last for k, last in self._resting.items()}
-        remembered = {"first-loss": self._first_loss, "resting": resting}
+        resting = {str(k): [last, self._times[k]] for k, last in self._resting.items()}
+        losses = {"first-loss": self._first_loss, "rounds-above": self._rounds_above}
+        remembered = {**losses, "resting": resting}
         if self.kept is None:
             return remembered
         kept = {
@@ -182,7 +194,9 @@ class Recovery(Stage):
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
         self._first_loss = float(state["first-loss"])
-        self._resting = {int(k): int(last) for k, last in state["resting"].items()}
+        self._rounds_above = int(state["rounds-above"])
+        self._resting = {int(k): int(last) for k, (last, _) in state["resting"].items()}
+        self._times = {int(k): int(times) for k, (_, times) in state["resting"].items()}
         self.kept = None
         if kept := state.get("kept"):
             suspects = {int(k): why for k, why in kept["suspects"].items()}

@@ -22,9 +22,9 @@ class RoundSettings(AverageKeys, ServerOptimizerKeys, PrivacyKeys):
         minimum=1,
     )
     suspect_rounds: int = key(
-        default=10,
+        default=20,
         help="rounds that a client sits out after the model had to go back to the one "
-        "before its far longer update; 0 asks it on",
+        "before its far longer update, and twice as many each time again; 0 asks it on",
         minimum=0,
     )
     connect_timeout: float = key(

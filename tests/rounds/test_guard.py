@@ -26,6 +26,7 @@ from fedsuite.rounds.guard import (
 from fedsuite.rounds.simplex import capped_shares
 from fedsuite.rounds.validation import BadReply, ClientReply, Expected, check_reply, spec_of
 from fedsuite.strategies.averaging.fedavg import FedAvg
+from tests.helpers import TamperingGrid, matrix_app, run
 
 SENT = {"w": np.zeros(2, np.float32)}
 EXCHANGE = Exchange("train", range(5), shared={ARRAYS: SENT})
@@ -174,6 +175,32 @@ def test_two_replies_are_compared_with_earlier_rounds(ratio: float) -> None:
 def test_two_replies_of_a_first_round_are_compared_with_the_model() -> None:
     found, named = passed(Guard(), [reply(0), reply(1, w=(1e30, 0.0))])
     assert named == [1] and found[1].arrays[ARRAYS]["w"][0] == pytest.approx(1.0)
+
+
+def test_of_several_models_to_choose_from_all_lengths_are_compared() -> None:
+    """One client alone chose the second model: it is compared with who chose the first."""
+    other = "model-1"
+    specs = {name: spec_of(SENT) for name in (ARRAYS, other)}
+    exchange = Exchange(
+        "train",
+        range(5),
+        {ARRAYS: SENT, other: SENT},
+        expected=Expected(specs, one_of=True),
+    )
+    alone = ClientReply(4, {other: {"w": np.array((1e6, 0.0), np.float32)}}, {}, 10.0)
+    guard, named = Guard(), []
+    guard.tell = lambda client_id, change: named.append(client_id)
+    guard.open(exchange)
+    for one in (*(reply(k) for k in range(4)), alone):
+        assert not list(guard.reply(one))
+    bounded = list(guard.rest())[-1].arrays[other]["w"]
+    assert named == [4] and bounded[0] == pytest.approx(1.0)
+
+
+def test_a_strategy_remembers_the_lengths_of_rounds_that_count() -> None:
+    strategy = FedAvg(fraction_evaluate=0.0)
+    run(strategy, TamperingGrid(matrix_app(), 3), 2)
+    assert len(strategy.guard.state()["medians"][ARRAYS]) == 2
 
 
 SIZES = {0: 20, 1: 20, 2: 20, 3: 20, 4: 400}

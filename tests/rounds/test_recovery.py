@@ -19,7 +19,7 @@ from fedsuite.messages.records import (
 from fedsuite.rounds.exchange import Rejection
 from fedsuite.rounds.guard import BELIEVED
 from fedsuite.rounds.kinds import Kind
-from fedsuite.rounds.recovery import EXPLODED, FAR, Kept, Recovery, _suspects
+from fedsuite.rounds.recovery import EXPLODED, FAR, PATIENCE, Kept, Recovery, _suspects
 from fedsuite.rounds.report import PhaseReport
 from fedsuite.rounds.validation import ClientReply
 from tests.deploy.accidents import final_bits
@@ -169,13 +169,21 @@ def test_a_usual_step_keeps_nothing(longest: float) -> None:
 
 def test_it_goes_back_before_the_first_step_after_losses_were_fine() -> None:
     """Three liars' rounds in a row: the model of the last good one, and who was in it."""
-    worse = [report_of(0, [loss] * 4, longest=8.0) for loss in (1.9, 3.0, 5.0)]
+    worse = [report_of(0, [loss] * 4, longest=8.0) for loss in (1.9, 2.1, 5.0)]
     recovery = noted(*worse)
     assert recovery.kept is not None and recovery.kept.server_round == 1
     kept, story = recovery.go_back(4, report_of(4, []), rest=10)
     assert kept.server_round == 1
     assert "client 3: its update was 8 medians long" in story
     assert recovery.kept is None and not recovery.must_go_back(report_of(4, []))
+
+
+@pytest.mark.parametrize(("rounds", "back"), [(PATIENCE - 1, False), (PATIENCE, True)])
+def test_losses_above_the_first_are_borne_for_some_rounds(rounds: int, back: bool) -> None:
+    above = report_of(0, [2.1] * 4)
+    recovery = noted(SUSPECTED, *[above] * rounds)
+    assert recovery.must_go_back(above) == back
+    assert not noted(SUSPECTED, *[above] * rounds, SUSPECTED).must_go_back(above)
 
 
 def test_what_was_kept_is_let_go_once_losses_are_fine_again() -> None:
@@ -188,6 +196,11 @@ def test_who_is_suspected_sits_out_and_most_clients_never_do() -> None:
     assert recovery.awake(range(4), 15) == [0, 1, 2]
     assert recovery.awake(range(4), 16) == [0, 1, 2, 3]
     assert recovery.awake([2, 3], 15) == [2, 3]
+    recovery.begin(Kept(20, to_record({}), {}, {}))
+    recovery.note(SUSPECTED)
+    recovery.go_back(21, report_of(4, []), rest=10)
+    assert recovery.awake(range(4), 41) == [0, 1, 2]
+    assert recovery.awake(range(4), 42) == [0, 1, 2, 3]
     again = noted(SUSPECTED)
     again.go_back(5, report_of(4, []), rest=0)
     assert again.awake(range(4), 6) == [0, 1, 2, 3]
@@ -200,10 +213,11 @@ def test_it_survives_a_restart() -> None:
     assert other.must_go_back(report_of(4, []))
     recovery.go_back(5, report_of(4, []), rest=10)
     other.restore(recovery.state())
+    assert other.state() == recovery.state()
     assert other.awake(range(4), 15) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("strength", [0.99 * BELIEVED, 20.0, 95.0])
+@pytest.mark.parametrize("strength", [4.95, 0.99 * BELIEVED, 20.0, 95.0])
 def test_a_liar_of_every_round_ends_no_run(strength: float) -> None:
     """Its sign is turned and its length believed: the honest are sent back, and learn."""
     keys = {"num_clients": 5, "attack": "sign-flip", "attackers": 0.2, "num_rounds": 25}
@@ -213,6 +227,11 @@ def test_a_liar_of_every_round_ends_no_run(strength: float) -> None:
     named = {r.client_id for report in trace.reports for r in report.train.suspected}
     assert len(trace.reports) == 25 and len(named) <= 1
     assert all(report.metrics["round_failed"] for report in backs)
+    for back in backs:
+        after = trace.reports[back.server_round : back.server_round + 20]
+        assert not any(named & set(report.train.weights()) for report in after)
+    if strength < 5:
+        assert backs and gained(trace) > 0.5
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,13 @@ def test_huge_step_is_the_worst_client(step: float) -> None:
     np.testing.assert_allclose(final(trace), MODELS[1])
 
 
+def test_claims_do_not_add_up_over_rounds() -> None:
+    """Nobody's lambda is above two thirds, which is twice its share of three."""
+    strategy = AFL(afl_step=0.3, **three())
+    fair_round(strategy, num_rounds=4)
+    assert max(lambdas(strategy)) == pytest.approx(2 / 3)
+
+
 def test_weights_add_up_over_rounds() -> None:
     """Two rounds at 0.05 and the same losses are one at 0.1."""
     strategy = AFL(afl_step=0.05, **three())
