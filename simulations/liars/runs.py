@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -168,8 +169,10 @@ def values_of(method: str, setting: Setting) -> dict[str, Value]:
     if strategy.takes("public_rows") or strategy.takes("public"):
         values["public-size"] = PUBLIC
     own = {*strategy.FIXED, *strategy.UNUSED}
-    for how in ({**WORK, **ADAM}, {**WORK, **SGD}, SGD):
-        tried = {**values, **{k: v for k, v in how.items() if k not in own}}
+    # Some methods refuse to choose a model or a round by the accuracy of all.
+    unchosen = {k: v for k, v in values.items() if not k.startswith(("early", "best"))}
+    for start, how in product((values, unchosen), ({**WORK, **ADAM}, {**WORK, **SGD})):
+        tried = {**start, **{k: v for k, v in how.items() if k not in own}}
         try:
             Experiment.from_values(tried)
         except ConfigError:
