@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,8 +31,8 @@ from fedsuite.messages.records import EVALUATE, TRAIN, Arrays
 from fedsuite.models.arrays import load_arrays, model_arrays
 from fedsuite.results.reader import load_run
 from fedsuite.results.suspects import suspects
-from fedsuite.rounds import exchange as exchanges
 from fedsuite.rounds.strategy import FederatedStrategy
+from fedsuite.rounds.validation import check_reply
 from fedsuite.running import server
 from fedsuite.strategies import load_strategy
 from fedsuite.training.attack_plan import AttackPlan, flipped, num_liars
@@ -168,8 +169,10 @@ def values_of(method: str, setting: Setting) -> dict[str, Value]:
     if strategy.takes("public_rows") or strategy.takes("public"):
         values["public-size"] = PUBLIC
     own = {*strategy.FIXED, *strategy.UNUSED}
-    for how in ({**WORK, **ADAM}, {**WORK, **SGD}, SGD):
-        tried = {**values, **{k: v for k, v in how.items() if k not in own}}
+    # Some methods refuse to choose a model or a round by the accuracy of all.
+    unchosen = {k: v for k, v in values.items() if not k.startswith(("early", "best"))}
+    for start, how in product((values, unchosen), ({**WORK, **ADAM}, {**WORK, **SGD})):
+        tried = {**start, **{k: v for k, v in how.items() if k not in own}}
         try:
             Experiment.from_values(tried)
         except ConfigError:
@@ -211,7 +214,7 @@ def play(
     )
     assert num_liars(share, setting.clients) == setting.liars
     liars = tuple(sorted(plan.liars()))
-    outcome = Outcome(liars)
+    outcome, num_rounds = Outcome(liars), int(values["num-rounds"])
     trained = frozenset(load_client(METHODS[method]).TRAINED)
     grids: list[LyingGrid] = []
     limits: set[float] = set()
@@ -219,7 +222,7 @@ def play(
     def lying(_: Experiment, grid: Grid) -> Grid:
         one_model = load_strategy(METHODS[method]).trains_one_model()
         told = lie if one_model else Lie(lie.acts, lie.data)
-        how = (told, liars, trained, int(values["num-rounds"]), seed, together)
+        how = (told, liars, trained, num_rounds, seed, together)
         grids.append(LyingGrid(grid, *how))
         return grids[-1]
 
@@ -231,15 +234,15 @@ def play(
     def checked(client_id: int, content: Any, expected: Any) -> Any:
         for pair in expected.bounds.values():
             limits.update(abs(bound) for bound in pair if 0 < abs(bound) < math.inf)
-        return check(client_id, content, expected)
+        return check_reply(client_id, content, expected)
 
-    build, check, final = server.build_strategy, exchanges.check_reply, Arrays()
+    build, final = server.build_strategy, Arrays()
     with _quick(), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         with (
             patch.object(server, "with_liars", lying),
             patch.object(server, "build_strategy", built),
-            patch.object(exchanges, "check_reply", checked),
+            patch("fedsuite.rounds.exchange.check_reply", checked),
             patch("fedsuite.running.worker.flipped", _rows_of(lie.data)),
         ):
             try:
@@ -253,7 +256,7 @@ def play(
             raise RefusedError(f"{method}: refused before its first round: {outcome.ended}")
         _read(outcome, path)
     outcome.targets, outcome.limits = frozenset(grids[0].targets), frozenset(limits)
-    if not outcome.ended and outcome.rounds < values["num-rounds"]:
+    if not outcome.ended and outcome.rounds < num_rounds:
         outcome.ended = "stopped early"
     if lie.probe and final:
         outcome.shares = grids[0].probe.shares(final)
