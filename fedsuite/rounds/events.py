@@ -98,7 +98,7 @@ class RoundReport:
 
 def _scores(phase: PhaseReport, name: str) -> dict[str, float]:
     """Return what is shown of an accuracy; empty where no client speaks of it."""
-    told = any(name in row for row in phase.rows)
+    told = phase.is_named(name)
     nobody_answered = name == "accuracy" and not phase.rows
     if not told and not nobody_answered:
         return {}
