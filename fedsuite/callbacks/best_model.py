@@ -35,7 +35,6 @@ class BestModel(Callback):
 
     def __init__(self, metric: str, folder: RunFolder) -> None:
         self.best = Best(metric)
-        self.follows = metric
         self._folder = folder
         self._arrays: Arrays = {}
 

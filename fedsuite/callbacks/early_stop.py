@@ -138,7 +138,6 @@ class EarlyStop(Callback):
 
     def __init__(self, metric: str, patience: int) -> None:
         self._best = Best(metric)
-        self.follows = metric
         self._patience = patience
         self._without = 0
 

@@ -139,16 +139,7 @@ def reported_as(metric: str) -> str:
 
 
 class Callback:
-    """Base of callbacks: each method does nothing until it is overridden.
-
-    Attributes
-    ----------
-    follows
-        Metric of ``rounds.jsonl`` that it decides by; empty of none. A reply in which the
-        metric is no finite number is not used.
-    """
-
-    follows: str = ""
+    """Base of callbacks: each method does nothing until it is overridden."""
 
     def on_start(self, state: RunState) -> None:
         """Hear that the rounds are about to start."""

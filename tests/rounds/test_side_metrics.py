@@ -92,19 +92,28 @@ def test_what_steers_the_method_must_be_a_number(strategy: Any, metric: Any) -> 
     assert len(made.reports["train"].rows) == 2
 
 
-def test_a_metric_that_a_run_is_chosen_by_must_be_a_number() -> None:
-    def score(number: int, arrays: Any) -> Any:
-        return {"num-examples": 10, "acc": 0.5, "my-auc": NAN if number == 2 else 0.8}
+def test_a_metric_that_a_run_is_chosen_by_is_left_out_of_one_reply() -> None:
+    """The others' mean is followed, and no reply is lost: the method is not steered."""
 
-    made = FedAvg()
-    stop = EarlyStop("evaluate_my_auc", 5)
-    run_plain(made, plain_app(adding(), score), ZERO, callbacks=[stop])
-    [rejection] = made.reports["evaluate"].rejections
-    assert "my-auc is nan" in rejection.reason
-    other = FedAvg()
-    stop = EarlyStop("evaluate_acc", 5)
-    run_plain(other, plain_app(adding(), score), ZERO, callbacks=[stop])
-    assert not other.reports["evaluate"].rejections
+    def train(number: int, arrays: Any) -> Any:
+        return {"w": arrays["w"] + 1}, {"num-examples": 10, "my-auc": of(number)}
+
+    def score(number: int, arrays: Any) -> Any:
+        return {"num-examples": 10, "acc": 0.5, "my-auc": of(number)}
+
+    def of(number: int) -> float:
+        return NAN if number == 2 else 0.8
+
+    for metric in ("evaluate_my_auc", "train_my_auc"):
+        made, trace = FedAvg(), Trace()
+        stop = EarlyStop(metric, 1)
+        app = plain_app(train, score)
+        result = run_plain(made, app, ZERO, num_rounds=5, callbacks=[stop, trace])
+        assert [len(one.rows) for one in trace.reports[0].phases] == [3, 3]
+        # It stops after the second round, which is no better than the first.
+        assert final(result)["w"][0] == len(trace.reports) == 2
+        assert trace.reports[0].metrics[metric] == pytest.approx(0.8)
+        assert trace.reports[0].metrics[f"{metric}_clients"] == 2
 
 
 def test_what_a_metric_of_a_round_is_made_of() -> None:
