@@ -8,8 +8,9 @@ A client is odd in a round by the strongest of these grounds, each from 0 to 1:
 
 - its reply was refused or bounded: 1;
 - nothing came: 0.5;
-- its update was long, or next to nothing; it weighed more than the others; it claimed a
-  loss above theirs. Each is a number of medians of the round, :func:`far` from 1.
+- its update was long for its number of examples, or next to nothing; it weighed more
+  than the others for its number of examples, or more than half of the average; it claimed
+  a loss above theirs. Each is a number of medians of the round, :func:`far` from 1.
 
 Where half of those asked fail, or do not answer, that is no ground against any: the model
 or the server did it to them. A client is as odd as its rounds are on average, so that what
@@ -55,14 +56,17 @@ COLUMNS = (
     "claim cut, largest",
 )
 
-STANDS_OUT = 0.05
+STANDS_OUT = 0.1
 """Oddness, the mean over rounds, below which a client is like the others."""
 
-_USUAL, _FAR = 2.0, 10.0
+_USUAL, _FAR = 1.5, 10.0
 """Medians up to which a number is usual, and from which nothing could be odder."""
 
 _WIDE = 5.0
-"""Honest weights differ so many times more than honest lengths; so do short updates."""
+"""Weights for a number of examples differ so many times more; so do short updates."""
+
+_ENOUGH = 4
+"""With fewer clients one may own more than half of the average."""
 
 _SMALL_LOSS = 0.25
 """Share of the first round's median loss that is added to losses: near 0 all are odd."""
@@ -71,7 +75,7 @@ _LOSSES = ("loss_before", "loss")
 
 
 def far(medians: float) -> float:
-    """Return how odd a number of medians is: 0 up to 2, 1 from 10 on, by its logarithm."""
+    """Return how odd a number of medians is: 0 to 1.5, 1 from 10 on, by its logarithm."""
     if medians <= _USUAL:
         return 0.0
     return min(math.log(medians / _USUAL) / math.log(_FAR / _USUAL), 1.0)
@@ -188,15 +192,25 @@ def _measured(
     rows: Mapping[Client, Mapping[str, Any]], small: float
 ) -> Iterator[tuple[str, Client, float]]:
     """Yield how odd the numbers of a round's replies are: ground, client, 0 to 1."""
+    sizes = {k: row.get("num_examples") or 0.0 for k, row in rows.items()}
+    usual = _median(sizes.values())
     for client, row in rows.items():
         ratio = row.get("norm_ratio")
-        if ratio is not None:
-            yield "long", client, far(ratio)
-            yield "short", client, far(1 / (_WIDE * ratio) if ratio > 0 else math.inf)
+        if ratio is None:
+            continue
+        # Epochs make lengths grow with the rows, a number of steps does not.
+        times = min(max(sizes[client] / usual, 1 / _WIDE), _WIDE) if usual > 0 else 1.0
+        yield "long", client, far(ratio / max(times, 1.0))
+        least = min(times, 1.0) / _WIDE
+        yield "short", client, far(least / ratio if ratio > 0 else math.inf)
     weights = {k: row["weight"] for k, row in rows.items() if row.get("weight") is not None}
-    median = _median(weights.values())
+    per_row = {k: w / sizes[k] for k, w in weights.items() if sizes[k] > 0}
+    median = _median(per_row.values())
     for client, weight in weights.items():
-        yield "heavy", client, far(weight / (_WIDE * median)) if median > 0 else 0.0
+        # A large site is no liar, but no site is to own more than half.
+        owned = far(_USUAL * 2 * weight) if len(weights) >= _ENOUGH else 0.0
+        times = per_row.get(client, 0.0) / median if median > 0 else 0.0
+        yield "heavy", client, max(owned, far(times / _WIDE))
     losses = _losses(rows)
     middle = _median(losses.values()) + small
     for client, loss in losses.items():

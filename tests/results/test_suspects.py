@@ -124,5 +124,5 @@ def test_a_round_in_which_most_fail_is_a_ground_against_nobody(tmp_path: Path) -
 
 
 def test_how_far_is_far() -> None:
-    assert [far(ratio) for ratio in (0.0, 1.0, 2.0, 10.0, 1e9)] == [0, 0, 0, 1, 1]
-    assert far(20**0.5) == pytest.approx(0.5)
+    assert [far(ratio) for ratio in (0.0, 1.0, 1.5, 10.0, 1e9)] == [0, 0, 0, 1, 1]
+    assert far(15**0.5) == pytest.approx(0.5)
